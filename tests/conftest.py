@@ -1,0 +1,66 @@
+"""Shared fixtures: a tiny random chat model, the real tasks (where they are), and quiet, offline settings."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+for key, value in {
+    "HF_HUB_OFFLINE": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "TOKENIZERS_PARALLELISM": "false",
+}.items():
+    os.environ.setdefault(key, value)
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SHARED = REPOSITORY.parent / "shared" / "colbench"
+
+TEXTS = [
+    "I want a function that computes the price of a parking ticket. The signature of the function is: def price(hours)",
+    "Is there a maximum? What is the rate per hour? How should the result be rounded?",
+    "The rate is 7. There is no maximum. Round it to 2 places. I do not know.",
+    "I WANT TO ANSWER:\n```python\ndef price(hours):\n    total = hours * 7\n    return round(total, 2)\n```",
+]
+
+
+@pytest.fixture(scope="session")
+def real_backend_tasks() -> Path:
+    """The 300 real ColBench backend tasks; skips where they are not there (they are never part of the project)."""
+    path = SHARED / "backend_300.jsonl"
+    if not path.exists():
+        pytest.skip("the real ColBench tasks (CC-BY-NC) are not beside this checkout: put backend_300.jsonl in ../shared/colbench")
+    return path
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random two-layer Llama and its tokenizer with chat template: loads with transformers' Auto classes."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sweetrl.learning.tokenizer import build_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny-model")
+    tokenizer = build_tokenizer(TEXTS, vocabulary=512, numbers=100)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
