@@ -1,0 +1,123 @@
+"""The scripted people of the synthetic suite: the human simulator, and agents of known skill (oracle, demonstrator)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sweetrl.colbench.synthetic.details import BY_NAME, KINDS, kinds_asked
+from sweetrl.colbench.synthetic.domains import DOMAINS, Domain
+from sweetrl.colbench.synthetic.suite import Value, read_facts, write_program
+from sweetrl.colbench.types import ANSWER_MARKER, Message, Task
+
+NOTHING = ("No, there is none.", "No, nothing like that.", "No, not that I know of.")
+UNKNOWN = ("I do not know.", "Sorry, I am not sure about that.")
+
+
+class ScriptedSimulator:
+    """Answers questions about a synthetic task from its hidden facts, in at most two sentences, and never in code.
+
+    A detail the task does not have is denied; a question that is about no kind of detail is answered with "I do not know".
+    """
+
+    name = "scripted"
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        """The person's reply to the last (assistant) message; equal arguments give equal words."""
+        facts = read_facts(task.hidden_information)
+        asked = kinds_asked(messages[-1].content)
+        rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
+        if not asked:
+            return rng.choice(UNKNOWN)
+        present = [name for name in asked if name in facts]
+        if not present:
+            return rng.choice(NOTHING)
+        return " ".join(rng.choice(BY_NAME[name].answers).format(*facts[name]) for name in present[:2])
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an agent can read off a synthetic request: the domain and the names in the signature."""
+
+    domain: Domain
+    function: str
+    argument: str
+
+
+def read_request(problem_description: str) -> Request:
+    """Recognise the domain and the signature in a request of the suite; ValueError if it is not one."""
+    wish, _, signature = problem_description.partition("The signature of the function is: def ")
+    function, _, rest = signature.partition("(")
+    argument = rest.partition(")")[0]
+    for domain in DOMAINS:
+        if function in domain.functions and any(phrase in wish for phrase in domain.phrases):
+            return Request(domain, function, argument)
+    raise ValueError("this is not a request of the synthetic suite")
+
+
+def write_answer(request: Request, known: dict[str, tuple[Value, ...]]) -> str:
+    """The final reply: the marker and the program with the details that are known."""
+    return f"{ANSWER_MARKER}\n```python\n{write_program(request.function, request.argument, known)}\n```"
+
+
+class OracleAgent:
+    """Asks for everything that is relevant in the domain, once, then writes the program that follows."""
+
+    name = "oracle"
+
+    def act(self, task: Task, messages: Sequence[Message]) -> str:
+        """The next reply, from what an agent may see (the request and the answers) and the true facts behind them."""
+        request = read_request(task.problem_description)
+        asked = {name for m in messages if m.role == "assistant" for name in kinds_asked(m.content)}
+        for name in request.domain.relevant:
+            if name not in asked:
+                return BY_NAME[name].questions[0]
+        facts = read_facts(task.hidden_information)
+        return write_answer(request, {name: values for name, values in facts.items() if name in asked})
+
+
+@dataclass(frozen=True)
+class Skill:
+    """How good a demonstrator is; the faults of the base agent are learnt from these.
+
+    At every turn it answers early with probability `stop` (rising by `stop_growth` a turn); otherwise it asks a new relevant
+    question with probability `relevant`, repeats an old one with probability `repeat`, and else asks about any kind at all.
+    With probability `forget` a detail it was told does not get into the program.
+    """
+
+    relevant: float = 0.5
+    repeat: float = 0.06
+    stop: float = 0.02
+    stop_growth: float = 0.03
+    forget: float = 0.02
+
+
+class Demonstrator:
+    """An imperfect scripted agent: what the base agent is pre-trained on."""
+
+    name = "demonstrator"
+
+    def __init__(self, skill: Skill, rounds: int, rng: random.Random) -> None:
+        self.skill, self.rounds, self.rng = skill, rounds, rng
+        self._names = [kind.name for kind in KINDS]
+
+    def act(self, task: Task, messages: Sequence[Message]) -> str:
+        """The next reply; always the program in the last round."""
+        request = read_request(task.problem_description)
+        asked = [name for m in messages if m.role == "assistant" for name in kinds_asked(m.content)]
+        turn = sum(m.role == "assistant" for m in messages)
+        missing = [name for name in request.domain.relevant if name not in asked]
+        stop = self.skill.stop + self.skill.stop_growth * turn
+        if turn >= self.rounds - 1 or self.rng.random() < stop:
+            facts = read_facts(task.hidden_information)
+            known = {n: v for n, v in facts.items() if n in asked and self.rng.random() >= self.skill.forget}
+            return write_answer(request, known)
+        draw = self.rng.random()
+        if draw < self.skill.relevant and missing:
+            name = self.rng.choice(missing)
+        elif draw > 1 - self.skill.repeat and asked:
+            name = self.rng.choice(asked)
+        else:
+            name = self.rng.choice(self._names)
+        return self.rng.choice(BY_NAME[name].questions)
