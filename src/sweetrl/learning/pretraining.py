@@ -1,0 +1,184 @@
+"""The small base agent from scratch: a Llama of about a million parameters, pre-trained on imperfect scripted dialogues.
+
+The hard part is to teach so small a model to copy what the person said into the program. Three things do it: a heavy loss
+weight on values, attention that starts near the identity (a token attends to its like, and what it attends to is passed on
+unchanged), and values that are one token wherever they stand. A share of the dialogues shows the finished program beforehand,
+and there the person's words carry weight: so the model learns to read a program it is shown, as any large model can.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.colbench.prompts import privileged_prefix, system_prompt
+from sweetrl.colbench.synthetic.details import KINDS
+from sweetrl.colbench.synthetic.people import Demonstrator, ScriptedSimulator, Skill
+from sweetrl.colbench.types import ANSWER_MARKER, Message, Task
+from sweetrl.learning.tokenizer import ASSISTANT, BEGIN, END, SYSTEM, USER
+from sweetrl.settings import PretrainSettings
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
+
+NUMBERS = 200  # every value of the suite is below this; each such number is one token
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One scripted dialogue; `shown` is the system message (with the finished program in front in some)."""
+
+    system: str
+    messages: tuple[Message, ...]
+    informed: bool
+
+
+def demonstrate(task: Task, settings: PretrainSettings, rounds: int, prompt: str, seed: int) -> Demonstration:
+    """Play one dialogue of an imperfect demonstrator with the scripted person; a function of its arguments."""
+    rng = random.Random(f"demonstration-{seed}")
+    skill = Skill(relevant=settings.skill, forget=settings.forget, stop=settings.stop, stop_growth=settings.stop_growth)
+    agent, person = Demonstrator(skill, rounds, rng), ScriptedSimulator()
+    messages = [Message("user", task.problem_description)]
+    for _ in range(rounds):
+        reply = agent.act(task, messages)
+        messages.append(Message("assistant", reply))
+        if ANSWER_MARKER in reply:
+            break
+        messages.append(Message("user", person.reply(task, messages, seed)))
+    informed = rng.random() < settings.informed
+    system = system_prompt(prompt)
+    return Demonstration(privileged_prefix(task) + system if informed else system, tuple(messages), informed)
+
+
+class Encoder:
+    """Dialogues to token ids and loss weights; pieces between special tokens are encoded apart, exactly as the chat template does."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
+        self.tokenizer, self.settings = tokenizer, settings
+        self.special = {name: tokenizer.convert_tokens_to_ids(name) for name in (BEGIN, SYSTEM, USER, ASSISTANT, END)}
+        self.numbers = {tokenizer.convert_tokens_to_ids(str(n)) for n in range(NUMBERS)}
+        self._encode = lru_cache(maxsize=100_000)(self._encode_plain)
+
+    def _encode_plain(self, text: str) -> tuple[int, ...]:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def encode(self, dialogue: Demonstration) -> tuple[list[int], list[float]]:
+        """Token ids and the loss weight of each token (0 for the system message and the request)."""
+        s = self.settings
+        ids, weights = [self.special[BEGIN]], [0.0]
+
+        def add(header: str, text: str, weight: float, value_weight: float) -> None:
+            pieces = self._encode(text)
+            ids.extend((self.special[header], *pieces, self.special[END]))
+            weights.append(0.0)
+            weights.extend(value_weight if piece in self.numbers else weight for piece in pieces)
+            weights.append(weight)
+
+        add(SYSTEM, dialogue.system, 0.0, 0.0)
+        for i, message in enumerate(dialogue.messages):
+            if message.role == "assistant":
+                final = ANSWER_MARKER in message.content
+                add(ASSISTANT, message.content, 1.0, s.value_weight if final else 1.0)
+            elif i == 0:
+                add(USER, message.content, s.person_weight, s.person_weight)
+            elif dialogue.informed:
+                add(USER, message.content, s.informed_weight, s.informed_weight * s.value_weight)
+            else:
+                add(USER, message.content, s.person_weight, s.person_weight)
+        return ids, weights
+
+
+class Demonstrations:
+    """A map-style data set of `count` demonstrations; item i is a function of (tasks, settings, i)."""
+
+    def __init__(self, tasks: list[Task], count: int, encoder: Encoder, settings: PretrainSettings, rounds: int, prompt: str) -> None:
+        self.tasks, self.count, self.encoder = tasks, count, encoder
+        self.settings, self.rounds, self.prompt = settings, rounds, prompt
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        task = self.tasks[index % len(self.tasks)]
+        dialogue = demonstrate(task, self.settings, self.rounds, self.prompt, self.settings.seed * 1_000_003 + index)
+        ids, weights = self.encoder.encode(dialogue)
+        return {"input_ids": ids, "weights": weights}
+
+
+def corpus(tasks: Iterable[Task], settings: PretrainSettings, rounds: int, prompt: str) -> Iterator[str]:
+    """The texts that the tokenizer is trained on."""
+    for index, task in enumerate(tasks):
+        dialogue = demonstrate(task, settings, rounds, prompt, settings.seed * 7_919 + index)
+        yield dialogue.system
+        yield task.ground_truth
+        yield from (message.content for message in dialogue.messages)
+
+
+def build_model(vocabulary: int, settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
+    """A fresh Llama whose attention starts near the identity (seeded by settings.seed)."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(settings.seed)
+    width = settings.width
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=width,
+            intermediate_size=3 * width,
+            num_hidden_layers=settings.layers,
+            num_attention_heads=settings.heads,
+            num_key_value_heads=settings.heads,
+            max_position_embeddings=2048,
+            tie_word_embeddings=True,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
+    with torch.no_grad():
+        for layer in model.model.layers:
+            attention = layer.self_attn
+            same = torch.nn.init.orthogonal_(torch.empty(width, width))
+            attention.q_proj.weight.copy_(same)
+            attention.k_proj.weight.copy_(same)
+            value = torch.nn.init.orthogonal_(torch.empty(width, width))
+            attention.v_proj.weight.copy_(value)
+            attention.o_proj.weight.copy_(0.5 * value.T)
+    return model
+
+
+def weighted_loss(model: Any, input_ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Mean over weighted tokens of -log p; `input_ids` and `weights` are (batch, length), padding has weight 0."""
+    import torch
+
+    hidden = model.model(input_ids=input_ids).last_hidden_state[:, :-1]
+    used = weights[:, 1:] > 0
+    logits = model.lm_head(hidden[used])
+    losses = torch.nn.functional.cross_entropy(logits, input_ids[:, 1:][used], reduction="none")
+    weight = weights[:, 1:][used]
+    return (losses * weight).sum() / weight.sum()
+
+
+def copying(model: Any, items: list[dict[str, Any]], encoder: Encoder) -> tuple[float, float]:
+    """Accuracy of greedy next-token prediction on held-out demonstrations: (values in programs, all agent tokens)."""
+    import torch
+
+    values = right_values = tokens = right = 0
+    with torch.no_grad():
+        for item in items:
+            ids = torch.tensor([item["input_ids"]])
+            guess = model(input_ids=ids).logits[0, :-1].argmax(-1).tolist()
+            for predicted, actual, weight in zip(guess, item["input_ids"][1:], item["weights"][1:], strict=True):
+                if weight >= 1.0 and weight == encoder.settings.value_weight:
+                    values += 1
+                    right_values += predicted == actual
+                elif weight == 1.0:
+                    tokens += 1
+                    right += predicted == actual
+    return right_values / max(values, 1), right / max(tokens, 1)
