@@ -65,6 +65,11 @@ class PretrainSettings(Section):
     skill: Probability = Field(
         0.5, description="How good the scripted demonstrations are: the chance that a question is a relevant new one."
     )
+    stop: Probability = Field(0.02, description="Demonstrations: chance of answering before the first question.")
+    stop_growth: Probability = Field(0.03, description="Demonstrations: growth of that chance with every turn.")
+    forget: Probability = Field(0.02, description="Demonstrations: chance that a known detail does not get into the program.")
+    informed: Probability = Field(0.25, description="Share of the dialogues that show the finished program beforehand.")
+    informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the person's words in those.")
     seed: int = Field(11, description="Seed of weights and demonstrations.")
 
 
