@@ -176,6 +176,15 @@ class RankSettings(Section):
     selection: Literal["halves", "extremes"] = Field(
         "halves", description="`halves`: random pairs across the halves (official). `extremes`: best against worst only."
     )
+    distinct: bool = Field(
+        True,
+        description="Whether the halves are formed over distinct replies, each counted once (else over all samples, so that "
+        "frequent replies are drawn more often, as in the official code). A pair never holds the same reply twice.",
+    )
+    kinds: Literal["any", "same"] = Field(
+        "any", description="`same`: a question is compared with questions only and a final answer with final answers only."
+    )
+    block: Positive = Field(32, description="Dialogues ranked together; what a killed run repeats at most.")
 
 
 class PolicySettings(TrainerSettings):
@@ -185,6 +194,24 @@ class PolicySettings(TrainerSettings):
     nll: float = Field(0.01, ge=0.0, description="Weight of the chosen reply's negative log-likelihood per token.")
     normalization: Literal["none", "token"] = Field(
         "none", description="`none`: summed log-ratios (Eq. 4). `token`: means over the reply's tokens."
+    )
+    loss: Literal["sigmoid", "ipo"] = Field(
+        "sigmoid",
+        description="`sigmoid`: DPO (Eq. 4). `ipo`: the squared distance of the margin from 1/(2 beta), which stops pushing "
+        "once the margin is reached.",
+    )
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = Field(
+        0.0, description="Assumed share of pairs that are the wrong way round (loss: sigmoid)."
+    )
+    anchors: float = Field(
+        0.0,
+        ge=0.0,
+        description="Replies of successful dialogues trained on beside each pair (0.5: one for every two pairs), so that the "
+        "ability to write the program is kept.",
+    )
+    nll_anchor: float = Field(1.0, ge=0.0, description="Weight of the anchors' negative log-likelihood per token.")
+    anchor_turns: Literal["final", "all"] = Field(
+        "final", description="Whether an anchor is the final reply of a successful dialogue or all of its replies."
     )
 
 
