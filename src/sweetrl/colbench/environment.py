@@ -1,0 +1,109 @@
+"""One dialogue between an agent and a person, by ColBench's official protocol.
+
+The person's request opens it. Each agent reply is read like this (the official rules, to the letter):
+- with an "OUTPUT:" in it, the person sees what stands after the first one, up to a second one if there is one; what
+  stands before is the agent's own thought. Without one the person sees the whole reply. Nothing is stripped.
+- if what the person sees holds "I WANT TO ANSWER:", the dialogue ends, and the answer is what follows the first one,
+  up to a second one if there is one.
+- at the last round (10) the dialogue ends in any case: without the marker the whole visible reply is the answer.
+Otherwise the person replies, cut at 400 characters. Markers are case-sensitive; one inside the thought does not count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from sweetrl.colbench.simulators import Simulator, SimulatorError
+from sweetrl.colbench.types import ANSWER_MARKER, OUTPUT_MARKER, Message, Outcome, Task
+
+
+def visible_reply(raw: str) -> str:
+    """Return what the person sees of a raw reply: the text between the first and the second "OUTPUT:", or all of it."""
+    parts = raw.split(OUTPUT_MARKER, 2)
+    return parts[1] if len(parts) > 1 else raw
+
+
+def marked_answer(visible: str) -> str | None:
+    """Return what follows "I WANT TO ANSWER:" (up to a second one), or None where the reply does not answer."""
+    parts = visible.split(ANSWER_MARKER, 2)
+    return parts[1] if len(parts) > 1 else None
+
+
+def outcome_of(messages: Sequence[Message]) -> Outcome:
+    """How a finished dialogue ended: the agent answered, was made to at the last round, or the dialogue broke off."""
+    if not messages or messages[-1].role != "assistant":
+        return "lost"
+    return "out_of_rounds" if marked_answer(messages[-1].content) is None else "answered"
+
+
+class Environment:
+    """One dialogue about `task`: `step` takes the agent's raw replies until `done`.
+
+    `simulator` plays the person; its replies are cut at `reply_characters`. `seed` decides everything random about
+    them: turn t gets a seed derived from (seed, t). A person who cannot reply (SimulatorError) loses the dialogue:
+    `outcome` is "lost" and `error` says why.
+    """
+
+    def __init__(
+        self, task: Task, simulator: Simulator, rounds: int = 10, reply_characters: int = 400, seed: int = 0
+    ) -> None:
+        if rounds < 1 or reply_characters < 1:
+            raise ValueError(f"rounds ({rounds}) and reply_characters ({reply_characters}) must be at least 1")
+        self.task = task
+        self.simulator = simulator
+        self.rounds = rounds
+        self.reply_characters = reply_characters
+        self.seed = seed
+        self.round = 0
+        self.error = ""
+        self._messages = [Message("user", task.problem_description)]
+        self._answer: str | None = None
+        self._outcome: Outcome | None = None
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """The dialogue so far as both sides see it, starting with the person's request; the agent's observation."""
+        return tuple(self._messages)
+
+    @property
+    def done(self) -> bool:
+        """Whether the dialogue has ended."""
+        return self._outcome is not None
+
+    @property
+    def answer(self) -> str | None:
+        """The agent's answer; None while the dialogue goes on, and where it was lost."""
+        return self._answer
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the dialogue ended; None while it goes on."""
+        return self._outcome
+
+    def step(self, raw_reply: str) -> None:
+        """Take the agent's next raw reply, and the person's reply to it unless the dialogue ends.
+
+        Raises RuntimeError if the dialogue has ended before.
+        """
+        if self.done:
+            raise RuntimeError(f"the dialogue about task {self.task.id!r} has ended; make a new Environment")
+        self.round += 1
+        visible = visible_reply(raw_reply)
+        self._messages.append(Message("assistant", visible))
+        answer = marked_answer(visible)
+        if answer is not None or self.round >= self.rounds:
+            self._answer = visible if answer is None else answer
+            self._outcome = outcome_of(self._messages)
+            return
+        try:
+            reply = self.simulator.reply(self.task, self.messages, turn_seed(self.seed, self.round))
+        except SimulatorError as error:
+            self._outcome, self.error = "lost", str(error)
+            return
+        self._messages.append(Message("user", reply[: self.reply_characters]))
+
+
+def turn_seed(seed: int, turn: int) -> int:
+    """Return the person's seed (63 bits) for turn `turn` (from 1) of a dialogue with `seed`; stable everywhere."""
+    return int.from_bytes(hashlib.sha256(f"person:{seed}:{turn}".encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,300 @@
+"""The official ColBench files, both ways: task files and trajectory files, JSON Lines, streamed.
+
+Task row:        {"problem_description", "ground_truth", "test_cases": {name: call}[, "hidden_information", "id"]}
+Trajectory row:  {"task", "dialogue_history": [{"role", "content"[, "input", "output"]}, ...], "answer"[, "reward"]}
+
+A trajectory file of k attempts at n tasks has k * n rows in k contiguous blocks: row b * n + i is attempt b at task i.
+`input` (the agent's whole formatted prompt, quadratic in the dialogue's length) is written for others and ignored here;
+`output` is the agent's raw reply. Both directions keep one row in memory, plus 8 bytes for each task.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, cast
+
+from sweetrl.colbench.environment import outcome_of
+from sweetrl.colbench.jsonl import field, kind, read_lines, read_rows
+from sweetrl.colbench.types import AgentTurn, Message, Outcome, Role, Suite, Task, Trajectory
+from sweetrl.errors import UserError
+from sweetrl.io import atomic_path
+
+NO_ANSWER = "No answer"  # what official files hold where a dialogue ended without an answer
+
+PromptFormat = Callable[[Sequence[Message]], str]
+
+
+# Tasks
+
+
+def read_tasks(path: Path, suite: Suite = "backend") -> Iterator[Task]:
+    """Yield the tasks of an official task file in file order.
+
+    A row without "id" is called "<file stem>-<row>", row counting from 0 in five digits; keys that are not known are
+    ignored. Raises UserError naming file, line and key for a bad row, an id that is there twice, or an empty file.
+    """
+    path = Path(path)
+    seen: set[str] = set()
+    for index, (number, row) in enumerate(read_rows(path)):
+        where = f"{path}: line {number}"
+        task = parse_task(row, where, f"{path.stem}-{index:05d}", suite)
+        if task.id in seen:
+            raise UserError(f"{where}: another task is called {task.id!r}; give every task its own `id`.")
+        seen.add(task.id)
+        yield task
+    if not seen:
+        raise UserError(f"{path}: the file holds no tasks; expected one JSON object a line.")
+
+
+def write_tasks(path: Path, tasks: Iterable[Task]) -> int:
+    """Write `tasks` as an official task file with their ids, all or nothing; return how many."""
+    count = 0
+    with atomic_path(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as target:
+        for task in tasks:
+            target.write(_line(task_row(task)))
+            count += 1
+    return count
+
+
+def parse_task(row: dict[str, Any], where: str, default_id: str, suite: Suite = "backend") -> Task:
+    """Build a Task from one official row; `where` opens every message, `default_id` is used where the row has no id."""
+    calls: dict[str, Any] = field(row, "test_cases", dict, where, optional=suite == "frontend") or {}
+    for name, call in calls.items():
+        if not isinstance(call, str):
+            raise UserError(f"{where}: `test_cases.{name}` must be a string (a call), found {kind(call)}.")
+    if suite == "backend" and not calls:
+        raise UserError(f"{where}: `test_cases` is empty; a task needs at least one unit test.")
+    identity = field(row, "id", str, where, optional=True)
+    if identity == "":
+        raise UserError(f"{where}: `id` is empty; give the task a name or leave the key out.")
+    return Task(
+        id=default_id if identity is None else identity,
+        problem_description=field(row, "problem_description", str, where),
+        ground_truth=field(row, "ground_truth", str, where),
+        test_cases=tuple(calls.items()),
+        hidden_information=field(row, "hidden_information", str, where, optional=True),
+        suite=suite,
+    )
+
+
+def task_row(task: Task) -> dict[str, Any]:
+    """Return the official row of `task` (with its id, which official readers ignore)."""
+    row: dict[str, Any] = {
+        "id": task.id,
+        "problem_description": task.problem_description,
+        "ground_truth": task.ground_truth,
+    }
+    if task.test_cases or task.suite == "backend":
+        row["test_cases"] = dict(task.test_cases)
+    if task.hidden_information is not None:
+        row["hidden_information"] = task.hidden_information
+    return row
+
+
+# Trajectories
+
+
+def read_trajectories(path: Path, attempts: int | None = None, suite: Suite = "backend") -> Iterator[Trajectory]:
+    """Yield the trajectories of an official trajectory file in file order, block by block.
+
+    `attempts` is k; None finds it: the most attempts for which the file repeats its tasks block by block. Attempt b of
+    every task gets the same task id. Token ids are not part of these files, so turns come without. Raises UserError for
+    a bad row, for an empty file, and for a k that the rows contradict, naming the first row that does.
+    """
+    path = Path(path)
+    rows = _count_rows(path) if attempts is not None else 0
+    if attempts is None:
+        rows, attempts = _infer_attempts(path, suite)
+    if attempts < 1:
+        raise UserError(f"{path}: k = {attempts} attempts a task is impossible; give 1 or more.")
+    if rows == 0:
+        raise UserError(f"{path}: the file holds no trajectories; expected one JSON object a line.")
+    if rows % attempts:
+        raise UserError(f"{path}: {rows} rows are not {attempts} equal blocks; give the k the file was made with.")
+    block = rows // attempts
+    digests = array("Q")
+    seen: set[str] = set()
+    for index, (number, row) in enumerate(read_rows(path)):
+        where = f"{path}: line {number}"
+        attempt, position = divmod(index, block)
+        task = parse_task(field(row, "task", dict, where), f"{where}: task", f"{path.stem}-{position:05d}", suite)
+        digest = _digest(task)
+        if attempt == 0:
+            if task.id in seen:
+                raise UserError(f"{where}: task {task.id!r} is twice in the first of {attempts} blocks; is k right?")
+            seen.add(task.id)
+            digests.append(digest)
+        elif digest != digests[position]:
+            raise UserError(
+                f"{where}: with k = {attempts} this is attempt {attempt + 1} at the task of row {position + 1}, "
+                "but its task is another one; give the k the file was made with."
+            )
+        yield _parse_trajectory(row, task, attempt, where)
+
+
+def write_trajectories(
+    path: Path,
+    trajectories: Iterable[Trajectory],
+    attempts: int,
+    tokenizer_format: PromptFormat | None = None,
+) -> int:
+    """Write `trajectories` as an official trajectory file of `attempts` contiguous blocks; return how many rows.
+
+    All or nothing. They may come in any order that keeps each attempt's tasks in one and the same order (task by task,
+    or block by block). `tokenizer_format` makes each turn's `input` from the messages before it; put a chat template
+    (and the system prompt) there, the default writes "role: text" paragraphs. Raises UserError where an attempt is
+    missing, repeated or out of order.
+    """
+    path = Path(path)
+    if attempts < 1:
+        raise UserError(f"{path}: cannot write k = {attempts} attempts a task; give 1 or more.")
+    form = tokenizer_format or neutral_format
+    order = array("Q")
+    lengths = [0] * attempts
+    with atomic_path(path) as temporary, ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent)))
+        # One file for each block, joined at the end: the blocks need not fit in memory, whatever order they come in.
+        blocks = [stack.enter_context((folder / str(number)).open("w+b")) for number in range(attempts)]
+        for trajectory in trajectories:
+            _append(path, blocks, lengths, order, trajectory, form)
+        for attempt, length in enumerate(lengths):
+            if length != max(lengths):
+                raise UserError(
+                    f"{path}: attempt {attempt + 1} was made at {length} of {max(lengths)} tasks; "
+                    f"every task needs all {attempts} attempts."
+                )
+        with temporary.open("wb") as target:
+            for block in blocks:
+                block.seek(0)
+                shutil.copyfileobj(block, target)
+    return sum(lengths)
+
+
+def neutral_format(messages: Sequence[Message]) -> str:
+    """Format a prompt without any model's special tokens: "role: text" paragraphs, then an open "assistant:"."""
+    return "".join(f"{message.role}: {message.content}\n\n" for message in messages) + "assistant:"
+
+
+def _append(
+    path: Path,
+    blocks: list[IO[bytes]],
+    lengths: list[int],
+    order: array[int],
+    trajectory: Trajectory,
+    form: PromptFormat,
+) -> None:
+    """Write one row to its block, if it is that block's turn for this task."""
+    name, attempt = trajectory.task.id, trajectory.attempt
+    if not 0 <= attempt < len(blocks):
+        raise UserError(f"{path}: task {name!r} has an attempt {attempt + 1}, but k is {len(blocks)}; raise k.")
+    digest, position = _digest(trajectory.task), lengths[attempt]
+    if position == len(order):
+        order.append(digest)
+    elif order[position] != digest:
+        raise UserError(
+            f"{path}: attempt {attempt + 1} at task {name!r} is out of order or there twice; "
+            "every attempt needs the same tasks in the same order."
+        )
+    blocks[attempt].write(_line(trajectory_row(trajectory, form)).encode())
+    lengths[attempt] += 1
+
+
+def trajectory_row(trajectory: Trajectory, tokenizer_format: PromptFormat = neutral_format) -> dict[str, Any]:
+    """Return the official row of one trajectory; without an answer it says "No answer", as official files do."""
+    raw = {turn.message_index: turn.raw for turn in trajectory.turns}
+    history: list[dict[str, str]] = []
+    for index, message in enumerate(trajectory.messages):
+        entry: dict[str, str] = {"role": message.role, "content": message.content}
+        if message.role == "assistant":
+            entry["input"] = tokenizer_format(trajectory.messages[:index])
+            entry["output"] = raw.get(index, message.content)
+        history.append(entry)
+    row: dict[str, Any] = {
+        "task": task_row(trajectory.task),
+        "dialogue_history": history,
+        "answer": NO_ANSWER if trajectory.answer is None else trajectory.answer,
+    }
+    if trajectory.reward is not None:
+        row["reward"] = trajectory.reward
+    return row
+
+
+def _parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str) -> Trajectory:
+    messages: list[Message] = []
+    turns: list[AgentTurn] = []
+    for index, entry in enumerate(field(row, "dialogue_history", list, where)):
+        place = f"{where}: dialogue_history[{index}]"
+        if not isinstance(entry, dict):
+            raise UserError(f"{place}: a message must be an object, found {kind(entry)}.")
+        role, expected = field(entry, "role", str, place), ("user", "assistant")[index % 2]
+        if role != expected:
+            raise UserError(f"{place}: expected the {expected}'s turn, found role {role!r}; the two alternate.")
+        content = field(entry, "content", str, place)
+        messages.append(Message(cast(Role, role), content))
+        if role == "assistant":
+            output = field(entry, "output", str, place, optional=True)
+            turns.append(AgentTurn(index, content if output is None else output))
+    if not messages:
+        raise UserError(f"{where}: `dialogue_history` is empty; it starts with the person's request.")
+    reward = field(row, "reward", float, where, optional=True)
+    if reward is not None and not 0.0 <= reward <= 1.0:
+        raise UserError(f"{where}: `reward` is {reward}, outside 0 to 1; it is the fraction of unit tests passed.")
+    answer = field(row, "answer", str, where, optional=True)
+    outcome: Outcome = outcome_of(messages)
+    if outcome == "lost" and answer == NO_ANSWER:
+        answer = None
+    return Trajectory(
+        task=task,
+        attempt=attempt,
+        messages=tuple(messages),
+        turns=tuple(turns),
+        answer=answer,
+        reward=None if reward is None else float(reward),
+        outcome=outcome,
+    )
+
+
+def _count_rows(path: Path) -> int:
+    return sum(1 for _ in read_lines(path))
+
+
+def _infer_attempts(path: Path, suite: Suite) -> tuple[int, int]:
+    """Return (rows, k) with the largest k for which the rows' tasks repeat in k equal blocks."""
+    digests = array("Q")
+    for number, row in read_rows(path):
+        where = f"{path}: line {number}"
+        digests.append(_digest(parse_task(field(row, "task", dict, where), f"{where}: task", "", suite)))
+    rows = len(digests)
+    for block in range(1, rows + 1):
+        if rows % block == 0 and digests[block:] == digests[:-block]:
+            if len(set(digests[:block])) < block:
+                break
+            return rows, rows // block
+    if rows == 0:
+        return 0, 1
+    first: dict[int, int] = {}
+    for index, digest in enumerate(digests):
+        if digest in first:
+            raise UserError(
+                f"{path}: row {index + 1} repeats the task of row {first[digest] + 1}, but rows are no equal blocks; "
+                "mend the file, or give the k it was made with."
+            )
+        first[digest] = index
+    return rows, 1
+
+
+def _digest(task: Task) -> int:
+    """64 bits that tell tasks apart."""
+    content = (task.id, task.problem_description, task.ground_truth, task.test_cases)
+    return int.from_bytes(hashlib.blake2b(json.dumps(content).encode(), digest_size=8).digest(), "big")
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row, ensure_ascii=False) + "\n"

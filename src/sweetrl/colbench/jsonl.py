@@ -1,0 +1,125 @@
+"""Strict JSON Lines: one object a line, streamed, and every fault named by file, line and key.
+
+Python's own reader silently keeps the last of two equal keys and accepts NaN; a benchmark file with either is broken,
+so both are refused here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sweetrl.errors import UserError
+
+_KINDS = {
+    str: "a string",
+    dict: "an object",
+    list: "a list",
+    int: "a whole number",
+    type(None): "null",
+    bool: "true or false",
+}
+
+
+class _Repeated(ValueError):
+    """A JSON object names one key twice."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    built = dict(pairs)
+    if len(built) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Repeated(next(name for name in names if names.count(name) > 1))
+    return built
+
+
+def _constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (1-based line number, text) of every line that is not blank; one line is in memory at a time.
+
+    Lines end at a line feed only (a Unicode line separator inside a string is text). A missing file or bytes that are
+    not UTF-8 are a UserError.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as source:
+            for number, line in enumerate(source, start=1):
+                try:
+                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{path}: line {number}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8."
+                    ) from error
+                if text.strip():
+                    yield number, text
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: there is no such file; check the path.") from error
+    except IsADirectoryError as error:
+        raise UserError(f"{path}: this is a folder; name a JSON Lines file.") from error
+    except PermissionError as error:
+        raise UserError(f"{path}: this file may not be read; change its permissions.") from error
+
+
+def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (1-based line number, object) of every line that is not blank.
+
+    Raises UserError for a line that is not one JSON object, that names a key twice, or that holds text which UTF-8
+    cannot hold (half of a surrogate pair).
+    """
+    for number, text in read_lines(path):
+        where = f"{path}: line {number}"
+        try:
+            row = _DECODER.decode(text.strip())
+        except _Repeated as error:
+            raise UserError(
+                f"{where}: the key `{error}` is there twice; give every key (and unit test) its own name."
+            ) from error
+        except json.JSONDecodeError as error:
+            raise UserError(
+                f"{where}: this is not JSON ({error.msg} at character {error.pos + 1}); mend or remove the line."
+            ) from error
+        except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, bottomless nesting
+            raise UserError(f"{where}: this cannot be read as JSON ({error}); mend or remove the line.") from error
+        if not isinstance(row, dict):
+            raise UserError(f"{where}: expected one JSON object a line, found {kind(row)}.")
+        # Only an escape can bring in half a pair: looking for it first spares every other line the second encoding.
+        if "\\ud" in text or "\\uD" in text:
+            try:
+                json.dumps(row, ensure_ascii=False).encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise UserError(
+                    f"{where}: a string holds half of a surrogate pair; mend the escape or remove the line."
+                ) from error
+        yield number, row
+
+
+def kind(value: Any) -> str:
+    """Name the JSON kind of `value` in words, for error messages."""
+    return _KINDS.get(type(value), "a number")
+
+
+def field(row: dict[str, Any], key: str, expected: type, where: str, optional: bool = False) -> Any:
+    """Return `row[key]` if it is an `expected` (str, dict, list, int, float); a missing key or another kind is a UserError.
+
+    With `optional`, a missing key and null give None. A float may be written as a whole number; a boolean is no number.
+    """
+    if key not in row:
+        if optional:
+            return None
+        raise UserError(f"{where}: the key `{key}` is missing; add it.")
+    value = row[key]
+    if value is None and optional:
+        return None
+    accepted = (int, float) if expected is float else (expected,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and expected is not bool):
+        wanted = _KINDS.get(expected, "a number")
+        raise UserError(f"{where}: `{key}` must be {wanted}, found {kind(value)}.")
+    return value
