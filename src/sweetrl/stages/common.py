@@ -1,0 +1,231 @@
+"""What every stage shares: seeds, an MLflow run under the pipeline's parent, reports/runs/<stage>.json, one-line errors.
+
+A stage module is `python -m sweetrl.stages.<module>`:
+
+    def collect(settings: Settings) -> None:
+        with stage_run("collect", settings) as run:
+            run.log_input("train tasks", TASKS)
+            scratch = run.scratch(TASKS, BASE)   # resumable work; removed when the stage succeeds
+            ...
+            run.log_metrics({"reward": 0.4})
+            run.summary = "1,600 dialogues, mean reward 0.40"
+
+    def main() -> None:
+        stage_main(collect)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.io import digest, write_json
+from sweetrl.settings import Settings, load_settings
+from sweetrl.tracking.hashes import dvc_hash
+from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
+
+logger = logging.getLogger("sweetrl")
+
+RUNS = Path("reports/runs")
+SCRATCH = Path(".scratch")
+
+# The parameters that decide a stage's result: logged to its run, part of its scratch folder's name, and the same as
+# `params:` in dvc.yaml (a test compares the two).
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "tasks": ("seed", "suite", "tasks"),
+    "pretrain": ("pretrain", "tasks.difficulty"),
+    "collect": ("seed", "model", "agent", "simulator", "reward", "collect"),
+    "validate": ("agent.rounds", "collect.attempts", "critic.pairs", "critic.gap", "validate"),
+    "train-critic": ("seed", "model", "agent.prompt", "critic"),
+    "rank": ("seed", "model", "agent", "critic.normalization", "critic.privileged", "rank"),
+    "train-policy": ("seed", "model", "agent.prompt", "policy"),
+    "evaluate": ("seed", "model", "agent", "simulator", "reward", "evaluate"),
+}
+
+
+def stage_parameters(stage: str, settings: Settings) -> dict[str, Any]:
+    """Return the settings that decide the result of `stage`, by dotted name."""
+    tree = settings.model_dump(mode="json", by_alias=True)
+    found: dict[str, Any] = {}
+    for name in PARAMETERS.get(stage, ()):
+        value: Any = tree
+        for part in name.split("."):
+            value = value[part]
+        found[name] = value
+    return found
+
+
+class StageRun:
+    """One run of one stage: what it read, measured and made. Logging calls only fill buffers."""
+
+    def __init__(self, stage: str, settings: Settings):
+        self.stage = stage
+        self.settings = settings
+        self.parameters = stage_parameters(stage, settings)
+        self.summary = "done"
+        self.last_metrics: dict[str, float] = {}
+        self.data: list[DataInput] = []
+        self._scratch: list[Path] = []
+        self.log = RunLog(
+            settings.tracking,
+            stage,
+            tags={"sweetrl.kind": "stage", "sweetrl.stage": stage},
+            parent=os.environ.get(PARENT_VARIABLE) or None,
+        )
+        self.log.log_params(self.parameters)
+
+    def log_params(self, values: Mapping[str, Any]) -> None:
+        """Log parameters that are not settings (those are logged already); nested mappings become dotted names."""
+        self.log.log_params(values)
+
+    def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Log one value for each metric; call it with growing `step` for curves. The last values go to run.json."""
+        self.last_metrics.update({name: float(value) for name, value in values.items()})
+        self.log.log_metrics(values, step)
+
+    def log_metric_series(self, name: str, values: Sequence[float], first_step: int = 0) -> None:
+        """Log a whole curve of one metric at once."""
+        if len(values):
+            self.last_metrics[name] = float(values[-1])
+        self.log.log_metric_series(name, values, first_step)
+
+    def log_input(self, name: str, path: Path | str, context: str = "input") -> None:
+        """Log that the stage reads the file or folder `path`, by its DVC hash; a hub name becomes a parameter."""
+        if Path(path).exists():
+            self.data.append(self.log.log_input(name, path, context))
+        else:
+            self.log.log_params({f"input.{name}": str(path)})
+
+    def log_artifact(self, path: Path | str, folder: str | None = None) -> None:
+        """Copy a file to the run's artifacts when the stage ends; for small files that people look at."""
+        self.log.log_artifact(path, folder)
+
+    def scratch(self, *inputs: Path | str) -> Path:
+        """Return this stage's folder for unfinished work, named by a digest of its parameters and the inputs' content.
+
+        A killed run finds its checkpoints there; other parameters or data get another folder, so nothing stale is ever
+        resumed. It is removed when the stage succeeds.
+        """
+        hashes = [dvc_hash(Path(path)) if Path(path).exists() else str(path) for path in inputs]
+        folder = SCRATCH / f"{self.stage}-{digest(self.parameters, hashes)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._scratch.append(folder)
+        return folder
+
+    def _clean(self) -> None:
+        for folder in self._scratch:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator[StageRun]:
+    """Run the body of a stage: seeds everything, records it, writes reports/runs/<stage>.json, prints one summary line.
+
+    `torch=False` for stages that never need torch saves its import. When the body fails, the run is closed as FAILED
+    and no run file is written.
+    """
+    started = time.monotonic()
+    if Path(settings.model.base).exists():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local base needs nothing from outside
+    seed_everything(settings.seed, settings.model.threads, torch=torch)
+    run = StageRun(stage, settings)
+    try:
+        yield run
+    except BaseException as error:
+        killed = isinstance(error, (KeyboardInterrupt, SystemExit))
+        run.log.set_tags({"sweetrl.error": (str(error) or type(error).__name__)[:500]})
+        run.log.finish("KILLED" if killed else "FAILED")
+        raise
+    seconds = time.monotonic() - started
+    run.log.log_metrics({"seconds": seconds})
+    run.log.finish("FINISHED")
+    write_json(
+        RUNS / f"{stage}.json",
+        {
+            "stage": stage,
+            "run_id": run.log.run_id,
+            "parent_run_id": run.log.parent,
+            "summary": run.summary,
+            "seconds": round(seconds, 3),
+            "metrics": run.last_metrics,
+            "inputs": {item.name: {"path": item.path, "hash": item.hash} for item in run.data},
+        },
+    )
+    run._clean()
+    recorded = f", run {run.log.run_id[:8]}" if run.log.run_id else ""
+    print(f"{stage}: {run.summary} ({seconds:.1f} s{recorded})", flush=True)
+
+
+def seed_everything(seed: int, threads: int, *, torch: bool = True) -> None:
+    """Seed Python, NumPy and torch, and make torch repeatable: fixed threads, deterministic algorithms."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with this
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    random.seed(seed)
+    import numpy
+
+    numpy.random.seed(seed % 2**32)
+    if torch:
+        import torch as library
+
+        library.manual_seed(seed)
+        library.set_num_threads(threads)
+        library.use_deterministic_algorithms(True, warn_only=True)
+
+
+def publish(source: Path, out: Path) -> None:
+    """Put the finished folder `source` in the place of `out`, which is never seen half-written."""
+    source, out = Path(source), Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    fresh, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    shutil.copytree(source, fresh)
+    if out.exists():
+        out.rename(old)
+    fresh.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def stage_main(function: Callable[[Settings], object]) -> None:
+    """Run a stage as a program: parameters from params.yaml; a UserError is one sentence on stderr and status 1."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for name in ("httpx", "alembic", "mlflow", "great_expectations", "transformers", "absl"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        function(load_settings())
+    except UserError as error:
+        sys.exit(_sentence(str(error)))
+    except KeyboardInterrupt:
+        print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        sys.exit(
+            _sentence(
+                f"{where}no space left on the disk; free some and run the same command again (finished work is kept)."
+            )
+        )
+
+
+def _sentence(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    return 1
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)

@@ -1,0 +1,202 @@
+"""One MLflow run, written in batches and never in the way: an unreachable store is a warning, not a failure."""
+
+from __future__ import annotations
+
+import json
+import logging
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sweetrl.settings import TrackingSettings
+from sweetrl.tracking.hashes import dvc_hash
+from sweetrl.tracking.store import Store, connect, tracking_enabled
+
+if TYPE_CHECKING:
+    from mlflow.entities import DatasetInput
+
+logger = logging.getLogger(__name__)
+
+PARENT_VARIABLE = "SWEETRL_PARENT_RUN"  # DVC does not hash the environment, so the parent never invalidates a stage
+FLUSH_SECONDS = 30.0  # opening MLflow takes about 3 s and one write about 70 ms: batches keep that out of the way
+BATCH_METRICS, BATCH_PARAMS, LONGEST_PARAM = 1000, 100, 6000
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+
+
+@dataclass(frozen=True)
+class DataInput:
+    """A data set that a run has read: its name, its path in the project and its DVC hash."""
+
+    name: str
+    path: str
+    hash: str
+    context: str = "input"
+
+
+def git_state(root: Path | None = None) -> tuple[str, bool]:
+    """Return the commit of the checkout at `root` and whether files differ from it; ("", False) where there is none."""
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+
+    try:
+        head = git("rev-parse", "HEAD")
+        if head.returncode:
+            return "", False
+        return head.stdout.strip(), bool(git("status", "--porcelain", "--untracked-files=no").stdout.strip())
+    except OSError:
+        return "", False
+
+
+@dataclass
+class RunLog:
+    """A run that is opened in MLflow when there is something to write, at the latest by `finish`.
+
+    Calls only fill buffers; they are written when `FLUSH_SECONDS` have gone by, and at the end.
+    """
+
+    settings: TrackingSettings
+    name: str
+    tags: dict[str, str] = field(default_factory=dict)
+    parent: str | None = None
+    root: Path | None = None
+    run_id: str | None = None
+    store: Store | None = None
+
+    def __post_init__(self) -> None:
+        self._enabled = tracking_enabled()
+        self._started = time.time()
+        self._flushed = time.monotonic()
+        self._params: dict[str, str] = {}
+        self._metrics: list[tuple[str, float, int, int]] = []  # name, value, time in ms, step
+        self._inputs: list[DataInput] = []
+        self._artifacts: list[tuple[Path, str | None]] = []
+        self._new_tags: dict[str, str] = {}
+
+    @property
+    def enabled(self) -> bool:
+        """Whether this run is (still) recorded."""
+        return self._enabled
+
+    def log_params(self, values: Mapping[str, Any]) -> None:
+        """Note parameters; nested mappings become dotted names."""
+        self._params.update(flatten(values))
+        self._maybe_flush()
+
+    def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Note one value for each metric at `step`."""
+        now = int(time.time() * 1000)
+        self._metrics.extend((name, float(value), now, step) for name, value in values.items())
+        self._maybe_flush()
+
+    def log_metric_series(self, name: str, values: Sequence[float], first_step: int = 0) -> None:
+        """Note a whole curve of one metric, a value for each step from `first_step` on."""
+        now = int(time.time() * 1000)
+        self._metrics.extend((name, float(value), now, first_step + index) for index, value in enumerate(values))
+        self._maybe_flush()
+
+    def log_input(self, name: str, path: Path | str, context: str = "input") -> DataInput:
+        """Note that the run reads the file or folder at `path`; it is named by its DVC hash."""
+        found = DataInput(name, Path(path).as_posix(), dvc_hash(Path(path)), context)
+        self._inputs.append(found)
+        return found
+
+    def log_artifact(self, path: Path | str, folder: str | None = None) -> None:
+        """Copy a file to the run's artifacts at the next writing."""
+        self._artifacts.append((Path(path), folder))
+
+    def set_tags(self, tags: Mapping[str, str]) -> None:
+        """Note tags."""
+        self._new_tags.update(tags)
+
+    def open(self) -> str | None:
+        """Create the run in MLflow now and return its id; None where tracking is off or the store cannot be reached."""
+        self._guarded(self._open)
+        return self.run_id
+
+    def flush(self) -> None:
+        """Write everything noted so far."""
+        self._flushed = time.monotonic()
+        self._guarded(self._write)
+
+    def finish(self, status: Status = "FINISHED") -> None:
+        """Write what is left and close the run."""
+        self.flush()
+        self._guarded(lambda: self._opened().client.set_terminated(self._id(), status))
+
+    def _maybe_flush(self) -> None:
+        if time.monotonic() - self._flushed > FLUSH_SECONDS:
+            self.flush()
+
+    def _guarded(self, action: Callable[[], object]) -> None:
+        if not self._enabled:
+            return
+        try:
+            action()
+        except Exception as error:  # tracking must never decide whether a stage succeeds
+            self._enabled = False
+            logger.warning("MLflow: %s; this run goes on without being recorded.", str(error).strip().split("\n")[0])
+
+    def _open(self) -> None:
+        if self.run_id is not None and self.store is not None:
+            return
+        self.store = connect(self.settings, self.root)
+        commit, dirty = git_state(self.root)
+        tags = {"mlflow.source.name": f"sweetrl {self.name}", "mlflow.source.type": "PROJECT", **self.tags}
+        if commit:
+            tags |= {"mlflow.source.git.commit": commit, "git.dirty": str(dirty).lower()}
+        if self.parent:
+            tags["mlflow.parentRunId"] = self.parent
+        run = self.store.client.create_run(
+            self.store.experiment_id, start_time=int(self._started * 1000), tags=tags, run_name=self.name
+        )
+        self.run_id = run.info.run_id
+
+    def _opened(self) -> Store:
+        self._open()
+        assert self.store is not None
+        return self.store
+
+    def _id(self) -> str:
+        assert self.run_id is not None
+        return self.run_id
+
+    def _write(self) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        client = self._opened().client
+        params = [Param(key, value[:LONGEST_PARAM]) for key, value in self._params.items()]
+        metrics = [Metric(name, value, when, step) for name, value, when, step in self._metrics]
+        tags = [RunTag(key, value) for key, value in self._new_tags.items()]
+        while params or metrics or tags:
+            client.log_batch(self._id(), metrics[:BATCH_METRICS], params[:BATCH_PARAMS], tags[:BATCH_PARAMS])
+            metrics, params, tags = metrics[BATCH_METRICS:], params[BATCH_PARAMS:], tags[BATCH_PARAMS:]
+        if self._inputs:
+            client.log_inputs(self._id(), datasets=[_dataset(found) for found in self._inputs])
+        for path, folder in self._artifacts:
+            client.log_artifact(self._id(), str(path), folder)
+        self._params, self._metrics, self._inputs, self._artifacts, self._new_tags = {}, [], [], [], {}
+
+
+def _dataset(found: DataInput) -> DatasetInput:
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    source = json.dumps({"uri": found.path})
+    dataset = Dataset(name=found.name, digest=found.hash, source_type="local", source=source)
+    return DatasetInput(
+        dataset, tags=[InputTag("mlflow.data.context", found.context), InputTag("dvc.path", found.path)]
+    )
+
+
+def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Turn nested mappings into dotted names and every value into text, as MLflow's parameters need it."""
+    flat: dict[str, str] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = str(value)
+    return flat

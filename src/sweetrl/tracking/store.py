@@ -1,0 +1,90 @@
+"""Where MLflow's records live: an embedded sqlite store, or any tracking server through MLFLOW_TRACKING_URI."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweetrl.settings import TrackingSettings
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1", "GIT_PYTHON_REFRESH": "quiet"}
+
+
+@dataclass(frozen=True)
+class Store:
+    """An open tracking store and the experiment that runs go to."""
+
+    client: MlflowClient
+    uri: str
+    experiment_id: str
+
+
+def tracking_enabled() -> bool:
+    """Whether runs are recorded: SWEETRL_TRACKING=off switches it off (unit tests, bare use of a stage)."""
+    return os.environ.get("SWEETRL_TRACKING", "on").lower() not in {"off", "0", "false", "no"}
+
+
+def tracking_uri(settings: TrackingSettings, root: Path | None = None) -> str:
+    """Return the tracking URI; MLFLOW_TRACKING_URI wins; a relative sqlite path is taken from `root` (default: cwd)."""
+    uri = os.environ.get("MLFLOW_TRACKING_URI") or settings.uri
+    prefix = "sqlite:///"
+    if uri.startswith(prefix) and not uri.startswith(prefix + "/"):
+        return prefix + str(((root or Path.cwd()) / uri.removeprefix(prefix)).resolve())
+    return uri
+
+
+def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
+    """Open the store and get or create the experiment.
+
+    The first opening of an sqlite store migrates its schema, and processes that do so together crash: a lock file
+    beside the database lets them in one by one.
+    """
+    for key, value in QUIET.items():
+        os.environ.setdefault(key, value)
+    root = root or Path.cwd()
+    uri = tracking_uri(settings, root)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="mlflow")
+    for name in ("alembic", "mlflow.store.db.utils"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    import mlflow
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    with _one_at_a_time(uri):
+        mlflow.set_tracking_uri(uri)
+        client = MlflowClient(tracking_uri=uri)
+        experiment = client.get_experiment_by_name(settings.experiment)
+        if experiment is not None:
+            return Store(client, uri, experiment.experiment_id)
+        embedded = uri.startswith("sqlite:")
+        where = (root / settings.artifacts).resolve().as_uri() if embedded else None
+        try:
+            identifier = client.create_experiment(settings.experiment, artifact_location=where)
+        except MlflowException:  # another machine was faster on a shared server
+            experiment = client.get_experiment_by_name(settings.experiment)
+            if experiment is None:
+                raise
+            identifier = experiment.experiment_id
+        return Store(client, uri, identifier)
+
+
+@contextlib.contextmanager
+def _one_at_a_time(uri: str) -> Iterator[None]:
+    if not uri.startswith("sqlite:///"):
+        yield
+        return
+    database = Path(uri.removeprefix("sqlite:///"))
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{database}.lock").open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
