@@ -184,7 +184,7 @@ def neutral_format(messages: Sequence[Message]) -> str:
 
 def _append(
     path: Path,
-    blocks: list[IO[bytes]],
+    blocks: Sequence[IO[bytes]],
     lengths: list[int],
     order: array[int],
     trajectory: Trajectory,

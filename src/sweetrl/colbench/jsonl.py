@@ -80,7 +80,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             row = _DECODER.decode(text.strip())
         except _Repeated as error:
             raise UserError(
-                f"{where}: the key `{error}` is there twice; give every key (and unit test) its own name."
+                f"{where}: the key `{error}` is there twice; give each (also each unit test) a name of its own."
             ) from error
         except json.JSONDecodeError as error:
             raise UserError(
@@ -95,9 +95,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             try:
                 json.dumps(row, ensure_ascii=False).encode("utf-8")
             except UnicodeEncodeError as error:
-                raise UserError(
-                    f"{where}: a string holds half of a surrogate pair; mend the escape or remove the line."
-                ) from error
+                raise UserError(f"{where}: a string holds half of a surrogate pair; mend the escape.") from error
         yield number, row
 
 
@@ -107,7 +105,7 @@ def kind(value: Any) -> str:
 
 
 def field(row: dict[str, Any], key: str, expected: type, where: str, optional: bool = False) -> Any:
-    """Return `row[key]` if it is an `expected` (str, dict, list, int, float); a missing key or another kind is a UserError.
+    """Return `row[key]` if it is an `expected` (str, dict, list, int, float); anything else is a UserError.
 
     With `optional`, a missing key and null give None. A float may be written as a whole number; a boolean is no number.
     """

@@ -28,17 +28,15 @@ def privileged_prefix(task: Task) -> str:
 
 
 def render(name_or_path: str, **values: str) -> str:
-    """Fill a prompt's {placeholders} with `values` in one pass, so that braces inside the values (code) stay as they are.
+    """Fill a prompt's {placeholders} with `values` in one pass: braces inside the values (code) stay as they are.
 
     Raises UserError where the prompt lacks one of the placeholders.
     """
     text = load_prompt(name_or_path)
     for name in values:
         if f"{{{name}}}" not in text:
-            raise UserError(
-                f"prompt {name_or_path}: the placeholder {{{name}}} is missing; put it where its text belongs."
-            )
-    return re.sub(r"\{(%s)\}" % "|".join(values), lambda match: values[match[1]], text)
+            raise UserError(f"prompt {name_or_path}: the placeholder {{{name}}} is missing; put it in.")
+    return re.sub(r"\{(" + "|".join(values) + r")\}", lambda match: values[match[1]], text)
 
 
 def load_prompt(name_or_path: str) -> str:
@@ -51,7 +49,7 @@ def load_prompt(name_or_path: str) -> str:
         text = path.read_text(encoding="utf-8").strip()
     except (FileNotFoundError, IsADirectoryError) as error:
         raise UserError(
-            f"{name_or_path}: there is no such prompt file; name a text file or one of: {', '.join(sorted(AGENT_PROMPTS))}."
+            f"{name_or_path}: there is no such prompt; name a text file or one of: {', '.join(AGENT_PROMPTS)}."
         ) from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start + 1} is not UTF-8; convert the prompt file to UTF-8.") from error

@@ -50,7 +50,7 @@ class ReplaySimulator:
                     self._replies.setdefault((trajectory.task.id, trajectory.messages[:index]), message.content)
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """Return the recorded reply to exactly these messages; SimulatorError where the dialogue has left the recording."""
+        """Return the recorded reply to exactly these messages; SimulatorError where there is none."""
         try:
             return self._replies[task.id, tuple(messages)]
         except KeyError:

@@ -1,0 +1,256 @@
+"""The project's own files: a table of tasks, and trajectories in Parquet shards. docs/data-formats.md has the schema.
+
+Everything is written once (messages, token ids and log-probabilities; never whole prompts), compressed with zstd, and
+byte for byte the same for equal input and equal library versions, so that hashes mean something. Shards appear
+under their name only when they are complete.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.colbench.types import AgentTurn, Message, Task, TestResult, Trajectory
+from sweetrl.errors import UserError
+from sweetrl.io import atomic_path
+
+if TYPE_CHECKING:
+    import pyarrow
+    import pyarrow.parquet
+
+TASKS_FORMAT = "tasks/1"
+TRAJECTORIES_FORMAT = "trajectories/1"
+_FORMAT_KEY = b"sweetrl.format"
+_BATCH = 64  # rows in memory at a time while reading
+_SHARD = re.compile(r"shard-(\d{5,})\.parquet")
+
+
+# Tasks
+
+
+def write_task_table(path: Path, tasks: Iterable[Task]) -> int:
+    """Write `tasks` as one Parquet table in their order, all or nothing; return how many."""
+    return _write(Path(path), [_task_record(task) for task in tasks], _task_schema(), TASKS_FORMAT)
+
+
+def read_task_table(path: Path) -> list[Task]:
+    """Read a table of tasks; UserError for a missing file, for one that is not such a table, and for an empty one."""
+    tasks = [_task(record) for record in _read(Path(path), TASKS_FORMAT)]
+    if not tasks:
+        raise UserError(f"{path}: the table holds no tasks; run the stage that writes it again.")
+    return tasks
+
+
+# Trajectories
+
+
+class TrajectoryStore:
+    """Trajectories in a folder of numbered Parquet shards; shard i holds what its writer gave it, in that order."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = Path(folder)
+
+    def write_shard(self, index: int, trajectories: Sequence[Trajectory]) -> Path:
+        """Write shard `index` (shard-00000.parquet ...) all or nothing, replacing an old one; return its path."""
+        path = self.folder / f"shard-{index:05d}.parquet"
+        _write(path, [_trajectory_record(one) for one in trajectories], _trajectory_schema(), TRAJECTORIES_FORMAT)
+        return path
+
+    def shards(self) -> dict[int, Path]:
+        """Complete shards by number, in rising order; empty where the folder is missing."""
+        if not self.folder.is_dir():
+            return {}
+        found = ((_SHARD.fullmatch(path.name), path) for path in self.folder.iterdir())
+        return dict(sorted((int(match[1]), path) for match, path in found if match))
+
+    def count(self) -> int:
+        """How many trajectories there are, from the shards' footers alone."""
+        return sum(_open(path, TRAJECTORIES_FORMAT).metadata.num_rows for path in self.shards().values())
+
+    def read(self) -> Iterator[Trajectory]:
+        """Yield every trajectory in shard order, a few in memory at a time.
+
+        Raises UserError where there are no shards, where one is missing in the numbers, or where one cannot be read.
+        """
+        shards = self.shards()
+        if not shards:
+            raise UserError(f"{self.folder}: there are no trajectories here; run the stage that collects them.")
+        for expected, (index, path) in enumerate(shards.items()):
+            if index != expected:
+                raise UserError(f"{self.folder}: shard {expected} is missing; run the stage that writes them again.")
+            yield from (_trajectory(record) for record in _read(path, TRAJECTORIES_FORMAT))
+
+
+# Records: what a row of Parquet holds
+
+
+def _task_record(task: Task) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "problem_description": task.problem_description,
+        "ground_truth": task.ground_truth,
+        "test_cases": [{"name": name, "call": call} for name, call in task.test_cases],
+        "hidden_information": task.hidden_information,
+        "suite": task.suite,
+    }
+
+
+def _task(record: dict[str, Any]) -> Task:
+    calls = tuple((case["name"], case["call"]) for case in record["test_cases"])
+    return Task(**{**record, "test_cases": calls})
+
+
+def _trajectory_record(one: Trajectory) -> dict[str, Any]:
+    return {
+        "task": _task_record(one.task),
+        "attempt": one.attempt,
+        "messages": [{"role": message.role, "content": message.content} for message in one.messages],
+        "turns": [_turn_record(turn, one.messages) for turn in one.turns],
+        "answer": one.answer,
+        "reward": one.reward,
+        "tests": [
+            {"name": test.name, "passed": test.passed, "reason": test.reason, "detail": test.detail}
+            for test in one.tests
+        ],
+        "outcome": one.outcome,
+        "seed": one.seed,
+        "policy": one.policy,
+        "simulator": one.simulator,
+        "error": one.error,
+        "extra": sorted(one.extra.items()),
+    }
+
+
+def _turn_record(turn: AgentTurn, messages: Sequence[Message]) -> dict[str, Any]:
+    said = messages[turn.message_index].content if 0 <= turn.message_index < len(messages) else None
+    return {
+        "message_index": turn.message_index,
+        "raw": None if turn.raw == said else turn.raw,  # nearly always the message itself: written once
+        "token_ids": turn.token_ids,
+        "logprobs": turn.logprobs,
+        "finish_reason": turn.finish_reason,
+    }
+
+
+def _trajectory(record: dict[str, Any]) -> Trajectory:
+    messages = tuple(Message(**message) for message in record["messages"])
+    turns = tuple(
+        AgentTurn(
+            message_index=turn["message_index"],
+            raw=messages[turn["message_index"]].content if turn["raw"] is None else turn["raw"],
+            token_ids=tuple(turn["token_ids"]),
+            logprobs=tuple(turn["logprobs"]),
+            finish_reason=turn["finish_reason"],
+        )
+        for turn in record["turns"]
+    )
+    return Trajectory(
+        **{
+            **record,
+            "task": _task(record["task"]),
+            "messages": messages,
+            "turns": turns,
+            "tests": tuple(TestResult(**test) for test in record["tests"]),
+            "extra": dict(record["extra"]),
+        }
+    )
+
+
+# Parquet
+
+
+@lru_cache
+def _task_schema() -> pyarrow.Schema:
+    import pyarrow as pa
+
+    return pa.schema(list(_task_type()))
+
+
+def _task_type() -> pyarrow.StructType:
+    import pyarrow as pa
+
+    return pa.struct(
+        [
+            pa.field("id", pa.string(), nullable=False),
+            pa.field("problem_description", pa.string(), nullable=False),
+            pa.field("ground_truth", pa.string(), nullable=False),
+            pa.field("test_cases", pa.list_(pa.struct([("name", pa.string()), ("call", pa.string())])), nullable=False),
+            pa.field("hidden_information", pa.string()),
+            pa.field("suite", pa.string(), nullable=False),
+        ]
+    )
+
+
+@lru_cache
+def _trajectory_schema() -> pyarrow.Schema:
+    import pyarrow as pa
+
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    turn = pa.struct(
+        [
+            ("message_index", pa.int32()),
+            ("raw", pa.string()),
+            ("token_ids", pa.list_(pa.int32())),
+            ("logprobs", pa.list_(pa.float64())),
+            ("finish_reason", pa.string()),
+        ]
+    )
+    test = pa.struct([("name", pa.string()), ("passed", pa.bool_()), ("reason", pa.string()), ("detail", pa.string())])
+    return pa.schema(
+        [
+            pa.field("task", _task_type(), nullable=False),
+            pa.field("attempt", pa.int32(), nullable=False),
+            pa.field("messages", pa.list_(message), nullable=False),
+            pa.field("turns", pa.list_(turn), nullable=False),
+            pa.field("answer", pa.string()),
+            pa.field("reward", pa.float64()),
+            pa.field("tests", pa.list_(test), nullable=False),
+            pa.field("outcome", pa.string(), nullable=False),
+            pa.field("seed", pa.int64(), nullable=False),
+            pa.field("policy", pa.string(), nullable=False),
+            pa.field("simulator", pa.string(), nullable=False),
+            pa.field("error", pa.string(), nullable=False),
+            pa.field("extra", pa.map_(pa.string(), pa.string()), nullable=False),
+        ]
+    )
+
+
+def _write(path: Path, records: list[dict[str, Any]], schema: pyarrow.Schema, form: str) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pylist(records, schema=schema.with_metadata({_FORMAT_KEY: form}))
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd", row_group_size=1024)
+    return len(records)
+
+
+def _open(path: Path, form: str) -> pyarrow.parquet.ParquetFile:
+    """Open a Parquet file of our own; every way in which it may not be one is a UserError."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: there is no such file; run the stage that writes it first.") from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path}: this is no complete Parquet file; run the stage that writes it again.") from error
+    found = (file.schema_arrow.metadata or {}).get(_FORMAT_KEY, b"no format of this project").decode()
+    if found != form:
+        raise UserError(f"{path}: expected the format {form}, found {found}; run the stage that writes it again.")
+    return file
+
+
+def _read(path: Path, form: str) -> Iterator[dict[str, Any]]:
+    import pyarrow as pa
+
+    with _open(path, form) as file:
+        try:
+            for batch in file.iter_batches(batch_size=_BATCH):
+                yield from batch.to_pylist()
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"{path}: the file is damaged; run the stage that writes it again.") from error
