@@ -1,4 +1,4 @@
-"""What every stage shares: seeds, an MLflow run under the pipeline's parent, reports/runs/<stage>.json, one-line errors.
+"""What every stage shares: seeds, an MLflow run under the pipeline's parent, reports/runs/, one-line errors.
 
 A stage module is `python -m sweetrl.stages.<module>`:
 

@@ -1,0 +1,50 @@
+"""dvc.yaml, params.yaml and the stages' own table agree."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sweetrl.settings import Settings, load_settings
+from sweetrl.stages.common import PARAMETERS
+
+ROOT = Path(__file__).resolve().parents[2]
+STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+
+
+def keys(tree: dict, prefix: str = "") -> set[str]:
+    found: set[str] = set()
+    for key, value in tree.items():
+        found |= keys(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}"}
+    return found
+
+
+def test_params_yaml_spells_out_every_parameter() -> None:
+    """DVC sees only what is written there: a default that is changed in settings.py must not slip by."""
+    written = keys(yaml.safe_load((ROOT / "params.yaml").read_text()))
+    known = keys(Settings().model_dump(mode="json", by_alias=True))
+    assert not known - written, f"add to params.yaml: {sorted(known - written)}"
+    load_settings(ROOT / "params.yaml")
+
+
+@pytest.mark.parametrize("stage", sorted(STAGES))
+def test_parameters_of_a_stage_are_the_same_in_dvc_yaml_and_in_its_scratch_key(stage: str) -> None:
+    assert tuple(STAGES[stage]["params"]) == PARAMETERS[stage]
+
+
+@pytest.mark.parametrize("stage", sorted(STAGES))
+def test_a_stage_runs_its_own_module_and_depends_on_it(stage: str) -> None:
+    module = f"sweetrl.stages.{stage.replace('-', '_')}"
+    assert STAGES[stage]["cmd"] == f"python -m {module}"
+    assert importlib.util.find_spec(module) is not None
+    for path in STAGES[stage]["deps"]:
+        if path.startswith("src/"):
+            assert (ROOT / path).exists(), path
+
+
+def test_no_stage_depends_on_a_run_file() -> None:
+    for stage in STAGES.values():
+        assert not any(path.startswith("reports/runs") for path in stage["deps"])
