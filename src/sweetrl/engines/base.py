@@ -48,13 +48,27 @@ class Usage:
     seconds: float = 0.0
 
 
-class Engine(Protocol):
+class Sampler(Protocol):
+    """Samples; what an engine and its sessions have in common."""
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        """Return `sampling.n` completions for each prompt, in order.
+
+        A prompt that leaves no room in the model's context gets completions without tokens (finish_reason "length").
+        """
+        ...
+
+
+class Engine(Sampler, Protocol):
     """Produces tokens for many prompts at once."""
 
     name: str
 
-    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
-        """Return `sampling.n` completions for each prompt, in order."""
+    def session(self) -> Sampler:
+        """Return a sampler for calls that belong together: it may keep what it computed and reuse it for prompts that
+        begin like earlier ones (the next turn of a dialogue). Results equal those of `sample` up to rounding, and are a
+        function of the session's calls alone: a session is the unit of determinism.
+        """
         ...
 
     def usage(self) -> Usage:

@@ -1,0 +1,124 @@
+"""A dialogue as token ids that only ever grow: read from the tokenizer's chat template, so any model family works.
+
+The ids an agent sampled are never decoded and tokenised again; only the person's words and the template's own markers are
+turned into ids, and put after them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# Words that no template contains; the blanks around them show whether a template strips what it is given.
+_SYSTEM, _REQUEST, _PERSON, _REPLY = "zqsystemqz", "zqrequestqz", "zqperson{}qz", "zqreply{}qz"
+# Some templates print the day; a day in the prompt would make equal runs differ.
+_DATE = "26 Jul 2024"
+
+
+class ChatFormat:
+    """Turns a dialogue into token ids, piece by piece: `open`, then for each turn the sampled ids and `follow`.
+
+    Raises UserError if the tokenizer has no chat template, or one that rewrites earlier turns when later ones come
+    (then token ids cannot be kept), or one without a token that ends a turn.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
+        if not getattr(tokenizer, "chat_template", None):
+            raise UserError(f"{self.name}: the tokenizer has no chat template; use an instruction-tuned model or set one.")
+        self._special = tuple(sorted(set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())))
+        # What stands before the request, after it (= before a reply), and between a reply and the person's next words.
+        self._before_request, self._header = self._split_opening(None)
+        self._between = self._split_following()
+        self.strips = self._strips()
+        ending = self._encode(self._between)
+        self.end_of_turn = ending[0] if ending else -1
+        """The id that ends a reply."""
+        if self.end_of_turn not in self._special_ids():
+            raise self._refusal("it has no special token that ends a turn, so a reply would never end")
+
+    def open(self, system: str | None, request: str) -> tuple[int, ...]:
+        """Return the ids of the system prompt (if any) and the request, up to and including the assistant's header."""
+        before, header = (self._before_request, self._header) if system is None else self._split_opening(system)
+        return self._encode(before, request, header)
+
+    def follow(self, ended: bool, person: str) -> tuple[int, ...]:
+        """Return the ids that come after a reply's sampled ids, up to and including the next assistant header.
+
+        `ended` says whether the reply sampled its own end-of-turn; only if not, the end-of-turn comes first here.
+        """
+        ids = self._encode(self._between, person, self._header)
+        return ids[1:] if ended else ids
+
+    def reply(self, text: str) -> tuple[int, ...]:
+        """Return the ids of a reply known only as text, with its end-of-turn (imported dialogues)."""
+        return (*self._encode("", text, ""), self.end_of_turn)
+
+    def _render(self, messages: list[dict[str, str]]) -> str:
+        try:
+            rendered: Any = self.tokenizer.apply_chat_template(
+                messages, tokenize=False, add_generation_prompt=True, date_string=_DATE
+            )
+        except Exception as error:  # jinja's own errors and the templates' raise_exception
+            raise self._refusal(f"it fails ({error})") from error
+        return str(rendered)
+
+    def _split_opening(self, system: str | None) -> tuple[str, str]:
+        """Return the text before and after the request; a given system prompt is part of the text before it."""
+        messages = [] if system is None else [{"role": "system", "content": _SYSTEM}]
+        text = self._render([*messages, {"role": "user", "content": _REQUEST}])
+        if text.count(_REQUEST) != 1 or (system is not None and text.count(_SYSTEM) != 1):
+            raise self._refusal("it does not contain every message exactly once")
+        before, after = text.split(_REQUEST)
+        return before.replace(_SYSTEM, self._defused(system or "")), after
+
+    def _split_following(self) -> str:
+        """Return the text between a reply and the person's next words; checks that three turns only ever append."""
+        messages = [{"role": "user", "content": _REQUEST}]
+        opening = self._render(messages)
+        texts = []
+        for turn in (1, 2):
+            messages.append({"role": "assistant", "content": _REPLY.format(turn)})
+            messages.append({"role": "user", "content": _PERSON.format(turn)})
+            texts.append(self._render(messages))
+        tail = texts[0].removeprefix(opening + _REPLY.format(1))
+        person, header = _PERSON.format(1), self._header
+        if len(tail) == len(texts[0]) or tail.count(person) != 1 or not tail.endswith(person + header):
+            raise self._refusal("it rewrites earlier messages when later ones come, so sampled token ids cannot be kept")
+        between = tail.removesuffix(person + header)
+        if texts[1] != texts[0] + _REPLY.format(2) + between + _PERSON.format(2) + header:
+            raise self._refusal("it rewrites earlier messages when later ones come, so sampled token ids cannot be kept")
+        return between
+
+    def _strips(self) -> bool:
+        """Whether the template strips blanks around what a person says."""
+        return f" {_REQUEST} " not in self._render([{"role": "user", "content": f" {_REQUEST} "}])
+
+    def _defused(self, text: str) -> str:
+        """Break special tokens written out in a system prompt: they are words there, not structure."""
+        for token in self._special:
+            if token and not token.isspace():
+                text = text.replace(token, token[0] + "\u200b" + token[1:])
+        return text
+
+    def _encode(self, before: str, content: str = "", after: str = "") -> tuple[int, ...]:
+        """Tokenise template text around one message; special tokens written out in the message stay plain words."""
+        if content and getattr(self, "strips", False):
+            content = content.strip()
+        if any(token in content for token in self._special):
+            middle = self.tokenizer.encode(content, add_special_tokens=False, split_special_tokens=True)
+            return (*self._encode(before), *middle, *self._encode(after))
+        text = before + content + after
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False)) if text else ()
+
+    def _special_ids(self) -> set[int]:
+        added = set(self.tokenizer.get_added_vocab().values())
+        return added | set(self.tokenizer.all_special_ids)
+
+    def _refusal(self, reason: str) -> UserError:
+        return UserError(f"{self.name}: the chat template cannot be used because {reason}; give the model another template.")

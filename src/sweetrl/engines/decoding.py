@@ -1,0 +1,268 @@
+"""The decoding loop of the transformers engine: prefill each distinct prompt once, then one token a step for all rows.
+
+Rows that have ended leave the batch when a quarter of it has, and waiting prompts enter when half of it is free, because
+a program is ten times as long as a question: without that most of the work would be done for rows long finished.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.engines.base import Prompt, Sampling
+from sweetrl.engines.cache import CacheShape, PrefixCache, RowCache, place
+from sweetrl.engines.sampling import draw, uniforms
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What fits: rows decoded together, prompt tokens computed in one forward pass, positions of the model."""
+
+    rows: int = 256
+    prefill_tokens: int = 32_768
+    context: int = 2**31
+
+
+@dataclass
+class Reply:
+    """One completion in the making."""
+
+    prompt: tuple[int, ...]
+    seed: int
+    sample: int
+    budget: int
+    ids: list[int]
+    logprobs: list[float]
+    ended: bool = False
+
+    @property
+    def open(self) -> bool:
+        """Whether tokens are still to come."""
+        return not self.ended and len(self.ids) < self.budget
+
+
+@dataclass
+class Counts:
+    """Tokens spent by one call."""
+
+    prompt: int = 0
+    cached: int = 0
+    generated: int = 0
+
+
+@dataclass
+class _Batch:
+    """Rows being decoded. Arrays have one element a row; rows with `stop` >= 0 have ended and wait to be dropped."""
+
+    cache: RowCache
+    view: Any  # the cache as transformers sees it
+    replies: list[Reply]
+    lengths: np.ndarray  # tokens in the cache
+    stops: np.ndarray  # the column after the last token of an ended row, else -1
+    uniforms: np.ndarray | None  # [rows, max_new_tokens]
+
+    def alive(self) -> list[int]:
+        return [row for row, reply in enumerate(self.replies) if reply.open]
+
+
+class Decoder:
+    """Samples from one causal language model with a row cache."""
+
+    def __init__(self, model: Any, shape: CacheShape, stop_ids: Sequence[int], limits: Limits) -> None:
+        self.model = model
+        self.shape = shape
+        self.stop_ids = frozenset(stop_ids)
+        self.limits = limits
+
+    def generate(
+        self, prompts: Sequence[Prompt], sampling: Sampling, prefixes: PrefixCache | None
+    ) -> tuple[list[list[Reply]], Counts]:
+        """Return `sampling.n` finished replies for each prompt, and what they cost.
+
+        `prefixes` finds keys and values computed by earlier calls and takes in those of this call.
+        """
+        counts = Counts(prompt=sum(len(prompt.token_ids) for prompt in prompts))
+        replies = []
+        for prompt in prompts:
+            budget = min(sampling.max_new_tokens, self.limits.context - len(prompt.token_ids))
+            replies.append([Reply(prompt.token_ids, prompt.seed, sample, budget, [], []) for sample in range(sampling.n)])
+        groups: dict[tuple[int, ...], list[Reply]] = {}
+        for group in replies:
+            if group and group[0].open and group[0].prompt:
+                groups.setdefault(group[0].prompt, []).extend(group)
+        waiting = deque(sorted(groups.values(), key=lambda group: (-len(group[0].prompt), group[0].prompt)))
+        batch: _Batch | None = None
+        while waiting or batch:
+            alive = len(batch.alive()) if batch else 0
+            if batch and alive <= 0.75 * len(batch.replies):
+                batch = self._compact(batch, prefixes if sampling.n == 1 else None)
+            if waiting and alive <= self.limits.rows // 2:
+                while waiting and (not alive or alive + len(waiting[0]) <= self.limits.rows):
+                    chunk = self._next_chunk(waiting, self.limits.rows - alive)
+                    entered = self._enter(chunk, sampling, prefixes, counts)
+                    batch = entered if batch is None else _merge(batch, entered)
+                    alive += sum(len(group) for group in chunk)
+            if batch and batch.alive():
+                self._step(batch, sampling)
+        if prefixes is not None:
+            prefixes.turn_over()
+        counts.generated = sum(len(reply.ids) for group in replies for reply in group)
+        return replies, counts
+
+    def _next_chunk(self, waiting: deque[list[Reply]], rows: int) -> list[list[Reply]]:
+        """Take as many groups as fit in one prefill; at least one."""
+        chunk: list[list[Reply]] = []
+        longest = taken = 0
+        while waiting:
+            group = waiting[0]
+            longest = max(longest, len(group[0].prompt))
+            taken += len(group)
+            if chunk and (taken > rows or longest * (len(chunk) + 1) > self.limits.prefill_tokens):
+                break
+            chunk.append(waiting.popleft())
+        return chunk
+
+    def _enter(
+        self, chunk: list[list[Reply]], sampling: Sampling, prefixes: PrefixCache | None, counts: Counts
+    ) -> _Batch:
+        """Compute the prompts of `chunk`, one row each, spread them to their replies and draw the first tokens."""
+        import numpy as np
+        import torch
+
+        prompts = [group[0].prompt for group in chunk]
+        lengths = np.array([len(prompt) for prompt in prompts])
+        width = int(lengths.max())
+        found = [prefixes.longest(prompt) if prefixes else (0, None) for prompt in prompts]
+        new = int(max(len(prompt) - known for prompt, (known, _) in zip(prompts, found, strict=True)))
+        cache = RowCache(self.shape, len(prompts), width, self._like())
+        # A known prefix is put at its place; the last `new` tokens of every prompt are computed, so that all rows share
+        # one forward pass. Where that overlaps with a known prefix, it computes the same again.
+        ids = np.zeros((len(prompts), new), dtype=np.int64)
+        for row, (prompt, (known, kept)) in enumerate(zip(prompts, found, strict=True)):
+            # Equal prompts in one call are computed once.
+            asked = len(chunk[row]) // sampling.n
+            counts.cached += known + (asked - 1) * len(prompt)
+            if kept is not None:
+                place(cache, row, width - len(prompt) + known, kept, known)
+            tail = prompt[-new:]
+            ids[row, new - len(tail) :] = tail
+        columns = np.arange(width - new, width)
+        positions = columns[None, :] - (width - lengths)[:, None]
+        cache.start = width - new
+        if (positions < 0).any():
+            cache.fresh = torch.from_numpy(positions >= 0)[:, None, :, None].to(self._device)
+        view = cache.for_model()
+        logits = self._forward(view, ids, np.maximum(positions, 0), _mask(lengths, width))
+        cache.fresh = None
+        if prefixes is not None and sampling.n > 1:
+            prefixes.add(cache, range(len(prompts)), prompts, [width] * len(prompts))
+        spread = [row for row, group in enumerate(chunk) for _ in group]
+        replies = [reply for group in chunk for reply in group]
+        if len(spread) > len(prompts):
+            cache.keep(spread, lengths.tolist())
+            logits = logits[torch.as_tensor(spread, device=logits.device)]
+        stream = None
+        if sampling.temperature > 0.0:
+            stream = np.stack([uniforms(reply.seed, reply.sample, sampling.max_new_tokens) for reply in replies])
+        batch = _Batch(cache, view, replies, lengths[spread], np.full(len(replies), -1), stream)
+        self._draw(batch, logits, sampling)
+        return batch
+
+    def _step(self, batch: _Batch, sampling: Sampling) -> None:
+        """Feed every row its last token and draw the next; ended rows compute along unheard until they are dropped."""
+        import numpy as np
+
+        batch.cache.start = batch.cache.width
+        batch.cache.extend()
+        ids = np.array([reply.ids[-1] for reply in batch.replies])[:, None]
+        positions = batch.lengths[:, None]
+        batch.lengths = batch.lengths + 1
+        mask = _mask(batch.lengths, batch.cache.width)
+        self._draw(batch, self._forward(batch.view, ids, positions, mask), sampling)
+
+    def _draw(self, batch: _Batch, logits: torch.Tensor, sampling: Sampling) -> None:
+        import numpy as np
+        import torch
+
+        uniform = None
+        if batch.uniforms is not None:
+            at = np.array([min(len(reply.ids), sampling.max_new_tokens - 1) for reply in batch.replies])
+            uniform = torch.from_numpy(batch.uniforms[np.arange(len(at)), at]).to(logits.device)
+        ids, logprobs = draw(logits, uniform, sampling)
+        for row, (token, logprob) in enumerate(zip(ids.tolist(), logprobs.tolist(), strict=True)):
+            reply = batch.replies[row]
+            if not reply.open:
+                continue
+            reply.ids.append(token)
+            reply.logprobs.append(logprob)
+            reply.ended = token in self.stop_ids
+            if not reply.open:
+                batch.stops[row] = batch.cache.width
+
+    def _compact(self, batch: _Batch, prefixes: PrefixCache | None) -> _Batch | None:
+        """Drop the ended rows (kept in `prefixes` if given); None if no row is left."""
+        alive = batch.alive()
+        if prefixes is not None:
+            ended = [row for row, reply in enumerate(batch.replies) if not reply.open]
+            # The last token was drawn but never fed back, so the cache does not hold it.
+            tokens = [(*batch.replies[row].prompt, *batch.replies[row].ids[:-1]) for row in ended]
+            prefixes.add(batch.cache, ended, tokens, batch.stops[ended].tolist())
+        if not alive:
+            return None
+        batch.replies = [batch.replies[row] for row in alive]
+        batch.lengths, batch.stops = batch.lengths[alive], batch.stops[alive]
+        batch.uniforms = None if batch.uniforms is None else batch.uniforms[alive]
+        batch.cache.keep(alive, batch.lengths.tolist())
+        return batch
+
+    @property
+    def _device(self) -> torch.device:
+        return self._like().device
+
+    def _like(self) -> torch.Tensor:
+        """A tensor with the type and device of keys and values."""
+        return self.model.get_input_embeddings().weight
+
+    def _forward(self, view: Any, ids: np.ndarray, positions: np.ndarray, mask: np.ndarray) -> torch.Tensor:
+        """Return the logits [rows, vocabulary] after the last column."""
+        import torch
+
+        output = self.model(
+            input_ids=torch.from_numpy(ids).to(self._device),
+            position_ids=torch.from_numpy(positions).to(self._device),
+            attention_mask=torch.from_numpy(mask).to(self._device),
+            past_key_values=view,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        return output.logits[:, -1]
+
+
+def _mask(lengths: np.ndarray, width: int) -> np.ndarray:
+    """True where a row has a token: its last `lengths[row]` columns."""
+    import numpy as np
+
+    return np.arange(width)[None, :] >= (width - lengths)[:, None]
+
+
+def _merge(batch: _Batch, entered: _Batch) -> _Batch:
+    """Put the rows of `entered` after those of `batch`."""
+    import numpy as np
+
+    offset = max(batch.cache.width, entered.cache.width)
+    for part in (batch, entered):
+        shift = offset - part.cache.width
+        part.stops = np.where(part.stops >= 0, part.stops + shift, -1)
+    batch.cache.append(entered.cache)
+    batch.replies = [*batch.replies, *entered.replies]
+    batch.lengths = np.concatenate([batch.lengths, entered.lengths])
+    batch.stops = np.concatenate([batch.stops, entered.stops])
+    if batch.uniforms is not None and entered.uniforms is not None:
+        batch.uniforms = np.concatenate([batch.uniforms, entered.uniforms])
+    return batch

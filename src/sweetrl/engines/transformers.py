@@ -1,0 +1,194 @@
+"""The default engine: any causal language model that transformers loads, with or without a peft adapter, in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.engines.base import Completion, Prompt, Sampler, Sampling, Usage
+from sweetrl.engines.cache import CacheShape, PrefixCache
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.decoding import Counts, Decoder, Limits, Reply
+from sweetrl.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# What a session keeps for the next turn: 2**28 numbers are 1 GiB in float32, some 350,000 tokens of the small agent.
+KEPT_NUMBERS = 2**28
+
+
+class TransformersEngine:
+    """An Engine over AutoModelForCausalLM: batched, seeded, with the key-value cache reused across a session's calls.
+
+    `model` is a folder (or hub name), `adapter` a peft folder; `device` "auto" takes CUDA where there is one; `threads`
+    sets torch's CPU threads (part of what makes results repeatable). A float32 adapter is merged into the weights, which
+    changes logits by rounding only; in lower precisions it stays beside them. `rows` completions are decoded together.
+    Equal calls give equal bytes; a completion depends on the rest of its batch by rounding only.
+    """
+
+    def __init__(
+        self,
+        model: Path | str,
+        adapter: Path | str | None = None,
+        dtype: str = "float32",
+        device: str = "auto",
+        threads: int = 2,
+        rows: int = 256,
+    ) -> None:
+        import torch
+
+        torch.set_num_threads(threads)
+        self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        self.name = str(model) if adapter is None else f"{model}+{adapter}"
+        self.tokenizer = load_tokenizer(model)
+        self.chat = ChatFormat(self.tokenizer)
+        self.model = load_model(model, adapter, dtype, self.device)
+        context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
+        limits = Limits(rows=rows, context=int(context))
+        self.stop_ids = stop_ids(self.model, self.tokenizer, self.chat)
+        self._decoder = Decoder(self.model, cache_shape(self.model, self.name), self.stop_ids, limits)
+        self._usage = Usage()
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        """Return `sampling.n` completions for each prompt, in order; nothing is kept for later calls."""
+        return self._sample(prompts, sampling, None)
+
+    def session(self) -> Sampler:
+        """Return a sampler that reuses the keys and values of its last call for prompts that begin alike."""
+        return _Session(self)
+
+    def usage(self) -> Usage:
+        """What this engine has spent since it was made."""
+        return self._usage
+
+    def close(self) -> None:
+        """Free the model; the engine is not used afterwards."""
+        del self.model, self._decoder
+
+    def _sample(
+        self, prompts: Sequence[Prompt], sampling: Sampling, prefixes: PrefixCache | None
+    ) -> list[list[Completion]]:
+        import torch
+
+        started = time.perf_counter()
+        with torch.inference_mode():
+            replies, counts = self._decoder.generate(prompts, sampling, prefixes)
+        completions = self._completions(replies)
+        self._count(counts, time.perf_counter() - started)
+        return completions
+
+    def _completions(self, replies: list[list[Reply]]) -> list[list[Completion]]:
+        spoken = [reply.ids[:-1] if reply.ended else reply.ids for group in replies for reply in group]
+        texts = iter(self.tokenizer.batch_decode(spoken, skip_special_tokens=True))
+        return [
+            [
+                Completion(tuple(reply.ids), tuple(reply.logprobs), next(texts), "stop" if reply.ended else "length")
+                for reply in group
+            ]
+            for group in replies
+        ]
+
+    def _count(self, counts: Counts, seconds: float) -> None:
+        spent = self._usage
+        self._usage = Usage(
+            prompt_tokens=spent.prompt_tokens + counts.prompt,
+            cached_tokens=spent.cached_tokens + counts.cached,
+            generated_tokens=spent.generated_tokens + counts.generated,
+            seconds=spent.seconds + seconds,
+        )
+
+
+class _Session:
+    """Calls that belong together; holds what the last one computed."""
+
+    def __init__(self, engine: TransformersEngine) -> None:
+        self.engine = engine
+        self.prefixes = PrefixCache(KEPT_NUMBERS)
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        """Like the engine's, faster for prompts that continue those of the call before."""
+        return self.engine._sample(prompts, sampling, self.prefixes)
+
+
+def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model folder or hub name; a missing one is a UserError."""
+    from transformers import AutoTokenizer
+
+    _check_folder(model)
+    try:
+        return AutoTokenizer.from_pretrained(str(model))
+    except (OSError, ValueError) as error:
+        raise UserError(_missing(model, "tokenizer")) from error
+
+
+def load_model(model: Path | str, adapter: Path | str | None, dtype: str, device: str) -> Any:
+    """Load a causal language model for inference, with a peft adapter if one is given; a missing part is a UserError."""
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    _check_folder(model)
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(str(model), dtype=getattr(torch, dtype))
+    except (OSError, ValueError) as error:
+        raise UserError(_missing(model, "causal language model")) from error
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+    if adapter is not None:
+        if not (Path(adapter) / "adapter_config.json").exists():
+            raise UserError(f"{adapter}: this is no peft adapter (adapter_config.json is missing); run the stage that trains it.")
+        from peft import PeftModel
+
+        loaded = PeftModel.from_pretrained(loaded, str(adapter))
+        if dtype == "float32":
+            loaded = loaded.merge_and_unload()
+    return loaded.to(device).eval()
+
+
+def stop_ids(model: Any, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat) -> tuple[int, ...]:
+    """Return every id that ends a reply: the model's generation config, the tokenizer's end of sequence, the template's."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    ids = {chat.end_of_turn, tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
+    return tuple(sorted(id_ for id_ in ids if isinstance(id_, int)))
+
+
+def cache_shape(model: Any, name: str) -> CacheShape:
+    """Find out what the model caches by letting it see one token; a model without plain attention is a UserError."""
+    import torch
+
+    start = torch.zeros((1, 1), dtype=torch.long, device=model.get_input_embeddings().weight.device)
+    with torch.inference_mode():
+        layers = getattr(model(input_ids=start, use_cache=True).past_key_values, "layers", [])
+    shapes = {tuple(part.shape[1::2]) for layer in layers for part in _states(layer)}
+    if len(shapes) != 1:
+        raise UserError(f"{name}: this model's layers do not all cache plain keys and values of one size; use the vllm engine.")
+    heads, size = shapes.pop()
+    return CacheShape(len(layers), heads, size, tuple(bool(getattr(layer, "is_sliding", False)) for layer in layers))
+
+
+def _states(layer: Any) -> list[Any]:
+    keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
+    empty: Any = type("Empty", (), {"shape": ()})()
+    return [empty if keys is None else keys, empty if values is None else values]
+
+
+def _check_folder(model: Path | str) -> None:
+    # A name like models/base whose parent is a folder here is meant as a folder, not as a name on the hub.
+    path = Path(model)
+    if path.is_dir() and not (path / "config.json").exists():
+        raise UserError(_missing(model, "config.json"))
+    if not path.exists() and (path.is_absolute() or path.parent.is_dir()):
+        raise UserError(_missing(model, "folder"))
+
+
+def _missing(model: Path | str, what: str) -> str:
+    return (
+        f"{model}: there is no {what} here; fetch the model (`git pull`, `dvc pull` or `make base-model`) or set "
+        "`model.base` in params.yaml."
+    )
