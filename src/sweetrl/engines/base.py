@@ -30,7 +30,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Completion:
-    """One sampled reply: ids as sampled (with the end-of-turn id if sampled), log-probs at temperature 1, text without it."""
+    """One sampled reply: ids as sampled (an end-of-turn id included), log-probs at temperature 1, text without it."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]

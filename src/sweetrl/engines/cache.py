@@ -1,7 +1,7 @@
 """The key-value cache of a batch of dialogues, packed so that every row ends at the same column.
 
-Row r of length n occupies the columns [width - n, width) of one preallocated tensor; a decoding step writes one column in
-place. transformers sees it as a Cache; a row is a contiguous run, so the ordinary left-padding mask describes it.
+Row r of length n occupies the columns [width - n, width) of one preallocated tensor; a decoding step writes one column
+in place. transformers sees it as a Cache; a row is a contiguous run, so the ordinary left-padding mask describes it.
 Rows can be dropped, merged with others, kept for later and put in front of longer prompts.
 """
 
@@ -21,7 +21,7 @@ GROWTH = 32
 
 @dataclass(frozen=True)
 class CacheShape:
-    """What one token's keys (and, alike, values) look like: layers, heads and size of a head; sliding-window layers marked."""
+    """What one token's keys (and, alike, values) look like; `sliding` marks the layers with an attention window."""
 
     layers: int
     heads: int
@@ -35,7 +35,7 @@ class CacheShape:
 
 
 class RowCache:
-    """Keys and values of a batch: `store` has shape [layers, 2, rows, heads, columns, size]; `width` columns are in use."""
+    """Keys and values of a batch: `store` [layers, 2, rows, heads, columns, size], `width` columns of it in use."""
 
     def __init__(self, shape: CacheShape, rows: int, width: int, like: torch.Tensor, room: int = GROWTH) -> None:
         self.shape = shape
@@ -76,7 +76,8 @@ class RowCache:
         part = self.store[:, :, :, :, first:stop]
         if not room:
             return part.index_select(2, index)
-        new = self.store.new_zeros((*self.store.shape[:2], len(rows), self.shape.heads, stop - first + room, self.shape.size))
+        shape = (*self.store.shape[:2], len(rows), self.shape.heads, stop - first + room, self.shape.size)
+        new = self.store.new_zeros(shape)
         new[:, :, :, :, : stop - first] = part.index_select(2, index)
         return new
 
@@ -159,7 +160,9 @@ class PrefixCache:
         self._new: list[_Kept] = []
         self._rows: list[_Kept] = []
 
-    def add(self, cache: RowCache, rows: Sequence[int], tokens: Sequence[tuple[int, ...]], stops: Sequence[int]) -> None:
+    def add(
+        self, cache: RowCache, rows: Sequence[int], tokens: Sequence[tuple[int, ...]], stops: Sequence[int]
+    ) -> None:
         """Keep `rows` of `cache`; row i holds exactly `tokens[i]` and ends before column `stops[i]`."""
         if not rows:
             return

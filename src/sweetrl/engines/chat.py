@@ -1,7 +1,7 @@
 """A dialogue as token ids that only ever grow: read from the tokenizer's chat template, so any model family works.
 
-The ids an agent sampled are never decoded and tokenised again; only the person's words and the template's own markers are
-turned into ids, and put after them.
+The ids an agent sampled are never decoded and tokenised again; only the person's words and the template's own markers
+are turned into ids, and put after them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _SYSTEM, _REQUEST, _PERSON, _REPLY = "zqsystemqz", "zqrequestqz", "zqperson{}qz", "zqreply{}qz"
 # Some templates print the day; a day in the prompt would make equal runs differ.
 _DATE = "26 Jul 2024"
+_REWRITES = "it rewrites earlier messages when later ones come, so sampled token ids cannot be kept"
 
 
 class ChatFormat:
@@ -30,7 +31,7 @@ class ChatFormat:
         self.tokenizer = tokenizer
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not getattr(tokenizer, "chat_template", None):
-            raise UserError(f"{self.name}: the tokenizer has no chat template; use an instruction-tuned model or set one.")
+            raise UserError(f"{self.name}: the tokenizer has no chat template; take an instruction-tuned model.")
         self._special = tuple(sorted(set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())))
         # What stands before the request, after it (= before a reply), and between a reply and the person's next words.
         self._before_request, self._header = self._split_opening(None)
@@ -89,10 +90,10 @@ class ChatFormat:
         tail = texts[0].removeprefix(opening + _REPLY.format(1))
         person, header = _PERSON.format(1), self._header
         if len(tail) == len(texts[0]) or tail.count(person) != 1 or not tail.endswith(person + header):
-            raise self._refusal("it rewrites earlier messages when later ones come, so sampled token ids cannot be kept")
+            raise self._refusal(_REWRITES)
         between = tail.removesuffix(person + header)
         if texts[1] != texts[0] + _REPLY.format(2) + between + _PERSON.format(2) + header:
-            raise self._refusal("it rewrites earlier messages when later ones come, so sampled token ids cannot be kept")
+            raise self._refusal(_REWRITES)
         return between
 
     def _strips(self) -> bool:
@@ -121,4 +122,4 @@ class ChatFormat:
         return added | set(self.tokenizer.all_special_ids)
 
     def _refusal(self, reason: str) -> UserError:
-        return UserError(f"{self.name}: the chat template cannot be used because {reason}; give the model another template.")
+        return UserError(f"{self.name}: the chat template cannot be used because {reason}; give the model another.")

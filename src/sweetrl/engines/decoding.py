@@ -1,7 +1,7 @@
 """The decoding loop of the transformers engine: prefill each distinct prompt once, then one token a step for all rows.
 
-Rows that have ended leave the batch when a quarter of it has, and waiting prompts enter when half of it is free, because
-a program is ten times as long as a question: without that most of the work would be done for rows long finished.
+Rows that have ended leave the batch when a quarter of it has, and waiting prompts enter when half of it is free,
+because a program is ten times as long as a question: without that most work would be done for rows long finished.
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ class Decoder:
         replies = []
         for prompt in prompts:
             budget = min(sampling.max_new_tokens, self.limits.context - len(prompt.token_ids))
-            replies.append([Reply(prompt.token_ids, prompt.seed, sample, budget, [], []) for sample in range(sampling.n)])
+            samples = range(sampling.n)
+            replies.append([Reply(prompt.token_ids, prompt.seed, sample, budget, [], []) for sample in samples])
         groups: dict[tuple[int, ...], list[Reply]] = {}
         for group in replies:
             if group and group[0].open and group[0].prompt:

@@ -1,4 +1,4 @@
-"""How a token is drawn: from the row's own stream of uniform numbers, so a draw depends on nothing else in the batch."""
+"""How a token is drawn: from the row's own stream of uniform numbers, so it depends on nothing else in the batch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def uniforms(seed: int, sample: int, count: int) -> np.ndarray:
 def draw(logits: torch.Tensor, uniform: torch.Tensor | None, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw one token for each row of `logits` [rows, vocabulary]; return ids and their log-probs at temperature 1.
 
-    `uniform` [rows] decides by inversion of the distribution function (of the tokens by id, or with top_p < 1 by falling
-    probability). temperature 0 takes the likeliest token and ignores it.
+    `uniform` [rows] decides by inversion of the distribution function (of the tokens by id, or with top_p < 1 by
+    falling probability). temperature 0 takes the likeliest token and ignores it.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The default engine: any causal language model that transformers loads, with or without a peft adapter, in this process."""
+"""The default engine: any causal language model that transformers loads, with or without a peft adapter."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class TransformersEngine:
     """An Engine over AutoModelForCausalLM: batched, seeded, with the key-value cache reused across a session's calls.
 
     `model` is a folder (or hub name), `adapter` a peft folder; `device` "auto" takes CUDA where there is one; `threads`
-    sets torch's CPU threads (part of what makes results repeatable). A float32 adapter is merged into the weights, which
-    changes logits by rounding only; in lower precisions it stays beside them. `rows` completions are decoded together.
+    sets torch's CPU threads (part of what makes results repeatable). A float32 adapter is merged into the weights,
+    which changes logits by rounding only; in lower precisions it stays beside them. `rows` completions are decoded
+    together.
     Equal calls give equal bytes; a completion depends on the rest of its batch by rounding only.
     """
 
@@ -125,7 +126,7 @@ def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
 
 
 def load_model(model: Path | str, adapter: Path | str | None, dtype: str, device: str) -> Any:
-    """Load a causal language model for inference, with a peft adapter if one is given; a missing part is a UserError."""
+    """Load a causal language model for inference, with a peft adapter if given; a missing part is a UserError."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
@@ -142,7 +143,9 @@ def load_model(model: Path | str, adapter: Path | str | None, dtype: str, device
             logging.enable_progress_bar()
     if adapter is not None:
         if not (Path(adapter) / "adapter_config.json").exists():
-            raise UserError(f"{adapter}: this is no peft adapter (adapter_config.json is missing); run the stage that trains it.")
+            raise UserError(
+                f"{adapter}: there is no peft adapter here (adapter_config.json); run the stage that trains it."
+            )
         from peft import PeftModel
 
         loaded = PeftModel.from_pretrained(loaded, str(adapter))
@@ -152,7 +155,7 @@ def load_model(model: Path | str, adapter: Path | str | None, dtype: str, device
 
 
 def stop_ids(model: Any, tokenizer: PreTrainedTokenizerBase, chat: ChatFormat) -> tuple[int, ...]:
-    """Return every id that ends a reply: the model's generation config, the tokenizer's end of sequence, the template's."""
+    """Return every id that ends a reply: those of the generation config, the tokenizer and the chat template."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     ids = {chat.end_of_turn, tokenizer.eos_token_id, *(configured if isinstance(configured, list) else [configured])}
     return tuple(sorted(id_ for id_ in ids if isinstance(id_, int)))
@@ -167,7 +170,7 @@ def cache_shape(model: Any, name: str) -> CacheShape:
         layers = getattr(model(input_ids=start, use_cache=True).past_key_values, "layers", [])
     shapes = {tuple(part.shape[1::2]) for layer in layers for part in _states(layer)}
     if len(shapes) != 1:
-        raise UserError(f"{name}: this model's layers do not all cache plain keys and values of one size; use the vllm engine.")
+        raise UserError(f"{name}: not all layers of this model cache plain keys and values of one size; use vllm.")
     heads, size = shapes.pop()
     return CacheShape(len(layers), heads, size, tuple(bool(getattr(layer, "is_sliding", False)) for layer in layers))
 
