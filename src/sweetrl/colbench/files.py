@@ -17,6 +17,7 @@ import tempfile
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -124,13 +125,23 @@ def read_trajectories(path: Path, attempts: int | None = None, suite: Suite = "b
     for index, (number, row) in enumerate(read_rows(path)):
         where = f"{path}: line {number}"
         attempt, position = divmod(index, block)
-        task = parse_task(field(row, "task", dict, where), f"{where}: task", f"{path.stem}-{position:05d}", suite)
-        digest = _digest(task)
+        task = parse_task(field(row, "task", dict, where), f"{where}: task", "", suite)
+        digest = _digest(task)  # before a task without an id is named by its place, which says nothing about content
+        task = task if task.id else replace(task, id=f"{path.stem}-{position:05d}")
         if attempt == 0:
             if task.id in seen:
-                raise UserError(f"{where}: task {task.id!r} is twice in the first of {attempts} blocks; is k right?")
+                raise UserError(
+                    f"{where}: task {task.id!r} is twice in the first of {attempts} blocks; "
+                    "give the k the file was made with, or every task its own `id`."
+                )
             seen.add(task.id)
             digests.append(digest)
+            period = _period(digests) if position == block - 1 else block
+            if period < block:
+                raise UserError(
+                    f"{path}: with k = {attempts} the first block repeats its tasks from row {period + 1} on; "
+                    f"the file was made with k = {rows // period}."
+                )
         elif digest != digests[position]:
             raise UserError(
                 f"{where}: with k = {attempts} this is attempt {attempt + 1} at the task of row {position + 1}, "
@@ -272,13 +283,11 @@ def _infer_attempts(path: Path, suite: Suite) -> tuple[int, int]:
         where = f"{path}: line {number}"
         digests.append(_digest(parse_task(field(row, "task", dict, where), f"{where}: task", "", suite)))
     rows = len(digests)
-    for block in range(1, rows + 1):
-        if rows % block == 0 and digests[block:] == digests[:-block]:
-            if len(set(digests[:block])) < block:
-                break
-            return rows, rows // block
     if rows == 0:
         return 0, 1
+    block = _period(digests)
+    if block < rows:
+        return rows, rows // block
     first: dict[int, int] = {}
     for index, digest in enumerate(digests):
         if digest in first:
@@ -288,6 +297,14 @@ def _infer_attempts(path: Path, suite: Suite) -> tuple[int, int]:
             )
         first[digest] = index
     return rows, 1
+
+
+def _period(digests: array[int]) -> int:
+    """The shortest block whose repetition is the whole sequence; its length where nothing repeats."""
+    length = len(digests)
+    return next(
+        block for block in range(1, length + 1) if length % block == 0 and digests[block:] == digests[: length - block]
+    )
 
 
 def _digest(task: Task) -> int:

@@ -84,6 +84,11 @@ class TrajectoryStore:
             yield from (_trajectory(record) for record in _read(path, TRAJECTORIES_FORMAT))
 
 
+def trajectory_schema() -> pyarrow.Schema:
+    """The columns of a trajectory shard with their types."""
+    return _trajectory_schema()
+
+
 # Records: what a row of Parquet holds
 
 

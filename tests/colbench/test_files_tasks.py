@@ -1,0 +1,179 @@
+"""Official task files: what is read, what is written, and what is said about a bad one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.colbench.files import parse_task, read_tasks, task_row, write_tasks
+from sweetrl.colbench.types import Task
+from sweetrl.errors import UserError
+
+ROW: dict[str, Any] = {
+    "problem_description": "Write it. The signature of the function is: def f(x)",
+    "ground_truth": "def f(x):\n    return x",
+    "test_cases": {"test1": "f(1)", "test2": "f('\u2028')"},
+}
+
+
+def write(path: Path, *rows: Any) -> Path:
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8"
+    )
+    return path
+
+
+def complaint(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        list(read_tasks(path))
+    message = str(caught.value)
+    assert message.startswith(str(path)) and "\n" not in message and message.endswith(".")
+    return message
+
+
+def test_reads_the_official_fields_in_file_order(tmp_path: Path) -> None:
+    path = write(tmp_path / "some.jsonl", ROW, "", {**ROW, "hidden_information": "h", "id": "mine", "other": [1]})
+    first, second = read_tasks(path)
+    assert first == Task(
+        id="some-00000",
+        problem_description=ROW["problem_description"],
+        ground_truth=ROW["ground_truth"],
+        test_cases=(("test1", "f(1)"), ("test2", "f('\u2028')")),
+    )
+    assert (second.id, second.hidden_information) == ("mine", "h")
+
+
+def test_lines_end_at_line_feeds_only_and_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    text = json.dumps({**ROW, "ground_truth": "a\u2028b\x85c"}, ensure_ascii=False)
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode() + b"\r\n" + json.dumps(ROW).encode())
+    assert [task.ground_truth for task in read_tasks(path)] == ["a\u2028b\x85c", ROW["ground_truth"]]
+
+
+def test_a_page_needs_no_unit_tests(tmp_path: Path) -> None:
+    path = write(tmp_path / "pages.jsonl", {"problem_description": "a page", "ground_truth": "<html>"})
+    (task,) = read_tasks(path, suite="frontend")
+    assert (task.suite, task.test_cases) == ("frontend", ())
+    assert "test_cases" not in task_row(task)
+    assert "`test_cases` is missing" in complaint(path)
+
+
+def test_a_broken_line_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", ROW, '{"problem_description": "cut of')
+    assert "line 2: this is not JSON (Unterminated string" in complaint(path)
+
+
+@pytest.mark.parametrize("key", ["problem_description", "ground_truth", "test_cases"])
+def test_a_missing_field_is_named(tmp_path: Path, key: str) -> None:
+    path = write(tmp_path / "t.jsonl", ROW, {name: value for name, value in ROW.items() if name != key})
+    assert f"line 2: the key `{key}` is missing" in complaint(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"problem_description": 5}, "`problem_description` must be a string, found a whole number"),
+        ({"ground_truth": None}, "`ground_truth` must be a string, found null"),
+        ({"test_cases": ["f(1)"]}, "`test_cases` must be an object, found a list"),
+        ({"test_cases": {"test1": 1.5}}, "`test_cases.test1` must be a string (a call), found a number"),
+        ({"test_cases": {}}, "`test_cases` is empty"),
+        ({"hidden_information": {}}, "`hidden_information` must be a string, found an object"),
+        ({"id": 3}, "`id` must be a string, found a whole number"),
+        ({"id": ""}, "`id` is empty"),
+    ],
+)
+def test_a_wrong_type_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    assert f"line 1: {said}" in complaint(write(tmp_path / "t.jsonl", {**ROW, **change}))
+
+
+def test_a_test_name_twice_is_refused_where_json_would_keep_the_last(tmp_path: Path) -> None:
+    row = json.dumps(ROW).replace("test2", "test1")
+    assert "the key `test1` is there twice" in complaint(write(tmp_path / "t.jsonl", row))
+
+
+def test_two_tasks_of_one_id_are_refused(tmp_path: Path) -> None:
+    assert "line 2: another task is called 'a'" in complaint(
+        write(tmp_path / "t.jsonl", {**ROW, "id": "a"}, {**ROW, "id": "a"})
+    )
+
+
+@pytest.mark.parametrize("content", ["", "\n \n"])
+def test_an_empty_file_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(content)
+    assert "holds no tasks" in complaint(path)
+
+
+def test_other_encodings_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(json.dumps(ROW).encode() + b"\n" + '{"é": 1}'.encode("latin-1"))
+    assert "line 2: byte 3 is not UTF-8" in complaint(path)
+    path.write_bytes(json.dumps(ROW).encode("utf-16"))
+    assert "line 1: byte 1 is not UTF-8" in complaint(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("[1]", "expected one JSON object a line, found a list"),
+        ('{"a": NaN}', "NaN is not a JSON number"),
+        ('{"a": ' + "9" * 5000 + "}", "cannot be read as JSON"),
+        ("[" * 200_000, "cannot be read as JSON"),
+        ('{"a": "\\ud800"}', "half of a surrogate pair"),
+        ('{"a": 1} {"b": 2}', "Extra data"),
+    ],
+)
+def test_what_is_no_object_is_refused(tmp_path: Path, line: str, said: str) -> None:
+    assert said in complaint(write(tmp_path / "t.jsonl", line))
+
+
+def test_a_whole_surrogate_pair_is_one_character(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", json.dumps({**ROW, "ground_truth": "\U0001f600"}))
+    assert [task.ground_truth for task in read_tasks(path)] == ["\U0001f600"]
+
+
+def test_missing_files_and_folders_are_refused(tmp_path: Path) -> None:
+    assert "there is no such file" in complaint(tmp_path / "none.jsonl")
+    assert "this is a folder" in complaint(tmp_path)
+
+
+def test_the_rows_before_a_bad_one_are_already_there(tmp_path: Path) -> None:
+    tasks = read_tasks(write(tmp_path / "t.jsonl", ROW, "oops"))
+    assert next(tasks).id == "t-00000"
+    with pytest.raises(UserError):
+        next(tasks)
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.jsonl", ROW)
+    before = path.read_bytes()
+
+    def tasks():  # type: ignore[no-untyped-def]
+        yield parse_task(ROW, "here", "a")
+        raise UserError("the source ends here.")
+
+    with pytest.raises(UserError):
+        write_tasks(path, tasks())
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+TASKS = st.builds(
+    Task,
+    id=st.text(min_size=1),
+    problem_description=st.text(),
+    ground_truth=st.text(),
+    test_cases=st.dictionaries(st.text(), st.text(), min_size=1, max_size=4).map(lambda calls: tuple(calls.items())),
+    hidden_information=st.none() | st.text(),
+)
+
+
+@given(tasks=st.lists(TASKS, min_size=1, max_size=5, unique_by=lambda task: task.id))
+def test_what_is_written_is_read(tasks: list[Task], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("round") / "t.jsonl"
+    assert write_tasks(path, tasks) == len(tasks)
+    assert list(read_tasks(path)) == tasks

@@ -1,0 +1,175 @@
+"""The project's own Parquet files: exact, repeatable, and clear about damage."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
+from sweetrl.colbench.types import AgentTurn, Message, Task, TestResult, Trajectory
+from sweetrl.errors import UserError
+
+TASK = Task("a", "Write f.", "def f(): pass", (("test1", "f()"),), hidden_information=None)
+FULL = Trajectory(
+    task=TASK,
+    attempt=3,
+    messages=(
+        Message("user", "Write f."),
+        Message("assistant", " shown"),
+        Message("user", "ok"),
+        Message("assistant", ""),
+    ),
+    turns=(
+        AgentTurn(1, "thought OUTPUT: shown", (5, 0, 70_000), (-0.1, -1e-300, -math.inf), "length"),
+        AgentTurn(3, "", (2,), (math.log(0.3),), "stop"),
+    ),
+    answer="",
+    reward=0.1,
+    tests=(TestResult("test1", True, "equal"), TestResult("test2", False, "error", "é\x00")),
+    outcome="out_of_rounds",
+    seed=2**63 - 1,
+    policy="base",
+    simulator="scripted",
+    error="none",
+    extra={"b": "2", "a": ""},
+)
+BARE = Trajectory(TASK, 0, (Message("user", ""),), outcome="lost")
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "shards")
+    store.write_shard(0, [FULL, BARE])
+    store.write_shard(1, [BARE])
+    assert list(store.read()) == [FULL, BARE, BARE]
+    assert store.count() == 3
+    assert [path.name for path in store.shards().values()] == ["shard-00000.parquet", "shard-00001.parquet"]
+
+
+def test_equal_trajectories_give_equal_bytes(tmp_path: Path) -> None:
+    reordered = Trajectory(**{**vars(FULL), "extra": {"a": "", "b": "2"}})
+    first = TrajectoryStore(tmp_path / "a").write_shard(0, [FULL, BARE] * 50)
+    second = TrajectoryStore(tmp_path / "b").write_shard(0, [reordered, BARE] * 50)
+    assert first.read_bytes() == second.read_bytes()
+    write_task_table(tmp_path / "a.parquet", [TASK])
+    write_task_table(tmp_path / "b.parquet", iter([TASK]))
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_a_shard_is_replaced_whole_and_other_files_are_not_shards(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    assert store.shards() == {}
+    store.write_shard(0, [FULL])
+    store.write_shard(0, [BARE])
+    (tmp_path / ".shard-00001.parquet.x.part").write_text("half")
+    (tmp_path / "notes.txt").write_text("")
+    assert list(store.read()) == [BARE] and list(store.shards()) == [0]
+
+
+def test_an_empty_shard_is_a_shard(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    store.write_shard(0, [])
+    store.write_shard(1, [BARE])
+    assert list(store.read()) == [BARE]
+
+
+def test_shards_beyond_five_digits_stay_in_order(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    for index in (100_000, 99_999):
+        store.write_shard(index, [BARE])
+    assert list(store.shards()) == [99_999, 100_000]
+
+
+def complaint(action, *arguments) -> str:  # type: ignore[no-untyped-def]
+    with pytest.raises(UserError) as caught:
+        action(*arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path / "none")
+    assert "there are no trajectories here" in complaint(list, store.read())
+    store.write_shard(0, [BARE])
+    store.write_shard(2, [BARE])
+    assert "shard 1 is missing" in complaint(list, store.read())
+    assert "there is no such file" in complaint(read_task_table, tmp_path / "none.parquet")
+
+
+def test_what_is_damaged_is_named(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    path = store.write_shard(0, [FULL] * 100)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    assert f"{path}: this is no complete Parquet file" in complaint(list, store.read())
+    path.write_bytes(whole[:4] + b"\xff" * (len(whole) // 2) + whole[4 + len(whole) // 2 :])
+    assert str(path) in complaint(list, store.read())
+    path.write_bytes(b"")
+    assert "no complete Parquet file" in complaint(store.count)
+
+
+def test_a_table_of_another_kind_is_refused(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "tasks.parquet"
+    pq.write_table(pa.table({"id": ["a"]}), path)
+    assert "expected the format tasks/1, found no format of this project" in complaint(read_task_table, path)
+    shard = TrajectoryStore(tmp_path).write_shard(0, [BARE])
+    assert "expected the format tasks/1, found trajectories/1" in complaint(read_task_table, shard)
+    write_task_table(path, [])
+    assert "holds no tasks" in complaint(read_task_table, path)
+
+
+NAMES = st.text(max_size=8)
+TASKS = st.builds(
+    Task,
+    id=NAMES,
+    problem_description=NAMES,
+    ground_truth=NAMES,
+    test_cases=st.lists(st.tuples(NAMES, NAMES), max_size=3).map(tuple),
+    hidden_information=st.none() | NAMES,
+    suite=st.sampled_from(["backend", "frontend"]),
+)
+
+
+@given(tasks=st.lists(TASKS, min_size=1, max_size=4))
+def test_any_task_survives(tasks: list[Task], tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("table") / "t.parquet"
+    write_task_table(path, tasks)
+    assert read_task_table(path) == tasks
+
+
+@st.composite
+def trajectories(draw: st.DrawFn) -> Trajectory:
+    messages = draw(st.lists(st.builds(Message, st.sampled_from(["user", "assistant"]), NAMES), min_size=1, max_size=4))
+    ids = st.lists(st.integers(0, 2**31 - 1), max_size=3).map(tuple)
+    logs = st.lists(st.floats(max_value=0, allow_nan=False), max_size=3).map(tuple)
+    turn = st.builds(
+        AgentTurn, st.integers(0, len(messages) - 1), NAMES, ids, logs, st.sampled_from(["stop", "length"])
+    )
+    return Trajectory(
+        task=draw(TASKS),
+        attempt=draw(st.integers(0, 99)),
+        messages=tuple(messages),
+        turns=tuple(draw(st.lists(turn, max_size=3))),
+        answer=draw(st.none() | NAMES),
+        reward=draw(st.none() | st.floats(0, 1)),
+        tests=tuple(draw(st.lists(st.builds(TestResult, NAMES, st.booleans(), NAMES, NAMES), max_size=3))),
+        outcome=draw(st.sampled_from(["answered", "out_of_rounds", "lost"])),
+        seed=draw(st.integers(0, 2**63 - 1)),
+        policy=draw(NAMES),
+        simulator=draw(NAMES),
+        error=draw(NAMES),
+        extra=draw(st.dictionaries(NAMES, NAMES, max_size=2)),
+    )
+
+
+@given(given=st.lists(trajectories(), max_size=3))
+def test_any_trajectory_survives(given: list[Trajectory], tmp_path_factory: pytest.TempPathFactory) -> None:
+    store = TrajectoryStore(tmp_path_factory.mktemp("store"))
+    store.write_shard(0, given)
+    assert list(store.read()) == given
