@@ -1,0 +1,102 @@
+"""The 300 real backend tasks (where they are) through loader, store, environment and both directions of the files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sweetrl.colbench.environment import Environment
+from sweetrl.colbench.files import read_tasks, read_trajectories, task_row, write_tasks, write_trajectories
+from sweetrl.colbench.prompts import privileged_prefix, system_prompt
+from sweetrl.colbench.simulators import simulator_prompt
+from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
+from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
+
+
+class Shrugging:
+    """A person who never knows, but whose language-model prompt is made all the same."""
+
+    name = "shrugging"
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        assert task.ground_truth in simulator_prompt(task, messages)
+        return "I do not know."
+
+
+@pytest.fixture(scope="module")
+def tasks(real_backend_tasks: Path) -> list[Task]:
+    return list(read_tasks(real_backend_tasks))
+
+
+def submit_reference(task: Task, attempt: int = 0) -> Trajectory:
+    """One question, then the reference as the answer."""
+    environment, turns = Environment(task, Shrugging(), seed=attempt), []
+    for raw in ("I think. OUTPUT: Is there anything else?", f"I WANT TO ANSWER:\n```python\n{task.ground_truth}\n```"):
+        turns.append(AgentTurn(len(environment.messages), raw))
+        environment.step(raw)
+    assert environment.outcome is not None
+    return Trajectory(
+        task, attempt, environment.messages, tuple(turns), environment.answer, outcome=environment.outcome
+    )
+
+
+def test_the_loader_keeps_every_field(real_backend_tasks: Path, tasks: list[Task]) -> None:
+    official = [json.loads(line) for line in real_backend_tasks.read_text(encoding="utf-8").splitlines() if line]
+    assert len(tasks) == 300 and len({task.id for task in tasks}) == 300
+    assert tasks[7].id == f"{real_backend_tasks.stem}-00007"
+    assert all(len(task.test_cases) == 10 for task in tasks)
+    for task, row in zip(tasks, official, strict=True):
+        assert {**row, "id": task.id} == task_row(task)
+        assert list(row["test_cases"]) == [name for name, _ in task.test_cases]
+
+
+def test_files_and_tables_keep_every_task(tmp_path: Path, tasks: list[Task]) -> None:
+    write_tasks(tmp_path / "tasks.jsonl", tasks)
+    assert list(read_tasks(tmp_path / "tasks.jsonl")) == tasks
+    write_task_table(tmp_path / "tasks.parquet", tasks)
+    assert read_task_table(tmp_path / "tasks.parquet") == tasks
+
+
+def test_a_scripted_agent_submits_the_reference(tmp_path: Path, tasks: list[Task]) -> None:
+    made = [submit_reference(task, attempt) for task in tasks for attempt in (0, 1)]
+    assert all(one.outcome == "answered" and len(one.messages) == 4 for one in made)
+    assert all(one.task.ground_truth in (one.answer or "") for one in made)
+    assert all(one.task.ground_truth not in message.content for one in made for message in one.messages[:-1])
+
+    path = tmp_path / "trajectories.jsonl"
+    assert write_trajectories(path, made, 2) == 600
+    block_by_block = [one for attempt in (0, 1) for one in made if one.attempt == attempt]
+    assert list(read_trajectories(path)) == block_by_block == list(read_trajectories(path, 2))
+
+    store = TrajectoryStore(tmp_path / "shards")
+    store.write_shard(0, made[:400])
+    store.write_shard(1, made[400:])
+    assert list(store.read()) == made
+
+
+def test_official_rows_without_ids_or_rewards(tmp_path: Path, tasks: list[Task]) -> None:
+    """As the official code leaves them: no ids, no rewards, the whole prompt in every `input`."""
+    path, official = tmp_path / "backend.jsonl", tmp_path / "official.jsonl"
+    made = [submit_reference(task) for task in tasks[:20]]
+    prompt = system_prompt("full")
+    write_trajectories(path, made, 1, lambda messages: prompt + repr(messages))
+    with official.open("w", encoding="utf-8") as target:
+        for _ in range(3):
+            for line in path.read_text(encoding="utf-8").split("\n")[:-1]:
+                row = json.loads(line)
+                del row["task"]["id"]
+                target.write(json.dumps(row) + "\n")
+    read = list(read_trajectories(official))
+    assert [one.attempt for one in read] == [0] * 20 + [1] * 20 + [2] * 20
+    named = [replace(one.task, id=f"official-{index:05d}") for index, one in enumerate(made)]
+    assert read[20:40] == [replace(one, task=task, attempt=1) for one, task in zip(made, named, strict=True)]
+
+
+def test_the_critic_sees_the_reference_and_the_actor_does_not(tasks: list[Task]) -> None:
+    for task in tasks:
+        assert task.ground_truth.strip() in privileged_prefix(task)
+        assert task.ground_truth not in task.problem_description
