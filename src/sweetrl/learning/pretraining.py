@@ -94,20 +94,39 @@ class Encoder:
 
 
 class Demonstrations:
-    """A map-style data set of `count` demonstrations; item i is a function of (tasks, settings, i)."""
+    """Batches of demonstrations of similar length; item i is a function of (tasks, settings, i), best read in order.
 
-    def __init__(self, tasks: list[Task], count: int, encoder: Encoder, settings: PretrainSettings, rounds: int, prompt: str) -> None:
-        self.tasks, self.count, self.encoder = tasks, count, encoder
+    GROUP batches are drawn at once, sorted by length and dealt out in a shuffled order, which saves a third of the padding.
+    """
+
+    GROUP = 8
+
+    def __init__(self, tasks: list[Task], batches: int, encoder: Encoder, settings: PretrainSettings, rounds: int, prompt: str) -> None:
+        self.tasks, self.batches, self.encoder = tasks, batches, encoder
         self.settings, self.rounds, self.prompt = settings, rounds, prompt
+        self._group = lru_cache(maxsize=1)(self._draw_group)
 
     def __len__(self) -> int:
-        return self.count
+        return self.batches
 
-    def __getitem__(self, index: int) -> dict[str, Any]:
+    def __getitem__(self, index: int) -> list[dict[str, Any]]:
+        group, place = divmod(index, self.GROUP)
+        return self._group(group)[place]
+
+    def item(self, index: int) -> dict[str, Any]:
+        """One demonstration: its token ids and loss weights."""
         task = self.tasks[index % len(self.tasks)]
         dialogue = demonstrate(task, self.settings, self.rounds, self.prompt, self.settings.seed * 1_000_003 + index)
         ids, weights = self.encoder.encode(dialogue)
         return {"input_ids": ids, "weights": weights}
+
+    def _draw_group(self, group: int) -> list[list[dict[str, Any]]]:
+        size = self.settings.batch_size
+        many = self.GROUP * size
+        items = sorted((self.item(group * many + i) for i in range(many)), key=lambda item: len(item["input_ids"]))
+        batches = [items[i * size : (i + 1) * size] for i in range(self.GROUP)]
+        random.Random(f"{self.settings.seed}-{group}").shuffle(batches)
+        return batches
 
 
 def corpus(tasks: Iterable[Task], settings: PretrainSettings, rounds: int, prompt: str) -> Iterator[str]:
@@ -165,20 +184,34 @@ def weighted_loss(model: Any, input_ids: torch.Tensor, weights: torch.Tensor) ->
     return (losses * weight).sum() / weight.sum()
 
 
-def copying(model: Any, items: list[dict[str, Any]], encoder: Encoder) -> tuple[float, float]:
+def copying(model: Any, items: list[dict[str, Any]], value_weight: float, batch: int = 32) -> tuple[float, float]:
     """Accuracy of greedy next-token prediction on held-out demonstrations: (values in programs, all agent tokens)."""
     import torch
 
-    values = right_values = tokens = right = 0
+    totals = torch.zeros(2)
+    right = torch.zeros(2)
     with torch.no_grad():
-        for item in items:
-            ids = torch.tensor([item["input_ids"]])
-            guess = model(input_ids=ids).logits[0, :-1].argmax(-1).tolist()
-            for predicted, actual, weight in zip(guess, item["input_ids"][1:], item["weights"][1:], strict=True):
-                if weight >= 1.0 and weight == encoder.settings.value_weight:
-                    values += 1
-                    right_values += predicted == actual
-                elif weight == 1.0:
-                    tokens += 1
-                    right += predicted == actual
-    return right_values / max(values, 1), right / max(tokens, 1)
+        for start in range(0, len(items), batch):
+            input_ids, weights = collate(items[start : start + batch], padding=0)
+            hidden = model.model(input_ids=input_ids).last_hidden_state[:, :-1]
+            for kind, weight in enumerate((value_weight, 1.0)):
+                chosen = weights[:, 1:] == weight
+                guess = model.lm_head(hidden[chosen]).argmax(-1)
+                totals[kind] += chosen.sum()
+                right[kind] += (guess == input_ids[:, 1:][chosen]).sum()
+    values, tokens = (right / totals.clamp(min=1)).tolist()
+    return values, tokens
+
+
+def collate(items: list[dict[str, Any]], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Right-pad to (batch, length): token ids and loss weights."""
+    import torch
+
+    length = max(len(item["input_ids"]) for item in items)
+    input_ids = torch.full((len(items), length), padding)
+    weights = torch.zeros(len(items), length)
+    for row, item in enumerate(items):
+        n = len(item["input_ids"])
+        input_ids[row, :n] = torch.tensor(item["input_ids"])
+        weights[row, :n] = torch.tensor(item["weights"])
+    return input_ids, weights

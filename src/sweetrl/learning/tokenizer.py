@@ -47,7 +47,7 @@ def build_tokenizer(texts: Iterable[str], vocabulary: int, numbers: int = 0) -> 
         show_progress=False,
     )
     # Enough repetitions that every number is merged into one token whatever the texts hold.
-    counted = [" ".join(str(number) for number in range(numbers))] * 200 if numbers else []
+    counted = [" ".join(str(number) for number in range(numbers))] * 2000 if numbers else []
     tokenizer.train_from_iterator([*texts, *counted], trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

@@ -1,0 +1,121 @@
+"""Stage `pretrain` (frozen): the small base agent that ships with the project; `make base-model` runs it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sweetrl.colbench.synthetic import generate
+from sweetrl.io import write_json
+from sweetrl.learning.pretraining import (
+    NUMBERS,
+    Demonstrations,
+    Encoder,
+    build_model,
+    collate,
+    copying,
+    corpus,
+    weighted_loss,
+)
+from sweetrl.learning.tokenizer import build_tokenizer
+from sweetrl.settings import Settings
+from sweetrl.stages.common import publish, stage_main, stage_run
+
+OUT = Path("models/base")
+PROMPT = "short"  # the agent's system prompt in the demonstrations
+TASKS = 20_000
+HELD_OUT = 200
+
+
+def pretrain(settings: Settings) -> None:
+    """Train the base agent from scratch and write models/base/ (weights in bfloat16: half the size, loads as any dtype)."""
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    wanted = settings.pretrain
+    rounds = settings.agent.rounds
+    with stage_run("pretrain", settings) as run:
+        tasks = list(generate("train", TASKS, wanted.seed, settings.tasks.difficulty))
+        tokenizer = build_tokenizer(corpus(tasks[:3000], wanted, rounds, PROMPT), wanted.vocabulary, NUMBERS)
+        encoder = Encoder(tokenizer, wanted)
+        data = Demonstrations(tasks, wanted.steps, encoder, wanted, rounds, PROMPT)
+        # A seed of their own, and contents that training has not seen.
+        seen = {task.ground_truth for task in tasks}
+        unseen = generate("train", TASKS, wanted.seed + 1, settings.tasks.difficulty)
+        fresh = [task for _, task in zip(range(4 * HELD_OUT), unseen, strict=False) if task.ground_truth not in seen][:HELD_OUT]
+        held_out_data = Demonstrations(fresh, len(fresh), encoder, wanted, rounds, PROMPT)
+        held_out = [held_out_data.item(i) for i in range(len(fresh))]
+        model = build_model(len(tokenizer), wanted, tokenizer)
+        padding = tokenizer.convert_tokens_to_ids("<|pad|>")
+
+        class Pretrainer(Trainer):
+            """transformers.Trainer with the weighted loss, over batches that are ready-made and in order."""
+
+            def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Any:
+                return torch.utils.data.SequentialSampler(data)
+
+            def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+                return weighted_loss(model, inputs["input_ids"], inputs["weights"])
+
+        def collator(batches: list[list[dict[str, Any]]]) -> dict[str, Any]:
+            input_ids, weights = collate(batches[0], padding)
+            return {"input_ids": input_ids, "weights": weights}
+
+        scratch = run.scratch("params.yaml")
+        trainer = Pretrainer(
+            model=model,
+            args=TrainingArguments(
+                output_dir=str(scratch / "checkpoints"),
+                max_steps=wanted.steps,
+                per_device_train_batch_size=1,  # an item is a batch
+                learning_rate=wanted.learning_rate,
+                adam_beta2=0.98,
+                weight_decay=0.01,
+                lr_scheduler_type="cosine_with_min_lr",
+                lr_scheduler_kwargs={"min_lr_rate": 0.05},
+                warmup_steps=100,
+                max_grad_norm=1.0,
+                logging_steps=100,
+                save_steps=500,
+                save_total_limit=1,
+                seed=wanted.seed,
+                data_seed=wanted.seed,
+                report_to=[],
+                remove_unused_columns=False,
+                use_cpu=settings.model.device != "cuda" and not torch.cuda.is_available(),
+            ),
+            train_dataset=data,  # type: ignore[arg-type]
+            data_collator=collator,
+        )
+        trainer.train(resume_from_checkpoint=any((scratch / "checkpoints").glob("checkpoint-*")) or None)
+        for entry in trainer.state.log_history:
+            if "loss" in entry:
+                run.log_metrics({"loss": entry["loss"], "grad_norm": entry["grad_norm"]}, step=entry["step"])
+        model = model.to("cpu").eval()
+        values, tokens = copying(model, held_out, wanted.value_weight)
+        run.log_metrics({"copied_values": values, "right_tokens": tokens}, step=wanted.steps)
+        finished = scratch / "model"
+        shutil.rmtree(finished, ignore_errors=True)
+        model.to(torch.bfloat16).save_pretrained(finished)
+        tokenizer.save_pretrained(finished)
+        write_json(
+            finished / "recipe.json",
+            {
+                "settings": wanted.model_dump(mode="json"),
+                "parameters": sum(p.numel() for p in model.parameters()),
+                "copied_values": round(values, 4),
+                "right_tokens": round(tokens, 4),
+            },
+        )
+        publish(finished, OUT)
+        run.summary = f"{wanted.steps:,} steps, {values:.1%} of the values copied right on held-out dialogues"
+
+
+def main() -> None:
+    """Run the stage."""
+    stage_main(pretrain)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Stage `tasks`: the training, validation and test tasks, generated from the seed or read from official files."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import Path
+
+from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.store import write_task_table
+from sweetrl.colbench.synthetic import generate
+from sweetrl.colbench.types import Task
+from sweetrl.errors import UserError
+from sweetrl.settings import Settings
+from sweetrl.stages.common import stage_main, stage_run
+
+FOLDER = Path("data/tasks")
+
+
+def split_tasks(settings: Settings) -> dict[str, list[Task]]:
+    """Return the tasks of each split, in order; no content is in two splits.
+
+    Validation tasks come from the training side (the end of it), so that the test tasks stay untouched by any choice.
+    """
+    wanted = settings.tasks
+    if wanted.source == "synthetic":
+        learn = list(generate("train", wanted.train + wanted.validation, settings.seed, wanted.difficulty))
+        return {
+            "train": learn[: wanted.train],
+            "validation": learn[wanted.train :],
+            "test": list(generate("test", wanted.test, settings.seed, wanted.difficulty)),
+        }
+    for key, name in (("train_file", wanted.train_file), ("test_file", wanted.test_file)):
+        if not name:
+            raise UserError(f"params.yaml: `tasks.{key}` is empty; name an official task file or set `tasks.source: synthetic`.")
+    learn = list(islice(read_tasks(Path(wanted.train_file)), wanted.train + wanted.validation))
+    if len(learn) <= wanted.validation:
+        raise UserError(
+            f"{wanted.train_file}: {len(learn)} tasks cannot give {wanted.validation} validation tasks and leave any to train "
+            "on; lower `tasks.validation` in params.yaml."
+        )
+    test = list(islice(read_tasks(Path(wanted.test_file)), wanted.test))
+    known = {(task.problem_description, task.ground_truth) for task in learn}
+    for row, task in enumerate(test, start=1):
+        if (task.problem_description, task.ground_truth) in known:
+            raise UserError(f"{wanted.test_file}: row {row} is also in {wanted.train_file}; take it out of one of them.")
+    cut = len(learn) - wanted.validation
+    return {"train": learn[:cut], "validation": learn[cut:], "test": test}
+
+
+def tasks(settings: Settings) -> None:
+    """Write data/tasks/{train,validation,test}.parquet."""
+    with stage_run("tasks", settings, torch=False) as run:
+        for name in (settings.tasks.train_file, settings.tasks.test_file):
+            if settings.tasks.source == "files" and name:
+                run.log_input(name, name)
+        counts = {}
+        for split, members in split_tasks(settings).items():
+            counts[split] = write_task_table(FOLDER / f"{split}.parquet", members)
+        run.log_metrics({f"{split}_tasks": float(count) for split, count in counts.items()})
+        run.summary = ", ".join(f"{count:,} {split}" for split, count in counts.items()) + f" tasks ({settings.tasks.source})"
+
+
+def main() -> None:
+    """Run the stage."""
+    stage_main(tasks)
+
+
+if __name__ == "__main__":
+    main()
