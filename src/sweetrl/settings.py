@@ -93,12 +93,27 @@ class SimulatorSettings(Section):
 class RewardSettings(Section):
     """How an answer is scored."""
 
-    semantics: Literal["fixed", "official"] = Field(
-        "fixed", description="`fixed`: one namespace, every fence form. `official`: the official evaluator's verdicts."
+    semantics: Literal["fixed", "official", "official-noblacklist"] = Field(
+        "fixed",
+        description="`fixed`: one namespace, every fence form. `official`: the official evaluator's verdicts. "
+        "`official-noblacklist`: the same without its list of banned words.",
     )
     workers: Positive = Field(2, description="Sandbox processes that score in parallel.")
     wall_seconds: Rate = Field(2.0, description="Wall-clock limit of one solution, all its tests together.")
+    call_seconds: Rate = Field(1.0, description="Wall-clock limit of one test (official: 1).")
     memory_mib: Positive = Field(512, description="Memory limit of one solution.")
+    processes: Positive = Field(64, description="Most threads that one solution may have.")
+    output_kib: Positive = Field(1024, description="Largest value that a test may return, as it is written down.")
+    disk_mib: Positive = Field(16, description="Size of the scratch folder that a solution may write to.")
+    libraries: str = Field(
+        "numpy bs4 soupsieve typing_extensions", description="Third-party modules that solutions may import."
+    )
+    tolerance: float = Field(
+        0.0, ge=0.0, description="`fixed` semantics: how much floats may differ, relative or absolute; 0 is exact."
+    )
+    unsafe: bool = Field(
+        False, description="Score even where the machine cannot isolate untrusted code; every result says UNSAFE."
+    )
 
 
 class CollectSettings(Section):
@@ -120,6 +135,9 @@ class ValidateSettings(Section):
     minimum_pairs: Positive = Field(20, description="Fewest preference pairs that training is worth starting with.")
     duplicate_share: Probability = Field(
         0.5, description="Largest allowed share of attempts that repeat another attempt at the same task word for word."
+    )
+    lost_share: Probability = Field(
+        0.05, description="Largest allowed share of dialogues lost to a failing engine or simulator."
     )
 
 

@@ -1,0 +1,178 @@
+"""What must hold of every collected dialogue, as pure functions that return None or say in a few words what is wrong.
+
+The `validate` stage turns these verdicts into columns of a table and the columns into Great Expectations.
+
+A leak is training-time information c in something the actor sees: a system or user message holding, apart from blanks,
+- a line of code of the reference or the hidden information (at least 12 characters, one of = ( [ { < among them),
+- two consecutive lines of either, whatever is in them,
+- a hidden test's call with its arguments,
+- or the words that put c in front of the critic's prompt,
+unless the same words stood earlier in the dialogue: then the request or the agent itself brought them up. The line with
+the signature is public. A person who tells a value ("the rate is 7") leaks nothing; that is what asking is for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from sweetrl.colbench.environment import marked_answer, outcome_of, visible_reply
+from sweetrl.colbench.prompts import privileged_prefix
+from sweetrl.colbench.types import ANSWER_MARKER, Task, Trajectory
+
+SHORTEST_CODE = 12
+CODE_CHARACTERS = frozenset("=([{<")
+REWARD_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A piece of training-time information without its blanks, and what to call it."""
+
+    name: str
+    text: str
+
+
+def turn_order(trajectory: Trajectory) -> str | None:
+    """The person opens with the task's request, the two alternate, the agent has the last word (unless it was lost)."""
+    messages = trajectory.messages
+    if not messages:
+        return "there are no messages"
+    for index, message in enumerate(messages):
+        expected = "assistant" if index % 2 else "user"
+        if message.role != expected:
+            return f"message {index} is by the {message.role}, expected the {expected}"
+    if messages[0].content != trajectory.task.problem_description:
+        return "message 0 is not the task's request"
+    if messages[-1].role != "assistant" and trajectory.outcome != "lost":
+        return f"message {len(messages) - 1}, the last, is by the user, expected the assistant"
+    return None
+
+
+def protocol(trajectory: Trajectory, rounds: int) -> str | None:
+    """At most `rounds` replies, nothing said after the answer, and outcome and answer as the messages say."""
+    replies = [message.content for message in trajectory.messages if message.role == "assistant"]
+    if len(replies) > rounds:
+        return f"{len(replies)} agent turns, at most {rounds} are allowed"
+    for turn, reply in enumerate(replies[:-1], start=1):
+        if ANSWER_MARKER in reply:
+            return f"the dialogue goes on after the answer in turn {turn}"
+    if trajectory.outcome == "lost":
+        return None
+    if outcome_of(trajectory.messages) != trajectory.outcome:
+        return f"the outcome is {trajectory.outcome!r}, but the messages say {outcome_of(trajectory.messages)!r}"
+    if trajectory.outcome == "out_of_rounds" and len(replies) < rounds:
+        return f"it is out of rounds after {len(replies)} of {rounds}"
+    said = marked_answer(replies[-1])
+    expected = replies[-1] if said is None else said
+    if trajectory.answer != expected:
+        return "the answer is not what the last message says"
+    return None
+
+
+def turn_record(trajectory: Trajectory) -> str | None:
+    """One record for each agent message, which shows what the raw reply shows; as many log-probs as token ids."""
+    places = [index for index, message in enumerate(trajectory.messages) if message.role == "assistant"]
+    recorded = [turn.message_index for turn in trajectory.turns]
+    if places != recorded:
+        return f"agent messages stand at {places}, turn records point at {recorded}"
+    for number, turn in enumerate(trajectory.turns, start=1):
+        if visible_reply(turn.raw) != trajectory.messages[turn.message_index].content:
+            return f"turn {number}: the message differs from the raw reply"
+        if turn.logprobs and len(turn.logprobs) != len(turn.token_ids):
+            return f"turn {number}: {len(turn.token_ids)} token ids and {len(turn.logprobs)} log-probs"
+        if any(not math.isfinite(value) or value > 1e-6 for value in turn.logprobs):
+            return f"turn {number}: a log-prob is not a finite number of at most 0"
+    return None
+
+
+def tokens(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> str | None:
+    """Every turn's token ids decode to its raw text (`decode` drops special tokens); turns without ids are imported."""
+    for number, turn in enumerate(trajectory.turns, start=1):
+        if turn.token_ids and decode(turn.token_ids) != turn.raw:
+            return f"turn {number}: the token ids do not decode to the raw reply"
+    return None
+
+
+def tests_agree(trajectory: Trajectory) -> str | None:
+    """The reward is the fraction of hidden tests passed, and the tests are the task's (backend; others have none)."""
+    tests, reward = trajectory.tests, trajectory.reward
+    if not tests:
+        return None
+    names, expected = [test.name for test in tests], [name for name, _ in trajectory.task.test_cases]
+    if names != expected:
+        return f"{len(names)} test results, the task has {len(expected)} tests or others"
+    passed = sum(test.passed for test in tests)
+    if reward is not None and abs(reward - passed / len(tests)) > REWARD_TOLERANCE:
+        return f"the reward is {reward:g}, but {passed} of {len(tests)} tests passed"
+    return None
+
+
+def scored(trajectory: Trajectory) -> str | None:
+    """A dialogue that ended by the protocol has a reward, a lost one has none."""
+    if trajectory.outcome == "lost":
+        return None if trajectory.reward is None else "it was lost and yet has a reward"
+    if trajectory.reward is None:
+        return "it has no reward"
+    return None if math.isfinite(trajectory.reward) else "its reward is not a number"
+
+
+def squeeze(text: str) -> str:
+    """`text` without blanks and line breaks, so that reformatted code is the same code."""
+    return "".join(text.split())
+
+
+def hidden_fragments(task: Task) -> tuple[Fragment, ...]:
+    """Everything of the task's training-time information that nobody may say to the actor word for word."""
+    fragments: dict[str, str] = {}
+    for name, text in (("the reference", task.ground_truth), ("the hidden information", task.hidden_information or "")):
+        lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+        lines = [(number, line) for number, line in lines if not line.startswith("def ")]
+        for number, line in lines:
+            squeezed = squeeze(line)
+            if len(line) >= SHORTEST_CODE and CODE_CHARACTERS & set(line):
+                fragments.setdefault(squeezed, f"line {number} of {name}")
+        for (first, line), (_, after) in pairwise(lines):
+            squeezed = squeeze(line + after)
+            if len(squeezed) >= SHORTEST_CODE:
+                fragments.setdefault(squeezed, f"lines {first} and following of {name}")
+    for name, call in task.test_cases:
+        squeezed = squeeze(call)
+        if not squeezed.endswith("()"):
+            fragments.setdefault(squeezed, f"the call of hidden test {name}")
+    opening = squeeze(privileged_prefix(task).split(task.ground_truth.strip("\n"))[0])
+    if len(opening) >= SHORTEST_CODE:
+        fragments.setdefault(opening, "the critic's privileged prefix")
+    return tuple(Fragment(name, text) for text, name in fragments.items())
+
+
+def leak(trajectory: Trajectory, system: str = "", fragments: Sequence[Fragment] | None = None) -> str | None:
+    """Training-time information in what the actor sees: the `system` prompt or any system or user message."""
+    if fragments is None:
+        fragments = hidden_fragments(trajectory.task)
+    request = squeeze(trajectory.task.problem_description)
+    shown = squeeze(system)
+    for fragment in fragments:
+        if fragment.text in shown and fragment.text not in request:
+            return f"the system prompt holds {fragment.name}"
+    seen = [request]
+    for index, message in enumerate(trajectory.messages):
+        text = squeeze(message.content)
+        if message.role != "assistant":
+            for fragment in fragments:
+                if fragment.text in text and not any(fragment.text in earlier for earlier in seen):
+                    return f"message {index} ({message.role}) holds {fragment.name}"
+        seen.append(text)
+    return None
+
+
+def first_repeats(dialogues: Sequence[tuple[str, int, str]]) -> list[int | None]:
+    """For each (task id, attempt, words): the earlier attempt at the same task with the same words, or None."""
+    seen: dict[tuple[str, str], int] = {}
+    result: list[int | None] = []
+    for task_id, attempt, words in dialogues:
+        earlier = seen.setdefault((task_id, words), attempt)
+        result.append(None if earlier == attempt else earlier)
+    return result

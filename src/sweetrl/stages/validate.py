@@ -1,0 +1,159 @@
+"""Stage `validate`: is the collected batch fit to learn from? If not, it stops and names the rows.
+
+data/trajectories -> data/pairs.parquet, reports/validation.json; Great Expectations' Data Docs in reports/data-docs
+(not an output of the stage: they carry times). The checks are in sweetrl.evaluation.checks and validation_suites.
+
+The last accepted batch's summary is kept in data/accepted.json, which is neither an input nor an output of the stage:
+as an input it would make the stage run again after each of its own runs. It can only stop a batch, never change what
+the stage writes, so equal inputs still give equal bytes. It keeps one batch more, so that the same batch, validated
+again, is compared with what it was compared with before. Remove the file to accept a shift that was meant; carry it
+along where a retraining works in another checkout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sweetrl.colbench.prompts import system_prompt
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.engines.transformers import load_tokenizer
+from sweetrl.errors import UserError
+from sweetrl.io import read_json, write_json
+from sweetrl.learning.pairs import trajectory_pairs, write_pairs
+from sweetrl.settings import Settings
+from sweetrl.stages.common import StageRun, stage_main, stage_run
+from sweetrl.stages.validation_suites import (
+    Limits,
+    Table,
+    Verdict,
+    pairs_table,
+    run_tables,
+    shards_table,
+    trajectories_table,
+)
+from sweetrl.stages.validation_tables import (
+    Decode,
+    Summary,
+    TrajectoryTable,
+    batch_digest,
+    pair_rows,
+    places,
+    shard_rows,
+    summarise,
+)
+
+TRAJECTORIES = Path("data/trajectories")
+PAIRS = Path("data/pairs.parquet")
+REPORT = Path("reports/validation.json")
+DATA_DOCS = Path("reports/data-docs")
+ACCEPTED = Path("data/accepted.json")
+
+
+def validate(settings: Settings) -> None:
+    """Check the batch in data/trajectories; UserError with one sentence for each failed expectation."""
+    with stage_run("validate", settings, torch=False) as run:
+        run.log_input("trajectories", TRAJECTORIES)
+        check_batch(settings, run)
+
+
+def check_batch(settings: Settings, run: StageRun) -> None:
+    """The stage's body: tables, expectations, and only then the outputs."""
+    store = TrajectoryStore(TRAJECTORIES)
+    shards = shards_table(shard_rows(store))
+    if not shards.rows or any(row["schema"] for row in shards.rows):
+        _report([shards], run_tables([shards], DATA_DOCS))  # what has no schema cannot be read any further
+
+    table = TrajectoryTable(settings.agent.rounds, system_prompt(settings.agent.prompt), decoder(settings.model.base))
+    pairs, counts = trajectory_pairs(
+        table.watch(store.read(), places(store)), settings.critic.pairs, settings.critic.gap
+    )
+    rows = table.rows()
+    summary = summarise(rows, batch_digest(store))
+    previous = accepted_before(summary.batch)
+    limits = Limits(settings.collect.attempts, settings.validate_, previous, summary)
+    tables = [shards, trajectories_table(rows, limits), pairs_table(pair_rows(pairs, rows), limits)]
+    verdicts = run_tables(tables, DATA_DOCS)
+    run.log_metrics(
+        {
+            "mean_reward": summary.mean_reward,
+            "success_rate": summary.success_rate,
+            "mean_turns": summary.mean_turns,
+            "lost": summary.lost,
+            "pairs": len(pairs),
+            "failed_expectations": sum(not verdict.success for verdict in verdicts),
+        }
+    )
+    _report(tables, verdicts)
+
+    write_pairs(PAIRS, pairs)
+    write_json(REPORT, report(summary, asdict(counts), verdicts))
+    accept(summary, previous)
+    run.summary = (
+        f"{summary.trajectories} dialogues at {summary.tasks} tasks hold all {len(verdicts)} expectations "
+        f"(mean reward {summary.mean_reward:.3f}, {summary.mean_turns:.1f} turns), {len(pairs)} pairs; "
+        f"Data Docs: {DATA_DOCS / 'index.html'}"
+    )
+
+
+def report(summary: Summary, counts: dict[str, Any], verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """What goes to reports/validation.json: nothing that depends on the clock or on earlier batches."""
+    return {
+        "batch": summary.as_dict(),
+        "pairs": counts,
+        "expectations": [
+            {"table": one.table, "rule": one.rule, "checked": one.checked, "unexpected": one.unexpected}
+            for one in verdicts
+            if not one.rule.endswith("_shift")
+        ],
+    }
+
+
+def decoder(base: str) -> Decode:
+    """Return the base model's decoding of token ids to text, without special tokens."""
+    tokenizer = load_tokenizer(base)
+
+    def decode(ids: Sequence[int]) -> str:
+        return str(tokenizer.decode(list(ids), skip_special_tokens=True))
+
+    return decode
+
+
+def accepted_before(batch: str) -> Summary | None:
+    """The summary of the batch that was accepted before `batch`, or None where there is none."""
+    if not ACCEPTED.exists():
+        return None
+    content = read_json(ACCEPTED)
+    try:
+        kept = content["previous"] if content["accepted"]["batch"] == batch else content["accepted"]
+        return None if kept is None else Summary(**kept)
+    except (TypeError, KeyError) as error:
+        raise UserError(f"{ACCEPTED}: this is not a batch's summary; remove the file and run again.") from error
+
+
+def accept(summary: Summary, previous: Summary | None) -> None:
+    """Keep `summary` as the accepted batch, and the one it was compared with."""
+    write_json(ACCEPTED, {"accepted": summary.as_dict(), "previous": previous.as_dict() if previous else None})
+
+
+def _report(tables: Sequence[Table], verdicts: Sequence[Verdict]) -> None:
+    """Raise a UserError that tells of every failed expectation; nothing where all hold."""
+    failed = [verdict for verdict in verdicts if not verdict.success]
+    if failed:
+        lines = "".join(f"\n- {verdict.sentence}" for verdict in failed)
+        raise UserError(
+            f"{TRAJECTORIES}: {len(failed)} of {len(verdicts)} expectations failed in "
+            f"{', '.join(dict.fromkeys(verdict.table for verdict in failed))}; all rows are in "
+            f"{DATA_DOCS / 'index.html'}:{lines}"
+        )
+
+
+def main() -> None:
+    """Run the stage with the parameters of params.yaml."""
+    stage_main(validate)
+
+
+if __name__ == "__main__":
+    main()

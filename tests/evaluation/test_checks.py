@@ -1,0 +1,165 @@
+import random
+from dataclasses import replace
+
+import pytest
+
+from sweetrl.colbench.environment import Environment
+from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.prompts import privileged_prefix, system_prompt
+from sweetrl.colbench.synthetic import ScriptedSimulator, generate
+from sweetrl.colbench.synthetic.people import Demonstrator, Skill
+from sweetrl.colbench.types import AgentTurn, Message, Task, TestResult, Trajectory
+from sweetrl.evaluation import checks
+
+TASK = Task(
+    id="t0",
+    problem_description="I want a price. The signature of the function is: def price(hours)",
+    ground_truth="def price(hours):\n    if hours < 0:\n        return 45\n    total = hours * 7\n    return total",
+    test_cases=(("test1", "price(3)"), ("test2", "price( -1 )")),
+    hidden_information="negative: 45\nrate: 7",
+)
+
+
+def dialogue(*contents, **changes):
+    """A trajectory whose messages are `contents` in turn, recorded as an agent's raw replies, consistent throughout."""
+    messages = tuple(Message("assistant" if i % 2 else "user", text) for i, text in enumerate(contents))
+    turns = tuple(
+        AgentTurn(i, m.content, (1, 2), (-0.1, -0.2), "stop") for i, m in enumerate(messages) if m.role == "assistant"
+    )
+    values = {
+        "answer": messages[-1].content.split("I WANT TO ANSWER:")[-1],
+        "reward": 0.5,
+        "tests": (TestResult("test1", True, "passed"), TestResult("test2", False, "wrong")),
+    }
+    return Trajectory(TASK, 0, messages, turns, **(values | changes))
+
+
+GOOD = dialogue(
+    TASK.problem_description, "What is the rate?", "The rate is 7 per unit.", "I WANT TO ANSWER:\ndef price(hours): ..."
+)
+
+
+def swap(trajectory, index, message):
+    messages = list(trajectory.messages)
+    messages[index] = message
+    return replace(trajectory, messages=tuple(messages))
+
+
+def test_a_good_dialogue_has_no_faults():
+    assert checks.turn_order(GOOD) is None
+    assert checks.protocol(GOOD, 10) is None
+    assert checks.turn_record(GOOD) is None
+    assert checks.tests_agree(GOOD) is None
+    assert checks.scored(GOOD) is None
+    assert checks.leak(GOOD, system_prompt("short")) is None
+
+
+def test_turn_order():
+    assert "message 2 is by the assistant" in checks.turn_order(swap(GOOD, 2, Message("assistant", "x")))
+    assert "message 0 is by the system" in checks.turn_order(swap(GOOD, 0, Message("system", "x")))
+    assert "not the task's request" in checks.turn_order(swap(GOOD, 0, Message("user", "something else")))
+    assert "expected the assistant" in checks.turn_order(replace(GOOD, messages=GOOD.messages[:3]))
+    assert checks.turn_order(replace(GOOD, messages=GOOD.messages[:3], outcome="lost")) is None
+    assert checks.turn_order(replace(GOOD, messages=())) == "there are no messages"
+
+
+def test_protocol():
+    assert "2 agent turns, at most 1" in checks.protocol(GOOD, 1)
+    early = dialogue(TASK.problem_description, "I WANT TO ANSWER: 1", "What?", "I WANT TO ANSWER: 2")
+    assert "goes on after the answer in turn 1" in checks.protocol(early, 10)
+    assert "messages say 'answered'" in checks.protocol(replace(GOOD, outcome="out_of_rounds"), 10)
+    silent = dialogue(TASK.problem_description, "What?", "7", "def price(hours): ...", outcome="out_of_rounds")
+    assert checks.protocol(silent, 2) is None
+    assert "out of rounds after 2 of 10" in checks.protocol(silent, 10)
+    assert "answer is not" in checks.protocol(replace(GOOD, answer="def other(): ..."), 10)
+
+
+def test_turn_record():
+    assert "turn records point at [1]" in checks.turn_record(replace(GOOD, turns=GOOD.turns[:1]))
+    first = replace(GOOD.turns[0], raw="THOUGHT: hm OUTPUT:What is the rate?")
+    assert checks.turn_record(replace(GOOD, turns=(first, GOOD.turns[1]))) is None
+    first = replace(GOOD.turns[0], raw="What is the tax?")
+    assert (
+        checks.turn_record(replace(GOOD, turns=(first, GOOD.turns[1])))
+        == "turn 1: the message differs from the raw reply"
+    )
+    for logprobs, words in (((-0.1,), "1 log-probs"), ((-0.1, 0.4), "at most 0"), ((-0.1, float("nan")), "at most 0")):
+        second = replace(GOOD.turns[1], logprobs=logprobs)
+        assert words in checks.turn_record(replace(GOOD, turns=(GOOD.turns[0], second)))
+
+
+def test_tokens():
+    texts = {turn.token_ids: turn.raw for turn in GOOD.turns}  # both turns have the same ids, so the first is wrong
+    assert checks.tokens(GOOD, lambda ids: texts[tuple(ids)]) == "turn 1: the token ids do not decode to the raw reply"
+    imported = replace(GOOD, turns=tuple(replace(turn, token_ids=()) for turn in GOOD.turns))
+    assert checks.tokens(imported, lambda ids: "never called") is None
+
+
+def test_tests_and_reward():
+    assert "reward is 0.9, but 1 of 2" in checks.tests_agree(replace(GOOD, reward=0.9))
+    assert "1 test results" in checks.tests_agree(replace(GOOD, tests=GOOD.tests[:1]))
+    assert checks.tests_agree(replace(GOOD, tests=())) is None
+    assert checks.scored(replace(GOOD, reward=None)) == "it has no reward"
+    assert checks.scored(replace(GOOD, reward=float("nan"))) == "its reward is not a number"
+    assert checks.scored(replace(GOOD, outcome="lost")) == "it was lost and yet has a reward"
+    assert checks.scored(replace(GOOD, outcome="lost", reward=None)) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Write total = hours * 7 please.", "line 4 of the reference"),
+        ("total=hours*7", "line 4 of the reference"),
+        ("It says:\nif hours < 0:\n return 45", "line 2 of the reference"),
+        ("My notes: negative: 45\nrate: 7", "lines 1 and following of the hidden information"),
+        ("For example price(3).", "the call of hidden test test1"),
+        ("price(-1) should work.", "the call of hidden test test2"),
+        (privileged_prefix(replace(TASK, ground_truth="...")), "the critic's privileged prefix"),
+    ],
+)
+def test_leaks_are_found_in_what_the_person_says(said, name):
+    assert checks.leak(swap(GOOD, 2, Message("user", said))) == f"message 2 (user) holds {name}"
+    assert checks.leak(GOOD, system=f"You help. {said}") == f"the system prompt holds {name}"
+
+
+@pytest.mark.parametrize(
+    "said", ["If negative, return 45.", "It starts with def price(hours):", "rate: 7", "I do not know."]
+)
+def test_telling_a_value_or_the_signature_is_no_leak(said):
+    assert checks.leak(swap(GOOD, 2, Message("user", said))) is None
+
+
+def test_what_the_agent_said_first_may_be_repeated():
+    asked = swap(GOOD, 1, Message("assistant", "What should price(3) return? Is it total = hours * 7?"))
+    assert checks.leak(swap(asked, 2, Message("user", "Yes, total = hours * 7, so price(3) is 21."))) is None
+    assert checks.leak(swap(GOOD, 3, Message("assistant", TASK.ground_truth))) is None
+
+
+def test_repeats():
+    rows = [("a", 0, "x"), ("a", 1, "y"), ("b", 0, "x"), ("a", 2, "x"), ("a", 3, "x")]
+    assert checks.first_repeats(rows) == [None, None, None, 0, 0]
+
+
+def test_the_scripted_person_never_leaks():
+    simulator, system = ScriptedSimulator(), system_prompt("full")
+    for index, task in enumerate(generate("train", 60, seed=3, difficulty=4)):
+        agent = Demonstrator(Skill(), 10, random.Random(index))
+        environment = Environment(task, simulator, seed=index)
+        while not environment.done:
+            environment.step(agent.act(task, environment.messages))
+        trajectory = Trajectory(task, 0, environment.messages, answer=environment.answer, outcome=environment.outcome)
+        assert checks.leak(trajectory, system) is None
+        assert checks.turn_order(trajectory) is None
+        assert checks.protocol(trajectory, 10) is None
+
+
+def test_the_real_tasks_have_something_to_leak_and_do_not_leak_it_in_the_request(real_backend_tasks):
+    for task in read_tasks(real_backend_tasks):
+        fragments = checks.hidden_fragments(task)
+        assert len(fragments) >= 5, task.id
+        silent = Trajectory(task, 0, (Message("user", task.problem_description),))
+        assert checks.leak(silent, system_prompt("full"), fragments) is None, task.id
+        line = next(line for line in reversed(task.ground_truth.splitlines()) if len(line.strip()) > 12)
+        told = replace(silent, messages=(*silent.messages, Message("assistant", "?"), Message("user", line)))
+        if "def " not in line and checks.CODE_CHARACTERS & set(line):
+            assert checks.leak(told, "", fragments), (task.id, line)
