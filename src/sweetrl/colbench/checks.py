@@ -1,0 +1,93 @@
+"""Hidden unit tests as what may be shown to untrusted code: the calls, never what an equality compares them with.
+
+A test is an expression whose value on the reference is what an answer must give too, usually `f(1, 2)`. Some are written
+`f(1, 2) == 5`. Its right-hand side stays in this process: only `f(1, 2)` is evaluated by the sandbox.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweetrl.sandbox.compare import Rules, equal
+from sweetrl.sandbox.limits import CallResult
+from sweetrl.sandbox.values import Encoder, Refused
+
+
+@dataclass(frozen=True)
+class Check:
+    """One unit test. `operands` are the sides of its equality (one where it has none): a call, or a constant's tree."""
+
+    name: str
+    operands: tuple[tuple[str, Any], ...]  # ("call", expression) or ("constant", tree)
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """The expressions that the sandbox must evaluate."""
+        return tuple(expression for kind, expression in self.operands if kind == "call")
+
+    def value(self, results: Sequence[CallResult], rules: Rules) -> CallResult:
+        """What the whole test evaluates to, given the results of `calls`."""
+        lost = next((result for result in results if result.kind != "value"), None)
+        if lost is not None:
+            return lost
+        if len(self.operands) == 1:
+            return results[0]
+        pending = iter(results)
+        trees = [tree if kind == "constant" else next(pending).tree for kind, tree in self.operands]
+        return CallResult("value", all(equal(b, a, rules) for a, b in zip(trees, trees[1:], strict=False)))
+
+
+def parse_check(name: str, expression: str, official: bool) -> Check:
+    """Split `expression`. `official` keeps every side of an equality; else the first call is the test, out of any print()."""
+    try:
+        tree = ast.parse(expression.lstrip(" \t"), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return Check(name, (("call", expression),))
+    sides = [tree]
+    if isinstance(tree, ast.Compare) and all(isinstance(operator, ast.Eq) for operator in tree.ops):
+        sides = [tree.left, *tree.comparators]
+    if len(sides) == 1:
+        operands: tuple[tuple[str, Any], ...] = (("call", expression),)
+    else:
+        operands = tuple(_operand(side) for side in sides)
+    if not official:
+        operands = tuple(operand for operand in operands if operand[0] == "call")[:1] or operands[:1]
+        operands = tuple((kind, _unprinted(text) if kind == "call" else text) for kind, text in operands)
+    if all(kind == "constant" for kind, _ in operands):
+        operands = (("call", expression),)
+    return Check(name, operands)
+
+
+def _operand(side: ast.expr) -> tuple[str, Any]:
+    try:
+        return "constant", Encoder(100_000).encode(ast.literal_eval(side))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError, Refused):
+        return "call", ast.unparse(side)
+
+
+def _unprinted(expression: str) -> str:
+    """`print(f(1))` has no value of its own: test f(1)."""
+    try:
+        tree = ast.parse(expression.lstrip(" \t"), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return expression
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "print" and len(tree.args) == 1:
+        return ast.unparse(tree.args[0])
+    return expression
+
+
+def function_name(expressions: Sequence[str]) -> str:
+    """The name of the function under test: the first that is called and no builtin."""
+    for expression in expressions:
+        try:
+            tree = ast.parse(expression.lstrip(" \t"), mode="eval")
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and not hasattr(builtins, node.func.id):
+                return node.func.id
+    return ""

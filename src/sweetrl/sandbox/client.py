@@ -1,0 +1,217 @@
+"""The client of the sandbox: a trusted thread that drives the zygotes over selectors. No untrusted code runs in this process.
+
+What comes back from a child is a claim in a length-prefixed frame of tagged JSON, read with bounds and compared by walking
+the expected tree (compare.py). It is never unpickled, evaluated or hashed.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.sandbox.limits import Job, Limits, Outcome
+from sweetrl.sandbox.worker import Attempt, Worker, describe_isolation
+
+
+class Sandbox:
+    """Runs jobs in `workers` zygotes. Safe to share between threads; a process forked from this one starts its own.
+
+    `libraries` are the third-party modules that solutions may import; `preload` those that are imported once in advance
+    (every child is a little slower to start for each). `without` leaves isolation layers out and is meant for tests;
+    `unsafe` accepts a machine on which the layers that remain are not a boundary, and every result says so.
+    """
+
+    def __init__(
+        self,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        workers: int = 2,
+        libraries: Sequence[str] = ("numpy", "bs4", "soupsieve", "typing_extensions"),
+        preload: Sequence[str] = (),
+        without: Sequence[str] = (),
+        unsafe: bool = False,
+    ) -> None:
+        self.limits = limits
+        self._options: dict[str, Any] = {
+            "libraries": tuple(libraries),
+            "preload": tuple(preload),
+            "without": tuple(without),
+            "unsafe": unsafe,
+        }
+        self._count = workers
+        self._lock = threading.Lock()
+        self._reset()
+
+    def _reset(self) -> None:
+        self._process = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._queue: deque[tuple[Job, Future[Outcome]]] = deque()
+        self._workers: list[Worker] = []
+        self._layers: tuple[str, ...] = ()
+        self._closed = False
+        self._wake: tuple[int, int] | None = None
+
+    def __enter__(self) -> Sandbox:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- what callers use ------------------------------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> Future[Outcome]:
+        """Queue one job; the future's result is its Outcome. Raises UserError where nothing safe can be started."""
+        self._start()
+        future: Future[Outcome] = Future()
+        with self._lock:
+            if self._closed:
+                raise UserError("this sandbox is closed: make a new one.")
+            self._queue.append((job, future))
+        self._poke()
+        return future
+
+    def run(self, jobs: Iterable[Job], window: int | None = None) -> Iterator[Outcome]:
+        """Yield the outcomes of `jobs` in their order, holding at most `window` of them at a time."""
+        window = window or max(64, 8 * self._count)
+        waiting: deque[Future[Outcome]] = deque()
+        for job in jobs:
+            waiting.append(self.submit(job))
+            if len(waiting) >= window:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+    def layers(self) -> tuple[str, ...]:
+        """The isolation layers that hold on this machine, outermost first (starts the zygotes if need be)."""
+        self._start()
+        return self._layers
+
+    @property
+    def isolation(self) -> str:
+        """The layers in one word, as results carry it; begins with UNSAFE where they are not a boundary."""
+        return describe_isolation(self.layers())
+
+    def usage(self) -> dict[str, float]:
+        """CPU seconds spent by all zygotes and their children so far, and the largest zygote's memory in MiB."""
+        self._start()
+        answers: list[Future[dict[str, float]]] = []
+        with self._lock:
+            for worker in self._workers:
+                answers.append(worker.ask_usage())
+        self._poke()
+        found = [answer.result(timeout=60) for answer in answers]
+        return {"cpu": sum(u["cpu"] for u in found), "rss_mib": max(u["rss_kib"] for u in found) / 1024}
+
+    def close(self) -> None:
+        """End the zygotes and everything in them; waiting jobs are cancelled. May be called twice."""
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            self._closed = True
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            self._poke()
+            thread.join()
+
+    # -- the thread ------------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._process != os.getpid():  # forked: the zygotes are the parent's
+                self._reset()
+            if self._thread is not None or self._closed:
+                return
+            workers: list[Worker] = []
+            try:
+                for _ in range(self._count):
+                    workers.append(Worker(self.limits, self._options))
+                for worker in workers:
+                    worker.wait_ready()
+            except BaseException:
+                for worker in workers:
+                    worker.stop()
+                raise
+            self._layers = workers[0].layers
+            self._workers = workers
+            self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            self._thread = threading.Thread(target=self._serve, name="sandbox", daemon=True)
+            _LIVE.add(self)
+            self._thread.start()
+
+    def _poke(self) -> None:
+        if self._wake is not None:
+            try:
+                os.write(self._wake[1], b"x")
+            except (BlockingIOError, OSError):
+                pass
+
+    def _serve(self) -> None:
+        selector = selectors.DefaultSelector()
+        assert self._wake is not None
+        selector.register(self._wake[0], selectors.EVENT_READ, None)
+        for worker in self._workers:
+            worker.attach(selector)
+        try:
+            while True:
+                with self._lock:
+                    if self._closed:
+                        return
+                    for worker in self._workers:
+                        if worker.idle and self._queue:
+                            worker.begin(*self._queue.popleft())
+                due = min((worker.due for worker in self._workers), default=None)
+                wait = None if due is None or due == float("inf") else max(0.0, due - time.monotonic())
+                for key, _ in selector.select(wait):
+                    if key.data is None:
+                        os.read(self._wake[0], 4096)
+                    else:
+                        key.data()
+                now = time.monotonic()
+                for worker in self._workers:
+                    if worker.due <= now:
+                        worker.check()
+        except BaseException as error:
+            self._fail(error)
+            raise
+        finally:
+            selector.close()
+            self._fail(UserError("the sandbox was closed before this solution was scored."))
+            for worker in self._workers:
+                worker.stop()
+            for descriptor in self._wake:
+                os.close(descriptor)
+            self._wake = None
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self._closed = True
+            waiting = [future for _, future in self._queue]
+            self._queue.clear()
+        for worker in self._workers:
+            waiting += worker.abandon()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(error)
+
+
+_LIVE: weakref.WeakSet[Sandbox] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    # A forked copy must not keep the zygotes alive after their client is gone: it lets go of their sockets.
+    for sandbox in list(_LIVE):
+        for worker in sandbox._workers:
+            worker.forget()
+        sandbox._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+__all__ = ["Attempt", "Sandbox"]
