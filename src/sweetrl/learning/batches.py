@@ -1,0 +1,203 @@
+"""From dialogues to rows of token ids: sampled ids are taken as they are, never re-tokenised.
+
+A row is one sequence for the model and the spans of the agent's replies in it. Nothing outside a span is ever learnt
+from or scored: not the system prompt, not the person's words, not the training-time information in front of the critic.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sweetrl.colbench.types import Trajectory
+from sweetrl.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+WINDOW = 16  # optimiser steps over which pairs are sorted by length
+
+
+class Chat(Protocol):
+    """How dialogues become token ids (sweetrl.engines.chat.ChatFormat)."""
+
+    def open(self, system: str | None, request: str) -> tuple[int, ...]:
+        """Ids up to and including the first assistant header."""
+        ...
+
+    def follow(self, ended: bool, person: str) -> tuple[int, ...]:
+        """Ids after a reply's sampled ids up to and including the next assistant header."""
+        ...
+
+    def reply(self, text: str) -> tuple[int, ...]:
+        """Ids of a reply given as text, with the end of the turn."""
+        ...
+
+
+@dataclass(frozen=True)
+class Row:
+    """Token ids and the (start, end) of every agent reply in them, end exclusive, in order."""
+
+    token_ids: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def reply_tokens(self) -> int:
+        """Tokens inside the spans."""
+        return sum(end - start for start, end in self.spans)
+
+
+def encode(trajectory: Trajectory, chat: Chat, system: str | None) -> Row:
+    """Lay out a whole dialogue as the engine saw it: `system`, the request, and every reply's own sampled ids.
+
+    `system` is the agent's system prompt, or the privileged prefix and the system prompt for the critic. Replies
+    without ids (imported from official files) are tokenised from their raw text. The person's words after the last
+    reply are left out.
+    """
+    messages = trajectory.messages
+    where = f"task {trajectory.task.id}, attempt {trajectory.attempt}"
+    if not messages or messages[0].role != "user":
+        raise UserError(f"{where}: a dialogue starts with the person's request; repair the trajectory file.")
+    by_message = {turn.message_index: turn for turn in trajectory.turns}
+    ids = list(chat.open(system, messages[0].content))
+    spans: list[tuple[int, int]] = []
+    ended = True
+    for index, message in enumerate(messages[1:], start=1):
+        expected = "assistant" if index % 2 else "user"
+        if message.role != expected:
+            raise UserError(f"{where}: message {index} is from `{message.role}`, expected `{expected}`.")
+        if message.role == "user":
+            if index + 1 < len(messages):
+                ids += chat.follow(ended, message.content)
+            continue
+        turn = by_message.get(index)
+        if turn is not None and turn.token_ids:
+            reply, ended = turn.token_ids, turn.finish_reason == "stop"
+        else:
+            reply, ended = chat.reply(turn.raw if turn is not None else message.content), True
+        spans.append((len(ids), len(ids) + len(reply)))
+        ids += reply
+    if not spans:
+        raise UserError(f"{where}: the agent says nothing in this dialogue; leave it out of the trajectories.")
+    return Row(tuple(ids), tuple(spans))
+
+
+def critic_system(prefix: str | None, system: str) -> str:
+    """Return the critic's system message: the training-time information in front of the agent's prompt, if any."""
+    return (prefix or "") + system
+
+
+def collate(rows: Sequence[Row], pad_id: int = 0) -> dict[str, Tensor]:
+    """Right-pad rows into one batch and say where its reply tokens are.
+
+    Returns long tensors: input_ids [R, S]; position [N], the flat index of the hidden state that predicts the token;
+    target [N]; turn [N]; turn_row [T]; turn_index [T] (0 for a dialogue's first reply); tokens [R], unpadded lengths.
+    Causal attention never looks right, so right padding needs no attention mask.
+    """
+    import torch
+
+    length = max(len(row.token_ids) for row in rows)
+    input_ids = torch.full((len(rows), length), pad_id, dtype=torch.long)
+    position: list[int] = []
+    target: list[int] = []
+    turn: list[int] = []
+    turn_row: list[int] = []
+    turn_index: list[int] = []
+    for number, row in enumerate(rows):
+        input_ids[number, : len(row.token_ids)] = torch.tensor(row.token_ids, dtype=torch.long)
+        for index, (start, end) in enumerate(row.spans):
+            position.extend(range(number * length + start - 1, number * length + end - 1))
+            target.extend(row.token_ids[start:end])
+            turn.extend([len(turn_row)] * (end - start))
+            turn_row.append(number)
+            turn_index.append(index)
+    columns = {
+        "position": position,
+        "target": target,
+        "turn": turn,
+        "turn_row": turn_row,
+        "turn_index": turn_index,
+        "tokens": [len(row.token_ids) for row in rows],
+    }
+    return {"input_ids": input_ids} | {name: torch.tensor(value, dtype=torch.long) for name, value in columns.items()}
+
+
+@dataclass(frozen=True)
+class PreferenceData:
+    """Rows, pairs of them as (chosen, rejected) indices, and anchors: rows that are learnt by likelihood alone."""
+
+    rows: tuple[Row, ...]
+    pairs: tuple[tuple[int, int], ...]
+    anchors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """One forward pass: indices into PreferenceData."""
+
+    pairs: tuple[tuple[int, int], ...]
+    anchors: tuple[int, ...] = ()
+
+
+def plan(
+    data: PreferenceData, epochs: float, batch_size: int, micro_batch: int, seed: int, anchors: float = 0.0
+) -> list[MicroBatch]:
+    """Lay out a whole training run as a list of micro-batches, batch_size / micro_batch of them for a step.
+
+    The pairs are a stream of fresh permutations cut into full batches (so an epoch's last batch borrows from the next
+    permutation); round(epochs * pairs / batch_size) steps, at least one. Within a window of steps pairs are sorted by
+    length, so that little is padding. Each micro-batch holds about `anchors` anchors a pair, from their own stream.
+    A plan depends on its arguments only, so a killed run continues it by skipping what was done.
+    """
+    if not data.pairs:
+        raise UserError("there is no pair to learn from; collect more trajectories or lower the margin.")
+    steps = max(1, round(epochs * len(data.pairs) / batch_size))
+    chance = random.Random(seed)
+    stream, anchor_stream = _stream(data.pairs, chance), _stream(data.anchors, random.Random(seed + 1))
+    lengths = [len(row.token_ids) for row in data.rows]
+    result: list[MicroBatch] = []
+    used = 0
+    for first in range(0, steps, WINDOW):
+        count = min(WINDOW, steps - first)
+        taken = [next(stream) for _ in range(count * batch_size)]
+        taken.sort(key=lambda pair: max(lengths[pair[0]], lengths[pair[1]]))
+        batches = [taken[start : start + batch_size] for start in range(0, len(taken), batch_size)]
+        chance.shuffle(batches)
+        for batch in batches:
+            for start in range(0, batch_size, micro_batch):
+                wanted = round((len(result) + 1) * micro_batch * anchors) if data.anchors else 0
+                drawn = tuple(next(anchor_stream) for _ in range(wanted - used))
+                used = max(used, wanted)
+                result.append(MicroBatch(tuple(batch[start : start + micro_batch]), drawn))
+    return result
+
+
+def _stream(items: Sequence[Any], chance: random.Random) -> Iterator[Any]:
+    """Endless fresh permutations of `items`."""
+    while items:
+        yield from chance.sample(list(items), len(items))
+
+
+def collate_pairs(
+    data: PreferenceData, batch: MicroBatch, reference: Sequence[Tensor] | None, pad_id: int = 0
+) -> dict[str, Any]:
+    """Make the tensors of one micro-batch; a row that is in several pairs is computed once.
+
+    Returns {"rows": collate(...), "reference" [N] (if given, by row), "chosen" [P], "rejected" [P], "anchor" [A]},
+    the last three being row numbers in the batch.
+    """
+    import torch
+
+    order = dict.fromkeys([index for pair in batch.pairs for index in pair] + list(batch.anchors))
+    number = {index: place for place, index in enumerate(order)}
+    result: dict[str, Any] = {
+        "rows": collate([data.rows[index] for index in order], pad_id),
+        "chosen": torch.tensor([number[chosen] for chosen, _ in batch.pairs], dtype=torch.long),
+        "rejected": torch.tensor([number[rejected] for _, rejected in batch.pairs], dtype=torch.long),
+        "anchor": torch.tensor([number[anchor] for anchor in batch.anchors], dtype=torch.long),
+    }
+    if reference is not None:
+        result["reference"] = torch.cat([reference[index] for index in order])
+    return result

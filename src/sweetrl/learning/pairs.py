@@ -1,0 +1,162 @@
+"""Which attempts at a task are compared: preference pairs of whole trajectories for the critic (Eq. 2).
+
+Never two attempts with equal reward, never one that was lost or not scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from sweetrl.colbench.types import Trajectory
+from sweetrl.errors import UserError
+from sweetrl.io import atomic_path
+
+Rule = Literal["official", "all"]
+
+COLUMNS = ("task_id", "chosen_attempt", "rejected_attempt", "chosen_reward", "rejected_reward")
+
+
+@dataclass(frozen=True)
+class TrajectoryPair:
+    """Two attempts at one task; chosen_reward > rejected_reward."""
+
+    task_id: str
+    chosen_attempt: int
+    rejected_attempt: int
+    chosen_reward: float
+    rejected_reward: float
+
+
+@dataclass(frozen=True)
+class PairCounts:
+    """What became of a batch of trajectories: all counts, no shares."""
+
+    trajectories: int = 0
+    unusable: int = 0  # lost, or without a reward
+    tasks: int = 0
+    tasks_with_pairs: int = 0
+    equal: int = 0  # comparisons left out because the rewards are equal
+    too_close: int = 0  # comparisons left out because the rewards differ by less than the gap (rule `all`)
+    pairs: int = 0
+
+
+def usable(trajectory: Trajectory) -> bool:
+    """Whether a trajectory may be learnt from: it ended by the protocol and was scored."""
+    return trajectory.outcome in ("answered", "out_of_rounds") and trajectory.reward is not None
+
+
+def trajectory_pairs(
+    trajectories: Iterable[Trajectory], rule: Rule = "official", gap: float = 0.1
+) -> tuple[list[TrajectoryPair], PairCounts]:
+    """Pair up the attempts of every task, in the order in which tasks first appear and by attempt within a task.
+
+    official  chosen is the first attempt with reward 1, rejected every attempt at the task with less
+    all       every two attempts whose rewards differ by at least `gap`, the better one chosen
+    """
+    by_task: dict[str, list[Trajectory]] = {}
+    total = unusable = 0
+    for trajectory in trajectories:
+        total += 1
+        if usable(trajectory):
+            by_task.setdefault(trajectory.task.id, []).append(trajectory)
+        else:
+            unusable += 1
+    pairs: list[TrajectoryPair] = []
+    equal = too_close = with_pairs = 0
+    for task_id, attempts in by_task.items():
+        attempts.sort(key=lambda trajectory: trajectory.attempt)
+        before = len(pairs)
+        if rule == "official":
+            best = next((attempt for attempt in attempts if _reward(attempt) >= 1.0), None)
+            comparisons = [(best, other) for other in attempts if other is not best] if best else []
+        else:
+            comparisons = [
+                (one, other) if _reward(one) >= _reward(other) else (other, one)
+                for index, one in enumerate(attempts)
+                for other in attempts[index + 1 :]
+            ]
+        for chosen, rejected in comparisons:
+            difference = _reward(chosen) - _reward(rejected)
+            if difference <= 0.0:
+                equal += 1
+            elif rule == "all" and difference < gap - 1e-9:  # 0.3 - 0.2 is a little less than 0.1
+                too_close += 1
+            else:
+                pairs.append(
+                    TrajectoryPair(task_id, chosen.attempt, rejected.attempt, _reward(chosen), _reward(rejected))
+                )
+        with_pairs += len(pairs) > before
+    counts = PairCounts(total, unusable, len(by_task), with_pairs, equal, too_close, len(pairs))
+    return pairs, counts
+
+
+def _reward(trajectory: Trajectory) -> float:
+    assert trajectory.reward is not None  # `usable` saw to it
+    return trajectory.reward
+
+
+def write_pairs(path: Path, pairs: Sequence[TrajectoryPair]) -> None:
+    """Write pairs as Parquet (zstd); equal pairs give equal bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema(
+        [
+            ("task_id", pa.string()),
+            ("chosen_attempt", pa.int32()),
+            ("rejected_attempt", pa.int32()),
+            ("chosen_reward", pa.float64()),
+            ("rejected_reward", pa.float64()),
+        ]
+    )
+    table = pa.table({name: [getattr(pair, name) for pair in pairs] for name in COLUMNS}, schema=schema)
+    with atomic_path(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_pairs(path: Path) -> list[TrajectoryPair]:
+    """Read what `write_pairs` wrote; a missing file or column is a UserError that names it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not Path(path).exists():
+        raise UserError(f"{path}: there is no such file; run the stage `validate` first.")
+    try:
+        table = pq.read_table(path)
+    except pa.ArrowInvalid as error:
+        raise UserError(f"{path}: this is not a Parquet file; run the stage `validate` again.") from error
+    missing = [name for name in COLUMNS if name not in table.column_names]
+    if missing:
+        raise UserError(f"{path}: column `{missing[0]}` is missing; run the stage `validate` again.")
+    return [TrajectoryPair(**row) for row in table.select(list(COLUMNS)).to_pylist()]
+
+
+def find_pairs(
+    pairs: Sequence[TrajectoryPair], trajectories: Iterable[Trajectory], where: str = "pairs"
+) -> tuple[list[Trajectory], list[tuple[int, int]]]:
+    """Return the trajectories that occur in `pairs`, each once, and the pairs as (chosen, rejected) indices into them.
+
+    A pair whose trajectory is not there is a UserError that names `where`, the task and the attempt.
+    """
+    wanted = {(pair.task_id, attempt) for pair in pairs for attempt in (pair.chosen_attempt, pair.rejected_attempt)}
+    found: list[Trajectory] = []
+    index: dict[tuple[str, int], int] = {}
+    for trajectory in trajectories:
+        key = (trajectory.task.id, trajectory.attempt)
+        if key in wanted and key not in index:
+            index[key] = len(found)
+            found.append(trajectory)
+    result = []
+    for row, pair in enumerate(pairs):
+        keys = (pair.task_id, pair.chosen_attempt), (pair.task_id, pair.rejected_attempt)
+        for key in keys:
+            if key not in index:
+                raise UserError(
+                    f"{where}: row {row}: attempt {key[1]} at task {key[0]} is not among the trajectories; "
+                    "run the stage `validate` again."
+                )
+        result.append((index[keys[0]], index[keys[1]]))
+    return found, result

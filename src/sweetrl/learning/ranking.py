@@ -1,0 +1,235 @@
+"""Candidate replies at the turns of offline dialogues, ranked by the critic, and the preference pairs among them."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweetrl.colbench.environment import marked_answer, visible_reply
+from sweetrl.colbench.prompts import privileged_prefix
+from sweetrl.colbench.types import Trajectory
+from sweetrl.engines.base import Engine, Prompt, Sampling
+from sweetrl.learning.batches import Chat, Row, critic_system, encode
+from sweetrl.learning.pairs import usable
+from sweetrl.learning.scoring import branch_advantages
+from sweetrl.settings import RankSettings
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One distinct reply at a state: its ids as sampled, how often it was, and its advantage."""
+
+    token_ids: tuple[int, ...]
+    text: str
+    count: int
+    advantage: float
+
+    @property
+    def answers(self) -> bool:
+        """Whether this reply ends the dialogue with an answer (else it asks)."""
+        return marked_answer(visible_reply(self.text)) is not None
+
+
+@dataclass(frozen=True)
+class RankedState:
+    """An agent's turn (from 0) in an offline dialogue: what the actor sees, and the candidates in order of sampling."""
+
+    task_id: str
+    attempt: int
+    turn: int
+    prompt_ids: tuple[int, ...]
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True)
+class Preference:
+    """Two replies to one state; nothing in it knows the training-time information c."""
+
+    task_id: str
+    attempt: int
+    turn: int
+    prompt_ids: tuple[int, ...]
+    chosen_ids: tuple[int, ...]
+    rejected_ids: tuple[int, ...]
+    chosen_advantage: float
+    rejected_advantage: float
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A successful dialogue as the actor saw it, and where its replies are."""
+
+    task_id: str
+    attempt: int
+    row: Row
+
+
+def derived_seed(seed: int, purpose: str, task_id: str, attempt: int, turn: int) -> int:
+    """Return a 63-bit seed of its own for one purpose at one state; stable everywhere."""
+    text = f"{purpose}:{seed}:{task_id}:{attempt}:{turn}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def choose_dialogues(trajectories: Iterable[Trajectory], share: float, seed: int) -> list[Trajectory]:
+    """Draw `share` of the usable trajectories (at least one), in their own order."""
+    candidates = [trajectory for trajectory in trajectories if usable(trajectory)]
+    count = min(len(candidates), max(1, round(share * len(candidates))))
+    picked = sorted(random.Random(seed).sample(range(len(candidates)), count))
+    return [candidates[index] for index in picked]
+
+
+def sample_candidates(
+    rows: Sequence[tuple[Trajectory, Row]], engine: Engine, sampling: Sampling, seed: int
+) -> list[list[dict[tuple[int, ...], tuple[str, int]]]]:
+    """Sample `sampling.n` replies at every agent turn of every dialogue.
+
+    Returns for each dialogue and turn {token ids: (text, count)} in order of first appearance.
+    """
+    prompts = [
+        Prompt(row.token_ids[:start], derived_seed(seed, "candidates", one.task.id, one.attempt, turn))
+        for one, row in rows
+        for turn, (start, _) in enumerate(row.spans)
+    ]
+    completions = iter(engine.sample(prompts, sampling))
+    result = []
+    for _, row in rows:
+        turns = []
+        for _ in row.spans:
+            distinct: dict[tuple[int, ...], tuple[str, int]] = {}
+            for completion in next(completions):
+                if completion.token_ids:
+                    text, count = distinct.get(completion.token_ids, (completion.text, 0))
+                    distinct[completion.token_ids] = (text, count + 1)
+            turns.append(distinct)
+        result.append(turns)
+    return result
+
+
+def rank_dialogues(
+    dialogues: Sequence[Trajectory],
+    engine: Engine,
+    critic: Any,
+    chat: Chat,
+    system: str,
+    sampling: Sampling,
+    seed: int,
+    privileged: bool = True,
+    conditioned_reference: bool = True,
+    mean: bool = True,
+    pad_id: int = 0,
+) -> list[RankedState]:
+    """Sample candidates at every turn of `dialogues` and score their advantages with the critic.
+
+    The engine sees what the actor sees; only the critic's trunk has c in front. Depends on nothing but its arguments.
+    """
+    rows = [(trajectory, encode(trajectory, chat, system)) for trajectory in dialogues]
+    sampled = sample_candidates(rows, engine, sampling, seed)
+    states: list[RankedState] = []
+    for (trajectory, row), turns in zip(rows, sampled, strict=True):
+        trunk = row
+        if privileged:
+            trunk = encode(trajectory, chat, critic_system(privileged_prefix(trajectory.task), system))
+        reference = None if conditioned_reference else row
+        branches = [list(distinct) for distinct in turns]
+        advantages = branch_advantages(critic, trunk, branches, reference, mean, pad_id)
+        for turn, (distinct, values) in enumerate(zip(turns, advantages, strict=True)):
+            candidates = tuple(
+                Candidate(ids, text, count, value)
+                for (ids, (text, count)), value in zip(distinct.items(), values, strict=True)
+            )
+            prompt_ids = row.token_ids[: row.spans[turn][0]]
+            states.append(RankedState(trajectory.task.id, trajectory.attempt, turn, prompt_ids, candidates))
+    return states
+
+
+def choose_pairs(
+    candidates: Sequence[Candidate], settings: RankSettings, chance: random.Random
+) -> list[tuple[Candidate, Candidate]]:
+    """Choose (chosen, rejected) at one state: distinct texts, advantages that differ by `margin` and by more than 0.
+
+    halves     random pairs, chosen from the upper half by advantage and rejected from the lower (of an odd number the
+               middle one is in neither)
+    extremes   the best against the worst
+    With kinds `same`, questions and answers are two groups, each with its own halves or extremes.
+    """
+    groups = [list(candidates)]
+    if settings.kinds == "same":
+        groups = [[one for one in candidates if one.answers is kind] for kind in (False, True)]
+    eligible: list[tuple[Candidate, Candidate]] = []
+    for group in groups:
+        ordered = sorted(group, key=lambda one: -one.advantage)
+        if not settings.distinct:
+            ordered = [one for one in ordered for _ in range(one.count)]
+        half = len(ordered) // 2
+        if not half:
+            continue
+        if settings.selection == "extremes":
+            half = 1
+        eligible += [
+            (good, bad)
+            for good in ordered[:half]
+            for bad in ordered[-half:]
+            if good.text != bad.text
+            and good.advantage > bad.advantage
+            and good.advantage - bad.advantage >= settings.margin
+        ]
+    return chance.sample(eligible, min(settings.pairs, len(eligible)))
+
+
+def choose_preferences(states: Iterable[RankedState], settings: RankSettings, seed: int) -> list[Preference]:
+    """Choose pairs at every state, from a seed of the state's own."""
+    result = []
+    for state in states:
+        where = (state.task_id, state.attempt, state.turn)
+        chance = random.Random(derived_seed(seed, "pairs", *where))
+        for good, bad in choose_pairs(state.candidates, settings, chance):
+            result.append(
+                Preference(*where, state.prompt_ids, good.token_ids, bad.token_ids, good.advantage, bad.advantage)
+            )
+    return result
+
+
+def find_anchors(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> list[Anchor]:
+    """Return the successful dialogues as the actor saw them (without c)."""
+    return [
+        Anchor(one.task.id, one.attempt, encode(one, chat, system))
+        for one in trajectories
+        if usable(one) and one.success
+    ]
+
+
+def ranking_metrics(states: Sequence[RankedState], preferences: Sequence[Preference]) -> dict[str, float]:
+    """Counts, advantages by turn, and what kinds of replies are preferred to what."""
+    by_state = {(state.task_id, state.attempt, state.turn): state for state in states}
+    metrics: dict[str, float] = {
+        "states": len(states),
+        "candidates": sum(one.count for state in states for one in state.candidates),
+        "distinct": sum(len(state.candidates) for state in states),
+        "pairs": len(preferences),
+        "states_without_pair": len(by_state) - len({(p.task_id, p.attempt, p.turn) for p in preferences}),
+    }
+    metrics["distinct_per_state"] = metrics["distinct"] / max(1, len(states))
+    if preferences:
+        margins = [one.chosen_advantage - one.rejected_advantage for one in preferences]
+        metrics["margin"] = sum(margins) / len(margins)
+        metrics["length/chosen"] = sum(len(one.chosen_ids) for one in preferences) / len(preferences)
+        metrics["length/rejected"] = sum(len(one.rejected_ids) for one in preferences) / len(preferences)
+    kinds = {"ask_over_ask": 0, "ask_over_answer": 0, "answer_over_ask": 0, "answer_over_answer": 0}
+    answers = {key: {one.token_ids: one.answers for one in state.candidates} for key, state in by_state.items()}
+    for one in preferences:
+        known = answers[one.task_id, one.attempt, one.turn]
+        names = ["answer" if known[ids] else "ask" for ids in (one.chosen_ids, one.rejected_ids)]
+        kinds[f"{names[0]}_over_{names[1]}"] += 1
+    metrics |= {f"pairs/{name}": count for name, count in kinds.items()}
+    weighted: dict[str, list[tuple[float, int]]] = {}
+    for state in states:
+        for one in state.candidates:
+            kind = "answer" if one.answers else "ask"
+            for name in ("advantage", f"advantage/{kind}", f"advantage/turn_{state.turn + 1:02d}"):
+                weighted.setdefault(name, []).append((one.advantage, one.count))
+    for name, values in sorted(weighted.items()):
+        metrics[name] = sum(value * count for value, count in values) / sum(count for _, count in values)
+    return metrics

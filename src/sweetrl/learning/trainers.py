@@ -1,0 +1,279 @@
+"""Preference training of the critic (Eq. 2) and of the policy (Eq. 4): transformers.Trainer on whole replies.
+
+One model holds both sides: the policy is the base with its adapter, the reference the same base with the adapter
+switched off (its log-probs are computed once, before training). Import this module where training happens: it loads
+transformers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, SequentialSampler
+from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
+
+from sweetrl.errors import UserError
+from sweetrl.learning.advantage import segment_mean, segment_sum, trajectory_scores, turn_advantages
+from sweetrl.learning.batches import MicroBatch, PreferenceData, collate_pairs, plan
+from sweetrl.learning.logprobs import reference_logprobs, reply_logprobs
+from sweetrl.learning.objectives import critic_loss, ipo_loss, policy_loss, reference_kl, token_nll
+from sweetrl.settings import CriticSettings, PolicySettings, TrainerSettings
+
+Metrics = dict[str, float]
+Report = Callable[[int, int, Metrics], None]  # (step, steps, metrics of that step)
+
+COMPLETE = "complete"  # a file in a checkpoint folder that was written to the end
+
+
+class _Plan(Dataset):
+    """The micro-batches of a run as a dataset; tensors are made when they are needed."""
+
+    def __init__(self, batches: list[MicroBatch]):
+        self.batches = batches
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __getitem__(self, index: int) -> MicroBatch:
+        return self.batches[index]
+
+
+class _Checkpoints(TrainerCallback):
+    """Marks a checkpoint as complete once all of it is on the disk: a killed run never continues from half of one."""
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        (folder / COMPLETE).touch()
+
+
+class PreferenceTrainer(Trainer):
+    """A Trainer over a plan of micro-batches of pairs; subclasses give the loss and its metrics."""
+
+    def __init__(
+        self,
+        model: Any,
+        data: PreferenceData,
+        settings: TrainerSettings,
+        scratch: Path,
+        seed: int,
+        pad_id: int = 0,
+        report: Report | None = None,
+        anchors: float = 0.0,
+    ):
+        if settings.batch_size % settings.micro_batch:
+            raise UserError(
+                f"params: batch_size {settings.batch_size} is not a multiple of micro_batch {settings.micro_batch}; "
+                "change one."
+            )
+        batches = plan(data, settings.epochs, settings.batch_size, settings.micro_batch, seed, anchors)
+        steps = len(batches) // (settings.batch_size // settings.micro_batch)
+        self.settings, self.data, self.pad_id, self.report, self.steps = settings, data, pad_id, report, steps
+        longest = max(len(row.token_ids) for row in data.rows)
+        self.reference = reference_logprobs(model, data.rows, 2 * settings.micro_batch * longest, pad_id)
+        self._step_metrics: list[Metrics] = []
+        self._step_tokens, self._step_start = 0, time.perf_counter()
+        device = next(model.parameters()).device
+        arguments = TrainingArguments(
+            output_dir=str(scratch),
+            per_device_train_batch_size=1,  # an item is a micro-batch already
+            gradient_accumulation_steps=settings.batch_size // settings.micro_batch,
+            num_train_epochs=1,  # the plan holds all epochs
+            learning_rate=settings.learning_rate,
+            lr_scheduler_type="cosine_with_min_lr",
+            lr_scheduler_kwargs={"min_lr_rate": settings.minimum_rate},
+            warmup_steps=math.ceil(settings.warmup * steps),
+            optim="adamw_torch",
+            adam_beta1=0.9,
+            adam_beta2=0.95,
+            weight_decay=0.0,
+            max_grad_norm=settings.clip,
+            logging_steps=1,
+            logging_nan_inf_filter=False,
+            save_strategy="steps",
+            save_steps=max(1, math.ceil(steps / settings.checkpoints)),
+            save_total_limit=2,
+            seed=seed,
+            data_seed=seed,
+            use_cpu=device.type == "cpu",
+            report_to=[],
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            label_names=[],
+            dataloader_num_workers=0,
+            dataloader_pin_memory=False,
+        )
+        if arguments.n_gpu > 1:
+            arguments._n_gpu = 1  # one process, one device: DataParallel would split the micro-batch
+        super().__init__(
+            model=model,
+            args=arguments,
+            train_dataset=_Plan(batches),
+            data_collator=lambda items: collate_pairs(data, items[0], self.reference, pad_id),
+            callbacks=[_Checkpoints()],
+        )
+        self.remove_callback(PrinterCallback)
+        self.remove_callback(ProgressCallback)
+        self.model_accepts_loss_kwargs = False  # losses are means over micro-batches of equal size
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
+        return SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
+
+    def objective(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """Return the loss of a micro-batch and its metrics, given the log-probs [N] of its reply tokens."""
+        raise NotImplementedError
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """One forward pass over the distinct rows of the micro-batch."""
+        loss, metrics = self.objective(reply_logprobs(model, inputs["rows"]), inputs)
+        self._step_metrics.append(metrics)
+        self._step_tokens += int(inputs["rows"]["tokens"].sum())
+        return (loss, None) if return_outputs else loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add the step's own metrics, so that they are in the checkpointed history and reach `report`."""
+        if self._step_metrics and "loss" in logs:
+            names = dict.fromkeys(name for metrics in self._step_metrics for name in metrics)
+            for name in names:
+                values = [metrics[name] for metrics in self._step_metrics if name in metrics]
+                logs[name] = sum(values) / len(values)
+            now = time.perf_counter()
+            logs["tokens_per_second"] = self._step_tokens / max(now - self._step_start, 1e-9)
+            self._step_metrics, self._step_tokens, self._step_start = [], 0, now
+            if not math.isfinite(logs["loss"]):
+                raise UserError(
+                    f"the loss is not finite at step {self.state.global_step}; lower the learning rate or beta."
+                )
+        super().log(logs, start_time)
+        if self.report is not None and "loss" in logs:
+            self.report(self.state.global_step, self.steps, logs)
+
+    def fit(self) -> list[Metrics]:
+        """Train, from the last complete checkpoint in the scratch folder if there is one; return every step's metrics.
+
+        The history spans the whole run, steps before an interruption included; each entry has the key `step`.
+        """
+        last = last_checkpoint(Path(self.args.output_dir))
+        if last is not None and self.report is not None:
+            history = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+            for entry in history:
+                self.report(int(entry["step"]), self.steps, {k: v for k, v in entry.items() if k != "step"})
+        self._step_start = time.perf_counter()
+        self.train(resume_from_checkpoint=str(last) if last is not None else None)
+        return [entry for entry in self.state.log_history if "loss" in entry]
+
+    def turn_metrics(self, logprobs: Tensor, batch: dict[str, Any], chosen: str, rejected: str) -> Metrics:
+        """Mean advantage (Eq. 3) and length of the replies of chosen and rejected rows, and by turn for critics."""
+        rows = batch["rows"]
+        turns = len(rows["turn_row"])
+        with torch.no_grad():
+            values = turn_advantages(logprobs, batch["reference"], rows["turn"], turns)
+            lengths = segment_sum(torch.ones_like(logprobs), rows["turn"], turns)
+            result: Metrics = {}
+            for name, members in ((chosen, batch["chosen"]), (rejected, batch["rejected"])):
+                picked = torch.isin(rows["turn_row"], members)
+                result[f"advantage/{name}"] = values[picked].mean().item()
+                result[f"reply_length/{name}"] = lengths[picked].mean().item()
+                if int(rows["turn_index"].max()):
+                    index = rows["turn_index"][picked]
+                    means = segment_mean(values[picked], index, int(index.max()) + 1).tolist()
+                    result |= {f"advantage/{name}/turn_{turn + 1:02d}": mean for turn, mean in enumerate(means)}
+        return result
+
+
+def last_checkpoint(scratch: Path) -> Path | None:
+    """The newest checkpoint in `scratch` that was written to the end; unfinished ones are removed."""
+    found: list[tuple[int, Path]] = []
+    for folder in scratch.glob("checkpoint-*"):
+        if (folder / COMPLETE).exists():
+            found.append((int(folder.name.rsplit("-", 1)[1]), folder))
+        else:
+            shutil.rmtree(folder)
+    return max(found)[1] if found else None
+
+
+def _margin_metrics(chosen: Tensor, rejected: Tensor, beta: float) -> Metrics:
+    """Rewards are beta times a score, as in DPO."""
+    margin = (chosen - rejected).detach()
+    return {
+        "reward/chosen": beta * chosen.detach().mean().item(),
+        "reward/rejected": beta * rejected.detach().mean().item(),
+        "reward/margin": beta * margin.mean().item(),
+        "accuracy": (margin > 0).to(margin.dtype).mean().item(),
+    }
+
+
+class CriticTrainer(PreferenceTrainer):
+    """Stage 1: Eq. 2 on pairs of whole trajectories, plus `nll` times the chosen trajectory's NLL."""
+
+    settings: CriticSettings
+
+    def objective(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """Eq. 2 + nll * NLL(chosen)."""
+        settings, rows = self.settings, batch["rows"]
+        count = rows["input_ids"].shape[0]
+        scores = trajectory_scores(
+            logprobs, batch["reference"], rows["turn"], rows["turn_row"], count, settings.normalization
+        )
+        chosen, rejected = scores[batch["chosen"]], scores[batch["rejected"]]
+        preference = critic_loss(chosen, rejected, settings.beta)
+        token_row = rows["turn_row"][rows["turn"]]
+        weight = segment_sum(torch.ones_like(chosen), batch["chosen"], count)
+        nll = token_nll(logprobs, weight, token_row)
+        metrics = _margin_metrics(chosen, rejected, settings.beta) | {
+            "loss/preference": preference.item(),
+            "loss/nll": nll.item(),
+            "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
+        }
+        metrics |= self.turn_metrics(logprobs.detach(), batch, "chosen", "rejected")
+        return preference + settings.nll * nll, metrics
+
+
+class PolicyTrainer(PreferenceTrainer):
+    """Stage 2: Eq. 4 on pairs of replies to one state, plus NLL of the chosen replies and of the anchors."""
+
+    settings: PolicySettings
+
+    def objective(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """Eq. 4 + nll * NLL(chosen) + nll_anchor * NLL(anchors)."""
+        settings, rows = self.settings, batch["rows"]
+        count = rows["input_ids"].shape[0]
+        scores = trajectory_scores(
+            logprobs,
+            batch["reference"],
+            rows["turn"],
+            rows["turn_row"],
+            count,
+            "none" if settings.normalization == "none" else "trajectory",
+        )
+        chosen, rejected = scores[batch["chosen"]], scores[batch["rejected"]]
+        if settings.loss == "ipo":
+            preference = ipo_loss(chosen, rejected, settings.beta)
+        else:
+            preference = policy_loss(chosen, rejected, settings.beta, settings.label_smoothing)
+        token_row = rows["turn_row"][rows["turn"]]
+        nll = token_nll(logprobs, segment_sum(torch.ones_like(chosen), batch["chosen"], count), token_row)
+        loss = preference + settings.nll * nll
+        metrics = _margin_metrics(chosen, rejected, settings.beta) | {
+            "loss/preference": preference.item(),
+            "loss/nll": nll.item(),
+            "log_ratio/chosen": chosen.detach().mean().item(),
+            "log_ratio/rejected": rejected.detach().mean().item(),
+            "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
+        }
+        if len(batch["anchor"]):
+            weight = segment_sum(logprobs.new_ones(len(batch["anchor"])), batch["anchor"], count)
+            anchor = token_nll(logprobs, weight, token_row)
+            loss = loss + settings.nll_anchor * anchor
+            metrics["loss/anchor"] = anchor.item()
+        metrics |= self.turn_metrics(logprobs.detach(), batch, "chosen", "rejected")
+        return loss, metrics

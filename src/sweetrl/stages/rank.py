@@ -1,0 +1,99 @@
+"""Stage `rank`: candidate replies at the turns of the offline dialogues, ranked by the critic, and pairs of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from sweetrl.settings import Settings
+from sweetrl.stages.common import publish, stage_main, stage_run
+from sweetrl.stages.training import CRITIC, PREFERENCES, TRAJECTORIES
+
+logger = logging.getLogger("sweetrl")
+
+
+def rank(settings: Settings) -> None:
+    """Read trajectories and the critic, write data/preferences/. Finished blocks of dialogues survive a kill."""
+    with stage_run("rank", settings) as run:
+        from sweetrl.colbench.prompts import system_prompt
+        from sweetrl.colbench.store import TrajectoryStore
+        from sweetrl.engines.base import Sampling
+        from sweetrl.engines.chat import ChatFormat
+        from sweetrl.engines.transformers import TransformersEngine
+        from sweetrl.learning import preferences as files
+        from sweetrl.learning import ranking
+        from sweetrl.learning.adapters import load_adapter, load_base
+
+        trajectories = list(TrajectoryStore(TRAJECTORIES).read())
+        for name, path in (("trajectories", TRAJECTORIES), ("critic", CRITIC), ("base", settings.model.base)):
+            run.log_input(name, path)
+        model, tokenizer = load_base(settings.model)
+        critic = load_adapter(model, CRITIC)
+        chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt)
+        dialogues = ranking.choose_dialogues(trajectories, settings.rank.share, settings.seed)
+        scratch = run.scratch(TRAJECTORIES, CRITIC, Path(settings.model.base))
+        sampling = Sampling(
+            max_new_tokens=settings.agent.max_new_tokens,
+            temperature=settings.agent.temperature,
+            top_p=settings.agent.top_p,
+            n=settings.rank.candidates,
+        )
+        engine = TransformersEngine(
+            settings.model.base, None, settings.model.dtype, settings.model.device, settings.model.threads
+        )
+        states: list[ranking.RankedState] = []
+        started = time.monotonic()
+        try:
+            for first in range(0, len(dialogues), settings.rank.block):
+                block = dialogues[first : first + settings.rank.block]
+                part = scratch / f"block-{first:06d}.parquet"
+                if not part.exists():
+                    ranked = ranking.rank_dialogues(
+                        block,
+                        engine,
+                        critic,
+                        chat,
+                        system,
+                        sampling,
+                        settings.seed,
+                        privileged=settings.critic.privileged,
+                        conditioned_reference=settings.rank.reference == "conditioned",
+                        mean=settings.critic.normalization != "none",
+                        pad_id=tokenizer.pad_token_id or 0,
+                    )
+                    files.write_candidates(part, ranked)
+                states += files.read_candidates(part)
+                seconds = time.monotonic() - started
+                done = first + len(block)
+                logger.info("rank: %d of %d dialogues, %d states, %.0f s", done, len(dialogues), len(states), seconds)
+        finally:
+            usage = engine.usage()
+            engine.close()
+        preferences = ranking.choose_preferences(states, settings.rank, settings.seed)
+        anchors = ranking.find_anchors(trajectories, chat, system)
+        out = scratch / "out"
+        files.write_candidates(out / files.CANDIDATES, states)
+        files.write_preferences(out / files.PREFERENCES, preferences)
+        files.write_anchors(out / files.ANCHORS, anchors)
+        publish(out, PREFERENCES)
+        metrics = ranking.ranking_metrics(states, preferences) | {
+            "dialogues": len(dialogues),
+            "anchors": len(anchors),
+            "generated_tokens": usage.generated_tokens,
+            "seconds_sampling": usage.seconds,
+        }
+        run.log_metrics(metrics)
+        run.summary = (
+            f"{len(dialogues)} dialogues, {len(states)} states, {metrics['distinct_per_state']:.1f} distinct replies a "
+            f"state, {len(preferences)} pairs"
+        )
+
+
+def main() -> None:
+    """Run the stage with the parameters in params.yaml."""
+    stage_main(rank)
+
+
+if __name__ == "__main__":
+    main()

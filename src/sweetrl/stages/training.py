@@ -1,0 +1,82 @@
+"""What the two training stages share: progress on the screen and curves in the stage's run."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweetrl.stages.common import StageRun
+
+if TYPE_CHECKING:
+    from sweetrl.learning.trainers import Metrics, PreferenceTrainer
+
+logger = logging.getLogger("sweetrl")
+
+SECONDS_BETWEEN_LINES = 15.0
+
+TRAJECTORIES = Path("data/trajectories")
+PAIRS = Path("data/pairs.parquet")
+PREFERENCES = Path("data/preferences")
+CRITIC = Path("models/critic")
+POLICY = Path("models/policy")
+
+
+class Progress:
+    """Takes every step's metrics: curves go to the run, a bar to a terminal, now and then a plain line elsewhere."""
+
+    def __init__(self, run: StageRun):
+        self.run = run
+        self._bar = None
+        self._task = None
+        self._line = time.monotonic()
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+            self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True))
+            self._bar.start()
+            self._task = self._bar.add_task(run.stage, total=None, note="")
+
+    def __call__(self, step: int, steps: int, metrics: Metrics) -> None:
+        """Report one step."""
+        if "loss" not in metrics:
+            return
+        self.run.log_metrics(metrics, step)
+        note = f"loss {metrics['loss']:.4f}  accuracy {metrics['accuracy']:.2f}  margin {metrics['reward/margin']:+.4f}"
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, completed=step, total=steps, note=note)
+        elif step == steps or time.monotonic() - self._line > SECONDS_BETWEEN_LINES:
+            self._line = time.monotonic()
+            logger.info("%s: step %d of %d  %s", self.run.stage, step, steps, note)
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def train_and_publish(run: StageRun, trainer: PreferenceTrainer, progress: Progress, scratch: Path, out: Path) -> None:
+    """Train (from the last checkpoint, if any), write the adapter to `out`, and sum up."""
+    from sweetrl.learning.adapters import save_adapter
+    from sweetrl.stages.common import publish
+
+    try:
+        history = trainer.fit()
+    finally:
+        progress.close()
+    save_adapter(trainer.model, scratch / "adapter", run.settings.model.base)
+    publish(scratch / "adapter", out)
+    tail = history[-max(1, len(history) // 5) :]  # the last fifth: single steps are noisy
+    final = {
+        f"final/{name}": sum(entry[name] for entry in tail) / len(tail)
+        for name in ("loss", "accuracy", "reward/margin", "tokens_per_second")
+    }
+    run.log_metrics(final)
+    run.summary = (
+        f"{len(history)} steps on {len(trainer.data.pairs)} pairs, accuracy {final['final/accuracy']:.2f}, "
+        f"{final['final/tokens_per_second']:.0f} tokens/s, adapter in {out}"
+    )

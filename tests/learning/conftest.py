@@ -1,0 +1,70 @@
+"""Dialogues in the tiny model's own tokens: some replies sampled (with ids), some imported (text only)."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.engines.chat import ChatFormat
+
+QUESTIONS = ["Is there a maximum?", "What is the rate per hour?", "How should the result be rounded?"]
+ANSWERS = ["The rate is 7.", "There is no maximum.", "Round it to 2 places.", "I do not know."]
+CODE = "I WANT TO ANSWER:\n```python\ndef price(hours):\n    total = hours * {}\n    return round(total, 2)\n```"
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tiny_model: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+@pytest.fixture(scope="session")
+def chat(tokenizer: Any) -> ChatFormat:
+    return ChatFormat(tokenizer)
+
+
+def make_task(number: int) -> Task:
+    return Task(
+        id=f"train-{number:05d}",
+        problem_description="I want a function that computes the price of a parking ticket.",
+        ground_truth=f"def price(hours):\n    return round(hours * {number + 2}, 2)",
+        test_cases=(("test1", "price(3)"),),
+    )
+
+
+def make_trajectory(
+    number: int, attempt: int, chat: ChatFormat, reward: float | None = 0.5, sampled: bool = True, **changes: Any
+) -> Trajectory:
+    """A dialogue of 1 to 4 agent turns; the third reply of a sampled one was cut by the token limit."""
+    chance = random.Random(number * 1000 + attempt)
+    messages = [Message("user", make_task(number).problem_description)]
+    turns = []
+    for turn in range(chance.randint(1, 4)):
+        if turn:
+            messages.append(Message("user", chance.choice(ANSWERS)))
+        text = chance.choice(QUESTIONS)
+        cut = turn == 2
+        ids = chat.reply(text)[:-1] if cut else chat.reply(text)
+        if sampled:
+            turns.append(AgentTurn(len(messages), text, ids, finish_reason="length" if cut else "stop"))
+        messages.append(Message("assistant", text))
+    code = CODE.format(chance.randint(1, 9))
+    messages += [Message("user", chance.choice(ANSWERS)), Message("assistant", code)]
+    if sampled:
+        turns.append(AgentTurn(len(messages) - 1, code, chat.reply(code), finish_reason="stop"))
+    return Trajectory(make_task(number), attempt, tuple(messages), tuple(turns), code, reward, **changes)
+
+
+@pytest.fixture(scope="session")
+def trajectories(chat: ChatFormat) -> list[Trajectory]:
+    """Ten tasks, three attempts each: rewards 1, 0.5, 0; every other task imported as text."""
+    return [
+        make_trajectory(number, attempt, chat, (1.0, 0.5, 0.0)[attempt], sampled=number % 2 == 0)
+        for number in range(10)
+        for attempt in range(3)
+    ]
