@@ -32,10 +32,14 @@ def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tu
             content = tuple(field(inner, key, str, f"{where}: task") for key in ("problem_description", "ground_truth"))
             found = by_content.get((content[0], content[1]))
             if found is None:
-                raise UserError(f"{where}: this task is not in {source}; give the task file the trajectories were made on.")
+                raise UserError(
+                    f"{where}: this task is not in {source}; give the task file the trajectories were made on."
+                )
             index = found
         else:
-            raise UserError(f"{where}: expected the keys `index` and `answer`, or an official trajectory with a `task`.")
+            raise UserError(
+                f"{where}: expected the keys `index` and `answer`, or an official trajectory with a `task`."
+            )
         if "answer" not in row:
             raise UserError(f"{where}: the key `answer` is missing; add it (null where there is no answer).")
         answer = row["answer"]

@@ -1,7 +1,7 @@
 """Hidden unit tests as what may be shown to untrusted code: the calls, never what an equality compares them with.
 
-A test is an expression whose value on the reference is what an answer must give too, usually `f(1, 2)`. Some are written
-`f(1, 2) == 5`. Its right-hand side stays in this process: only `f(1, 2)` is evaluated by the sandbox.
+A test is an expression whose value on the reference is what an answer must give too, usually `f(1, 2)`. Some are
+written `f(1, 2) == 5`. Its right-hand side stays in this process: only `f(1, 2)` is evaluated by the sandbox.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 from sweetrl.sandbox.compare import Rules, equal
 from sweetrl.sandbox.limits import CallResult
 from sweetrl.sandbox.values import Encoder, Refused
+import itertools
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Check:
             return results[0]
         pending = iter(results)
         trees = [tree if kind == "constant" else next(pending).tree for kind, tree in self.operands]
-        return CallResult("value", all(equal(b, a, rules) for a, b in zip(trees, trees[1:], strict=False)))
+        return CallResult("value", all(equal(b, a, rules) for a, b in itertools.pairwise(trees)))
 
 
 def parse_check(name: str, expression: str, official: bool) -> Check:
@@ -75,7 +76,12 @@ def _unprinted(expression: str) -> str:
         tree = ast.parse(expression.lstrip(" \t"), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return expression
-    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "print" and len(tree.args) == 1:
+    if (
+        isinstance(tree, ast.Call)
+        and isinstance(tree.func, ast.Name)
+        and tree.func.id == "print"
+        and len(tree.args) == 1
+    ):
         return ast.unparse(tree.args[0])
     return expression
 

@@ -49,12 +49,18 @@ def fixed_sources(answer: str, function: str) -> tuple[str, ...]:
     readings: list[str] = []
     blocks = _blocks(answer)
     if blocks:
-        defines = re.compile(rf"^\s*(?:async\s+)?(?:def\s+{re.escape(function)}\b|{re.escape(function)}\s*=)", re.MULTILINE)
+        defines = re.compile(
+            rf"^\s*(?:async\s+)?(?:def\s+{re.escape(function)}\b|{re.escape(function)}\s*=)", re.MULTILINE
+        )
         defining = [index for index, block in enumerate(blocks) if defines.search(block)]
         if defining:
             # The last version counts; blocks of helpers that stand apart belong to it.
             last = defining[-1]
-            helpers = [b for i, b in enumerate(blocks) if i not in defining and re.search(r"^(?:def|class|import|from)\b", b, re.M)]
+            helpers = [
+                b
+                for i, b in enumerate(blocks)
+                if i not in defining and re.search(r"^(?:def|class|import|from)\b", b, re.M)
+            ]
             if helpers:
                 readings.append("\n".join([*helpers, blocks[last]]))
             readings.append(blocks[last])
@@ -78,11 +84,15 @@ def _blocks(text: str) -> list[str]:
             if python:
                 blocks.append(text[start : match.start()])
             start = -1
-    if 0 <= start and python:
+    if start >= 0 and python:
         blocks.append(text[start:])
     if not blocks and "```" in text:  # a fence in the middle of a line
         blocks.append(re.sub(r"^(?:python3?|py)\b", "", text.split("```")[1], flags=re.IGNORECASE))
-    return [textwrap.dedent(block.expandtabs(4) if "\t" in block and "    " in block else block) for block in blocks if block.strip()]
+    return [
+        textwrap.dedent(block.expandtabs(4) if "\t" in block and "    " in block else block)
+        for block in blocks
+        if block.strip()
+    ]
 
 
 def _without_prose(text: str) -> str:

@@ -1,7 +1,7 @@
 """What the reference solutions return: run in the same sandbox as everything else, once, and kept on disk by content.
 
-A file holds the results of one reference on the calls of one task. Its name is a digest of everything that decides them:
-source, calls, namespace, Python, library versions and hash seed. A broken file is computed again.
+A file holds the results of one reference on the calls of one task. Its name is a digest of everything that decides
+them: source, calls, namespace, Python, library versions and hash seed. A broken file is computed again.
 """
 
 from __future__ import annotations

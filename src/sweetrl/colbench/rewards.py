@@ -1,8 +1,8 @@
 """Rewards of the backend suite: the fraction of hidden unit tests that an answer passes, whatever the answer tries.
 
 Semantics:
-  official               the official evaluator's verdict: its fences, its ban list, separate globals and locals, exact `==`
-  official-noblacklist   the same without the ban list
+  official               the official evaluator's verdict: its fences, its ban list, separate globals and locals, exact
+  `==` official-noblacklist   the same without the ban list
   fixed                  one namespace, every kind of fence, optional float tolerance, NaN equal to NaN
 In all of them a test whose reference gives None (or nothing) never counts, as in the official evaluator.
 
@@ -193,9 +193,9 @@ def score_file(
 ) -> dict[str, Any]:
     """Score a file of answers against an official task file: the body of `sweetrl score`.
 
-    A row of `answers` is {"index": task row from 0, "answer": text} or an official trajectory ({"task": ..., "answer": ...}).
-    Returns, and writes to `out` if given, {"summary": {...}, "results": [{"index", "score", "tests": [...]}, ...]} in the
-    order of the answers. Raises UserError naming file and row for bad input, before anything is scored.
+    A row of `answers` is {"index": task row from 0, "answer": text} or an official trajectory ({"task": ..., "answer":
+    ...}). Returns, and writes to `out` if given, {"summary": {...}, "results": [{"index", "score", "tests": [...]},
+    ...]} in the order of the answers. Raises UserError naming file and row for bad input, before anything is scored.
     """
     from sweetrl.colbench.answers import read_answers
     from sweetrl.colbench.files import read_tasks

@@ -1,7 +1,8 @@
-"""The client of the sandbox: a trusted thread that drives the zygotes over selectors. No untrusted code runs in this process.
+"""The client of the sandbox: a trusted thread that drives the zygotes over selectors. No untrusted code runs in this
+process.
 
-What comes back from a child is a claim in a length-prefixed frame of tagged JSON, read with bounds and compared by walking
-the expected tree (compare.py). It is never unpickled, evaluated or hashed.
+What comes back from a child is a claim in a length-prefixed frame of tagged JSON, read with bounds and compared by
+walking the expected tree (compare.py). It is never unpickled, evaluated or hashed.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from sweetrl.errors import UserError
 from sweetrl.sandbox.limits import Job, Limits, Outcome
 from sweetrl.sandbox.worker import Attempt, Worker, describe_isolation
+import contextlib
 
 
 class Sandbox:
@@ -64,7 +66,7 @@ class Sandbox:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # -- what callers use ------------------------------------------------------------------------------------------------
+    # -- what callers use --------------------------------------------------------------------------------------------
 
     def submit(self, job: Job) -> Future[Outcome]:
         """Queue one job; the future's result is its Outcome. Raises UserError where nothing safe can be started."""
@@ -120,7 +122,7 @@ class Sandbox:
             self._poke()
             thread.join()
 
-    # -- the thread ------------------------------------------------------------------------------------------------------
+    # -- the thread --------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         with self._lock:
@@ -147,10 +149,8 @@ class Sandbox:
 
     def _poke(self) -> None:
         if self._wake is not None:
-            try:
+            with contextlib.suppress(BlockingIOError, OSError):
                 os.write(self._wake[1], b"x")
-            except (BlockingIOError, OSError):
-                pass
 
     def _serve(self) -> None:
         selector = selectors.DefaultSelector()

@@ -1,8 +1,8 @@
 """Compare two trees of values.py by walking the expected one. The actual one is a claim of untrusted code.
 
 Nothing of the claim is ever hashed, evaluated or turned into an object whose size its own words decide: sets and
-dictionaries are matched by sorting canonical text, integers stay hexadecimal text until the expected side asks for them.
-The time is bounded by the size of the two trees.
+dictionaries are matched by sorting canonical text, integers stay hexadecimal text until the expected side asks for
+them. The time is bounded by the size of the two trees.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Rules:
     arrays: bool = False
 
 
-def equal(expected: Any, actual: Any, rules: Rules = Rules()) -> bool:  # noqa: B008 - frozen
+def equal(expected: Any, actual: Any, rules: Rules = Rules()) -> bool:
     """Whether the claim `actual` equals `expected`; a malformed claim equals nothing."""
     try:
         return _equal(expected, actual, rules, 0)
@@ -183,7 +183,9 @@ def _decimal(text: Any) -> tuple[Any, ...] | None:
         return ("nan", "")
     if value.is_infinite():
         return ("inf", -1 if value.is_signed() else 1)
-    if value and abs(value.adjusted()) > 5_000:  # its ratio would have more digits than the text: compare it as it stands
+    if (
+        value and abs(value.adjusted()) > 5_000
+    ):  # its ratio would have more digits than the text: compare it as it stands
         sign, digits, exponent = value.as_tuple()
         stripped = "".join(map(str, digits)).rstrip("0")
         return ("dec", sign, stripped, int(exponent) + len(digits) - len(stripped))

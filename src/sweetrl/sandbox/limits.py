@@ -11,11 +11,12 @@ Kind = Literal["value", "exception", "timeout", "memory", "killed", "not_defined
 
 @dataclass(frozen=True)
 class Limits:
-    """What one solution may spend. Memory, processes and disk bind every child of a Sandbox; the rest can differ by job.
+    """What one solution may spend. Memory, processes and disk bind every child of a Sandbox; the rest can differ by
+    job.
 
-    `wall_seconds` bounds the whole solution (all its calls together), `call_seconds` each call; both count the time that
-    the code ran or slept, not the time it waited for a busy core (see docs/sandbox.md). `output_kib` bounds one returned
-    value as it is written down, `nodes` how many values it may hold.
+    `wall_seconds` bounds the whole solution (all its calls together), `call_seconds` each call; both count the time
+    that the code ran or slept, not the time it waited for a busy core (see docs/sandbox.md). `output_kib` bounds one
+    returned value as it is written down, `nodes` how many values it may hold.
     """
 
     wall_seconds: float = 2.0
@@ -31,9 +32,9 @@ class Limits:
 class Job:
     """One solution and the calls to make on it.
 
-    `sources` are alternative readings of the solution; the first that compiles is run. `namespace` "one" executes it as a
-    module; "split" gives it separate globals and locals, which is what the official evaluator does. The source is executed
-    afresh before every call. `seed` seeds `random`, so that equal jobs give equal outcomes.
+    `sources` are alternative readings of the solution; the first that compiles is run. `namespace` "one" executes it
+    as a module; "split" gives it separate globals and locals, which is what the official evaluator does. The source is
+    executed afresh before every call. `seed` seeds `random`, so that equal jobs give equal outcomes.
     """
 
     sources: tuple[str, ...]

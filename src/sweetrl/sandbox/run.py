@@ -19,7 +19,8 @@ def run_file(
 ) -> dict[str, object]:
     """Execute the file at `path` in the sandbox, once for each call expression.
 
-    Returns {"isolation": layers, "seconds": s, "calls": [{"call": ..., "kind": ..., "value": text | None, "detail": ...}]}.
+    Returns {"isolation": layers, "seconds": s, "calls": [{"call": ..., "kind": ..., "value": text | None, "detail":
+    ...}]}.
     """
     try:
         source = Path(path).read_text(encoding="utf-8")

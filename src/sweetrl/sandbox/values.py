@@ -145,7 +145,7 @@ class Encoder:
         if kind is datetime.datetime:
             tag = "dt"
             if value.utcoffset() is not None:
-                tag, value = "dtz", value.astimezone(datetime.timezone.utc)
+                tag, value = "dtz", value.astimezone(datetime.UTC)
             return [tag, value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond]
         if kind is datetime.date:
             return ["date", value.year, value.month, value.day]

@@ -26,7 +26,7 @@ _REPORT = struct.Struct(">i?dq")
 # Below this share of a core, a child that makes no progress is asleep and not waiting for its turn on a busy machine.
 _ASLEEP = 0.05
 # A child that does not get a core is waited for at most this many times as long.
-_PATIENCE = 4.0
+_PATIENCE = 3.0
 UNSAFE = "UNSAFE"
 
 
@@ -70,7 +70,7 @@ class Worker:
         self._owner = os.getpid()
         self._launch()
 
-    # -- the process -----------------------------------------------------------------------------------------------------
+    # -- the process -------------------------------------------------------------------------------------------------
 
     def _launch(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -118,6 +118,7 @@ class Worker:
         if "error" in hello:
             raise UserError(f"the sandbox process could not start ({hello['error']}): run `sweetrl doctor`.")
         self.layers = tuple(hello["layers"])
+        self.hello = hello
         succeeded = sorted(name for name, open_ in hello["canaries"].items() if open_)
         if not self.options["unsafe"]:
             if not is_safe(self.layers):
@@ -167,7 +168,7 @@ class Worker:
             future.set_result({"cpu": 0.0, "rss_kib": 0.0})
         self._usage.clear()
 
-    # -- jobs ------------------------------------------------------------------------------------------------------------
+    # -- jobs --------------------------------------------------------------------------------------------------------
 
     @property
     def idle(self) -> bool:
@@ -269,7 +270,7 @@ class Worker:
         except OSError:
             pass  # the zygote is gone: the socket's end tells
 
-    # -- events ----------------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------
 
     def _on_output(self) -> None:
         if self._attempt is not None:
@@ -343,10 +344,12 @@ class Worker:
         if not attempt.killing:
             self._read(attempt)
         self._cpu += cpu
-        self._spent += min(time.monotonic() - attempt.started, max(cpu, attempt.progress - attempt.started))
+        # What came back in time is charged by the clock where a core was free; a call that timed out costs its full
+        # limit.
+        self._spent += min(attempt.progress - attempt.started, cpu + (attempt.progress - attempt.started) / _PATIENCE)
         verdict = attempt.verdict
         if verdict is not None and verdict.kind == "timeout":
-            self._spent += self._limits.call_seconds if cpu < _ASLEEP else 0.0
+            self._spent += self._limits.call_seconds
         self._drop_attempt()
         if len(self._results) < len(job.calls):
             self._results.append(verdict or CallResult("killed", None, describe_status(status)))

@@ -1,9 +1,10 @@
-"""The zygote: a small process, exec'd by the client and never forked from it, that forks a fresh child for each solution.
+"""The zygote: a small process, exec'd by the client and never forked from it, that forks a fresh child for each
+solution.
 
-It isolates itself once (namespaces, Landlock, no capabilities, limits), attacks itself, reports, and then serves. It never
-sees a job or a result: the client passes it two file descriptors, which it hands on to a spare child that already waits
-behind its seccomp filter. It only starts, kills and reaps. Run as a script, with the standard library and the files beside
-it and nothing else:  python -S -s -P zygote.py CONFIG-JSON
+It isolates itself once (namespaces, Landlock, no capabilities, limits), attacks itself, reports, and then serves. It
+never sees a job or a result: the client passes it two file descriptors, which it hands on to a spare child that
+already waits behind its seccomp filter. It only starts, kills and reaps. Run as a script, with the standard library
+and the files beside it and nothing else:  python -S -s -P zygote.py CONFIG-JSON
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import sys
 import time
 from typing import Any
 
-HERE = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib would cost start-up time
+HERE = os.path.dirname(os.path.abspath(__file__))  # pathlib would cost start-up time
 # Modules that solutions often import: loaded once here, so that no child pays for them.
 COMMON = (
     "abc array base64 bisect calendar collections contextlib copy csv cmath dataclasses datetime decimal difflib enum "
@@ -34,7 +35,7 @@ COMMON = (
 
 def load(name: str) -> Any:
     """Load a file that lies beside this one, as a module of its own."""
-    spec = importlib.util.spec_from_file_location("sandbox_" + name, os.path.join(HERE, name + ".py"))  # noqa: PTH118
+    spec = importlib.util.spec_from_file_location("sandbox_" + name, os.path.join(HERE, name + ".py"))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -82,8 +83,10 @@ class Zygote:
         self.config = config
         self.child = load("child")
         self.values = load("values")
-        self.limits = load("guards")
-        self.guards = self.limits.Guards(config)
+        self.canaries = load("canaries")
+        guards = load("guards")
+        modules = {name: load(name) for name in ("landlock", "namespaces", "seccomp")}
+        self.guards = guards.Guards(config, modules)
         self.current: Spare | None = None
         self.spare: Spare | None = None
         self.deadline = 0.0
@@ -169,9 +172,7 @@ class Zygote:
         status, usage = self.current.end()
         self.current = None
         clean = self.guards.clean_scratch()
-        self.control.send(
-            b"D" + struct.pack(">i?dq", status, clean, usage.ru_utime + usage.ru_stime, usage.ru_maxrss)
-        )
+        self.control.send(b"D" + struct.pack(">i?dq", status, clean, usage.ru_utime + usage.ru_stime, usage.ru_maxrss))
         if not clean:  # leave it to the client to start another zygote on fresh ground
             os._exit(3)
 
@@ -181,6 +182,9 @@ def main() -> None:
     config = json.loads(sys.argv[1])
     control = socket.socket(fileno=config["control"])
     try:
+        for path in config["libraries"]:
+            if os.path.dirname(path) not in sys.path:
+                sys.path.append(os.path.dirname(path))
         for name in (*COMMON, *config["preload"]):
             importlib.import_module(name)
         null = os.open("/dev/null", os.O_RDWR)
@@ -191,7 +195,7 @@ def main() -> None:
         os.close(null)
         gc.collect()
         gc.freeze()
-        canaries = load("canaries").attack(zygote) if config["canaries"] else {}
+        canaries = zygote.canaries.attack(zygote)
         hello = {"layers": layers, "canaries": canaries, "pid": os.getpid(), "python": sys.version.split()[0]}
     except BaseException as error:
         hello = {"error": f"{type(error).__name__}: {error}"}

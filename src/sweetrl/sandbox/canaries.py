@@ -1,0 +1,133 @@
+"""Attacks that every zygote makes on itself when it starts, in a child like any other. One that succeeds stops the
+scoring.
+
+Loaded by the zygote on its own: standard library only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+_NUMBERS = {
+    "x86_64": {
+        "ptrace": 101,
+        "mount": 165,
+        "bpf": 321,
+        "io_uring_setup": 425,
+        "userfaultfd": 323,
+        "unshare": 272,
+        "keyctl": 250,
+        "mknodat": 259,
+        "process_vm_readv": 310,
+        "perf_event_open": 298,
+        "setns": 308,
+        "pidfd_open": 434,
+        "memfd_create": 319,
+    },
+    "aarch64": {
+        "ptrace": 117,
+        "mount": 40,
+        "bpf": 280,
+        "io_uring_setup": 425,
+        "userfaultfd": 282,
+        "unshare": 97,
+        "keyctl": 219,
+        "mknodat": 33,
+        "process_vm_readv": 270,
+        "perf_event_open": 241,
+        "setns": 268,
+        "pidfd_open": 434,
+        "memfd_create": 279,
+    },
+}
+
+
+def attack(zygote: Any) -> dict[str, bool]:
+    """{name of the attack: whether it got through}. An attack that ends its child counts as got through."""
+    child = zygote.spawn(body=_attack_all)
+    found: dict[str, bool] = {"report": True}
+    if select.select([child.channel], [], [], 20)[0]:
+        message = child.channel.recv(1 << 16)
+        if message:
+            found = json.loads(message)
+    child.channel.close()
+    child.end()
+    found["scratch"] = not zygote.guards.clean_scratch()
+    return found
+
+
+def _attack_all(channel: socket.socket) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    zygote, here = os.getppid(), os.path.abspath(__file__)
+    attacks: dict[str, Callable[[], Any]] = {
+        "read /etc/passwd": lambda: _read("/etc/passwd"),
+        "read /proc/self/environ": lambda: _read("/proc/self/environ"),
+        "read the sandbox's own code": lambda: _read(here),
+        "list /": lambda: _many(os.listdir("/")),
+        "list /proc": lambda: os.listdir("/proc"),
+        "write to /tmp": lambda: os.open(f"/tmp/.sweetrl-canary-{os.getpid()}", os.O_CREAT | os.O_WRONLY),
+        "write to the standard library": lambda: os.open(
+            os.path.dirname(os.__file__) + "/.canary", os.O_CREAT | os.O_WRONLY
+        ),
+        "fork": lambda: os.fork() or os._exit(0),
+        "execute": lambda: os.execv(sys.executable, [sys.executable, "-c", ""]),
+        "signal the zygote": lambda: os.kill(zygote, 0),
+        "signal everybody": lambda: os.kill(-1, 0),
+        "internet socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_STREAM),
+        "unix socket": lambda: socket.socket(socket.AF_UNIX, socket.SOCK_STREAM),
+        "netlink socket": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
+        "signals by file": lambda: fcntl.fcntl(channel.fileno(), fcntl.F_SETOWN, zygote),
+        "signal number by file": lambda: fcntl.fcntl(channel.fileno(), 10, signal.SIGKILL),
+        "asynchronous file": lambda: fcntl.fcntl(channel.fileno(), fcntl.F_SETFL, os.O_ASYNC),
+        "wide fcntl command": lambda: _wide(libc, channel.fileno(), zygote),
+        "become root": lambda: os.setuid(0) if os.getuid() else _raise(),
+        "more memory": lambda: bytearray(1 << 36),
+        "file modes": lambda: os.chmod(".", 0o777),
+        "links": lambda: os.symlink("/", "canary"),
+    }
+    for name, number in _NUMBERS.get(os.uname().machine, {}).items():
+        arguments = {"mount": (b"tmpfs", b"/", b"tmpfs", 0, 0), "ptrace": (16, zygote, 0, 0)}.get(
+            name, (0x10000000, 0, 0, 0, 0)
+        )
+        attacks[name] = lambda number=number, arguments=arguments: _call(libc, number, *arguments)  # type: ignore[misc]
+    found: dict[str, bool] = {}
+    for name, attempt in attacks.items():
+        try:
+            attempt()
+            found[name] = True
+        except (OSError, MemoryError, OverflowError):
+            found[name] = False
+    channel.send(json.dumps(found).encode())
+
+
+def _read(path: str) -> None:
+    os.close(os.open(path, os.O_RDONLY))
+
+
+def _many(names: list[str]) -> None:
+    if not {"etc", "home", "root", "proc", "sys", "dev", "var", "boot"}.intersection(names):
+        raise OSError
+
+
+def _raise() -> None:
+    raise OSError
+
+
+def _wide(libc: Any, descriptor: int, zygote: int) -> None:
+    if libc.fcntl(descriptor, ctypes.c_long(8 | 1 << 32), zygote) != 0:  # F_SETOWN hidden behind a high bit
+        raise OSError
+
+
+def _call(libc: Any, number: int, *arguments: Any) -> None:
+    libc.syscall.restype = ctypes.c_long
+    if libc.syscall(number, *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]) < 0:
+        raise OSError(ctypes.get_errno(), "refused")
