@@ -7,10 +7,11 @@ explained in one place. Sections are what dvc.yaml's `params:` name.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from sweetrl.errors import UserError
 
@@ -29,7 +30,8 @@ class TaskSettings(Section):
     """Which tasks there are and how they are split."""
 
     source: Literal["synthetic", "files"] = Field(
-        "synthetic", description="`synthetic` generates the suite from `seed`; `files` reads official ColBench task files."
+        "synthetic",
+        description="`synthetic` generates the suite from `seed`; `files` reads official ColBench task files.",
     )
     train_file: str = Field("", description="Official task file for training (source: files).")
     test_file: str = Field("", description="Official task file for the held-out test (source: files).")
@@ -45,7 +47,9 @@ class ModelSettings(Section):
     """The base model and how it is run."""
 
     base: str = Field("models/base", description="Folder (or hub name) of the base model: the seed policy and pi_ref.")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Precision of the weights in memory.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        "float32", description="Precision of the weights in memory."
+    )
     device: str = Field("auto", description="`auto` takes a CUDA device where there is one, else the CPU.")
     threads: Positive = Field(2, description="CPU threads of torch; part of what makes a run repeatable.")
 
@@ -67,7 +71,9 @@ class PretrainSettings(Section):
     )
     stop: Probability = Field(0.02, description="Demonstrations: chance of answering before the first question.")
     stop_growth: Probability = Field(0.03, description="Demonstrations: growth of that chance with every turn.")
-    forget: Probability = Field(0.02, description="Demonstrations: chance that a known detail does not get into the program.")
+    forget: Probability = Field(
+        0.02, description="Demonstrations: chance that a known detail does not get into the program."
+    )
     informed: Probability = Field(0.25, description="Share of the dialogues that show the finished program beforehand.")
     informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the person's words in those.")
     seed: int = Field(11, description="Seed of weights and demonstrations.")
@@ -86,7 +92,9 @@ class AgentSettings(Section):
 class SimulatorSettings(Section):
     """Who plays the person."""
 
-    kind: Literal["scripted"] = Field("scripted", description="`scripted` answers from the reference of a synthetic task.")
+    kind: Literal["scripted"] = Field(
+        "scripted", description="`scripted` answers from the reference of a synthetic task."
+    )
     reply_characters: Positive = Field(400, description="The person's replies are cut here (official: 400).")
 
 
@@ -119,7 +127,8 @@ class RewardSettings(Section):
 class CollectSettings(Section):
     """Stage `collect`: offline trajectories of the base policy."""
 
-    tasks: Positive = Field(400, description="How many training tasks to attempt (the first ones).")
+    tasks: Positive = Field(400, description="How many training tasks to attempt.")
+    first: int = Field(0, ge=0, description="The batch begins at this training task; a retraining moves it on.")
     attempts: Positive = Field(4, description="Attempts at each task (k contiguous blocks when exported).")
     batch: Positive = Field(128, description="Dialogues that advance together.")
     shard: Positive = Field(256, description="Dialogues in one Parquet shard; what a killed run repeats at most.")
@@ -170,7 +179,8 @@ class CriticSettings(TrainerSettings):
     beta: Rate = Field(0.1, description="beta of Eq. 2.")
     nll: float = Field(0.01, ge=0.0, description="Weight of the chosen trajectory's negative log-likelihood.")
     normalization: Literal["turn", "trajectory", "none"] = Field(
-        "turn", description="`turn`: mean over each turn's tokens, then the sum (Eq. 3). `trajectory`: the official code."
+        "turn",
+        description="`turn`: mean over each turn's tokens, then the sum (Eq. 3). `trajectory`: the official code.",
     )
     privileged: bool = Field(True, description="Whether the critic sees the training-time information c.")
     pairs: Literal["official", "all"] = Field(
@@ -178,7 +188,9 @@ class CriticSettings(TrainerSettings):
         description="`official`: chosen is the first attempt with reward 1, rejected every attempt of the task with less. "
         "`all`: every two attempts whose rewards differ by `gap`.",
     )
-    gap: Annotated[float, Field(gt=0.0, le=1.0)] = Field(0.1, description="Smallest difference of reward in a pair (pairs: all).")
+    gap: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        0.1, description="Smallest difference of reward in a pair (pairs: all)."
+    )
 
 
 class RankSettings(Section):
@@ -186,13 +198,16 @@ class RankSettings(Section):
 
     share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(0.1, description="Share of the trajectories that are used.")
     candidates: Annotated[int, Field(ge=2)] = Field(16, description="Replies sampled at each turn.")
-    pairs: Positive = Field(4, description="Pairs drawn at each turn: chosen from the top half, rejected from the bottom half.")
+    pairs: Positive = Field(
+        4, description="Pairs drawn at each turn: chosen from the top half, rejected from the bottom half."
+    )
     margin: float = Field(0.0, ge=0.0, description="Smallest difference of advantage in a pair.")
     reference: Literal["conditioned", "unconditioned"] = Field(
         "conditioned", description="Whether pi_ref sees c in Eq. 3 (paper) or not (the official code)."
     )
     selection: Literal["halves", "extremes"] = Field(
-        "halves", description="`halves`: random pairs across the halves (official). `extremes`: best against worst only."
+        "halves",
+        description="`halves`: random pairs across the halves (official). `extremes`: best against worst only.",
     )
     distinct: bool = Field(
         True,
@@ -200,7 +215,8 @@ class RankSettings(Section):
         "frequent replies are drawn more often, as in the official code). A pair never holds the same reply twice.",
     )
     kinds: Literal["any", "same"] = Field(
-        "any", description="`same`: a question is compared with questions only and a final answer with final answers only."
+        "any",
+        description="`same`: a question is compared with questions only and a final answer with final answers only.",
     )
     block: Positive = Field(32, description="Dialogues ranked together; what a killed run repeats at most.")
 
@@ -245,7 +261,9 @@ class EvaluateSettings(Section):
 class TrackingSettings(Section):
     """Where MLflow is and what things are called there."""
 
-    uri: str = Field("sqlite:///mlflow.db", description="MLflow tracking URI; the environment's MLFLOW_TRACKING_URI wins.")
+    uri: str = Field(
+        "sqlite:///mlflow.db", description="MLflow tracking URI; the environment's MLFLOW_TRACKING_URI wins."
+    )
     artifacts: str = Field("mlartifacts", description="Artifact root of the embedded store.")
     experiment: str = Field("sweetrl", description="MLflow experiment.")
     model: str = Field("sweetrl-agent", description="Name of the registered model.")
@@ -297,3 +315,74 @@ def parse_settings(values: dict[str, Any], where: str = "params") -> Settings:
         if first["type"] == "extra_forbidden":
             raise UserError(f"{where}: unknown parameter `{key}`; docs/parameters.md lists the known ones.") from error
         raise UserError(f"{where}: parameter `{key}` = {first['input']!r}: {first['msg']}.") from error
+
+
+def parameters_page() -> str:
+    """Return docs/parameters.md: every key with its default, its allowed values and its description."""
+    top = {name: field for name, field in Settings.model_fields.items() if not _section(field)}
+    parts = [
+        "# Parameters",
+        "Every key of `params.yaml`, generated from the settings' own descriptions by `python -m sweetrl.settings`\n"
+        "(a test keeps this page current). Unknown keys are errors. The defaults are the paper's or the official\n"
+        "protocol's numbers where there are any; the `params.yaml` of the project spells out the values of the embedded\n"
+        "run, a small agent on two CPU cores.",
+        _table(top),
+    ]
+    for name, field in Settings.model_fields.items():
+        if (section := _section(field)) is not None:
+            parts += _describe(field.alias or name, section)
+    return "\n\n".join(parts) + "\n"
+
+
+def _describe(name: str, section: type[Section]) -> list[str]:
+    """One section of the page, and those nested in it."""
+    fields = section.model_fields
+    parts = [
+        f"## {name}",
+        (section.__doc__ or "").strip(),
+        _table({n: f for n, f in fields.items() if not _section(f)}),
+    ]
+    for inner, field in fields.items():
+        if (nested := _section(field)) is not None:
+            parts += _describe(f"{name}.{field.alias or inner}", nested)
+    return parts
+
+
+def _section(field: FieldInfo) -> type[Section] | None:
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
+
+
+def _table(fields: dict[str, FieldInfo]) -> str:
+    rows = ["| key | default | allowed | what it is |", "|---|---|---|---|"]
+    for name, field in fields.items():
+        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        text = (field.description or "").replace("|", "\\|")
+        rows.append(
+            f"| `{field.alias or name}` | {f'`{default}`' if default != '' else ''} | {_allowed(field)} | {text} |"
+        )
+    return "\n".join(rows)
+
+
+def _allowed(field: FieldInfo) -> str:
+    """The values that a field takes, in words: its choices, or its type and bounds."""
+    if get_origin(field.annotation) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(field.annotation))
+    names = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
+    words = [names.get(field.annotation or str, str(field.annotation))]
+    for bound in field.metadata:
+        for sign, attribute in (("≥", "ge"), (">", "gt"), ("≤", "le"), ("<", "lt")):
+            if (limit := getattr(bound, attribute, None)) is not None:
+                words.append(f"{sign} {limit:g}")
+    return " ".join(words)
+
+
+def main() -> None:
+    """Write docs/parameters.md."""
+    from sweetrl.io import write_text
+
+    write_text(Path("docs/parameters.md"), parameters_page())
+
+
+if __name__ == "__main__":
+    main()

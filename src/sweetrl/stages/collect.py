@@ -1,4 +1,4 @@
-"""Stage `collect`: k attempts of the base policy at the first training tasks, scored: all later training data."""
+"""Stage `collect`: k attempts of the base policy at a batch of training tasks, scored: all later training data."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from sweetrl.stages.common import publish, stage_main, stage_run
 
 if TYPE_CHECKING:
     from sweetrl.colbench.simulators import Simulator
+    from sweetrl.colbench.types import Task
 
 TASKS = Path("data/tasks/train.parquet")
 TRAJECTORIES = Path("data/trajectories")
@@ -19,7 +20,7 @@ def collect(settings: Settings) -> None:
     """Read the training tasks, write data/trajectories/. Finished shards survive a kill or a full disk."""
     from sweetrl.colbench.store import TrajectoryStore, read_task_table
 
-    tasks = read_task_table(TASKS)[: settings.collect.tasks]
+    tasks = batch_of(read_task_table(TASKS), settings.collect.first, settings.collect.tasks)
     # A task's attempts stand side by side: their equal prompts are computed once.
     attempts = [(task, attempt) for task in tasks for attempt in range(settings.collect.attempts)]
     with stage_run("collect", settings) as run:
@@ -71,6 +72,11 @@ def collect(settings: Settings) -> None:
             f"{len(attempts)} dialogues on {len(tasks)} tasks, success {metrics['success']:.1%}, mean reward "
             f"{metrics['reward']:.3f}, {metrics['turns']:.1f} turns"
         )
+
+
+def batch_of(tasks: list[Task], first: int, count: int) -> list[Task]:
+    """Return `count` tasks from number `first` on (at most all), going on at the beginning behind the last one."""
+    return [tasks[(first + offset) % len(tasks)] for offset in range(min(count, len(tasks)))]
 
 
 def make_simulator(settings: SimulatorSettings) -> Simulator:

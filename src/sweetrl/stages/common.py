@@ -17,6 +17,7 @@ A stage module is `python -m sweetrl.stages.<module>`:
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import logging
 import os
@@ -204,6 +205,9 @@ def stage_main(function: Callable[[Settings], object]) -> None:
     for name in ("httpx", "alembic", "mlflow", "great_expectations", "transformers", "absl"):
         logging.getLogger(name).setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, _terminate)
+    if os.environ.get("SWEETRL_DIE_WITH_PARENT"):
+        with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
+            ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
     try:
         function(load_settings())
     except UserError as error:
