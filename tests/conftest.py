@@ -6,6 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine must not fail a property (no deadlines), and equal code must give equal verdicts (no random examples).
+settings.register_profile(
+    "project", deadline=None, derandomize=True, max_examples=60, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("project")
 
 for key, value in {
     "HF_HUB_OFFLINE": "1",
