@@ -1,0 +1,82 @@
+# `make run` and `make test` do everything from a fresh clone; the other words are for developers.
+
+VENV ?= .venv
+# Any Python 3.11 or 3.12 that really starts (a version manager's shim may exist and not).
+PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
+# More for the tool at hand: make test ARGS="-k sandbox"
+ARGS ?=
+
+READY := $(VENV)/.ready
+BIN := $(VENV)/bin
+
+# Stages run as `python -m ...` in processes of their own: they must find this environment's Python.
+export PATH := $(abspath $(BIN)):$(PATH)
+# Embedded defaults: nothing phones home, nothing waits for a hub. HF_HUB_OFFLINE=0 lets a hub's model be fetched.
+export DO_NOT_TRACK ?= 1
+export DVC_NO_ANALYTICS ?= 1
+export HF_HUB_OFFLINE ?= 1
+export MLFLOW_DISABLE_TELEMETRY ?= true
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
+export PREFECT_SERVER_ANALYTICS_ENABLED ?= false
+export PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS ?= 120
+export TOKENIZERS_PARALLELISM ?= false
+
+.DEFAULT_GOAL := help
+.PHONY: help environment run test test-all lint format docs base-model ui doctor clean clean-environment
+
+help: ## list the words
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
+
+run: environment ## train, evaluate and register an agent; unchanged stages are skipped
+	@$(BIN)/python -m flows.train $(ARGS)
+
+test: environment ## the everyday tests
+	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+test-all: environment ## every test, the slow ones too
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: environment ## style, formatting, architecture, types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/lint-imports
+	@$(BIN)/mypy
+
+format: environment ## put the code into the house's form
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+docs: environment ## write docs/parameters.md again
+	@$(BIN)/python -m sweetrl.settings
+
+# DVC never runs a frozen stage, so the stage is run by hand and its result recorded.
+base-model: environment ## train the small base agent from scratch (it ships with the project)
+	@$(BIN)/python -m sweetrl.stages.pretrain
+	@$(BIN)/dvc commit --quiet --force pretrain
+
+ui: environment ## browse the runs and models of the embedded store
+	@$(BIN)/mlflow ui --backend-store-uri sqlite:///mlflow.db $(ARGS)
+
+doctor: environment ## check this machine
+	@$(BIN)/sweetrl doctor
+
+environment: $(READY)
+
+# The lock pins everything, so nothing is resolved; a build of torch for GPUs brings its CUDA libraries by itself. Modules
+# are compiled when they are first imported.
+$(READY): requirements.lock pyproject.toml
+	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or 3.12 on the PATH; install one, or name it: make PYTHON=..." >&2; exit 1; }
+	@start=$$(date +%s); \
+	echo "setting up $(VENV) with $$($(PYTHON) --version), $$(grep -c == requirements.lock) packages; a few minutes the first time"; \
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || exit 1; \
+	$(BIN)/python -m pip install --quiet --no-compile -r requirements.lock || exit 1; \
+	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . || exit 1; \
+	touch $(READY); echo "environment ready after $$(( $$(date +%s) - start )) s"
+
+clean: ## remove caches and unfinished work
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache build dist .scratch
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+clean-environment: ## remove the environment
+	rm -rf $(VENV)

@@ -1,0 +1,263 @@
+"""The command line `sweetrl`: thin, and each command imports what it needs when it runs, so `--help` answers at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sweetrl import __version__
+from sweetrl.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sweetrl.settings import Settings
+
+PARAMETERS = Path("params.yaml")
+PIPELINE = Path("dvc.yaml")
+
+# Nothing phones home and nothing waits for a hub, however the command was started; values that are set already win.
+QUIET = {
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+app = typer.Typer(
+    name="sweetrl",
+    help="Train language-model agents that work with a person over several turns: SWEET-RL on ColBench.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+sandbox_app = typer.Typer(help="Run Python that nobody has read.", no_args_is_help=True)
+app.add_typer(sandbox_app, name="sandbox")
+
+
+class Semantics(StrEnum):
+    """The rules by which answers are judged; docs/sandbox.md tells them apart."""
+
+    fixed = "fixed"
+    official = "official"
+    official_noblacklist = "official-noblacklist"
+
+
+@app.command()
+def run(
+    arguments: Annotated[
+        list[str] | None, typer.Argument(help="Handed to the flow; `sweetrl run -- --help` lists what it takes.")
+    ] = None,
+) -> None:
+    """Run the whole pipeline: tasks, training, evaluation, registration. Unchanged stages are skipped."""
+    import subprocess
+
+    if not (PIPELINE.exists() and PARAMETERS.exists()):
+        raise UserError(f"{Path.cwd()}: there is no {PIPELINE} with {PARAMETERS} here; run from the project's root.")
+    # A process of its own: the package stays free of Prefect, and Ctrl-C reaches the flow's stages.
+    try:
+        status = subprocess.run([sys.executable, "-m", "flows.train", *(arguments or [])], check=False).returncode
+    except KeyboardInterrupt:
+        status = 130
+    raise typer.Exit(status if status >= 0 else 128 - status)
+
+
+@app.command()
+def score(
+    tasks: Annotated[Path, typer.Option(help="Official task file (JSONL).")],
+    answers: Annotated[
+        Path, typer.Option(help='Answers, {"index": i, "answer": "..."} a line, or an official trajectory file.')
+    ],
+    semantics: Annotated[Semantics, typer.Option(help="By whose rules an answer passes a test.")] = Semantics.fixed,
+    out: Annotated[Path | None, typer.Option("--json", help="Write summary and per-test verdicts here.")] = None,
+) -> None:
+    """Score answers against the hidden unit tests of official task files, in the sandbox."""
+    from sweetrl.colbench.rewards import score_file
+
+    summary = score_file(tasks, answers, semantics.value, out)["summary"]
+    _facts("score", [(name.replace("_", " "), _number(value)) for name, value in summary.items()])
+    if out is not None:
+        _console().print(f"every verdict: [bold]{out}[/]", highlight=False)
+
+
+@sandbox_app.command("run")
+def sandbox_run(
+    file: Annotated[Path, typer.Argument(help="A file of Python to execute.")],
+    call: Annotated[list[str], typer.Option(help='An expression to evaluate on it, as in --call "f(1)"; any number.')],
+    wall: Annotated[float, typer.Option(help="Seconds for everything together.", min=0.01)] = 2.0,
+    memory: Annotated[int, typer.Option(help="Memory limit in MiB.", min=16)] = 512,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Go on where the machine offers no isolation.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Execute FILE in the sandbox, afresh for each call, and print what each call came to."""
+    import json
+
+    from sweetrl.sandbox.limits import Limits
+    from sweetrl.sandbox.run import run_file
+
+    limits = Limits(wall_seconds=wall, call_seconds=wall, memory_mib=memory)
+    result: dict[str, Any] = run_file(file, call, limits, unsafe)
+    if as_json:
+        print(json.dumps(result, indent=2, ensure_ascii=False))
+        return
+    console = _console()
+    for row in result["calls"]:
+        passed = row["kind"] == "value"
+        console.print(f"{row['call']} ->", style="bold", end=" ", markup=False, highlight=False)
+        text = row["value"] if passed else f"{row['kind']}: {row['detail']}"
+        console.print(text, style="green" if passed else "red", markup=False, highlight=False)
+    console.print(f"isolation {result['isolation']}, {result['seconds']:.3f} s", style="dim", highlight=False)
+
+
+@app.command()
+def play(
+    task: Annotated[str, typer.Argument(help="A task's id, or its number in the file.")] = "0",
+    tasks: Annotated[
+        Path | None, typer.Option(help="Task table (.parquet) or official task file (.jsonl); default: the test tasks.")
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(help="Who you talk with: policy, base, an adapter's folder, or a registered MODEL@ALIAS.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of the agent's sampling.")] = 0,
+    blind: Annotated[bool, typer.Option("--blind", help="Hide the reference program from you, too.")] = False,
+) -> None:
+    """Talk with the trained agent: you play the user of a task, the hidden tests judge what it writes for you."""
+    from sweetrl.play import play_task
+
+    play_task(_settings(), _console(), task, tasks, policy, seed, blind)
+
+
+@app.command()
+def show(
+    task: Annotated[str | None, typer.Argument(help="A task's id or its number; without one, what there is.")] = None,
+    attempt: Annotated[int, typer.Option(help="Which attempt at the task (from 0).", min=0)] = 0,
+    source: Annotated[
+        Path, typer.Option("--from", help="Folder of trajectory shards, or an official trajectory file.")
+    ] = Path("data/trajectories"),
+    policy: Annotated[str | None, typer.Option(help="Only this policy's (part of its name).")] = None,
+    privileged: Annotated[bool, typer.Option("--privileged", help="Also what the agent never sees.")] = False,
+    limit: Annotated[int, typer.Option(help="Rows of the list.", min=1)] = 30,
+) -> None:
+    """Show one trajectory, readable: who said what, tokens for each turn, and the verdict of every hidden test."""
+    from sweetrl.show import list_trajectories, show_trajectory
+
+    if task is None:
+        list_trajectories(_console(), source, policy, limit)
+    else:
+        show_trajectory(_console(), source, task, attempt, policy, privileged)
+
+
+@app.command()
+def lineage(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="MODEL, MODEL@ALIAS or MODEL/VERSION; default: the champion.", metavar="MODEL[@ALIAS]"),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the whole chain behind a registered version: run, commit, data hashes, parameters, results, cost."""
+    from dataclasses import asdict
+    from json import dumps
+
+    from sweetrl.tracking.lineage import lineage as find
+
+    settings = _settings().tracking
+    found = find(model or settings.model, settings)
+    if as_json:
+        print(dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
+    else:
+        _facts(f"lineage of {found.model} version {found.version}", list(found.rows()))
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check this machine: Python, packages, torch, isolation, browser, data, services; say what to do."""
+    from sweetrl.doctor import examine, report
+
+    checks = examine()
+    report(checks, _console(), as_json)
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    print(f"sweetrl {__version__}")
+
+
+def main() -> None:
+    """Run the command line: what a user can put right is one red sentence on stderr and status 1, without a traceback.
+
+    SWEETRL_DEBUG=1 shows the traceback.
+    """
+    for key, value in QUIET.items():
+        os.environ.setdefault(key, value)
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error), error)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EISDIR):
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        what = (error.strerror or "this cannot be read or written").lower()
+        _fail(f"{where}{what}; mend that and run the same command again.", error)
+
+
+def _fail(sentence: str, error: BaseException) -> None:
+    if os.environ.get("SWEETRL_DEBUG", "") not in ("", "0"):
+        raise error
+    from rich.console import Console
+
+    stderr = Console(stderr=True, soft_wrap=True, highlight=False)
+    stderr.print("error:", sentence, style="red", markup=False)
+    sys.exit(1)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+def _settings() -> Settings:
+    """The settings of the project we stand in; outside of one, the defaults."""
+    from sweetrl.settings import Settings, load_settings
+
+    return load_settings(PARAMETERS) if PARAMETERS.exists() else Settings()
+
+
+def _facts(title: str, rows: list[tuple[str, str]]) -> None:
+    """Print (what, value) rows; piped, they are tab-separated lines for other programs."""
+    from rich.table import Table
+
+    console = _console()
+    if not console.is_terminal:
+        for name, value in rows:
+            print(f"{name}\t{value}")
+        return
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table, markup=False, highlight=False)
+
+
+def _number(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()

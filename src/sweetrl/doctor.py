@@ -1,0 +1,307 @@
+"""`sweetrl doctor`: is this machine ready, and if not, what to do about it. Each check is one small function."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sweetrl.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sweetrl.settings import Settings
+
+Status = Literal["ok", "warn", "fail"]
+MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "bold red")}
+
+PYTHONS = ((3, 11), (3, 12))
+TOOLS = ("dvc", "mlflow", "prefect", "great_expectations", "transformers", "peft")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "chrome-headless-shell")
+LOCK = Path("requirements.lock")
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding: what was looked at, how it stands, what was seen, and what to do unless all is well."""
+
+    name: str
+    status: Status
+    seen: str
+    advice: str = ""
+
+
+def examine() -> list[Check]:
+    """Run every check in turn; one that fails to run is itself a finding."""
+    found: list[Check] = []
+    for look in (python, packages, tools, git, memory, disk, torch, isolation, project, browser, services):
+        try:
+            found.extend(look())
+        except Exception as error:
+            found.append(
+                Check(look.__name__, "fail", f"{type(error).__name__}: {error}", "repair the installation: `make run`")
+            )
+    return found
+
+
+def report(checks: list[Check], console: Console, as_json: bool = False) -> None:
+    """Print the findings for people, or as JSON."""
+    if as_json:
+        import json
+
+        print(json.dumps([asdict(check) for check in checks], indent=2, ensure_ascii=False))
+        return
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for check in checks:
+        mark, colour = MARKS[check.status]
+        text = Text(check.seen)
+        if check.advice:
+            text.append(f"\n-> {check.advice}", style=colour)
+        table.add_row(Text(mark, style=colour), check.name, text)
+    console.print(table)
+    count = {status: sum(check.status == status for check in checks) for status in MARKS}
+    console.print(f"{count['ok']} ok, {count['warn']} to know about, {count['fail']} to mend", highlight=False)
+
+
+def python() -> Iterator[Check]:
+    """The interpreter's version."""
+    seen = f"{platform.python_version()} ({sys.executable})"
+    known = " or ".join(".".join(map(str, version)) for version in PYTHONS)
+    if sys.version_info[:2] in PYTHONS:
+        yield Check("python", "ok", seen)
+    else:
+        yield Check("python", "fail", seen, f"make the environment with Python {known}: `make clean-environment run`")
+
+
+def packages() -> Iterator[Check]:
+    """Whether the installed packages are the locked ones."""
+    if not LOCK.exists():
+        yield Check("packages", "warn", f"no {LOCK} in {Path.cwd()}", "run `sweetrl doctor` from the project's root")
+        return
+    pins = read_lock(LOCK)
+    other = [
+        f"{name} {have or 'missing'} (locked {want})" for name, want in pins.items() if (have := _version(name)) != want
+    ]
+    if not other:
+        yield Check("packages", "ok", f"all {len(pins)} as in {LOCK}")
+        return
+    missing = any("missing" in each for each in other)
+    more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+    yield Check("packages", "fail" if missing else "warn", ", ".join(other[:3]) + more, f"`pip install -r {LOCK}`")
+
+
+def read_lock(path: Path) -> dict[str, str]:
+    """Return name -> version of the pins that apply to this interpreter."""
+    from packaging.requirements import Requirement
+
+    pins: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.partition("#")[0].strip()
+        if text:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate():
+                pins[requirement.name] = next(iter(requirement.specifier)).version
+    return pins
+
+
+def tools() -> Iterator[Check]:
+    """The large libraries, by their installed versions (importing them all would take a quarter of a minute)."""
+    for name in TOOLS:
+        have = _version(name)
+        if have is None:
+            yield Check(name, "fail", "not installed", f"`pip install -r {LOCK}`")
+        else:
+            yield Check(name, "ok", have)
+    have = _version("fastapi") or "0"
+    if tuple(int(part) for part in have.split(".")[:2]) >= (0, 151):
+        yield Check(
+            "fastapi", "fail", have, 'Prefect servers do not start with this version: `pip install "fastapi<0.151"`'
+        )
+
+
+def git() -> Iterator[Check]:
+    """Git, and whether we stand in a repository: DVC and lineage need both."""
+    import subprocess
+
+    found = shutil.which("git")
+    if found is None:
+        yield Check("git", "fail", "not on the PATH", "install git")
+        return
+    inside = subprocess.run([found, "rev-parse", "--is-inside-work-tree"], capture_output=True, text=True, check=False)
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    seen = version.strip().removeprefix("git version ")
+    if inside.returncode:
+        yield Check(
+            "git", "warn", f"{seen}, not in a repository", "clone the project: DVC and the lineage need its history"
+        )
+    else:
+        yield Check("git", "ok", seen)
+
+
+def memory() -> Iterator[Check]:
+    """Memory and cores."""
+    import psutil
+
+    total = psutil.virtual_memory().total / GIB
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    seen = f"{total:.1f} GiB memory, {cores} cores"
+    if total < 3.5:
+        yield Check(
+            "machine", "warn", seen, "4 GiB are comfortable; smaller `collect.batch` and `evaluate.batch` need less"
+        )
+    else:
+        yield Check("machine", "ok", seen)
+
+
+def disk() -> Iterator[Check]:
+    """Free space where we stand."""
+    free = shutil.disk_usage(Path.cwd()).free / GIB
+    seen = f"{free:.1f} GiB free"
+    if free < 1:
+        yield Check("disk", "fail", seen, "free at least 1 GiB: a run writes shards, checkpoints and the store")
+    elif free < 5:
+        yield Check("disk", "warn", seen, "several runs will need more")
+    else:
+        yield Check("disk", "ok", seen)
+
+
+def torch() -> Iterator[Check]:
+    """torch loads, and what it computes on."""
+    try:
+        import torch as library
+    except (ImportError, OSError) as error:
+        yield Check("torch", "fail", str(error), f"`pip install -r {LOCK}`")
+        return
+    seen = f"{library.__version__}, {library.get_num_threads()} threads"
+    if library.cuda.is_available():
+        properties = library.cuda.get_device_properties(0)
+        seen += f", {library.cuda.device_count()} x {properties.name} ({properties.total_memory / GIB:.0f} GiB)"
+    else:
+        seen += ", no GPU (none is needed for the embedded run)"
+    yield Check("torch", "ok", seen)
+    threads = _settings().model.threads
+    cores = os.cpu_count() or 1
+    if threads > cores:
+        yield Check(
+            "threads", "warn", f"model.threads {threads} on {cores} cores", "set `model.threads` to the cores you have"
+        )
+
+
+def isolation() -> Iterator[Check]:
+    """Which layers keep the candidates' programs in; the sandbox attacks itself at its start."""
+    from sweetrl.sandbox.client import Sandbox
+    from sweetrl.sandbox.limits import Job, Limits
+
+    try:
+        with Sandbox(Limits(), workers=1) as sandbox:
+            outcome = sandbox.submit(Job(("def f(x):\n    return x + 1\n",), ("f(1)",))).result(timeout=60)
+    except UserError as error:
+        yield Check("isolation", "fail", str(error), "docs/sandbox.md lists what each layer needs")
+        return
+    if [call.kind for call in outcome.calls] != ["value"]:
+        details = "; ".join(f"{call.kind} {call.detail}" for call in outcome.calls)
+        yield Check("isolation", "fail", f"an innocent program did not run: {details}", "see docs/sandbox.md")
+    elif "namespaces" not in outcome.isolation:
+        advice = "programs are kept in with fewer layers; allow user namespaces for all of them (docs/sandbox.md)"
+        yield Check("isolation", "warn", outcome.isolation, advice)
+    else:
+        yield Check("isolation", "ok", outcome.isolation)
+
+
+def project() -> Iterator[Check]:
+    """The parameters, the base model and the results, where we stand in a project."""
+    if not Path("params.yaml").exists():
+        yield Check("project", "warn", f"no params.yaml in {Path.cwd()}", "run `sweetrl` from the project's root")
+        return
+    try:
+        settings = _settings()
+    except UserError as error:
+        yield Check("params.yaml", "fail", str(error), "docs/parameters.md explains every key")
+        return
+    yield Check("params.yaml", "ok", "every key is known")
+    yield _base(settings.model.base)
+    trained = (Path("models/policy") / "adapter_config.json").exists()
+    yield Check("policy", "ok", "models/policy" if trained else "not trained yet: `make run` or `sweetrl run`")
+
+
+def _base(base: str) -> Check:
+    folder = Path(base)
+    if not folder.exists() and not folder.is_absolute() and base.count("/") == 1 and not folder.parent.is_dir():
+        return Check("base model", "ok", f"{base}, from the hub's cache")
+    needed = ("config.json", "tokenizer.json")
+    missing = [name for name in needed if not (folder / name).exists()]
+    if not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    if missing:
+        advice = "`git pull` or `make base-model`; or point `model.base` in params.yaml at another"
+        return Check("base model", "fail", f"{base}: no {', '.join(missing)}", advice)
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) / 2**20
+    return Check("base model", "ok", f"{base}, {size:,.1f} MiB")
+
+
+def browser() -> Iterator[Check]:
+    """A browser for Frontend Design; the backend suite does without."""
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        yield Check(
+            "browser", "ok", "none found (only the Frontend Design suite, which this version does not have, needs one)"
+        )
+    else:
+        yield Check("browser", "ok", found)
+
+
+def services() -> Iterator[Check]:
+    """The servers that the environment points to answer; without any, everything is embedded."""
+    for name, variable, path in (
+        ("MLflow", "MLFLOW_TRACKING_URI", "/health"),
+        ("Prefect", "PREFECT_API_URL", "/health"),
+    ):
+        address = os.environ.get(variable, "")
+        if not address.startswith(("http://", "https://")):
+            yield Check(name.lower() + " server", "ok", f"embedded ({variable} names no server)")
+            continue
+        problem = _unreachable(address.rstrip("/") + path)
+        if problem:
+            advice = f"start the server or unset {variable} to run embedded"
+            yield Check(name.lower() + " server", "fail", f"{address}: {problem}", advice)
+        else:
+            yield Check(name.lower() + " server", "ok", address)
+
+
+def _unreachable(address: str, seconds: float = 3.0) -> str:
+    """Why a health page does not answer; empty if it does."""
+    import httpx
+
+    try:
+        answer = httpx.get(address, timeout=seconds, follow_redirects=True)
+    except httpx.HTTPError as error:
+        return str(error) or type(error).__name__
+    return "" if answer.status_code < 400 else f"status {answer.status_code}"
+
+
+def _settings() -> Settings:
+    from sweetrl.settings import Settings, load_settings
+
+    return load_settings() if Path("params.yaml").exists() else Settings()
+
+
+def _version(name: str) -> str | None:
+    """The installed version without its local part (a CPU build of torch is `2.13.0+cpu`)."""
+    try:
+        return metadata.version(name).partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,189 @@
+"""`sweetrl show`: trajectories for people. Who said what, what each turn cost, and the verdict of every hidden test."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+COLOURS = {"system": "magenta", "user": "green", "assistant": "cyan"}
+NAMES = {"system": "system", "user": "person", "assistant": "agent"}
+
+
+def read(source: Path, policy: str | None = None) -> Iterator[Trajectory]:
+    """Yield the trajectories of a folder of shards or of an official file; only those of `policy` if it is given."""
+    if source.is_dir():
+        from sweetrl.colbench.store import TrajectoryStore
+
+        found = TrajectoryStore(source).read()
+    elif source.exists():
+        from sweetrl.colbench.files import read_trajectories
+
+        found = read_trajectories(source)
+    else:
+        raise UserError(f"{source}: there are no trajectories here; run the pipeline (`sweetrl run`) or give --from.")
+    return (each for each in found if policy is None or policy in each.policy)
+
+
+def find(source: Path, task: str, attempt: int, policy: str | None = None) -> Trajectory:
+    """Return one attempt at one task, given by id or by number in order of first appearance."""
+    by_number: dict[str, None] = {}
+    wanted = int(task) if task.isdecimal() else -1
+    numbered: Trajectory | None = None
+    attempts: set[int] = set()
+    for each in read(source, policy):
+        by_number.setdefault(each.task.id)
+        if each.task.id == task:
+            attempts.add(each.attempt)
+            if each.attempt == attempt:
+                return each
+        elif 0 <= wanted < len(by_number) and each.attempt == attempt and numbered is None:
+            # An id is looked for to the end first: a number is what is left.
+            numbered = each if next(islice(by_number, wanted, None)) == each.task.id else None
+    if attempts:
+        known = ", ".join(map(str, sorted(attempts)))
+        raise UserError(f"{source}: task {task!r} has no attempt {attempt}; there are attempts {known}.")
+    if numbered is not None:
+        return numbered
+    chosen = f" by {policy!r}" if policy else ""
+    raise UserError(
+        f"{source}: there is no attempt {attempt} at a task {task!r}{chosen}; `sweetrl show` lists what there is."
+    )
+
+
+def list_trajectories(console: Console, source: Path, policy: str | None, limit: int) -> None:
+    """Print a table of the first `limit` trajectories."""
+    from rich.table import Table
+
+    table = Table(title=f"trajectories in {source}", title_justify="left", header_style="bold")
+    for name in ("task", "attempt", "policy", "turns", "outcome", "reward"):
+        table.add_column(name, justify="right" if name in ("attempt", "turns", "reward") else "left", overflow="fold")
+    rest = 0
+    for number, each in enumerate(read(source, policy)):
+        if number >= limit:
+            rest += 1
+            continue
+        turns = sum(message.role == "assistant" for message in each.messages)
+        reward = "-" if each.reward is None else f"{each.reward:.2f}"
+        colour = "green" if each.success else ""
+        table.add_row(each.task.id, str(each.attempt), each.policy, str(turns), each.outcome, reward, style=colour)
+    console.print(table)
+    if rest:
+        console.print(f"and {rest:,} more (--limit)", style="dim", highlight=False)
+    console.print("sweetrl show TASK --attempt N shows one.", style="dim", highlight=False)
+
+
+def show_trajectory(
+    console: Console, source: Path, task: str, attempt: int, policy: str | None, privileged: bool
+) -> None:
+    """Print one trajectory; with `privileged` also the training-time information, which the agent never sees."""
+    one = find(source, task, attempt, policy)
+    facts = [f"attempt {one.attempt}", f"policy {one.policy or 'unknown'}", f"simulator {one.simulator or 'unknown'}"]
+    console.rule(f"[bold]{one.task.id}[/]", align="left")
+    console.print(", ".join([*facts, f"seed {one.seed}", one.outcome.replace("_", " ")]), style="dim", highlight=False)
+    if privileged:
+        print_privileged(console, one.task)
+    turns = {turn.message_index: turn for turn in one.turns}
+    for index, message in enumerate(one.messages):
+        print_message(console, message, turns.get(index))
+    if one.error:
+        console.print(f"lost: {one.error}", style="red", markup=False, highlight=False)
+    print_tests(console, one)
+
+
+def print_message(console: Console, message: Message, turn: AgentTurn | None = None) -> None:
+    """Print one message in its role's colour, with what its turn cost if that is known."""
+    from rich.panel import Panel
+
+    colour = COLOURS[message.role]
+    console.print(
+        Panel(
+            _content(message),
+            title=f"[bold {colour}]{NAMES[message.role]}[/]",
+            title_align="left",
+            subtitle=f"[dim]{_cost(turn)}[/]" if turn and turn.token_ids else None,
+            subtitle_align="right",
+            border_style=colour,
+        )
+    )
+    if turn is not None and turn.raw and turn.raw != message.content:
+        console.print(f"  the agent's raw reply: {printable(turn.raw)}", style="dim", markup=False, highlight=False)
+
+
+def print_privileged(console: Console, task: Task) -> None:
+    """Print what only the critic and the simulator may see."""
+    from rich.panel import Panel
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    if task.hidden_information:
+        console.print(Panel(Text(task.hidden_information), title="hidden information", border_style="magenta"))
+    lexer = "html" if task.suite == "frontend" else "python"
+    reference = Syntax(task.ground_truth, lexer, background_color="default", word_wrap=True)
+    console.print(Panel(reference, title="reference (training time only)", border_style="magenta"))
+
+
+def print_tests(console: Console, one: Trajectory) -> None:
+    """Print the verdict of every hidden test, and the reward."""
+    from rich.table import Table
+    from rich.text import Text
+
+    if one.tests:
+        calls = dict(one.task.test_cases)
+        table = Table(
+            "test", "call", "verdict", "detail", title="hidden tests", title_justify="left", header_style="bold"
+        )
+        for test in one.tests:
+            verdict = Text(test.reason, style="green" if test.passed else "red")
+            call = printable(calls.get(test.name, ""))
+            table.add_row(Text(test.name), Text(call), verdict, Text(printable(test.detail)))
+        console.print(table)
+    if one.reward is None:
+        console.print("not scored", style="yellow")
+        return
+    passed = f" ({sum(test.passed for test in one.tests)} of {len(one.tests)} tests)" if one.tests else ""
+    console.print(
+        f"reward {one.reward:.2f}{passed}: {'success' if one.success else 'no success'}",
+        style="bold green" if one.success else "bold red",
+        highlight=False,
+    )
+
+
+def printable(text: str) -> str:
+    """Replace control characters: a model's words must not steer the terminal that shows them."""
+    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "\ufffd" for c in text)
+
+
+def _content(message: Message) -> RenderableType:
+    """A message's text; the program in an answer is highlighted."""
+    from rich.console import Group
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    content = printable(message.content)
+    before, fence, rest = content.partition("```python\n")
+    if not fence:
+        return Text(content)
+    code, _, after = rest.partition("```")
+    parts: list[RenderableType] = [Text(before.rstrip())] if before.strip() else []
+    parts.append(Syntax(code.rstrip(), "python", background_color="default", word_wrap=True))
+    if after.strip():
+        parts.append(Text(after.strip()))
+    return Group(*parts)
+
+
+def _cost(turn: AgentTurn) -> str:
+    """Tokens of a turn and how sure the agent was of them (mean log-probability as perplexity)."""
+    text = f"{len(turn.token_ids)} tokens"
+    if turn.logprobs:
+        text += f", perplexity {math.exp(-sum(turn.logprobs) / len(turn.logprobs)):.2f}"
+    return text + (", cut at the limit" if turn.finish_reason == "length" else "")
