@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def chat(tokenizer: Any) -> ChatFormat:
     return ChatFormat(tokenizer)
 
 
-def make_task(number: int) -> Task:
+def _task(number: int) -> Task:
     return Task(
         id=f"train-{number:05d}",
         problem_description="I want a function that computes the price of a parking ticket.",
@@ -37,34 +38,35 @@ def make_task(number: int) -> Task:
     )
 
 
-def make_trajectory(
-    number: int, attempt: int, chat: ChatFormat, reward: float | None = 0.5, sampled: bool = True, **changes: Any
-) -> Trajectory:
-    """A dialogue of 1 to 4 agent turns; the third reply of a sampled one was cut by the token limit."""
-    chance = random.Random(number * 1000 + attempt)
-    messages = [Message("user", make_task(number).problem_description)]
-    turns = []
-    for turn in range(chance.randint(1, 4)):
-        if turn:
-            messages.append(Message("user", chance.choice(ANSWERS)))
-        text = chance.choice(QUESTIONS)
-        cut = turn == 2
-        ids = chat.reply(text)[:-1] if cut else chat.reply(text)
+@pytest.fixture(scope="session")
+def make_trajectory(chat: ChatFormat) -> Callable[..., Trajectory]:
+    """A dialogue of 2 to 5 agent turns; the third reply of a sampled one was cut by the token limit."""
+
+    def make(number: int, attempt: int, reward: float | None = 0.5, sampled: bool = True, **changes: Any) -> Trajectory:
+        chance = random.Random(number * 1000 + attempt)
+        messages = [Message("user", _task(number).problem_description)]
+        turns = []
+        for turn in range(chance.randint(1, 4)):
+            text = chance.choice(QUESTIONS)
+            cut = turn == 2
+            ids = chat.reply(text)[:-1] if cut else chat.reply(text)
+            if sampled:
+                turns.append(AgentTurn(len(messages), text, ids, finish_reason="length" if cut else "stop"))
+            messages += [Message("assistant", text), Message("user", chance.choice(ANSWERS))]
+        code = CODE.format(chance.randint(1, 9))
         if sampled:
-            turns.append(AgentTurn(len(messages), text, ids, finish_reason="length" if cut else "stop"))
-        messages.append(Message("assistant", text))
-    code = CODE.format(chance.randint(1, 9))
-    messages += [Message("user", chance.choice(ANSWERS)), Message("assistant", code)]
-    if sampled:
-        turns.append(AgentTurn(len(messages) - 1, code, chat.reply(code), finish_reason="stop"))
-    return Trajectory(make_task(number), attempt, tuple(messages), tuple(turns), code, reward, **changes)
+            turns.append(AgentTurn(len(messages), code, chat.reply(code), finish_reason="stop"))
+        messages.append(Message("assistant", code))
+        return Trajectory(_task(number), attempt, tuple(messages), tuple(turns), code, reward, **changes)
+
+    return make
 
 
 @pytest.fixture(scope="session")
-def trajectories(chat: ChatFormat) -> list[Trajectory]:
-    """Ten tasks, three attempts each: rewards 1, 0.5, 0; every other task imported as text."""
+def trajectories(make_trajectory: Callable[..., Trajectory]) -> list[Trajectory]:
+    """Ten tasks, three attempts each with rewards 1, 0.5 and 0; every other task is imported as text."""
     return [
-        make_trajectory(number, attempt, chat, (1.0, 0.5, 0.0)[attempt], sampled=number % 2 == 0)
+        make_trajectory(number, attempt, (1.0, 0.5, 0.0)[attempt], sampled=number % 2 == 0)
         for number in range(10)
         for attempt in range(3)
     ]

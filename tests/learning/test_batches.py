@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.colbench.prompts import privileged_prefix
+from sweetrl.colbench.types import Message, Trajectory
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import UserError
+from sweetrl.learning.batches import PreferenceData, Row, collate, collate_pairs, critic_system, encode, plan
+
+SYSTEM = "You help a person."
+
+
+def replies(row: Row) -> list[tuple[int, ...]]:
+    return [row.token_ids[start:end] for start, end in row.spans]
+
+
+def test_sampled_ids_are_taken_as_they_are(make_trajectory: Callable[..., Trajectory], chat: ChatFormat) -> None:
+    for number in range(8):
+        trajectory = make_trajectory(number, 0)
+        odd = tuple(
+            dataclasses.replace(turn, token_ids=(*turn.token_ids[:-1], 300, turn.token_ids[-1]))
+            for turn in trajectory.turns
+        )
+        row = encode(dataclasses.replace(trajectory, turns=odd), chat, SYSTEM)
+        assert replies(row) == [turn.token_ids for turn in odd]
+
+
+def test_imported_dialogues_read_like_the_chat_template(
+    make_trajectory: Callable[..., Trajectory], chat: ChatFormat, tokenizer: Any
+) -> None:
+    for number in range(8):
+        trajectory = make_trajectory(number, 0, sampled=False)
+        messages = [{"role": "system", "content": SYSTEM}] + [
+            {"role": one.role, "content": one.content} for one in trajectory.messages
+        ]
+        whole = tokenizer.apply_chat_template(messages, tokenize=False)
+        row = encode(trajectory, chat, SYSTEM)
+        assert tokenizer.decode(row.token_ids) == whole
+        assert row.token_ids.count(tokenizer.bos_token_id) == 1
+        assert row.spans[-1][1] == len(row.token_ids)
+
+
+def test_masks_never_cover_the_system_or_the_person(
+    trajectories: list[Trajectory], chat: ChatFormat, tokenizer: Any
+) -> None:
+    for trajectory in trajectories:
+        for system in (SYSTEM, critic_system(privileged_prefix(trajectory.task), SYSTEM)):
+            row = encode(trajectory, chat, system)
+            said = [one.content for one in trajectory.messages if one.role == "assistant"]
+            assert [tokenizer.decode(ids).removesuffix(tokenizer.eos_token) for ids in replies(row)] == said
+            batch = collate([row])
+            assert batch["target"].tolist() == [token for ids in replies(row) for token in ids]
+            # the hidden state that predicts a token is the one before it
+            flat = batch["input_ids"].flatten()
+            assert flat[batch["position"] + 1].tolist() == batch["target"].tolist()
+            outside = [i for i in range(len(row.token_ids)) if not any(s <= i < e for s, e in row.spans)]
+            assert not set(outside) & set((batch["position"] + 1).tolist())
+
+
+def test_a_cut_reply_gets_its_end_of_turn_from_the_context(
+    make_trajectory: Callable[..., Trajectory], chat: ChatFormat
+) -> None:
+    trajectory = next(one for one in (make_trajectory(n, 0) for n in range(50)) if len(one.turns) > 3)
+    row = encode(trajectory, chat, SYSTEM)
+    cut, whole = row.spans[2], row.spans[1]
+    assert row.token_ids[cut[1]] == chat.end_of_turn and row.token_ids[cut[1] - 1] != chat.end_of_turn
+    assert row.token_ids[whole[1] - 1] == chat.end_of_turn and row.token_ids[whole[1]] != chat.end_of_turn
+
+
+def test_c_is_in_the_critics_context_alone(
+    make_trajectory: Callable[..., Trajectory], chat: ChatFormat, tokenizer: Any
+) -> None:
+    trajectory = make_trajectory(3, 0)
+    prefix = privileged_prefix(trajectory.task)
+    with_c = encode(trajectory, chat, critic_system(prefix, SYSTEM))
+    without = encode(trajectory, chat, critic_system(None, SYSTEM))
+    assert trajectory.task.ground_truth in tokenizer.decode(with_c.token_ids)
+    assert trajectory.task.ground_truth not in tokenizer.decode(without.token_ids)
+    assert replies(with_c) == replies(without)
+
+
+def test_broken_dialogues_are_named(make_trajectory: Callable[..., Trajectory], chat: ChatFormat) -> None:
+    good = make_trajectory(1, 2)
+    request, *rest = good.messages
+    for messages, problem in (
+        ((), "starts with the person's request"),
+        ((request,), "says nothing"),
+        ((request, Message("user", "again"), *rest), "message 1 is from `user`"),
+    ):
+        with pytest.raises(UserError, match=problem) as error:
+            encode(dataclasses.replace(good, messages=messages, turns=()), chat, SYSTEM)
+        assert "task train-00001, attempt 2" in str(error.value)
+
+
+def test_collating_numbers_turns_through_the_batch() -> None:
+    batch = collate([Row((5, 6, 7, 8), ((1, 2), (3, 4))), Row((5, 9, 9), ((1, 3),))], pad_id=1)
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 8], [5, 9, 9, 1]]
+    assert batch["position"].tolist() == [0, 2, 4, 5]
+    assert batch["target"].tolist() == [6, 8, 9, 9]
+    assert batch["turn"].tolist() == [0, 1, 2, 2]
+    assert batch["turn_row"].tolist() == [0, 0, 1]
+    assert batch["turn_index"].tolist() == [0, 1, 0]
+    assert batch["tokens"].tolist() == [4, 3]
+
+
+def data(pairs: int, anchors: int = 0) -> PreferenceData:
+    rows = tuple(Row(tuple(range(5 + index % 7)), ((2, 4),)) for index in range(2 * pairs + anchors))
+    return PreferenceData(
+        rows, tuple((2 * i, 2 * i + 1) for i in range(pairs)), tuple(range(2 * pairs, 2 * pairs + anchors))
+    )
+
+
+@given(
+    st.integers(1, 60), st.sampled_from([0.5, 1, 2, 4]), st.sampled_from([(8, 8), (8, 2), (4, 1)]), st.integers(0, 5)
+)
+def test_a_plan_has_full_batches_and_uses_pairs_evenly(
+    pairs: int, epochs: float, sizes: tuple[int, int], seed: int
+) -> None:
+    batch_size, micro = sizes
+    made = plan(data(pairs), epochs, batch_size, micro, seed)
+    steps = max(1, round(epochs * pairs / batch_size))
+    assert len(made) == steps * batch_size // micro
+    assert all(len(batch.pairs) == micro for batch in made)
+    counts = Counter(pair for batch in made for pair in batch.pairs)
+    uses = [counts[pair] for pair in data(pairs).pairs]
+    assert max(uses) - min(uses) <= 1
+    assert made == plan(data(pairs), epochs, batch_size, micro, seed)
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.25, 100), (1.0, 400), (0.0, 0), (0.1, 40)])
+def test_a_plan_draws_anchors_in_proportion(share: float, expected: int) -> None:
+    made = plan(data(40, anchors=7), epochs=10, batch_size=8, micro_batch=2, seed=0, anchors=share)
+    drawn = Counter(anchor for batch in made for anchor in batch.anchors)
+    assert sum(drawn.values()) == expected
+    assert not drawn or max(drawn.values()) - min(drawn.values()) <= 1
+
+
+def test_no_pairs_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="no pair to learn from"):
+        plan(data(0), 1, 8, 8, 0)
+
+
+def test_a_row_in_several_pairs_is_computed_once() -> None:
+    import torch
+
+    from sweetrl.learning.batches import MicroBatch
+
+    rows = tuple(Row(tuple(range(10 * i, 10 * i + 4 + i)), ((2, 4),)) for i in range(4))
+    reference = [torch.full((2,), float(i)) for i in range(4)]
+    batch = collate_pairs(PreferenceData(rows, ()), MicroBatch(((2, 0), (2, 3)), (0, 1)), reference)
+    assert batch["rows"]["input_ids"].shape[0] == 4
+    assert batch["chosen"].tolist() == [0, 0]
+    assert batch["rejected"].tolist() == [1, 2]
+    assert batch["anchor"].tolist() == [1, 3]
+    assert batch["reference"].tolist() == [2, 2, 0, 0, 3, 3, 1, 1]
+    assert batch["rows"]["input_ids"][:, 0].tolist() == [20, 0, 30, 10]

@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.colbench.types import ANSWER_MARKER, Trajectory
+from sweetrl.engines.base import Completion, Prompt, Sampling, Usage
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import UserError
+from sweetrl.learning import preferences as files
+from sweetrl.learning import ranking
+from sweetrl.learning.batches import encode
+from sweetrl.learning.ranking import Candidate, RankedState
+from sweetrl.settings import LoraSettings, PolicySettings, RankSettings
+
+SYSTEM = "You help a person."
+TEXTS = ["Is there a maximum?", "What is the rate per hour?", f"{ANSWER_MARKER}\n```python\ndef price(hours):\n```"]
+
+candidate = st.builds(
+    lambda number, count, advantage: Candidate(
+        (number,), ("I WANT TO ANSWER:" if number % 2 else "") + str(number // 2), count, advantage / 4
+    ),
+    st.integers(0, 9),
+    st.integers(1, 5),
+    st.integers(-8, 8),
+)
+candidates = st.lists(candidate, max_size=8, unique_by=lambda one: one.token_ids)
+settings = st.builds(
+    RankSettings,
+    pairs=st.integers(1, 4),
+    margin=st.sampled_from([0.0, 0.5]),
+    selection=st.sampled_from(["halves", "extremes"]),
+    distinct=st.booleans(),
+    kinds=st.sampled_from(["any", "same"]),
+)
+
+
+@given(candidates, settings, st.integers(0, 9))
+def test_chosen_pairs_obey_the_settings(found: list[Candidate], rules: RankSettings, seed: int) -> None:
+    pairs = ranking.choose_pairs(found, rules, random.Random(seed))
+    assert len(pairs) <= rules.pairs
+    for good, bad in pairs:
+        assert good.text != bad.text
+        assert good.advantage > bad.advantage
+        assert good.advantage - bad.advantage >= rules.margin
+        assert rules.kinds == "any" or good.answers == bad.answers
+    if rules.kinds == "any" and rules.distinct and found:
+        ordered = sorted((one.advantage for one in found), reverse=True)
+        half = len(found) // 2
+        for good, bad in pairs:
+            assert good.advantage >= ordered[max(half - 1, 0)] and bad.advantage <= ordered[-half]
+            if rules.selection == "extremes":
+                assert (good.advantage, bad.advantage) == (ordered[0], ordered[-1])
+        assert len(set(pairs)) == len(pairs)
+    assert pairs == ranking.choose_pairs(found, rules, random.Random(seed))
+
+
+def test_repeated_replies_are_drawn_more_often_unless_distinct() -> None:
+    found = [Candidate((1,), "a", 7, 1.0), Candidate((2,), "b", 1, 0.5), Candidate((3,), "c", 8, 0.0)]
+    rules = RankSettings(pairs=1, distinct=False)
+    drawn = Counter(ranking.choose_pairs(found, rules, random.Random(seed))[0][0].text for seed in range(200))
+    assert drawn["a"] > 150 and drawn["b"] > 5
+    whole = RankSettings(pairs=64, distinct=False)
+    assert len(ranking.choose_pairs(found, whole, random.Random(0))) == 64
+
+
+def test_one_dominant_reply_gives_no_pair_with_itself() -> None:
+    assert ranking.choose_pairs([Candidate((1,), "a", 16, 1.0)], RankSettings(distinct=False), random.Random(0)) == []
+
+
+class FakeEngine:
+    """Draws from TEXTS by the prompt's seed; remembers what it saw."""
+
+    name = "fake"
+
+    def __init__(self, chat: ChatFormat):
+        self.chat, self.seen = chat, list[Prompt]()
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        self.seen += prompts
+        result = []
+        for prompt in prompts:
+            chance = random.Random(prompt.seed)
+            texts = [chance.choice(TEXTS) for _ in range(sampling.n)]
+            result.append([Completion(self.chat.reply(text), (), text, "stop") for text in texts])
+        return result
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def critic(tiny_model: Path) -> Any:
+    import torch
+
+    from sweetrl.learning.adapters import attach_adapter, load_base
+    from sweetrl.settings import ModelSettings
+
+    base, _ = load_base(ModelSettings(base=str(tiny_model), device="cpu"))
+    model = attach_adapter(base, LoraSettings(rank=4), seed=1)
+    torch.manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data = 0.1 * torch.randn(parameter.shape)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def ranked(critic: Any, chat: ChatFormat, trajectories: list[Trajectory]) -> tuple[list[RankedState], FakeEngine]:
+    engine = FakeEngine(chat)
+    states = ranking.rank_dialogues(trajectories[:8], engine, critic, chat, SYSTEM, Sampling(64, n=16), seed=5)
+    return states, engine
+
+
+def test_every_turn_of_every_dialogue_is_a_state(
+    ranked: tuple[list[RankedState], FakeEngine], trajectories: list[Trajectory], chat: ChatFormat
+) -> None:
+    states, engine = ranked
+    expected = [
+        (one.task.id, one.attempt, turn, row.token_ids[:start])
+        for one in trajectories[:8]
+        for row in [encode(one, chat, SYSTEM)]
+        for turn, (start, _) in enumerate(row.spans)
+    ]
+    assert [(one.task_id, one.attempt, one.turn, one.prompt_ids) for one in states] == expected
+    assert [prompt.token_ids for prompt in engine.seen] == [one[3] for one in expected]
+    assert len({prompt.seed for prompt in engine.seen}) == len(states)
+    for state in states:
+        assert sum(one.count for one in state.candidates) == 16
+        assert len({one.token_ids for one in state.candidates}) == len(state.candidates) <= 3
+        assert len({one.advantage for one in state.candidates}) == len(state.candidates)
+
+
+def test_c_never_reaches_what_the_policy_learns_from(
+    ranked: tuple[list[RankedState], FakeEngine],
+    trajectories: list[Trajectory],
+    chat: ChatFormat,
+    tokenizer: Any,
+) -> None:
+    states, _ = ranked
+    preferences = ranking.choose_preferences(states, RankSettings(), seed=5)
+    anchors = ranking.find_anchors(trajectories, chat, SYSTEM)
+    data = files.preference_rows(preferences, anchors, PolicySettings(anchors=1.0, anchor_turns="all"))
+    texts = [tokenizer.decode(row.token_ids) for row in data.rows]
+    references = {one.task.ground_truth for one in trajectories}
+    assert not any(reference in text for text in texts for reference in references)
+    # A row is the actor's own prompt and one reply, and only the reply is learnt from.
+    for preference, (chosen, rejected) in zip(preferences, data.pairs, strict=True):
+        for index, reply in ((chosen, preference.chosen_ids), (rejected, preference.rejected_ids)):
+            row = data.rows[index]
+            assert row.token_ids == preference.prompt_ids + reply
+            assert row.spans == ((len(preference.prompt_ids), len(row.token_ids)),)
+
+
+def test_the_critic_does_see_c(
+    critic: Any, chat: ChatFormat, trajectories: list[Trajectory], ranked: tuple[list[RankedState], FakeEngine]
+) -> None:
+    blind = ranking.rank_dialogues(
+        trajectories[:1], FakeEngine(chat), critic, chat, SYSTEM, Sampling(64, n=16), seed=5, privileged=False
+    )
+    seeing = ranked[0][: len(blind)]
+    assert [one.prompt_ids for one in blind] == [one.prompt_ids for one in seeing]
+    assert all(a.candidates != b.candidates for a, b in zip(blind, seeing, strict=True))
+
+
+def test_ranking_again_gives_the_same_whatever_the_block(
+    critic: Any, chat: ChatFormat, trajectories: list[Trajectory], ranked: tuple[list[RankedState], FakeEngine]
+) -> None:
+    again = []
+    for first in range(0, 8, 3):
+        block = trajectories[first : min(first + 3, 8)]
+        again += ranking.rank_dialogues(block, FakeEngine(chat), critic, chat, SYSTEM, Sampling(64, n=16), seed=5)
+    assert again == ranked[0]
+
+
+def test_files_keep_everything_and_equal_bytes(
+    ranked: tuple[list[RankedState], FakeEngine], trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path
+) -> None:
+    states, _ = ranked
+    preferences = ranking.choose_preferences(states, RankSettings(), seed=5)
+    anchors = ranking.find_anchors(trajectories, chat, SYSTEM)
+    assert preferences and len(anchors) == sum(one.success for one in trajectories)
+    written: list[list[bytes]] = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        files.write_candidates(folder / files.CANDIDATES, states)
+        files.write_preferences(folder / files.PREFERENCES, preferences)
+        files.write_anchors(folder / files.ANCHORS, anchors)
+        written.append([path.read_bytes() for path in sorted(folder.iterdir())])
+    assert written[0] == written[1]
+    assert files.read_candidates(tmp_path / "a" / files.CANDIDATES) == states
+    assert files.read_preferences(tmp_path / "a" / files.PREFERENCES) == preferences
+    assert files.read_anchors(tmp_path / "a" / files.ANCHORS) == anchors
+    with pytest.raises(UserError, match="run the stage `rank` first"):
+        files.read_preferences(tmp_path / "no.parquet")
+    with pytest.raises(UserError, match="column `turn` is missing"):
+        files.read_preferences(tmp_path / "a" / files.ANCHORS)
+
+
+def test_anchors_are_final_replies_or_whole_dialogues(trajectories: list[Trajectory], chat: ChatFormat) -> None:
+    anchors = ranking.find_anchors(trajectories, chat, SYSTEM)
+    final = files.preference_rows([], anchors, PolicySettings(anchors=0.5))
+    whole = files.preference_rows([], anchors, PolicySettings(anchors=0.5, anchor_turns="all"))
+    assert len(final.anchors) == len(anchors)
+    assert all(
+        final.rows[index].spans == anchor.row.spans[-1:] for index, anchor in zip(final.anchors, anchors, strict=True)
+    )
+    assert [whole.rows[index] for index in whole.anchors] == [anchor.row for anchor in anchors]
+    assert files.preference_rows([], anchors, PolicySettings()).anchors == ()
+
+
+def test_dialogues_are_drawn_by_seed_and_never_lost_ones(make_trajectory: Callable[..., Trajectory]) -> None:
+    pool = [make_trajectory(n, 0, outcome="lost" if n % 3 == 0 else "answered") for n in range(30)]
+    picked = ranking.choose_dialogues(pool, 0.25, seed=1)
+    assert len(picked) == 5 and not any(one.outcome == "lost" for one in picked)
+    assert picked == ranking.choose_dialogues(pool, 0.25, seed=1) != ranking.choose_dialogues(pool, 0.25, seed=2)
+    assert picked == sorted(picked, key=lambda one: one.task.id)
+
+
+def test_metrics_say_what_is_preferred_to_what(ranked: tuple[list[RankedState], FakeEngine]) -> None:
+    states, _ = ranked
+    preferences = ranking.choose_preferences(states, RankSettings(), seed=5)
+    metrics = ranking.ranking_metrics(states, preferences)
+    assert metrics["candidates"] == 16 * len(states)
+    assert sum(value for name, value in metrics.items() if "_over_" in name) == metrics["pairs"] == len(preferences)
+    assert metrics["margin"] > 0
+    assert {"advantage/ask", "advantage/answer", "advantage/turn_01"} <= set(metrics)

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.prompts import privileged_prefix
+from sweetrl.colbench.types import Trajectory
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import UserError
+from sweetrl.learning.batches import PreferenceData, Row, critic_system, encode
+from sweetrl.learning.pairs import find_pairs, trajectory_pairs
+from sweetrl.settings import CriticSettings, LoraSettings, ModelSettings, PolicySettings
+
+LORA = LoraSettings(rank=4, alpha=8)
+
+
+def fresh(tiny_model: Path, lora: LoraSettings = LORA) -> Any:
+    from sweetrl.learning.adapters import attach_adapter, load_base
+
+    return attach_adapter(load_base(ModelSettings(base=str(tiny_model), device="cpu"))[0], lora, seed=0)
+
+
+@pytest.fixture(scope="module")
+def critic_data(trajectories: list[Trajectory], chat: ChatFormat) -> PreferenceData:
+    pairs, _ = trajectory_pairs(trajectories)
+    found, indices = find_pairs(pairs, trajectories)
+    rows = tuple(encode(one, chat, critic_system(privileged_prefix(one.task), "Help.")) for one in found)
+    return PreferenceData(rows, tuple(indices))
+
+
+def test_the_critic_learns_its_pairs_and_says_how(
+    tiny_model: Path, critic_data: PreferenceData, tmp_path: Path
+) -> None:
+    from sweetrl.learning.trainers import CriticTrainer
+
+    seen: list[tuple[int, int]] = []
+    settings = CriticSettings(
+        learning_rate=1e-2, epochs=6, batch_size=4, micro_batch=2, beta=1.0, lora=LORA, warmup=0.2, minimum_rate=0.1
+    )
+    trainer = CriticTrainer(
+        fresh(tiny_model), critic_data, settings, tmp_path, 0, report=lambda step, steps, _: seen.append((step, steps))
+    )
+    history = trainer.fit()
+    steps = round(6 * len(critic_data.pairs) / 4)
+    assert seen == [(step, steps) for step in range(1, steps + 1)]
+    first, last = history[0], history[-1]
+    # An adapter starts as the reference: no margin, chance loss.
+    assert first["loss/preference"] == pytest.approx(0.6931, abs=1e-3)
+    assert first["reward/margin"] == pytest.approx(0.0, abs=1e-4)
+    assert first["reference_kl"] == pytest.approx(0.0, abs=1e-4)
+    assert last["loss/preference"] < 0.5 and last["accuracy"] > 0.7
+    for name in (
+        *("loss", "grad_norm", "learning_rate", "tokens_per_second", "accuracy", "reward/margin", "loss/nll"),
+        *("advantage/chosen", "advantage/rejected", "advantage/chosen/turn_01", "reply_length/chosen"),
+    ):
+        assert name in last, name
+    # Warm-up to the peak, cosine to a tenth of it.
+    rates = [entry["learning_rate"] for entry in history]
+    assert rates[0] < max(rates) <= 1e-2
+    assert rates[-1] < 2.5e-3
+    assert trainer.optimizer is not None
+    assert trainer.optimizer.param_groups[0]["betas"] == (0.9, 0.95)
+    assert (tmp_path / f"checkpoint-{steps}" / "complete").exists()
+
+
+def test_only_the_adapter_moves(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path) -> None:
+    from sweetrl.learning.trainers import CriticTrainer
+
+    model = fresh(tiny_model)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    CriticTrainer(model, critic_data, CriticSettings(learning_rate=1e-2, lora=LORA), tmp_path, 0).fit()
+    moved = {name for name, value in model.state_dict().items() if not value.equal(before[name])}
+    assert moved and all("lora_" in name for name in moved)
+
+
+def test_the_policy_learns_pairs_and_keeps_anchors(
+    tiny_model: Path, trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path
+) -> None:
+    from sweetrl.learning.trainers import PolicyTrainer
+
+    prompts = [encode(one, chat, "Help.") for one in trajectories]
+    good, bad = chat.reply("What is the rate per hour?"), chat.reply("I do not know.")
+    rows = []
+    for row in prompts[:8]:
+        start = row.spans[0][0]
+        rows += [Row(row.token_ids[:start] + reply, ((start, start + len(reply)),)) for reply in (good, bad)]
+    rows += [Row(row.token_ids[: row.spans[-1][1]], row.spans[-1:]) for row in prompts[8:12]]
+    data = PreferenceData(tuple(rows), tuple((2 * i, 2 * i + 1) for i in range(8)), tuple(range(16, 20)))
+    settings = PolicySettings(
+        learning_rate=1e-2, epochs=8, batch_size=4, micro_batch=4, beta=0.5, loss="ipo", anchors=0.5, lora=LORA
+    )
+    history = PolicyTrainer(fresh(tiny_model), data, settings, tmp_path, 0, anchors=settings.anchors).fit()
+    assert history[-1]["accuracy"] == 1.0
+    assert history[-1]["log_ratio/chosen"] > history[-1]["log_ratio/rejected"]
+    assert history[-1]["loss/anchor"] < history[0]["loss/anchor"]
+
+
+def test_micro_batches_add_up_to_the_same_step(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path) -> None:
+    from sweetrl.learning.trainers import CriticTrainer
+
+    weights = []
+    for micro in (4, 1):
+        model = fresh(tiny_model)
+        settings = CriticSettings(learning_rate=1e-3, batch_size=4, micro_batch=micro, nll=0.1, lora=LORA)
+        CriticTrainer(model, critic_data, settings, tmp_path / str(micro), 0).fit()
+        weights.append({name: value for name, value in model.state_dict().items() if "lora_" in name})
+    for name, value in weights[0].items():
+        assert (value - weights[1][name]).abs().max().item() < 1e-4, name
+
+
+def test_an_unfinished_checkpoint_is_never_continued_from(tmp_path: Path) -> None:
+    from sweetrl.learning.trainers import COMPLETE, last_checkpoint
+
+    for step in (2, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / COMPLETE).touch()
+    (tmp_path / "checkpoint-12").mkdir()
+    assert last_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
+    assert not (tmp_path / "checkpoint-12").exists()
+    assert last_checkpoint(tmp_path / "nothing") is None
+
+
+def test_bad_settings_are_one_sentence(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path) -> None:
+    from sweetrl.learning.adapters import load_base
+    from sweetrl.learning.trainers import CriticTrainer
+
+    with pytest.raises(UserError, match="not a multiple of micro_batch 3"):
+        CriticTrainer(fresh(tiny_model), critic_data, CriticSettings(micro_batch=3, lora=LORA), tmp_path, 0)
+    with pytest.raises(UserError, match=r"lora\.targets = 'nonsense'"):
+        fresh(tiny_model, LoraSettings(targets="nonsense"))
+    with pytest.raises(UserError, match="no base model can be loaded"):
+        load_base(ModelSettings(base=str(tmp_path / "nowhere")))
+
+
+def test_saved_adapters_name_the_base_as_params_do_and_load_back(tiny_model: Path, tmp_path: Path) -> None:
+    import torch
+
+    from sweetrl.learning.adapters import load_adapter, load_base, save_adapter
+
+    model = fresh(tiny_model)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data = torch.ones_like(parameter)
+    for folder in ("one", "two/deeper"):
+        save_adapter(model, tmp_path / folder, "models/base")
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two/deeper" / name).read_bytes()
+    config = json.loads((tmp_path / "one" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "models/base"
+    assert str(tmp_path) not in json.dumps(config) and str(tiny_model) not in json.dumps(config)
+    ids = torch.arange(5, 25)[None]
+    loaded = load_adapter(load_base(ModelSettings(base=str(tiny_model), device="cpu"))[0], tmp_path / "one")
+    with torch.no_grad():
+        assert torch.equal(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
+    with pytest.raises(UserError, match="there is no adapter"):
+        load_adapter(loaded, tmp_path / "none")
