@@ -1,0 +1,89 @@
+"""Kept rows are found by their longest shared prefix, and merged, dropped and grown rows keep their columns."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.engines.cache import CacheShape, PrefixCache, RowCache, common_prefix, place
+
+SHAPE = CacheShape(layers=2, heads=1, size=1, sliding=(False, False))
+tokens = st.lists(st.integers(0, 2), max_size=8).map(tuple)
+
+
+def filled(rows: list[tuple[int, ...]]) -> RowCache:
+    """A cache whose numbers are the tokens themselves (plus one, so that 0 is empty)."""
+    width = max(len(row) for row in rows)
+    cache = RowCache(SHAPE, len(rows), width, torch.zeros(1))
+    for index, row in enumerate(rows):
+        if row:
+            cache.store[:, :, index, :, width - len(row) : width] = torch.tensor(row)[:, None] + 1.0
+    return cache
+
+
+def held(cache: RowCache) -> list[list[int]]:
+    values = cache.store[-1, 1, :, 0, : cache.width, 0].tolist()
+    return [[int(value) - 1 for value in row if value] for row in values]
+
+
+@given(tokens, tokens)
+def test_common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> None:
+    expected = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    assert common_prefix(one, other) == expected
+
+
+@given(st.lists(tokens.filter(bool), min_size=1, max_size=6), tokens.filter(bool))
+def test_the_longest_kept_prefix_is_found_and_placed(rows: list[tuple[int, ...]], prompt: tuple[int, ...]) -> None:
+    kept = PrefixCache(10**6)
+    kept.add(filled(rows), range(len(rows)), rows, [max(len(row) for row in rows)] * len(rows))
+    assert kept.longest(prompt) == (0, None)  # not before the turn-over
+    kept.turn_over()
+    length, row = kept.longest(prompt)
+    assert length == min(max(common_prefix(prompt, row) for row in rows), len(prompt) - 1)
+    if row is not None:
+        cache = RowCache(SHAPE, 1, len(prompt), torch.zeros(1))
+        place(cache, 0, length, row, length)
+        assert held(cache) == [list(prompt[:length])]
+    kept.turn_over()
+    assert kept.longest(prompt) == (0, None)
+
+
+def test_nothing_is_kept_beyond_the_limit() -> None:
+    rows = [(1, 2, 1), (2, 2, 2)]
+    kept = PrefixCache(SHAPE.numbers * 4)
+    cache = filled(rows)
+    kept.add(cache, [0], rows[:1], [3])
+    kept.add(cache, [1], rows[1:], [3])
+    kept.turn_over()
+    assert kept.longest((1, 2, 1, 0))[0] == 3
+    assert kept.longest((2, 2, 2, 0))[0] == 0
+
+
+def test_rows_survive_growing_dropping_and_merging() -> None:
+    rows = [(1, 2, 1, 0), (2,), (0, 1)]
+    cache = filled(rows)
+    for _ in range(100):
+        cache.start = cache.width
+        cache.extend()
+        for layer in range(2):
+            keys, values = cache.write(layer, torch.full((3, 1, 1, 1), 3.0), torch.full((3, 1, 1, 1), 3.0))
+        assert keys.shape == values.shape == (3, 1, cache.width, 1)
+    expected = [[*row, *[2] * 100] for row in rows]
+    assert held(cache) == expected
+    cache.keep([2, 1, 1], [102, 101, 101])
+    assert cache.width == 102
+    assert held(cache) == [expected[2], expected[1], expected[1]]
+    cache.append(filled([(1, 1)]))
+    assert held(cache) == [expected[2], expected[1], expected[1], [1, 1]]
+    other = filled([(1, 1)])
+    other.append(cache)
+    assert held(other) == [[1, 1], *held(cache)]
+
+
+def test_columns_marked_as_old_are_not_overwritten() -> None:
+    cache = filled([(1, 2), (2, 1)])
+    cache.start, cache.fresh = 0, torch.tensor([[True, True], [False, True]])[:, None, :, None]
+    for layer in range(2):
+        cache.write(layer, torch.full((2, 1, 2, 1), 7.0), torch.full((2, 1, 2, 1), 7.0))
+    assert held(cache) == [[6, 6], [2, 6]]

@@ -1,0 +1,217 @@
+"""The engine against plain forward passes and model.generate: same log-probs, same greedy tokens, batch or no batch."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from sweetrl.engines.base import Completion, Prompt, Sampling
+from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.errors import UserError
+
+SAMPLING = Sampling(max_new_tokens=24)
+
+
+@pytest.fixture(scope="module")
+def engine(tiny_model: Path) -> TransformersEngine:
+    return loud(TransformersEngine(tiny_model, device="cpu", threads=1, rows=8))
+
+
+def loud(engine: TransformersEngine) -> TransformersEngine:
+    """Make the random model's choices uneven, so that equal tokens mean something."""
+    with torch.no_grad():
+        for parameter in engine.model.parameters():
+            parameter.mul_(8.0)
+    return engine
+
+
+def make_prompts(engine: TransformersEngine, count: int, seed: int = 0) -> list[Prompt]:
+    chance = random.Random(seed)
+    vocabulary = engine.model.config.vocab_size
+    return [
+        Prompt(tuple(chance.randrange(6, vocabulary) for _ in range(chance.randint(1, 40))), seed=index)
+        for index in range(count)
+    ]
+
+
+def plain_logprobs(model: Any, prompt: Prompt, completion: Completion) -> torch.Tensor:
+    ids = torch.tensor([prompt.token_ids + completion.token_ids])
+    with torch.inference_mode():
+        logprobs = model(ids).logits[0].log_softmax(-1)
+    start = len(prompt.token_ids)
+    return logprobs[torch.arange(start - 1, ids.shape[1] - 1), ids[0, start:]]
+
+
+def check_logprobs(model: Any, prompts: list[Prompt], completions: list[list[Completion]]) -> None:
+    for prompt, group in zip(prompts, completions, strict=True):
+        for completion in group:
+            assert len(completion.logprobs) == len(completion.token_ids) > 0
+            expected = plain_logprobs(model, prompt, completion)
+            assert torch.allclose(torch.tensor(completion.logprobs), expected, atol=1e-3)
+
+
+def tokens_of(completions: list[list[Completion]]) -> list[list[tuple[int, ...]]]:
+    return [[completion.token_ids for completion in group] for group in completions]
+
+
+@pytest.mark.parametrize("sampling", [SAMPLING, Sampling(24, n=3), Sampling(12, temperature=0.7, top_p=0.8, n=2)])
+def test_logprobs_equal_a_plain_forward_pass(engine: TransformersEngine, sampling: Sampling) -> None:
+    prompts = make_prompts(engine, 20)
+    check_logprobs(engine.model, prompts, engine.sample(prompts, sampling))
+
+
+@pytest.mark.parametrize("sampling", [SAMPLING, Sampling(24, n=3, top_p=0.9), Sampling(24, temperature=0.0)])
+def test_a_completion_does_not_depend_on_its_batch(engine: TransformersEngine, sampling: Sampling) -> None:
+    prompts = make_prompts(engine, 20)
+    together = engine.sample(prompts, sampling)
+    assert together == engine.sample(prompts, sampling)  # to the last bit
+    assert tokens_of(together) == [tokens_of(engine.sample([prompt], sampling))[0] for prompt in prompts]
+    assert tokens_of(together)[::-1] == tokens_of(engine.sample(prompts[::-1], sampling))
+
+
+def test_greedy_tokens_equal_generate(engine: TransformersEngine) -> None:
+    prompts = make_prompts(engine, 12)
+    for prompt, (completion,) in zip(prompts, engine.sample(prompts, Sampling(24, temperature=0.0)), strict=True):
+        ids = torch.tensor([prompt.token_ids])
+        generated = engine.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=24,
+            eos_token_id=list(engine.stop_ids),
+        )
+        assert completion.token_ids == tuple(generated[0, ids.shape[1] :].tolist())
+
+
+def test_seeds_and_samples_differ(engine: TransformersEngine) -> None:
+    ids = make_prompts(engine, 1)[0].token_ids
+    drawn = tokens_of(engine.sample([Prompt(ids, 1), Prompt(ids, 2), Prompt(ids, 1)], Sampling(24, n=2)))
+    assert drawn[0] == drawn[2]
+    assert len({*drawn[0], *drawn[1]}) == 4
+
+
+def test_replies_end_at_a_stop_token_or_the_limit(engine: TransformersEngine) -> None:
+    prompts = make_prompts(engine, 60)
+    ends = set()
+    for (completion,) in engine.sample(prompts, Sampling(60)):
+        ends.add(completion.finish_reason)
+        *before, last = completion.token_ids
+        assert not set(before) & set(engine.stop_ids)
+        assert (last in engine.stop_ids) == (completion.finish_reason == "stop")
+        spoken = before if completion.finish_reason == "stop" else completion.token_ids
+        assert completion.text == engine.tokenizer.decode(spoken, skip_special_tokens=True)
+        assert completion.finish_reason == "stop" or len(completion.token_ids) == 60
+    assert ends == {"stop", "length"}
+
+
+def test_a_session_reuses_earlier_turns_and_changes_nothing(engine: TransformersEngine) -> None:
+    chance = random.Random(3)
+    session = engine.session()
+    prompts = make_prompts(engine, 14)
+    prompts += [Prompt(prompts[0].token_ids, 99)]  # two attempts at one task begin alike
+    for turn in range(4):
+        before = engine.usage()
+        completions = session.sample(prompts, SAMPLING)
+        after = engine.usage()
+        cached = after.cached_tokens - before.cached_tokens
+        asked = after.prompt_tokens - before.prompt_tokens
+        assert asked == sum(len(prompt.token_ids) for prompt in prompts)
+        assert cached > (0.6 * asked if turn else 0)
+        check_logprobs(engine.model, prompts, completions)
+        assert tokens_of(completions) == tokens_of(engine.sample(prompts, SAMPLING))
+        prompts = [
+            Prompt((*prompt.token_ids, *completion.token_ids, *make_prompts(engine, 1, turn)[0].token_ids), turn)
+            for prompt, (completion,) in zip(prompts, completions, strict=True)
+            if chance.random() < 0.8
+        ]
+
+
+def test_a_session_with_many_samples_keeps_the_prompts(engine: TransformersEngine) -> None:
+    session = engine.session()
+    prompts = make_prompts(engine, 6)
+    session.sample(prompts, Sampling(10, n=4))
+    longer = [Prompt((*prompt.token_ids, 7, 8, 9), 5) for prompt in prompts]
+    before = engine.usage().cached_tokens
+    completions = session.sample(longer, Sampling(10, n=4))
+    assert engine.usage().cached_tokens - before == sum(len(prompt.token_ids) for prompt in prompts)
+    check_logprobs(engine.model, longer, completions)
+
+
+def test_replies_stop_at_the_end_of_the_context(engine: TransformersEngine) -> None:
+    context = engine.model.config.max_position_embeddings
+    word = (7,) * (context - 5)
+    (long,), (full,), (short,) = engine.sample(
+        [Prompt(word, 0), Prompt((*word, *word[:5]), 0), Prompt((7, 8), 0)], Sampling(24, temperature=0.0)
+    )
+    assert len(long.token_ids) <= 5
+    assert (full.token_ids, full.text, full.finish_reason) == ((), "", "length")
+    assert short.token_ids
+
+
+def test_no_prompts_no_completions(engine: TransformersEngine) -> None:
+    assert engine.sample([], SAMPLING) == []
+
+
+def test_an_attention_window_is_kept(tiny_model: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    torch.manual_seed(1)
+    config = MistralConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=8,
+        max_position_embeddings=256,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    MistralForCausalLM(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    engine = loud(TransformersEngine(tmp_path, device="cpu", threads=1, rows=8))
+    session, prompts = engine.session(), make_prompts(engine, 12)
+    for _ in range(2):
+        completions = session.sample(prompts, SAMPLING)
+        check_logprobs(engine.model, prompts, completions)
+        prompts = [Prompt(p.token_ids + c.token_ids + (7,), 1) for p, (c,) in zip(prompts, completions, strict=True)]
+
+
+def test_an_adapter_changes_the_distribution(tiny_model: Path, tmp_path: Path) -> None:
+    from peft import LoraConfig, PeftModel, get_peft_model
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(2)
+    base = AutoModelForCausalLM.from_pretrained(tiny_model)
+    adapted = get_peft_model(base, LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False))
+    adapted.save_pretrained(tmp_path / "adapter")
+    reference = PeftModel.from_pretrained(
+        AutoModelForCausalLM.from_pretrained(tiny_model), str(tmp_path / "adapter")
+    ).eval()
+    prompts = make_prompts(TransformersEngine(tiny_model, device="cpu", threads=1), 6)
+    plain = TransformersEngine(tiny_model, device="cpu", threads=1).sample(prompts, SAMPLING)
+    engine = TransformersEngine(tiny_model, tmp_path / "adapter", device="cpu", threads=1)
+    completions = engine.sample(prompts, SAMPLING)
+    check_logprobs(reference, prompts, completions)
+    assert tokens_of(completions) != tokens_of(plain)
+    lower = TransformersEngine(tiny_model, tmp_path / "adapter", dtype="bfloat16", device="cpu", threads=1)
+    assert tokens_of(lower.sample(prompts, SAMPLING)) == tokens_of(lower.sample(prompts, SAMPLING))
+
+
+def test_missing_parts_are_one_sentence(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"models/base: there is no folder here"):
+        TransformersEngine("models/base", device="cpu")
+    with pytest.raises(UserError, match=r"empty: there is no config.json here"):
+        TransformersEngine("empty", device="cpu")
+    with pytest.raises(UserError, match=r"nobody/nothing: there is no"):
+        TransformersEngine("nobody/nothing", device="cpu")
+    with pytest.raises(UserError, match="adapter_config.json"):
+        TransformersEngine(tiny_model, tmp_path / "empty", device="cpu")
