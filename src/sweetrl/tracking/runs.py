@@ -104,6 +104,10 @@ class RunLog:
         self._inputs.append(found)
         return found
 
+    def add_input(self, found: DataInput) -> None:
+        """Note a data set whose hash is known already."""
+        self._inputs.append(found)
+
     def log_artifact(self, path: Path | str, folder: str | None = None) -> None:
         """Copy a file to the run's artifacts at the next writing."""
         self._artifacts.append((Path(path), folder))
@@ -126,6 +130,17 @@ class RunLog:
         """Write what is left and close the run."""
         self.flush()
         self._guarded(lambda: self._opened().client.set_terminated(self._id(), status))
+
+    def close_children(self) -> None:
+        """Close as KILLED the runs below this one that a killed process has left open."""
+        self._guarded(self._close_children)
+
+    def _close_children(self) -> None:
+        if self.run_id is None or self.store is None:
+            return
+        query = f"tags.`mlflow.parentRunId` = '{self.run_id}' and attributes.status = 'RUNNING'"
+        for run in self.store.client.search_runs([self.store.experiment_id], query):
+            self.store.client.set_terminated(run.info.run_id, "KILLED")
 
     def _maybe_flush(self) -> None:
         if time.monotonic() - self._flushed > FLUSH_SECONDS:

@@ -1,0 +1,21 @@
+"""The Prefect flows: train, retrain (scheduled), evaluate, promote, rollback. `python -m flows.<name>` runs one here.
+
+Prefect reads its settings when it is imported, so they are set here, before any flow's module imports it.
+"""
+
+import os
+from pathlib import Path
+
+DEFAULTS = {
+    # No server at hand: an embedded one, whose files stay in the project. Nothing of the user's own Prefect is touched.
+    "PREFECT_HOME": str(Path.cwd() / ".prefect"),
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # its first start takes about 14 s
+    "PREFECT_LOGGING_FORMATTERS_STANDARD_FLOW_RUN_FMT": "%(asctime)s %(message)s",
+    "PREFECT_LOGGING_FORMATTERS_STANDARD_TASK_RUN_FMT": "%(asctime)s %(task_run_name)s: %(message)s",
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+}
+for _name, _value in DEFAULTS.items():
+    os.environ.setdefault(_name, _value)

@@ -1,0 +1,103 @@
+"""What a person sees of a flow in the terminal: one line for each error, a table at the end, where to look next."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.io import read_json
+from sweetrl.settings import load_settings
+from sweetrl.tracking.registry import EVALUATION
+from tasks.training import Outcome
+
+
+def command_line(action: Callable[[], object]) -> int:
+    """Run `action`; errors become one sentence on stderr and status 1, an interruption stops the stages too."""
+    signal.signal(signal.SIGTERM, _terminate)
+    _silence_traces()
+    try:
+        action()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def _silence_traces() -> None:
+    """Prefect logs every failure with its whole trace; the sentence is printed once, by us."""
+
+    def shorten(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            if isinstance(record.exc_info[1], UserError):
+                return False
+            record.exc_info, record.exc_text = None, None
+        return not record.getMessage().startswith(("Finished in state Failed", "Beginning flow run"))
+
+    for name in ("prefect.flow_runs", "prefect.task_runs"):
+        logging.getLogger(name).addFilter(shorten)
+
+
+def show_outcome(outcome: Outcome, root: Path) -> None:
+    """Print the summary of a pipeline run: stages, success before and after, version and aliases, where to look."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    for name in ("stage", "status", "time", "result"):
+        table.add_column(name, justify="right" if name == "time" else "left")
+    for result in outcome.stages:
+        seconds = f"{result.seconds:.0f} s" if result.status != "skipped" else ""
+        table.add_row(result.stage, result.status, seconds, result.summary)
+    console.print(table)
+    console.print()
+    if (root / EVALUATION).exists():
+        for line in evaluation_lines(read_json(root / EVALUATION)):
+            console.print(line, highlight=False)
+    if outcome.registration is not None:
+        console.print(registration_line(outcome), highlight=False)
+        if outcome.gate is not None:
+            console.print(f"gate: {outcome.gate.reason}", highlight=False)
+    console.print()
+    console.print(f"report:  {root / 'reports/report.html'}", highlight=False, soft_wrap=True)
+    if outcome.tracking:
+        port = "--port 5000"
+        console.print(
+            f"runs:    mlflow ui --backend-store-uri {outcome.tracking} {port}", highlight=False, soft_wrap=True
+        )
+    if outcome.registration is not None:
+        model = load_settings(root / "params.yaml").tracking.model
+        console.print(f"lineage: sweetrl lineage {model}/{outcome.registration.version}", highlight=False)
+    done = "nothing had changed" if outcome.unchanged else "done"
+    console.print(f"{done} in {outcome.seconds:.0f} s", highlight=False)
+
+
+def registration_line(outcome: Outcome) -> str:
+    """Return which version there is, whether it is new, and under which aliases."""
+    registration = outcome.registration
+    assert registration is not None
+    aliases = set(registration.aliases)
+    if outcome.gate is not None:
+        aliases -= {"champion", "challenger"}
+        aliases.add("champion" if outcome.gate.champion == registration.version else "challenger")
+    names = ", ".join("@" + alias for alias in sorted(aliases)) or "no alias"
+    what = "registered" if registration.created else "is registered already"
+    return f"model: {registration.model} version {registration.version} {what} ({names})"
+
+
+def evaluation_lines(evaluation: dict[str, Any]) -> list[str]:
+    """Return the held-out results before and after training, with their intervals."""
+    return [str(evaluation)]

@@ -1,0 +1,73 @@
+"""Train: every stage of dvc.yaml that has something to do, then registration and the promotion gate.
+
+`python -m flows.train` (what `make run` and `sweetrl run` call) starts Prefect only if there is something to do.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from prefect import flow
+from prefect.logging import get_run_logger
+
+from flows.console import command_line, show_outcome
+from sweetrl.settings import Settings
+from sweetrl.tracking.registry import Registration
+from tasks.pipeline import StageResult, changed_stages
+from tasks.promotion import GateResult
+from tasks.steps import gate, notify, register_model, run_stage_task
+from tasks.training import Outcome, Steps, run_pipeline
+from tasks.workspace import only_run
+
+
+@flow(name="train", validate_parameters=False)
+def train(root: str = ".", home: str = "") -> Outcome:
+    """Bring the project at `root` up to date; `home` is the checkout with the embedded store, if that is another."""
+    folder = Path(root).resolve()
+    steps = prefect_steps()
+    with only_run(folder):
+        outcome = run_pipeline(folder, steps, Path(home).resolve() if home else folder)
+    announce(outcome)
+    return outcome
+
+
+def prefect_steps() -> Steps:
+    """Return the steps as Prefect tasks of the flow that is running."""
+
+    def run(stage: str, root: Path, env: dict[str, str]) -> StageResult:
+        return run_stage_task(stage)(stage, root, env)
+
+    def register(settings: Settings, root: Path, parent: str | None, home: Path) -> Registration:
+        return register_model(settings, root, parent, home)
+
+    def stand(settings: Settings, root: Path, version: str) -> GateResult:
+        return gate(settings, root, version)
+
+    return Steps(run=run, register=register, gate=stand, say=get_run_logger().info)
+
+
+def announce(outcome: Outcome) -> None:
+    """Tell the world about a new version and about a new champion."""
+    if outcome.registration is not None and outcome.registration.created:
+        notify("registered", outcome.registration.model, outcome.registration.version, {})
+    if outcome.registration is not None and outcome.gate is not None and outcome.gate.promoted:
+        payload = {"reason": outcome.gate.reason, "before": outcome.gate.before or ""}
+        notify("promoted", outcome.registration.model, outcome.gate.version, payload)
+
+
+def run_here(root: Path) -> Outcome:
+    """Run what there is to do; where nothing has changed, without starting Prefect's server."""
+    if changed_stages(root):
+        return train(str(root))
+    with only_run(root):
+        return run_pipeline(root)
+
+
+def main() -> int:
+    """Run the pipeline of the current folder and print what came of it; 1 where a stage failed."""
+    return command_line(lambda: show_outcome(run_here(Path.cwd()), Path.cwd()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,344 @@
+"""Registered versions of the policy: saved once for each adapter, with their data, code and results as tags."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.io import digest, read_json
+from sweetrl.settings import Settings, TrackingSettings
+from sweetrl.tracking.hashes import dvc_hash, file_hash
+from sweetrl.tracking.runs import git_state
+from sweetrl.tracking.store import Store, connect
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+POLICY = Path("models/policy")
+EVALUATION = Path("reports/evaluation.json")
+RESULTS = Path("reports/results.parquet")
+TEST_TASKS = Path("data/tasks/test.parquet")
+RUNS = Path("reports/runs")
+CHAMPION, CHALLENGER = "champion", "challenger"
+HISTORY = "champion_history"  # tag of the registered model: who was champion when, and why
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A version in the registry: whether it is new, and which aliases point to it."""
+
+    model: str
+    version: str
+    created: bool
+    aliases: tuple[str, ...] = ()
+    tags: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """One entry of the champions' history."""
+
+    version: str
+    reason: str
+    time: str
+
+
+class Registry:
+    """The model registry behind `tracking.model`; every method talks to the store."""
+
+    def __init__(self, settings: TrackingSettings, root: Path | None = None, store: Store | None = None):
+        self.name = settings.model
+        self.store = store or connect(settings, root)
+        self.client = self.store.client
+
+    def versions(self) -> list[ModelVersion]:
+        """Return all versions, oldest first."""
+        found: list[ModelVersion] = []
+        token = None
+        while True:
+            page = self.client.search_model_versions(f"name = '{self.name}'", page_token=token)
+            found.extend(page)
+            token = page.token
+            if not token:
+                return sorted(found, key=lambda version: int(version.version))
+
+    def get(self, reference: str) -> ModelVersion:
+        """Return the version that `reference` names (an alias or a number); an unknown one is a UserError."""
+        known = self.versions()
+        if not known:
+            raise UserError(f"{self.name}: no version is registered yet; `sweetrl run` trains and registers one.")
+        wanted = reference.removeprefix("@")
+        aliases = self.aliases()
+        number = aliases.get(wanted, wanted)
+        for version in known:
+            if str(version.version) == number:
+                return self.client.get_model_version(self.name, number)
+        names = ", ".join([f"@{alias}" for alias in aliases] + [str(version.version) for version in known])
+        raise UserError(f"{self.name}@{wanted}: there is no such alias or version; known are {names}.")
+
+    def aliases(self) -> dict[str, str]:
+        """Return alias -> version number; empty where the model is not registered yet."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return {alias: str(number) for alias, number in self.client.get_registered_model(self.name).aliases.items()}
+        except MlflowException:
+            return {}
+
+    def aliases_of(self, version: str) -> tuple[str, ...]:
+        """Return the aliases that point to a version."""
+        return tuple(sorted(alias for alias, number in self.aliases().items() if number == version))
+
+    def find(self, adapter: str, base: str) -> ModelVersion | None:
+        """Return the version with this adapter on this base, if it is registered."""
+        for version in self.versions():
+            if version.tags.get("adapter_hash") == adapter and version.tags.get("base_hash", "") == base:
+                return version
+        return None
+
+    def set_alias(self, alias: str, version: str) -> None:
+        """Point `alias` to `version`."""
+        self.client.set_registered_model_alias(self.name, alias, version)
+
+    def history(self) -> list[Promotion]:
+        """Return who was champion, oldest first."""
+        tags = self.client.get_registered_model(self.name).tags
+        return [Promotion(**entry) for entry in json.loads(tags.get(HISTORY, "[]"))]
+
+    def promote(self, version: str, reason: str) -> None:
+        """Make `version` the champion and write that into the history."""
+        entry = Promotion(version, reason, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        self._write_history([*self.history(), entry])
+        self.set_alias(CHAMPION, version)
+        if self.aliases().get(CHALLENGER) == version:
+            self.client.delete_registered_model_alias(self.name, CHALLENGER)
+
+    def step_back(self) -> tuple[Promotion, Promotion]:
+        """Make the champion before the current one the champion again; return (left, returned to)."""
+        history = self.history()
+        if len(history) < 2:
+            raise UserError(f"{self.name}: there is no earlier champion to return to.")
+        self._write_history(history[:-1])
+        self.set_alias(CHAMPION, history[-2].version)
+        return history[-1], history[-2]
+
+    def _write_history(self, entries: list[Promotion]) -> None:
+        text = json.dumps([vars(entry) for entry in entries[-50:]])
+        self.client.set_registered_model_tag(self.name, HISTORY, text)
+
+    def download(self, version: ModelVersion, path: str, folder: Path) -> Path:
+        """Copy one file or folder stored with a version into `folder`."""
+        import mlflow
+
+        where = self.client.get_logged_model(model_id(version)).artifact_location
+        uri = f"{where.rstrip('/')}/{path}"
+        return Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(folder), tracking_uri=self.store.uri))
+
+    def rewards(self, version: ModelVersion) -> dict[str, float]:
+        """Return the version's per-task rewards as they were stored with it: task id -> reward."""
+        with tempfile.TemporaryDirectory() as folder:
+            return read_rewards(self.download(version, f"evaluation/{RESULTS.name}", Path(folder)))
+
+    def attach_evaluation(self, version: str, evaluation: Path, results: Path, tags: Mapping[str, str]) -> None:
+        """Store (or replace) what a version reached on the held-out tasks."""
+        found = self.client.get_model_version(self.name, version)
+        for path in (evaluation, results):
+            self.client.log_model_artifact(model_id(found), str(path), "evaluation")
+        for key, value in tags.items():
+            self.client.set_model_version_tag(self.name, version, key, value)
+
+
+def model_id(version: ModelVersion) -> str:
+    """Return the id of the logged model behind a version (`ModelVersion.model_id` itself stays empty)."""
+    return str(version.source).removeprefix("models:/")
+
+
+def read_rewards(path: Path) -> dict[str, float]:
+    """Read task id -> reward of the trained policy from a per-task result file."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(path, columns=["task_id", "policy", "reward"]).to_pylist()
+    return {row["task_id"]: float(row["reward"] or 0.0) for row in table if row["policy"] == "trained"}
+
+
+def evaluation_key(settings: Settings, root: Path) -> str:
+    """Return what two evaluations must share to be compared task by task: the tasks and how they are attempted."""
+    tree = settings.model_dump(mode="json", by_alias=True)
+    how = [tree["agent"], tree["simulator"], tree["reward"]["semantics"], tree["evaluate"]["tasks"], tree["seed"]]
+    return digest(file_hash(root / TEST_TASKS), how)
+
+
+def evaluation_tags(settings: Settings, root: Path) -> dict[str, str]:
+    """Return the tags that sum up the last evaluation."""
+    return {"evaluation_key": evaluation_key(settings, root), "evaluation": json.dumps(headline(root / EVALUATION))}
+
+
+def headline(path: Path) -> dict[str, Any]:
+    """Return the numbers of an evaluation file that fit in a line: those on its first level."""
+    found: dict[str, Any] = {}
+    for key, value in read_json(path).items():
+        if isinstance(value, int | float | str):
+            found[key] = value
+    return found
+
+
+def data_hashes(root: Path) -> dict[str, str]:
+    """Return path -> DVC hash of every stage's data, as dvc.lock has them; sources and run files are left out."""
+    path = root / "dvc.lock"
+    if not path.exists():
+        return {}
+    stages = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("stages", {})
+    found: dict[str, str] = {}
+    for stage in stages.values():
+        for item in [*stage.get("deps", []), *stage.get("outs", [])]:
+            if "md5" in item and not item["path"].startswith(("src/", RUNS.as_posix())):
+                found[item["path"]] = item["md5"]
+    return dict(sorted(found.items()))
+
+
+def stage_runs(root: Path) -> dict[str, dict[str, Any]]:
+    """Return stage -> its run file (reports/runs/<stage>.json), for the stages that have one."""
+    return {path.stem: read_json(path) for path in sorted((root / RUNS).glob("*.json"))}
+
+
+def cost(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """Sum what a version took over its stages: seconds, and every metric that counts tokens or GPU seconds."""
+    total: dict[str, float] = {"seconds": 0.0}
+    for run in runs.values():
+        total["seconds"] += float(run.get("seconds", 0.0))
+        for name in ("generated_tokens", "prompt_tokens", "train_tokens", "gpu_seconds"):
+            if name in run.get("metrics", {}):
+                total[name] = total.get(name, 0.0) + float(run["metrics"][name])
+    return {name: round(value, 1) for name, value in total.items()}
+
+
+def register_policy(
+    settings: Settings, root: Path, parent_run: str | None = None, home: Path | None = None
+) -> Registration:
+    """Register models/policy of `root` as a new version of `tracking.model` under the alias `challenger`.
+
+    `home` (default `root`) is the lasting checkout that a relative base is found in when the model is loaded later.
+
+    Idempotent: an adapter that is registered already keeps its version (its evaluation is brought up to date).
+    """
+    if not (root / POLICY / "adapter_config.json").exists():
+        raise UserError(f"{root / POLICY}: there is no trained policy; run the pipeline first (`sweetrl run`).")
+    registry = Registry(settings.tracking, root)
+    from sweetrl.tracking.agent import agent_config
+
+    config = agent_config(settings, home or root)
+    adapter = dvc_hash(root / POLICY)
+    found = registry.find(adapter, config["base_hash"])
+    tags = evaluation_tags(settings, root)
+    if found is not None:
+        number = str(found.version)
+        if (
+            found.tags.get("evaluation_key") != tags["evaluation_key"]
+            or found.tags.get("evaluation") != tags["evaluation"]
+        ):
+            registry.attach_evaluation(number, root / EVALUATION, root / RESULTS, tags)
+        return Registration(registry.name, number, False, registry.aliases_of(number), dict(found.tags))
+    commit, dirty = git_state(root)
+    runs = stage_runs(root)
+    lock = root / "dvc.lock"
+    tags |= {
+        "adapter_hash": adapter,
+        "base_hash": config["base_hash"],
+        "base": settings.model.base,
+        "git_commit": commit,
+        "git_dirty": str(dirty).lower(),
+        "dvc_lock": file_hash(lock) if lock.exists() else "",
+        "data": json.dumps(data_hashes(root)),
+        "cost": json.dumps(cost(runs)),
+        "stage_runs": json.dumps({stage: run.get("run_id") for stage, run in runs.items()}),
+        "parent_run": parent_run or "",
+    }
+    source_run = _existing_run(registry.store, [runs.get("train-policy", {}).get("run_id"), parent_run])
+    version = _create_version(registry, settings, root, config, tags, source_run)
+    registry.set_alias(CHALLENGER, version)
+    return Registration(registry.name, version, True, registry.aliases_of(version), tags)
+
+
+def _existing_run(store: Store, candidates: list[str | None]) -> str | None:
+    """Return the first run that this store knows: data pulled from elsewhere name runs of another store."""
+    from mlflow.exceptions import MlflowException
+
+    for candidate in candidates:
+        if candidate:
+            try:
+                store.client.get_run(candidate)
+            except MlflowException:
+                continue
+            return candidate
+    return None
+
+
+def _create_version(
+    registry: Registry,
+    settings: Settings,
+    root: Path,
+    config: dict[str, Any],
+    tags: dict[str, str],
+    source_run: str | None,
+) -> str:
+    import mlflow
+    from mlflow.exceptions import MlflowException
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+
+    from sweetrl.tracking import agent
+
+    client = registry.client
+    message = Schema([ColSpec("string", "role"), ColSpec("string", "content")])
+    params = ParamSchema(
+        [
+            ParamSpec("temperature", "double", settings.agent.temperature),
+            ParamSpec("seed", "long", 0),
+            ParamSpec("max_new_tokens", "long", settings.agent.max_new_tokens),
+        ]
+    )
+    signature = ModelSignature(message, Schema([ColSpec("string")]), params)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        mlflow.pyfunc.save_model(
+            str(path),
+            python_model=str(agent.__file__),
+            artifacts={"adapter": str(root / POLICY)},
+            model_config=config,
+            signature=signature,
+            pip_requirements=_requirements(),
+        )
+        logged = client.create_logged_model(
+            registry.store.experiment_id, name=registry.name, source_run_id=source_run, model_type="agent"
+        )
+        client.log_model_artifacts(logged.model_id, str(path))
+        for extra in ("dvc.lock", "params.yaml"):
+            if (root / extra).exists():
+                client.log_model_artifact(logged.model_id, str(root / extra), "lineage")
+        for extra_path in (EVALUATION, RESULTS):
+            client.log_model_artifact(logged.model_id, str(root / extra_path), "evaluation")
+        client.finalize_logged_model(logged.model_id, "READY")
+    try:
+        client.create_registered_model(registry.name, description="SWEET-RL policies (peft adapters on a base model)")
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    created = client.create_model_version(
+        registry.name, source=f"models:/{logged.model_id}", run_id=source_run, tags=tags
+    )
+    return str(created.version)
+
+
+def _requirements() -> list[str]:
+    """Return the pinned packages that a machine needs to load a registered policy."""
+    from importlib.metadata import version
+
+    return [f"{name}=={version(name)}" for name in ("sweetrl", "mlflow", "torch", "transformers", "peft")]

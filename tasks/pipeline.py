@@ -1,0 +1,219 @@
+"""The stages of dvc.yaml: order and state are read in-process through DVC, changed ones run in a subprocess."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sweetrl.errors import UserError
+from sweetrl.io import read_json
+from sweetrl.tracking.registry import RUNS
+from tasks.process import TimeLimitExceeded, run_program
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+Status = Literal["ran", "restored", "skipped"]
+HOURS = 3600.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a stage is run, by its name; never what it depends on (dvc.yaml says that).
+
+    `limit` in seconds; `retries` are for lost connections and killed machines: a stage that says what is wrong with its
+    input is not tried again. Prefect limits how many runs with one of the `tags` go on at a time.
+    """
+
+    limit: float = 2 * HOURS
+    retries: int = 0
+    retry_seconds: float = 30.0
+    tags: tuple[str, ...] = ()
+
+
+POLICIES: dict[str, Policy] = {
+    "pretrain": Policy(limit=24 * HOURS, tags=("accelerator",)),
+    "collect": Policy(limit=24 * HOURS, retries=2, tags=("accelerator", "rollout")),
+    "train-critic": Policy(limit=48 * HOURS, retries=1, tags=("accelerator",)),
+    "rank": Policy(limit=24 * HOURS, retries=2, tags=("accelerator",)),
+    "train-policy": Policy(limit=48 * HOURS, retries=1, tags=("accelerator",)),
+    "evaluate": Policy(limit=24 * HOURS, retries=2, tags=("accelerator", "rollout")),
+}
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What became of a stage: it ran, its results were restored from DVC's cache, or nothing had changed."""
+
+    stage: str
+    status: Status
+    seconds: float = 0.0
+    run_id: str | None = None
+    summary: str = ""
+
+
+class StageFailed(UserError):
+    """A stage failed; `told` says whether the stage itself explained it (then trying again is pointless)."""
+
+    def __init__(self, stage: str, reason: str, told: bool = False):
+        self.stage, self.reason, self.told = stage, reason, told
+        super().__init__(f"stage {stage} failed: {reason}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StageFailed, (self.stage, self.reason, self.told)
+
+
+def policy_of(stage: str) -> Policy:
+    """Return how `stage` is run."""
+    return POLICIES.get(stage, Policy())
+
+
+@contextlib.contextmanager
+def open_repo(root: Path) -> Iterator[Repo]:
+    """Open the DVC project at `root`, quietly and without analytics; a folder that is none is a UserError."""
+    os.environ.setdefault("DVC_NO_ANALYTICS", "1")
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    logging.getLogger("dvc").setLevel(logging.ERROR)
+    try:
+        with Repo(str(root)) as repo:
+            yield repo
+    except DvcException as error:
+        raise UserError(f"{root}: {_one_line(str(error))}") from error
+
+
+def stage_order(root: Path) -> list[str]:
+    """Return the names of all stages, each after those it depends on, from DVC's own index."""
+    import networkx
+
+    with open_repo(root) as repo:
+        return [stage.addressing for stage in networkx.dfs_postorder_nodes(repo.index.graph)]
+
+
+def changed_stages(root: Path, names: list[str] | None = None) -> set[str]:
+    """Return those of the stages `names` (default: all) whose command, parameters, inputs or outputs have changed."""
+    with open_repo(root) as repo:
+        return set(repo.status(targets=names))
+
+
+def run_facts(root: Path, stage: str) -> dict[str, Any]:
+    """Return the stage's run file; empty where there is none (data pulled without it, or the frozen base model)."""
+    path = root / RUNS / f"{stage}.json"
+    with contextlib.suppress(UserError):
+        found = read_json(path) if path.exists() else {}
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def skipped(root: Path, stage: str) -> StageResult:
+    """Return the result of a stage with nothing to do."""
+    facts = run_facts(root, stage)
+    return StageResult(stage, "skipped", 0.0, facts.get("run_id"), facts.get("summary", ""))
+
+
+def stage_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a stage: this Python first on the PATH, no analytics, lines as they are printed."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    fixed = {"PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "1", "SWEETRL_DIE_WITH_PARENT": "1"}
+    return {**os.environ, **fixed, **(extra or {})}
+
+
+def execute_stage(
+    root: Path,
+    stage: str,
+    env: Mapping[str, str] | None = None,
+    line: Callable[[str], None] = print,
+    limit: float | None = None,
+) -> StageResult:
+    """Bring one stage up to date with `dvc repro --single-item`; raises StageFailed with one sentence.
+
+    The stage runs in its own process group, which is stopped on errors and past `limit` seconds (default: the policy).
+    """
+    limit = policy_of(stage).limit if limit is None else limit
+    command = [sys.executable, "-m", "dvc", "repro", "--single-item", stage]
+    started = time.monotonic()
+    lines: list[str] = []
+
+    def take(text: str) -> None:
+        lines.append(text)
+        del lines[:-400]
+        if text and not _noise(text):
+            line(text)
+
+    sources = root / "src"
+    # A worktree runs its own sources, whichever checkout is the installed one.
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, [str(sources), os.environ.get("PYTHONPATH", "")]))}
+    try:
+        code = run_program(command, root, stage_environment({**own, **(env or {})}), limit, take)
+    except TimeLimitExceeded as error:
+        hint = "finished work is kept: run the same command again to go on, or raise its limit in tasks/pipeline.py"
+        raise StageFailed(
+            stage, f"it took longer than its limit of {_duration(limit)} and was stopped; {hint}."
+        ) from error
+    if code:
+        raise failure(stage, lines, code)
+    seconds = time.monotonic() - started
+    facts = run_facts(root, stage)
+    return StageResult(stage, _status(stage, lines), seconds, facts.get("run_id"), facts.get("summary", ""))
+
+
+def failure(stage: str, lines: list[str], code: int) -> StageFailed:
+    """Turn the last lines of a failed stage into one sentence: its own error, or what DVC or the system says."""
+    for text in reversed(lines):
+        if text.startswith("error: "):
+            return StageFailed(stage, text.removeprefix("error: "), told=True)
+    said = "\n".join(lines)
+    if "Unable to acquire lock" in said or "is busy" in said:
+        return StageFailed(stage, "another run is at work in this folder; wait for it to end.", told=True)
+    killed = re.search(r"exited with -(\d+)", said)
+    number = int(killed[1]) if killed else -code if code < 0 else 0
+    if number:
+        why = ", perhaps for lack of memory" if number == 9 else ""
+        return StageFailed(stage, f"it was killed (signal {number}{why}); run the same command again to go on.")
+    errors = [text for text in lines if text.startswith("ERROR: ")]
+    crashed = [text for text in lines if re.match(r"\w[\w.]*(Error|Exception|Interrupt)\b", text)]
+    if crashed:
+        return StageFailed(stage, f"{_one_line(crashed[-1])} (the full trace is in the lines above)")
+    reason = errors[-1].removeprefix("ERROR: ") if errors else lines[-1] if lines else f"exit status {code}"
+    return StageFailed(stage, _one_line(reason), told=bool(errors) and "failed to run" not in reason)
+
+
+def _status(stage: str, lines: list[str]) -> Status:
+    for text in lines:
+        if "is cached - skipping run" in text:
+            return "restored"
+        if "didn't change, skipping" in text:
+            return "skipped"
+        if text.startswith("Running stage"):
+            return "ran"
+    return "skipped"  # a frozen stage is only verified
+
+
+def _noise(text: str) -> bool:
+    """DVC's advice for people at a prompt."""
+    noise = (
+        "Use `dvc push`",
+        "To track the changes",
+        "To enable auto staging",
+        "git add ",
+        "dvc config core.",
+        "> python",
+    )
+    return text.strip().startswith(noise) or text.startswith(("Updating lock file", "Generating lock file"))
+
+
+def _one_line(text: str) -> str:
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / HOURS:g} hours" if seconds >= HOURS else f"{seconds:g} s"

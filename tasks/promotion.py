@@ -1,0 +1,151 @@
+"""Registration and the promotion gate: a challenger becomes champion only if it wins on the same held-out tasks."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweetrl.errors import UserError
+from sweetrl.evaluation.statistics import Decision, promotion_decision
+from sweetrl.settings import Settings
+from sweetrl.tracking.registry import (
+    CHALLENGER,
+    CHAMPION,
+    EVALUATION,
+    POLICY,
+    RESULTS,
+    TEST_TASKS,
+    Registry,
+    evaluation_key,
+    evaluation_tags,
+    read_rewards,
+)
+from tasks.pipeline import StageFailed, failure, policy_of, stage_environment
+from tasks.process import TimeLimitExceeded, run_program
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """What the gate did: `champion` is the version that is champion now, `before` the one that was.
+
+    `decision` is None where there was nothing to decide (the version is the champion already).
+    """
+
+    version: str
+    promoted: bool
+    champion: str
+    before: str | None
+    reason: str
+    decision: Decision | None = None
+
+
+def decide(settings: Settings, root: Path, version: str, line: Callable[[str], None] = print) -> GateResult:
+    """Let `version` (registered, evaluated) stand against the champion, and move the alias if it wins.
+
+    A champion that was evaluated on other tasks, or in another way, is evaluated on the current ones first.
+    """
+    registry = Registry(settings.tracking, root)
+    challenger = registry.get(version)
+    version = str(challenger.version)
+    before = registry.aliases().get(CHAMPION)
+    if before == version:
+        return GateResult(version, False, version, before, f"version {version} is the champion already.")
+    key = evaluation_key(settings, root)
+    _bring_up_to_date(registry, settings, root, challenger, key, line)
+    champion_rewards = None
+    if before is not None:
+        champion = registry.get(before)
+        _bring_up_to_date(registry, settings, root, champion, key, line)
+        champion_rewards = registry.rewards(champion)
+    decision = promotion_decision(
+        champion_rewards,
+        registry.rewards(challenger),
+        settings.evaluate.confidence,
+        settings.evaluate.resamples,
+        settings.seed,
+    )
+    if decision.promote:
+        registry.promote(version, decision.reason)
+    elif CHALLENGER not in registry.aliases_of(version):
+        registry.set_alias(CHALLENGER, version)
+    champion_now = version if decision.promote else str(before)
+    return GateResult(version, decision.promote, champion_now, before, decision.reason, decision)
+
+
+def _bring_up_to_date(
+    registry: Registry, settings: Settings, root: Path, version: ModelVersion, key: str, line: Callable[[str], None]
+) -> None:
+    if version.tags.get("evaluation_key") != key:
+        line(
+            f"version {version.version} was evaluated on other tasks or in another way: evaluating it as it is done now"
+        )
+        evaluate_version(settings, root, registry, version, line)
+
+
+def evaluate_version(
+    settings: Settings, root: Path, registry: Registry, version: ModelVersion, line: Callable[[str], None] = print
+) -> dict[str, float]:
+    """Evaluate a registered version on the current held-out tasks, store the result with it, return its rewards.
+
+    The evaluate stage runs in a temporary folder in which models/policy is the version's adapter: same code, same
+    tasks, same seeds, and nothing of the project's own results is touched.
+    """
+    for needed in (TEST_TASKS, Path("params.yaml")):
+        if not (root / needed).exists():
+            raise UserError(f"{root / needed}: there is no such file; run the pipeline first (`sweetrl run`).")
+    scratch = root / ".scratch"
+    scratch.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="evaluate-version-") as name:
+        folder = Path(name)
+        shutil.copy(root / "params.yaml", folder / "params.yaml")
+        (folder / TEST_TASKS).parent.mkdir(parents=True)
+        (folder / TEST_TASKS).symlink_to((root / TEST_TASKS).resolve())
+        (folder / POLICY).parent.mkdir(parents=True)
+        if (root / settings.model.base).is_dir() and not Path(settings.model.base).is_absolute():
+            base = folder / settings.model.base
+            base.parent.mkdir(parents=True, exist_ok=True)
+            base.symlink_to((root / settings.model.base).resolve())
+        adapter = registry.download(version, "artifacts/policy", folder / ".download")
+        shutil.move(str(adapter), folder / POLICY)
+        _run_evaluation(folder, version, line)
+        registry.attach_evaluation(
+            str(version.version),
+            folder / EVALUATION,
+            folder / RESULTS,
+            evaluation_tags(settings, folder),
+        )
+        return read_rewards(folder / RESULTS)
+
+
+def _run_evaluation(folder: Path, version: ModelVersion, line: Callable[[str], None]) -> None:
+    lines: list[str] = []
+
+    def take(text: str) -> None:
+        lines.append(text)
+        line(text)
+
+    stage = f"evaluate (version {version.version})"
+    # Not a run of the pipeline: what it measures is stored with the version.
+    env = stage_environment({"SWEETRL_TRACKING": "off", "PYTHONPATH": _python_path()})
+    command = [sys.executable, "-m", "sweetrl.stages.evaluate"]
+    try:
+        code = run_program(command, folder, env, policy_of("evaluate").limit, take)
+    except TimeLimitExceeded as error:
+        raise StageFailed(stage, "it took longer than its limit and was stopped.") from error
+    if code:
+        raise failure(stage, lines, code)
+
+
+def _python_path() -> str:
+    """The folder that `sweetrl` was imported from, so that the temporary folder runs the same code."""
+    import sweetrl
+
+    return str(Path(str(sweetrl.__file__)).resolve().parents[1])

@@ -1,0 +1,69 @@
+"""The Prefect tasks. DVC owns caching, so Prefect's is off everywhere; unit-test them through `task.fn()`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
+from prefect.logging import get_run_logger
+
+from sweetrl.settings import Settings
+from sweetrl.tracking.registry import Registration, register_policy
+from tasks import workspace
+from tasks.pipeline import StageFailed, StageResult, execute_stage, policy_of
+from tasks.promotion import GateResult, decide
+
+
+def _worth_another_try(task: Any, run: Any, state: Any) -> bool:
+    """Prefect's retry condition: not when the stage itself has said what is wrong."""
+    result = state.result(raise_on_failure=False)
+    return not (isinstance(result, StageFailed) and result.told)
+
+
+@task(name="run_stage", task_run_name="{stage}", cache_policy=NO_CACHE)
+def run_stage(stage: str, root: Path, env: dict[str, str]) -> StageResult:
+    """Bring one stage of dvc.yaml up to date in a subprocess."""
+    return execute_stage(root, stage, env, get_run_logger().info)
+
+
+def run_stage_task(stage: str) -> Any:
+    """Return the `run_stage` task with the retries and tags of the stage's policy."""
+    policy = policy_of(stage)
+    return run_stage.with_options(
+        retries=policy.retries,
+        retry_delay_seconds=policy.retry_seconds,
+        retry_condition_fn=_worth_another_try,
+        tags={f"stage:{stage}", *policy.tags},
+    )
+
+
+@task(name="register_model", cache_policy=NO_CACHE)
+def register_model(settings: Settings, root: Path, parent_run: str | None, home: Path) -> Registration:
+    """Register models/policy as the challenger, unless it is registered already."""
+    return register_policy(settings, root, parent_run, home)
+
+
+@task(name="gate", cache_policy=NO_CACHE)
+def gate(settings: Settings, root: Path, version: str) -> GateResult:
+    """Let a version stand against the champion."""
+    return decide(settings, root, version, get_run_logger().info)
+
+
+@task(name="push_data", cache_policy=NO_CACHE)
+def push_data(root: Path, branch: str | None) -> list[str]:
+    """Push data to DVC's remote, then the branch to git's, where there are remotes."""
+    return workspace.push(root, branch)
+
+
+@task(name="notify", cache_policy=NO_CACHE)
+def notify(event: str, model: str, version: str, payload: dict[str, Any]) -> None:
+    """Emit the Prefect event sweetrl.model.<event>, which deployments and automations can be triggered by."""
+    emit_event(
+        event=f"sweetrl.model.{event}",
+        resource={"prefect.resource.id": f"sweetrl.model.{model}", "prefect.resource.name": model},
+        payload={"version": version, **payload},
+    )
+    get_run_logger().info("%s version %s: %s", model, version, event)

@@ -1,0 +1,162 @@
+"""One pipeline run: every stage in DVC's order, recorded as one MLflow run, then registration and the gate.
+
+Knows neither Prefect nor how a step is run: `Steps` says that, so that a flow, a test and the quick look "is there
+anything to do" share it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweetrl.settings import Settings, load_settings
+from sweetrl.tracking.registry import EVALUATION, POLICY, Registration, data_hashes, headline, register_policy
+from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
+from sweetrl.tracking.store import tracking_enabled, tracking_uri
+from tasks.pipeline import StageResult, changed_stages, execute_stage, skipped, stage_order
+from tasks.promotion import GateResult, decide
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How the steps of a pipeline run are carried out; the defaults do it here and now."""
+
+    run: Callable[[str, Path, dict[str, str]], StageResult] = lambda stage, root, env: execute_stage(root, stage, env)
+    register: Callable[[Settings, Path, str | None, Path], Registration] = register_policy
+    gate: Callable[[Settings, Path, str], GateResult] = decide
+    before_register: Callable[[Path], object] = lambda root: None
+    say: Callable[[str], None] = print
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a pipeline run did; `registration` is None where tracking is off."""
+
+    stages: tuple[StageResult, ...]
+    registration: Registration | None = None
+    gate: GateResult | None = None
+    parent_run: str | None = None
+    tracking: str = ""
+    seconds: float = 0.0
+    evaluation: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether there was nothing to do."""
+        return all(result.status == "skipped" for result in self.stages)
+
+
+def run_pipeline(root: Path, steps: Steps | None = None, home: Path | None = None) -> Outcome:
+    """Bring every stage up to date, register the policy, let it stand against the champion.
+
+    `home` is the lasting checkout whose embedded store is used (default: `root`; they differ in a worktree). The first
+    failing stage ends the run with its StageFailed, and the MLflow run says so.
+    """
+    steps, home = steps or Steps(), home or root
+    started = time.monotonic()
+    settings = load_settings(root / "params.yaml")
+    order = stage_order(root)
+    parent = PipelineRecord(settings, root, home)
+    results: list[StageResult] = []
+    try:
+        for stage in order:
+            if changed_stages(root, [stage]):
+                result = steps.run(stage, root, parent.environment())
+            else:
+                result = skipped(root, stage)
+            steps.say(describe(result))
+            results.append(result)
+        steps.before_register(root)
+        registration, gate = _register(settings, root, home, steps, parent, results)
+    except BaseException as error:
+        parent.finish_failed(results, error)
+        raise
+    parent.finish(results, registration, gate)
+    return Outcome(
+        stages=tuple(results),
+        registration=registration,
+        gate=gate,
+        parent_run=parent.run_id,
+        tracking=tracking_uri(settings.tracking, home),
+        seconds=time.monotonic() - started,
+    )
+
+
+def _register(
+    settings: Settings, root: Path, home: Path, steps: Steps, parent: PipelineRecord, results: list[StageResult]
+) -> tuple[Registration | None, GateResult | None]:
+    if not tracking_enabled() or not (root / POLICY).exists() or not (root / EVALUATION).exists():
+        return None, None
+    registration = steps.register(settings, root, parent.run_id, home)
+    if not registration.created and all(result.status == "skipped" for result in results):
+        return registration, None
+    return registration, steps.gate(settings, root, registration.version)
+
+
+def describe(result: StageResult) -> str:
+    """Return one line about what became of a stage."""
+    if result.status == "skipped":
+        return f"{result.stage}: skipped, nothing has changed"
+    if result.status == "restored":
+        return f"{result.stage}: restored from the cache in {result.seconds:.0f} s"
+    return f"{result.stage}: ran in {result.seconds:.0f} s"
+
+
+class PipelineRecord:
+    """The MLflow run above the stages' runs; opened when the first stage has something to do."""
+
+    def __init__(self, settings: Settings, root: Path, home: Path):
+        self.settings, self.root, self.home = settings, root, home
+        self.log: RunLog | None = None
+
+    @property
+    def run_id(self) -> str | None:
+        """The run's id, if there is one."""
+        return self.log.run_id if self.log else None
+
+    def environment(self) -> dict[str, str]:
+        """Open the run if need be; return what a stage needs to put its own run below it."""
+        if self.log is None:
+            self.log = RunLog(self.settings.tracking, "train", tags={"sweetrl.kind": "pipeline"}, root=self.home)
+            self.log.log_params(self.settings.model_dump(mode="json", by_alias=True))
+            self.log.open()
+        uri = tracking_uri(self.settings.tracking, self.home)
+        return {"MLFLOW_TRACKING_URI": uri, **({PARENT_VARIABLE: self.run_id} if self.run_id else {})}
+
+    def finish(self, results: list[StageResult], registration: Registration | None, gate: GateResult | None) -> None:
+        """Write what the run rests on and led to, and close it."""
+        if self.log is None:
+            return
+        self._write_stages(results)
+        for path, found in data_hashes(self.root).items():
+            self.log.add_input(DataInput(path, path, found, "pipeline"))
+        for name in ("dvc.lock", "params.yaml", "reports/report.html", str(EVALUATION)):
+            if (self.root / name).exists():
+                self.log.log_artifact(self.root / name)
+        if (self.root / EVALUATION).exists():
+            numbers = headline(self.root / EVALUATION)
+            self.log.log_metrics({key: value for key, value in numbers.items() if isinstance(value, int | float)})
+        if registration is not None:
+            self.log.set_tags({"sweetrl.model": f"{registration.model}/{registration.version}"})
+        if gate is not None:
+            self.log.set_tags({"sweetrl.gate": gate.reason})
+        self.log.finish("FINISHED")
+
+    def finish_failed(self, results: list[StageResult], error: BaseException) -> None:
+        """Close the run and whatever its stages have left open."""
+        if self.log is None:
+            return
+        self._write_stages(results)
+        self.log.set_tags({"sweetrl.error": (str(error) or type(error).__name__)[:500]})
+        self.log.close_children()
+        self.log.finish("FAILED" if isinstance(error, Exception) else "KILLED")
+
+    def _write_stages(self, results: list[StageResult]) -> None:
+        assert self.log is not None
+        for result in results:
+            self.log.set_tags({f"stage.{result.stage}": result.status})
+            if result.run_id:  # also of stages that did not run now: the chain stays whole
+                self.log.set_tags({f"run.{result.stage}": result.run_id})

@@ -1,0 +1,194 @@
+"""Registration, aliases, lineage and loading back, on a real embedded store with a tiny random model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.io import write_json
+from sweetrl.settings import Settings, parse_settings
+from sweetrl.tracking.lineage import lineage, split_reference
+from sweetrl.tracking.registry import Registry, register_policy
+from sweetrl.tracking.runs import RunLog
+
+
+def write_adapter(base: Path, folder: Path, seed: int) -> None:
+    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+    from sweetrl.settings import LoraSettings, ModelSettings
+
+    model, _ = load_base(ModelSettings(base=str(base)))
+    adapted = attach_adapter(model, LoraSettings(rank=2), seed)
+    for name, value in adapted.named_parameters():
+        if "lora_B" in name:
+            value.data.fill_(0.01 * seed)
+    save_adapter(adapted, folder, "models/base")
+
+
+def write_results(root: Path, rewards: dict[str, float]) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    rows = [
+        {"task_id": task, "policy": policy, "reward": value}
+        for policy in ("base", "trained")
+        for task, value in rewards.items()
+    ]
+    (root / "reports").mkdir(exist_ok=True)
+    parquet.write_table(pa.Table.from_pylist(rows), root / "reports/results.parquet")
+    write_json(root / "reports/evaluation.json", {"tasks": len(rewards), "mean": sum(rewards.values()) / len(rewards)})
+
+
+@pytest.fixture(scope="module")
+def project(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project folder in git with a trained policy, results, a dvc.lock and run files, as the pipeline leaves it."""
+    import shutil
+
+    root = tmp_path_factory.mktemp("project")
+    shutil.copytree(tiny_model, root / "models/base")
+    write_adapter(root / "models/base", root / "models/policy", 1)
+    (root / "data/tasks").mkdir(parents=True)
+    (root / "data/tasks/test.parquet").write_bytes(b"test tasks")
+    write_results(root, {"a": 0.0, "b": 1.0})
+    lock = {"stages": {"collect": {"cmd": "x", "outs": [{"path": "data/trajectories", "md5": "0123.dir"}]}}}
+    (root / "dvc.lock").write_text(yaml.safe_dump(lock))
+    (root / "params.yaml").write_text("seed: 7\n")
+    for arguments in (["init", "-q"], ["add", "params.yaml"], ["commit", "-qm", "first"]):
+        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=root, check=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        patch.setenv("SWEETRL_TRACKING", "on")
+        yield root
+
+
+@pytest.fixture(scope="module")
+def settings() -> Settings:
+    return parse_settings({"agent": {"max_new_tokens": 8}, "tracking": {"model": "agent-under-test"}})
+
+
+@pytest.fixture(scope="module")
+def first(project: Path, settings: Settings) -> str:
+    """Register the policy the way the flow does: a parent run, a training run below it, then the version."""
+    parent = RunLog(settings.tracking, "train", root=project)
+    parent.log_params({"seed": 7, "policy": {"beta": 0.1}})
+    parent.open()
+    child = RunLog(settings.tracking, "train-policy", parent=parent.run_id, root=project)
+    child.log_input("preferences", project / "params.yaml")
+    child.log_metrics({"loss": 0.5})
+    child.finish()
+    write_json(
+        project / "reports/runs/train-policy.json",
+        {"stage": "train-policy", "run_id": child.run_id, "seconds": 2.0, "metrics": {"generated_tokens": 5}},
+    )
+    registered = register_policy(settings, project, parent.run_id)
+    parent.finish()
+    assert registered.created
+    assert registered.aliases == ("challenger",)
+    return registered.version
+
+
+def test_registering_the_same_adapter_again_names_the_version_that_exists(
+    project: Path, settings: Settings, first: str
+) -> None:
+    again = register_policy(settings, project)
+    assert (again.version, again.created) == (first, False)
+    assert len(Registry(settings.tracking, project).versions()) == 1
+
+
+def test_lineage_leads_from_the_version_to_runs_commit_data_and_parameters(
+    project: Path, settings: Settings, first: str
+) -> None:
+    found = lineage("agent-under-test@challenger", settings.tracking, project)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=project, capture_output=True, text=True).stdout.strip()
+    assert found.version == first
+    assert found.commit == commit
+    assert found.run is not None and found.run.name == "train-policy"
+    assert found.run.inputs[0].path.endswith("params.yaml")
+    assert found.parent is not None and found.parent.name == "train"
+    assert found.params == {"policy.beta": "0.1", "seed": "7"}
+    assert found.data == {"data/trajectories": "0123.dir"}
+    assert found.cost == {"seconds": 2.0, "generated_tokens": 5.0}
+    assert found.evaluation["mean"] == 0.5
+    text = dict(found.rows())
+    assert commit in text["commit"]
+    assert text["data data/trajectories"] == "0123.dir"
+
+
+def test_a_registered_version_loads_back_and_answers_a_dialogue_turn(
+    project: Path, settings: Settings, first: str
+) -> None:
+    import mlflow
+
+    loaded = mlflow.pyfunc.load_model(f"models:/agent-under-test/{first}")
+    dialogue = [{"role": "user", "content": "I want a function that computes the price of a ticket."}]
+    reply = loaded.predict(dialogue, params={"seed": 3})
+    assert isinstance(reply, str) and reply
+    assert loaded.predict(dialogue, params={"seed": 3}) == reply
+    longer = [*dialogue, {"role": "assistant", "content": reply}, {"role": "user", "content": "Round it to 2 places."}]
+    assert isinstance(loaded.predict(longer), str)
+    with pytest.raises(Exception, match="must be user, assistant, user"):
+        loaded.predict([*dialogue, {"role": "assistant", "content": "What is the rate?"}])
+
+
+def test_a_changed_base_is_refused_when_loading(project: Path, settings: Settings, first: str) -> None:
+    import mlflow
+
+    config = project / "models/base/config.json"
+    before = config.read_text()
+    config.write_text(before + "\n")
+    try:
+        with pytest.raises(Exception, match="not the base model that the adapter was trained on"):
+            mlflow.pyfunc.load_model(f"models:/agent-under-test/{first}")
+    finally:
+        config.write_text(before)
+
+
+def test_promotion_history_and_stepping_back(project: Path, settings: Settings, first: str) -> None:
+    registry = Registry(settings.tracking, project)
+    with pytest.raises(UserError, match="no earlier champion"):
+        registry.step_back()
+    registry.promote(first, "the first")
+    assert registry.aliases() == {"champion": first}
+    write_adapter(project / "models/base", project / "models/policy", 2)
+    write_results(project, {"a": 1.0, "b": 1.0})
+    second = register_policy(settings, project)
+    assert second.created and second.aliases == ("challenger",)
+    registry.promote(second.version, "better")
+    assert registry.rewards(registry.get("champion")) == {"a": 1.0, "b": 1.0}
+    assert registry.rewards(registry.get(first)) == {"a": 0.0, "b": 1.0}
+    left, back = registry.step_back()
+    assert (left.version, back.version) == (second.version, first)
+    assert registry.aliases()["champion"] == first
+
+
+def test_an_unknown_alias_is_one_sentence_with_the_known_ones(project: Path, settings: Settings, first: str) -> None:
+    with pytest.raises(UserError, match=r"no such alias or version; known are .*1"):
+        lineage("agent-under-test@staging", settings.tracking, project)
+    with pytest.raises(UserError, match="no version is registered yet"):
+        lineage("nobody@champion", settings.tracking, project)
+
+
+def test_references_are_split() -> None:
+    assert split_reference("agent@challenger", "x") == ("agent", "challenger")
+    assert split_reference("agent/3", "x") == ("agent", "3")
+    assert split_reference("agent", "x") == ("agent", "champion")
+    with pytest.raises(UserError, match="no alias"):
+        split_reference("agent@", "x")
+
+
+def test_evaluation_is_brought_up_to_date_without_a_new_version(project: Path, settings: Settings, first: str) -> None:
+    registry = Registry(settings.tracking, project)
+    before = len(registry.versions())
+    write_results(project, {"a": 0.5, "b": 0.5})
+    again = register_policy(settings, project)
+    assert not again.created
+    assert len(registry.versions()) == before
+    version = registry.get(again.version)
+    assert registry.rewards(version) == {"a": 0.5, "b": 0.5}
+    assert json.loads(version.tags["evaluation"])["mean"] == 0.5
