@@ -48,7 +48,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "tasks": ("seed", "suite", "tasks"),
     "pretrain": ("pretrain", "tasks.difficulty"),
     "collect": ("seed", "model", "agent", "simulator", "reward", "collect"),
-    "validate": ("agent.rounds", "collect.attempts", "critic.pairs", "critic.gap", "validate"),
+    "validate": ("model", "agent.prompt", "agent.rounds", "collect.attempts", "critic.pairs", "critic.gap", "validate"),
     "train-critic": ("seed", "model", "agent.prompt", "critic"),
     "rank": ("seed", "model", "agent", "critic.normalization", "critic.privileged", "rank"),
     "train-policy": ("seed", "model", "agent.prompt", "policy"),

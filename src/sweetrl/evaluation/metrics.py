@@ -1,0 +1,288 @@
+"""What happened in evaluated dialogues: one flat row for each, and the summary of two policies on the same tasks.
+
+For every task: reward, success, turns, how it ended, questions in the same words as an earlier one. For tasks of the
+synthetic suite, whose hidden facts and program steps are known, also what went wrong:
+premature    the agent answered of its own accord although it had not been told every hidden detail
+repeated     a question about nothing but what was asked before
+irrelevant   a question about no kind of detail that this kind of task can have
+untold       a hidden detail that no question brought out
+forgotten    a detail that was told, and whose step is not in the program
+mistaken     a detail that was told, and whose step is in the program with another value
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from sweetrl.colbench.environment import marked_answer
+from sweetrl.colbench.synthetic.details import BY_NAME, Kind, kinds_asked
+from sweetrl.colbench.synthetic.people import Request, read_request
+from sweetrl.colbench.synthetic.suite import read_facts
+from sweetrl.colbench.types import Trajectory
+from sweetrl.errors import UserError
+from sweetrl.evaluation.statistics import (
+    bootstrap_mean,
+    mcnemar_exact,
+    paired_difference,
+    paired_p_value,
+    wilson_interval,
+)
+from sweetrl.io import atomic_path
+
+BEFORE, AFTER = "base", "trained"
+
+
+@dataclass(frozen=True)
+class Result:
+    """One evaluated dialogue. Columns that only the synthetic suite can fill are None for other tasks."""
+
+    task_id: str
+    policy: str
+    domain: str
+    reward: float | None
+    success: bool
+    outcome: str
+    tests_passed: int
+    tests: int
+    turns: int
+    questions: int
+    repeated: int
+    premature: bool | None = None
+    irrelevant: int | None = None
+    details: int | None = None
+    untold: int | None = None
+    forgotten: int | None = None
+    mistaken: int | None = None
+
+
+COLUMNS = tuple(field.name for field in fields(Result))
+
+
+def result_of(trajectory: Trajectory, policy: str) -> Result:
+    """Describe one finished dialogue of `policy` ("base" or "trained")."""
+    questions = [
+        message.content
+        for message in trajectory.messages
+        if message.role == "assistant" and marked_answer(message.content) is None
+    ]
+    if trajectory.outcome == "out_of_rounds":
+        questions = questions[:-1]  # the last reply counts as the answer
+    known: dict[str, Any] = {"domain": _group(trajectory), "repeated": _repeated_words(questions)}
+    request = _synthetic_request(trajectory)
+    if request is not None:
+        known = _synthetic_faults(trajectory, request, questions)
+    return Result(
+        task_id=trajectory.task.id,
+        policy=policy,
+        reward=trajectory.reward,
+        success=trajectory.success,
+        outcome=trajectory.outcome,
+        tests_passed=sum(test.passed for test in trajectory.tests),
+        tests=len(trajectory.tests),
+        turns=sum(message.role == "assistant" for message in trajectory.messages),
+        questions=len(questions),
+        **known,
+    )
+
+
+def _group(trajectory: Trajectory) -> str:
+    """What a task without a known domain is counted under: the domain noted with it, or its id without the number."""
+    return trajectory.extra.get("domain") or re.sub(r"[-_]?\d+$", "", trajectory.task.id) or "tasks"
+
+
+def _repeated_words(questions: Sequence[str]) -> int:
+    counts = Counter(" ".join(question.lower().split()) for question in questions)
+    return sum(count - 1 for count in counts.values())
+
+
+def _synthetic_request(trajectory: Trajectory) -> Request | None:
+    if not read_facts(trajectory.task.hidden_information):
+        return None
+    try:
+        return read_request(trajectory.task.problem_description)
+    except ValueError:
+        return None
+
+
+def _synthetic_faults(trajectory: Trajectory, request: Request, questions: Sequence[str]) -> dict[str, Any]:
+    facts = read_facts(trajectory.task.hidden_information)
+    asked: set[str] = set()
+    told: set[str] = set()
+    repeated = irrelevant = 0
+    for question in questions:
+        kinds = kinds_asked(question)
+        repeated += bool(kinds) and asked.issuperset(kinds)
+        irrelevant += not set(kinds) & set(request.domain.relevant)
+        asked.update(kinds)
+        told.update([name for name in kinds if name in facts][:2])  # the person tells two details at a time
+    program = trajectory.answer or ""
+    verdicts = Counter(step_in(program, BY_NAME[name], facts[name], request.argument) for name in told)
+    untold = len(facts.keys() - told)
+    return {
+        "domain": request.domain.name,
+        "repeated": repeated,
+        "premature": trajectory.outcome == "answered" and untold > 0,
+        "irrelevant": irrelevant,
+        "details": len(facts),
+        "untold": untold,
+        "forgotten": verdicts["missing"],
+        "mistaken": verdicts["other value"],
+    }
+
+
+def step_in(program: str, kind: Kind, values: Sequence[str], argument: str) -> str:
+    """Whether the step of `kind` is in `program`: "right", with an "other value", or "missing"; blanks are ignored."""
+    lines = "\n".join("".join(line.split()) for line in program.splitlines())
+    if _step_pattern(kind, argument, [re.escape(value) for value in values]).search(lines):
+        return "right"
+    anything = [r"-?[\w.]+"] * max(2, len(values))
+    return "other value" if _step_pattern(kind, argument, anything).search(lines) else "missing"
+
+
+def _step_pattern(kind: Kind, argument: str, values: Sequence[str]) -> re.Pattern[str]:
+    marks = [f"\0{index}\0" for index in range(max(2, len(values)))]
+    text = "\n".join("".join(line.format(*marks, x=argument).split()) for line in kind.code)
+    pattern = re.escape(text)
+    for mark, value in zip(marks, values, strict=False):
+        pattern = pattern.replace(re.escape(mark), f"(?:{value})")
+    return re.compile(rf"(?m)^{pattern}$")
+
+
+# Files
+
+
+def write_results(path: Path, results: Sequence[Result]) -> None:
+    """Write one row for each task and policy as Parquet (zstd); equal results give equal bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    types = {"str": pa.string(), "float": pa.float64(), "bool": pa.bool_(), "int": pa.int32()}
+    schema = pa.schema([(field.name, types[str(field.type).split(" ")[0]]) for field in fields(Result)])
+    table = pa.Table.from_pylist([asdict(result) for result in results], schema=schema)
+    with atomic_path(Path(path)) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_results(path: Path) -> list[Result]:
+    """Read what `write_results` wrote; a missing file or column is a UserError that names it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not Path(path).exists():
+        raise UserError(f"{path}: there is no such file; run the stage `evaluate` first.")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path}: this is not a Parquet file; run the stage `evaluate` again.") from error
+    missing = [name for name in COLUMNS if name not in table.column_names]
+    if missing:
+        raise UserError(f"{path}: column `{missing[0]}` is missing; run the stage `evaluate` again.")
+    return [Result(**row) for row in table.select(list(COLUMNS)).to_pylist()]
+
+
+# Summaries
+
+
+def summarize_policy(results: Sequence[Result], confidence: float, resamples: int, seed: int) -> dict[str, Any]:
+    """Sum up one policy's scored results: rates with Wilson's interval, means with the bootstrap's."""
+
+    def mean(values: Iterable[float]) -> dict[str, Any]:
+        return bootstrap_mean(list(values), confidence, resamples, seed).as_dict()
+
+    def rate(hits: Iterable[bool]) -> dict[str, Any]:
+        all_hits = list(hits)
+        return wilson_interval(sum(all_hits), len(all_hits), confidence).as_dict()
+
+    questions = sum(result.questions for result in results)
+    summary: dict[str, Any] = {
+        "success": rate(result.success for result in results),
+        "tests_passed": mean(result.reward or 0.0 for result in results),
+        "turns": mean(float(result.turns) for result in results),
+        "answered": rate(result.outcome == "answered" for result in results),
+        "out_of_rounds": rate(result.outcome == "out_of_rounds" for result in results),
+        "repeated_questions": _share(sum(result.repeated for result in results), questions),
+    }
+    known = [result for result in results if result.details is not None]
+    if known:
+        details = sum(result.details or 0 for result in known)
+        untold = sum(result.untold or 0 for result in known)
+        summary |= {
+            "premature_answers": rate(bool(result.premature) for result in known),
+            "irrelevant_questions": _share(
+                sum(result.irrelevant or 0 for result in known), sum(result.questions for result in known)
+            ),
+            "details_brought_out": _share(details - untold, details),
+            "forgotten_details": _share(sum(result.forgotten or 0 for result in known), details - untold),
+            "mistaken_details": _share(sum(result.mistaken or 0 for result in known), details - untold),
+        }
+    return summary
+
+
+def compare(
+    results: Sequence[Result], confidence: float = 0.95, resamples: int = 10_000, seed: int = 0
+) -> dict[str, Any]:
+    """Compare the policies "base" and "trained" on the tasks that both finished; the content of evaluation.json.
+
+    A task that either lost (a failing engine or person, nobody's failure) is left out for both and counted in
+    `tasks_lost`. Scalars on the first level are the headline. Fewer than two tasks: UserError.
+    """
+    before, after = paired(results)
+    base, trained = (summarize_policy(one, confidence, resamples, seed) for one in (before, after))
+    rewards = [result.reward or 0.0 for result in before], [result.reward or 0.0 for result in after]
+    successes = [result.success for result in before], [result.success for result in after]
+    difference = paired_difference(rewards[0], rewards[1], confidence, resamples, seed)
+    gain = paired_difference(successes[0], successes[1], confidence, resamples, seed)
+    exact = mcnemar_exact(successes[0], successes[1])
+    p_value = paired_p_value(rewards[0], rewards[1], resamples, seed)
+    return {
+        "tasks": len(before),
+        "tasks_lost": len({result.task_id for result in results}) - len(before),
+        "confidence": confidence,
+        "resamples": resamples,
+        "success_before": base["success"]["value"],
+        "success_after": trained["success"]["value"],
+        "success_difference": gain.value,
+        "success_p_value": exact.p_value,
+        "tests_passed_before": base["tests_passed"]["value"],
+        "tests_passed_after": trained["tests_passed"]["value"],
+        "tests_passed_difference": difference.value,
+        "tests_passed_p_value": p_value,
+        "policies": {BEFORE: base, AFTER: trained},
+        "difference": {
+            "success": gain.as_dict()
+            | {"p_value": exact.p_value, "test": "exact McNemar", "gained": exact.gained, "lost": exact.lost},
+            "tests_passed": difference.as_dict() | {"p_value": p_value, "test": "paired permutation of signs"},
+        },
+        "domains": by_domain(before, after, confidence),
+    }
+
+
+def paired(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
+    """Return the scored results before and after on the same tasks, in the order of the tasks."""
+    before = {result.task_id: result for result in results if result.policy == BEFORE and result.reward is not None}
+    after = {result.task_id: result for result in results if result.policy == AFTER and result.reward is not None}
+    tasks = [task for task in before if task in after]
+    return [before[task] for task in tasks], [after[task] for task in tasks]
+
+
+def by_domain(before: Sequence[Result], after: Sequence[Result], confidence: float) -> dict[str, dict[str, Any]]:
+    """Success before and after in each domain, with Wilson's interval."""
+    domains: dict[str, dict[str, Any]] = {}
+    for name in sorted({result.domain for result in before}):
+        places = [index for index, result in enumerate(before) if result.domain == name]
+        rates = [
+            wilson_interval(sum(one[index].success for index in places), len(places), confidence).as_dict()
+            for one in (before, after)
+        ]
+        domains[name] = {"tasks": len(places), BEFORE: rates[0], AFTER: rates[1]}
+    return domains
+
+
+def _share(count: int, total: int) -> dict[str, Any]:
+    """A share of things that are not independent (several in a dialogue), so without an interval."""
+    return {"value": count / total if total else 0.0, "count": count, "of": total}

@@ -1,0 +1,270 @@
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from sweetrl.colbench.environment import Environment
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.colbench.synthetic import ScriptedSimulator, generate
+from sweetrl.colbench.synthetic.people import Demonstrator, OracleAgent, Skill
+from sweetrl.colbench.types import AgentTurn, Message, TestResult, Trajectory
+from sweetrl.errors import UserError
+from sweetrl.learning.pairs import read_pairs
+from sweetrl.settings import parse_settings
+from sweetrl.stages import validate as stage
+from sweetrl.stages.validate import validate
+
+TASKS, ATTEMPTS, SHARD = 6, 3, 8
+
+
+@pytest.fixture(scope="module")
+def batch(tiny_model):
+    """Honest dialogues: TASKS x ATTEMPTS, attempt 0 by the oracle with reward 1, the others imperfect."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    trajectories = []
+    for number, task in enumerate(generate("train", TASKS, seed=5)):
+        for attempt in range(ATTEMPTS):
+            seed = number * 10 + attempt + 1
+            agent = OracleAgent() if attempt == 0 else Demonstrator(Skill(), 10, random.Random(seed))
+            environment = Environment(task, ScriptedSimulator(), seed=seed)
+            turns = []
+            while not environment.done:
+                raw = agent.act(task, environment.messages)
+                ids = (*tokenizer.encode(raw, add_special_tokens=False), tokenizer.eos_token_id)
+                turns.append(AgentTurn(len(environment.messages), raw, ids, (-0.5,) * len(ids), "stop"))
+                environment.step(raw)
+            passed = 10 if attempt == 0 else 3 + attempt
+            tests = tuple(
+                TestResult(name, index < passed, "passed" if index < passed else "wrong")
+                for index, (name, _) in enumerate(task.test_cases)
+            )
+            trajectories.append(
+                Trajectory(
+                    task=task,
+                    attempt=attempt,
+                    messages=environment.messages,
+                    turns=tuple(turns),
+                    answer=environment.answer,
+                    reward=passed / 10,
+                    tests=tests,
+                    outcome=environment.outcome,
+                    seed=seed,
+                    policy="base",
+                    simulator="scripted",
+                )
+            )
+    return trajectories
+
+
+@pytest.fixture
+def settings(tiny_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    return make_settings(tiny_model)
+
+
+def make_settings(tiny_model, **validation):
+    values = {
+        "model": {"base": str(tiny_model)},
+        "collect": {"attempts": ATTEMPTS},
+        "validate": {"minimum_pairs": 5, **validation},
+    }
+    return parse_settings(values)
+
+
+def write(trajectories):
+    store = TrajectoryStore(stage.TRAJECTORIES)
+    for start in range(0, len(trajectories), SHARD):
+        store.write_shard(start // SHARD, trajectories[start : start + SHARD])
+
+
+def changed(batch, index, **values):
+    """The batch with one dialogue changed; index 10 is task 3's attempt 1, row 2 of the second shard."""
+    result = list(batch)
+    result[index] = replace(result[index], **values)
+    return result
+
+
+def failure(settings):
+    with pytest.raises(UserError) as error:
+        validate(settings)
+    assert not stage.PAIRS.exists() and not stage.REPORT.exists() and not stage.ACCEPTED.exists()
+    assert (stage.DATA_DOCS / "index.html").exists()
+    assert "reports/data-docs/index.html" in str(error.value)
+    return str(error.value)
+
+
+def test_a_good_batch_is_accepted_with_equal_bytes_each_time(batch, settings, capsys):
+    write(batch)
+    validate(settings)
+    pairs = read_pairs(stage.PAIRS)
+    assert len(pairs) == TASKS * (ATTEMPTS - 1)
+    assert all(pair.chosen_reward == 1.0 and pair.chosen_attempt == 0 for pair in pairs)
+    report = json.loads(stage.REPORT.read_text())
+    assert report["batch"]["trajectories"] == TASKS * ATTEMPTS and report["batch"]["tasks"] == TASKS
+    assert report["pairs"]["pairs"] == len(pairs)
+    assert {"turn_order", "leak", "tokens", "enough_pairs"} <= {one["rule"] for one in report["expectations"]}
+    assert all(one["unexpected"] == 0 for one in report["expectations"])
+    assert list(stage.DATA_DOCS.rglob("*trajectories*"))
+    assert "18 dialogues at 6 tasks hold all" in capsys.readouterr().out
+
+    first = {path: path.read_bytes() for path in (stage.PAIRS, stage.REPORT, stage.ACCEPTED)}
+    validate(settings)  # the same batch again: compared with what it was compared with before, i.e. nothing
+    assert {path: path.read_bytes() for path in first} == first
+
+
+def user_says(trajectory, text):
+    messages = list(trajectory.messages)
+    messages[2] = Message("user", text)
+    return tuple(messages)
+
+
+def corrupt(batch, kind):
+    """The batch with dialogue 10 broken in one way, and the words that must be in the message."""
+    one = batch[10]
+    line = next(line for line in one.task.ground_truth.splitlines() if "=" in line and len(line.strip()) >= 12)
+    cases = {
+        "order": (
+            {"messages": (one.messages[0], *one.messages[2:])},
+            "message 1 is by the user, expected the assistant",
+        ),
+        "unfinished": ({"messages": one.messages[:-1]}, "the last, is by the user"),
+        "request": (
+            {"messages": (Message("user", "Do something."), *one.messages[1:])},
+            "message 0 is not the task's request",
+        ),
+        "reward": ({"reward": 1.5, "tests": ()}, "rewards must lie in 0 to 1"),
+        "unscored": ({"reward": None}, "it has no reward"),
+        "tests": ({"reward": 0.9}, "the reward is 0.9, but 4 of 10 tests passed"),
+        "code": ({"messages": user_says(one, f"Use {line.strip()}")}, "message 2 (user) holds line"),
+        "test call": ({"messages": user_says(one, one.task.test_cases[3][1])}, "the call of hidden test test4"),
+        "prefix": (
+            {"messages": user_says(one, f"The finished program is:\n{one.task.ground_truth}")},
+            "message 2 (user) holds",
+        ),
+        "tokens": (
+            {"turns": (replace(one.turns[0], token_ids=(7, 8, 9), logprobs=()), *one.turns[1:])},
+            "turn 1: the token ids do not decode to the raw reply",
+        ),
+        "raw": ({"turns": (replace(one.turns[0], raw="Hello?"), *one.turns[1:])}, "the message differs from the raw"),
+        "attempt": ({"attempt": 2}, "no attempt at a task may be there twice"),
+        "number": ({"attempt": 7}, "attempts must be numbered 0 to 2"),
+        "answer": ({"answer": "def stolen(): ..."}, "the answer is not what the last message says"),
+        "seed": ({"seed": batch[9].seed}, "no two sampled dialogues may share a seed"),
+    }
+    values, words = cases[kind]
+    return changed(batch, 10, **values), words
+
+
+KINDS = ["order", "unfinished", "request", "reward", "unscored", "tests", "code", "test call", "prefix", "tokens"]
+KINDS += ["raw", "attempt", "number", "answer", "seed"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_corrupted_dialogue_stops_the_run_and_is_named(batch, settings, kind):
+    broken, words = corrupt(batch, kind)
+    write(broken)
+    message = failure(settings)
+    assert words in message
+    assert f"task {batch[10].task.id} attempt {broken[10].attempt} (shard-00001.parquet row 2)" in message
+
+
+def test_every_failed_expectation_is_one_line(batch, settings):
+    broken = changed(changed(batch, 10, reward=1.5), 4, reward=None)
+    write(broken)
+    lines = failure(settings).splitlines()
+    assert len(lines) == 4  # the heading, reward bounds, scored, tests against reward
+    assert all(line.startswith("- trajectories: ") for line in lines[1:])
+    assert f"task {batch[4].task.id} attempt 1 (shard-00000.parquet row 4)" in "".join(lines)
+
+
+def test_wrong_number_of_attempts(batch, settings):
+    write(batch[:10] + batch[11:])
+    message = failure(settings)
+    assert "every task must have exactly 3 attempts" in message
+    assert f"{batch[9].task.id} attempt 0" in message and "attempts 2" in message
+
+
+def test_duplicates_beyond_the_share(batch, settings, tiny_model):
+    copies = [
+        replace(batch[index - index % ATTEMPTS], attempt=one.attempt, seed=one.seed, reward=one.reward, tests=one.tests)
+        if index % ATTEMPTS and index < 12
+        else one
+        for index, one in enumerate(batch)
+    ]
+    write(copies)  # 8 of 18 repeat attempt 0
+    validate(make_settings(tiny_model, duplicate_share=0.5))
+    for path in (stage.PAIRS, stage.REPORT, stage.ACCEPTED):
+        path.unlink()
+    message = failure(make_settings(tiny_model, duplicate_share=0.4))
+    assert "at most 40% of the attempts may repeat another" in message and "8 of 18" in message
+    assert f"task {batch[1].task.id} attempt 1 (shard-00000.parquet row 1): the same words as attempt 0" in message
+
+
+def test_lost_dialogues(batch, settings, tiny_model):
+    values = {"outcome": "lost", "reward": None, "answer": None, "tests": (), "error": "the server is gone"}
+    write(changed(batch, 10, **values))
+    message = failure(settings)
+    assert "at most 5% of the dialogues may be lost" in message and "the server is gone" in message
+    validate(make_settings(tiny_model, lost_share=0.1))
+    assert len(read_pairs(stage.PAIRS)) == TASKS * (ATTEMPTS - 1) - 1
+
+
+def test_too_few_pairs(batch, settings, tiny_model):
+    write(batch)
+    message = failure(make_settings(tiny_model, minimum_pairs=50))
+    assert "at least 50 preference pairs (validate.minimum_pairs), found 12; raise collect.tasks" in message
+
+
+def test_a_shard_without_a_column_or_without_sense(batch, settings):
+    import pyarrow.parquet as pq
+
+    write(batch)
+    path = stage.TRAJECTORIES / "shard-00001.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["reward"]), path)
+    assert "shard-00001.parquet: column `reward` is missing" in failure(settings)
+    path.write_bytes(b"PAR1 and then the disk was full")
+    assert "shard-00001.parquet: it is no complete Parquet file" in failure(settings)
+
+
+def test_no_shards(settings):
+    assert "there must be shards, found 0; run the stage `collect` again" in failure(settings)
+
+
+def test_a_batch_is_compared_with_the_one_accepted_before(batch, settings, tiny_model):
+    write(batch)
+    validate(settings)
+    before = stage.ACCEPTED.read_bytes()
+
+    worse = [
+        replace(one, reward=0.1, tests=tuple(replace(test, passed=i < 1) for i, test in enumerate(one.tests)))
+        if one.attempt
+        else one
+        for one in batch
+    ]
+    write(worse)
+    tight = make_settings(tiny_model, reward_shift=0.01)
+    stage.PAIRS.unlink()
+    with pytest.raises(UserError, match=r"mean reward may differ by at most 0.01 .* accepted batch's 0.633, found 0.4"):
+        validate(tight)
+    assert stage.ACCEPTED.read_bytes() == before and not stage.PAIRS.exists()
+
+    validate(make_settings(tiny_model, reward_shift=0.5))
+    accepted = json.loads(stage.ACCEPTED.read_text())
+    assert accepted["accepted"]["mean_reward"] == pytest.approx(0.4)
+    assert accepted["previous"]["mean_reward"] == pytest.approx(19 / 30)
+    assert "shift" not in stage.REPORT.read_text()  # the outputs do not depend on the batch before
+
+    with pytest.raises(UserError, match=r"accepted batch's 0\.633"):  # accepted meanwhile, and still compared
+        validate(tight)
+
+
+def test_a_broken_summary_is_named(batch, settings):
+    write(batch)
+    stage.ACCEPTED.write_text('{"accepted": {}}')
+    with pytest.raises(UserError, match=r"data/accepted.json: this is not a batch's summary"):
+        validate(settings)
