@@ -192,7 +192,15 @@ def publish(source: Path, out: Path) -> None:
     fresh, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
-    shutil.copytree(source, fresh)
+    try:
+        shutil.copytree(source, fresh)
+    except shutil.Error as error:  # copytree gathers every file's OSError as text, without its number
+        shutil.rmtree(fresh, ignore_errors=True)
+        if os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        raise UserError(
+            f"{out}: no space left on the disk; free some and run the same command again (finished work is kept)."
+        ) from error
     if out.exists():
         out.rename(old)
     fresh.rename(out)
