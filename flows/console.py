@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -65,8 +65,8 @@ def show_outcome(outcome: Outcome, root: Path) -> None:
     console.print(table)
     console.print()
     if (root / EVALUATION).exists():
-        for line in evaluation_lines(read_json(root / EVALUATION)):
-            console.print(line, highlight=False)
+        console.print(evaluation_table(read_json(root / EVALUATION)), highlight=False)
+        console.print()
     if outcome.registration is not None:
         console.print(registration_line(outcome), highlight=False)
         if outcome.gate is not None:
@@ -74,10 +74,9 @@ def show_outcome(outcome: Outcome, root: Path) -> None:
     console.print()
     console.print(f"report:  {root / 'reports/report.html'}", highlight=False, soft_wrap=True)
     if outcome.tracking:
-        port = "--port 5000"
-        console.print(
-            f"runs:    mlflow ui --backend-store-uri {outcome.tracking} {port}", highlight=False, soft_wrap=True
-        )
+        embedded = outcome.tracking.startswith("sqlite:")
+        where = f"mlflow ui --backend-store-uri {outcome.tracking}" if embedded else outcome.tracking
+        console.print(f"runs:    {where}", highlight=False, soft_wrap=True)
     if outcome.registration is not None:
         model = load_settings(root / "params.yaml").tracking.model
         console.print(f"lineage: sweetrl lineage {model}/{outcome.registration.version}", highlight=False)
@@ -98,6 +97,27 @@ def registration_line(outcome: Outcome) -> str:
     return f"model: {registration.model} version {registration.version} {what} ({names})"
 
 
-def evaluation_lines(evaluation: dict[str, Any]) -> list[str]:
-    """Return the held-out results before and after training, with their intervals."""
-    return [str(evaluation)]
+def evaluation_table(evaluation: dict[str, Any]) -> Any:
+    """Return the held-out results before and after training, with their intervals, as a table."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    for name in (f"{evaluation['tasks']:,} held-out tasks", "before", "after", "difference", "p"):
+        table.add_column(name)
+    for key, name in (("success", "success rate"), ("tests_passed", "tests passed")):
+        before, after = (evaluation["policies"][policy][key] for policy in ("base", "trained"))
+        difference = evaluation["difference"][key]
+        table.add_row(
+            name, estimate(before), estimate(after), estimate(difference, signed=True), f"{difference['p_value']:.2g}"
+        )
+    table.caption = f"in brackets: {evaluation['confidence']:.0%} interval"
+    table.caption_justify = "left"
+    return table
+
+
+def estimate(value: Mapping[str, float], signed: bool = False) -> str:
+    """Return an estimate with its interval in per cent."""
+    number, low, high = (100 * value[key] for key in ("value", "low", "high"))
+    if signed:
+        return f"{number:+.1f} [{low:+.1f}, {high:+.1f}]"
+    return f"{number:.1f} % [{low:.1f}, {high:.1f}]"

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from prefect import flow
@@ -32,7 +33,7 @@ def train(root: str = ".", home: str = "") -> Outcome:
     return outcome
 
 
-def prefect_steps() -> Steps:
+def prefect_steps(before_register: Callable[[Path], object] = lambda root: None) -> Steps:
     """Return the steps as Prefect tasks of the flow that is running."""
 
     def run(stage: str, root: Path, env: dict[str, str]) -> StageResult:
@@ -44,7 +45,7 @@ def prefect_steps() -> Steps:
     def stand(settings: Settings, root: Path, version: str) -> GateResult:
         return gate(settings, root, version)
 
-    return Steps(run=run, register=register, gate=stand, say=get_run_logger().info)
+    return Steps(run, register, stand, before_register, get_run_logger().info)
 
 
 def announce(outcome: Outcome) -> None:

@@ -96,13 +96,16 @@ def stage_order(root: Path) -> list[str]:
     import networkx
 
     with open_repo(root) as repo:
-        return [stage.addressing for stage in networkx.dfs_postorder_nodes(repo.index.graph)]
+        return [str(stage.name) for stage in networkx.dfs_postorder_nodes(repo.index.graph)]
 
 
 def changed_stages(root: Path, names: list[str] | None = None) -> set[str]:
     """Return those of the stages `names` (default: all) whose command, parameters, inputs or outputs have changed."""
-    with open_repo(root) as repo:
-        return set(repo.status(targets=names))
+    from dvc.repo import lock_repo
+
+    with open_repo(root) as repo, lock_repo(repo):
+        stages = {str(stage.name): stage for stage in repo.index.stages}
+        return {name for name in names or stages if stages[name].changed()}
 
 
 def run_facts(root: Path, stage: str) -> dict[str, Any]:

@@ -60,14 +60,19 @@ def decide(settings: Settings, root: Path, version: str, line: Callable[[str], N
         return GateResult(version, False, version, before, f"version {version} is the champion already.")
     key = evaluation_key(settings, root)
     _bring_up_to_date(registry, settings, root, challenger, key, line)
+    challenger_rewards = registry.rewards(challenger)
     champion_rewards = None
     if before is not None:
         champion = registry.get(before)
         _bring_up_to_date(registry, settings, root, champion, key, line)
         champion_rewards = registry.rewards(champion)
+        # A dialogue lost to a failing engine or person is nobody's failure: its task is left out for both.
+        common = champion_rewards.keys() & challenger_rewards.keys()
+        champion_rewards = {task: champion_rewards[task] for task in common}
+        challenger_rewards = {task: challenger_rewards[task] for task in common}
     decision = promotion_decision(
         champion_rewards,
-        registry.rewards(challenger),
+        challenger_rewards,
         settings.evaluate.confidence,
         settings.evaluate.resamples,
         settings.seed,

@@ -6,7 +6,8 @@ import contextlib
 import fcntl
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,10 +135,7 @@ def push(root: Path, branch: str | None = None) -> list[str]:
     In this order nobody ever sees a commit whose data are missing.
     """
     done = []
-    from tasks.pipeline import open_repo
-
-    with open_repo(root) as repo:
-        remote = repo.config["core"].get("remote")
+    remote = remote_name(root)
     if remote:
         dvc(root, "push", "--run-cache")
         done.append(f"data to {remote}")
@@ -157,3 +155,39 @@ def merge(home: Path, branch: str) -> str:
         return f"the branch cannot be fast-forwarded: `git merge {branch} && dvc checkout`"
     dvc(home, "checkout", "-q")
     return f"merged {branch} and checked its data out"
+
+
+def restore(root: Path, fetch: Callable[[Path], Path]) -> str:
+    """Put back dvc.lock and params.yaml as `fetch` delivers them into a folder, and check out the data they name.
+
+    The two files as they were are kept in .scratch/before-rollback/. Data that are neither in the cache nor in the
+    remote are a UserError, and then nothing has changed.
+    """
+    kept = root / ".scratch" / "before-rollback"
+    kept.mkdir(parents=True, exist_ok=True)
+    before = {item: (root / item).read_bytes() for item in RECORDS if (root / item).exists()}
+    for item, content in before.items():
+        (kept / item).write_bytes(content)
+    with tempfile.TemporaryDirectory() as name:
+        found = fetch(Path(name))
+        for item in RECORDS:
+            if (found / item).exists():
+                (root / item).write_bytes((found / item).read_bytes())
+    try:
+        if remote_name(root):
+            dvc(root, "fetch", "-q", "--run-cache")
+        dvc(root, "checkout", "-q")
+    except UserError as error:
+        for item, content in before.items():
+            (root / item).write_bytes(content)
+        dvc(root, "checkout", "-q", "--force")
+        raise UserError(f"{error} (dvc.lock, params.yaml, the data and the alias are as they were)") from error
+    return "dvc.lock, params.yaml and the data are that version's; look at `git diff`, then commit"
+
+
+def remote_name(root: Path) -> str | None:
+    """Return the name of DVC's default remote, if one is set up."""
+    from tasks.pipeline import open_repo
+
+    with open_repo(root) as repo:
+        return repo.config["core"].get("remote")

@@ -110,6 +110,8 @@ class Registry:
 
     def history(self) -> list[Promotion]:
         """Return who was champion, oldest first."""
+        if not self.versions():
+            return []
         tags = self.client.get_registered_model(self.name).tags
         return [Promotion(**entry) for entry in json.loads(tags.get(HISTORY, "[]"))]
 
@@ -121,14 +123,19 @@ class Registry:
         if self.aliases().get(CHALLENGER) == version:
             self.client.delete_registered_model_alias(self.name, CHALLENGER)
 
-    def step_back(self) -> tuple[Promotion, Promotion]:
-        """Make the champion before the current one the champion again; return (left, returned to)."""
+    def champion_before(self) -> Promotion:
+        """Return the champion before the current one; a UserError where there is none."""
         history = self.history()
         if len(history) < 2:
             raise UserError(f"{self.name}: there is no earlier champion to return to.")
+        return history[-2]
+
+    def step_back(self) -> tuple[Promotion, Promotion]:
+        """Make the champion before the current one the champion again; return (left, returned to)."""
+        before, history = self.champion_before(), self.history()
         self._write_history(history[:-1])
-        self.set_alias(CHAMPION, history[-2].version)
-        return history[-1], history[-2]
+        self.set_alias(CHAMPION, before.version)
+        return history[-1], before
 
     def _write_history(self, entries: list[Promotion]) -> None:
         text = json.dumps([vars(entry) for entry in entries[-50:]])
@@ -162,11 +169,15 @@ def model_id(version: ModelVersion) -> str:
 
 
 def read_rewards(path: Path) -> dict[str, float]:
-    """Read task id -> reward of the trained policy from a per-task result file."""
+    """Read task id -> reward of the trained policy from a per-task result file; lost dialogues are left out."""
     from pyarrow import parquet
 
     table = parquet.read_table(path, columns=["task_id", "policy", "reward"]).to_pylist()
-    return {row["task_id"]: float(row["reward"] or 0.0) for row in table if row["policy"] == "trained"}
+    return {
+        row["task_id"]: float(row["reward"])
+        for row in table
+        if row["policy"] == "trained" and row["reward"] is not None
+    }
 
 
 def evaluation_key(settings: Settings, root: Path) -> str:

@@ -1,0 +1,54 @@
+"""Evaluate a registered version on the current held-out tasks, and store the result with it.
+
+For comparing versions that were trained before the tasks, the rounds or the scoring changed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from prefect import flow
+from prefect.logging import get_run_logger
+
+from flows.arguments import parser
+from flows.console import command_line
+from sweetrl.settings import load_settings
+from sweetrl.tracking.lineage import split_reference
+from sweetrl.tracking.registry import Registry
+from tasks.promotion import evaluate_version
+from tasks.workspace import only_run
+
+
+@flow(name="evaluate", validate_parameters=False)
+def evaluate(reference: str = "@champion", root: str = ".") -> dict[str, float]:
+    """Return task id -> reward of the version `reference`, MODEL[@ALIAS] or MODEL/VERSION."""
+    folder = Path(root).resolve()
+    settings = load_settings(folder / "params.yaml")
+    name, alias = split_reference(reference, settings.tracking.model)
+    tracking = settings.tracking.model_copy(update={"model": name})
+    registry = Registry(tracking, folder)
+    with only_run(folder):
+        rewards = evaluate_version(settings, folder, registry, registry.get(alias), get_run_logger().info)
+    solved = sum(reward >= 1.0 for reward in rewards.values())
+    get_run_logger().info(
+        "%s@%s: success %.1f %%, tests passed %.1f %% on %d tasks",
+        name,
+        alias,
+        100 * solved / max(1, len(rewards)),
+        100 * sum(rewards.values()) / max(1, len(rewards)),
+        len(rewards),
+    )
+    return rewards
+
+
+def main() -> int:
+    """Evaluate the version named on the command line."""
+    arguments = parser("evaluate", "Evaluate a registered version on the current held-out tasks.")
+    arguments.add_argument("reference", nargs="?", default="@champion", help="MODEL[@ALIAS] or MODEL/VERSION")
+    given = arguments.parse_args()
+    return command_line(lambda: evaluate(given.reference))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

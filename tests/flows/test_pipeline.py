@@ -1,0 +1,151 @@
+"""Order, skipping, restoring, failing and stopping of stages, on a toy project with real DVC."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from sweetrl.errors import UserError
+from tasks.pipeline import StageFailed, changed_stages, execute_stage, failure, policy_of, stage_order
+from tasks.process import TimeLimitExceeded, run_program
+from tasks.training import Steps, run_pipeline
+from tasks.workspace import only_run
+
+
+def quiet(text: str) -> None:
+    """Say nothing."""
+
+
+STEPS = Steps(run=lambda stage, root, env: execute_stage(root, stage, env, quiet), say=quiet)
+
+
+def statuses(toy) -> dict[str, str]:
+    return {result.stage: result.status for result in run_pipeline(toy.root, STEPS).stages}
+
+
+def test_stages_run_in_the_order_of_the_graph_then_are_skipped_then_restored(toy) -> None:
+    assert stage_order(toy.root) == ["first", "second", "third"]
+    assert statuses(toy) == {"first": "ran", "second": "ran", "third": "ran"}
+    assert toy.runs() == ["first", "second", "third"]
+
+    started = time.monotonic()
+    outcome = run_pipeline(toy.root, STEPS)
+    assert outcome.unchanged and time.monotonic() - started < 20
+    assert [result.run_id for result in outcome.stages] == ["r-first", "r-second", "r-third"]
+    assert outcome.stages[0].summary == "made first"
+    assert toy.runs() == ["first", "second", "third"], "no stage ran again"
+
+    toy.set(second="b")
+    assert changed_stages(toy.root, ["first", "second"]) == {"second"}
+    assert statuses(toy) == {"first": "skipped", "second": "ran", "third": "ran"}
+    toy.set(second="a")
+    assert statuses(toy) == {"first": "skipped", "second": "restored", "third": "restored"}
+    assert (toy.root / "data/second.txt").read_text() == "second a"
+    assert toy.runs() == ["first", "second", "third", "second", "third"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "sentence", "told"),
+    [
+        ("error", "stage second failed: data/first.txt: row 3 is not JSON; mend it.", True),
+        (
+            "crash",
+            "stage second failed: ZeroDivisionError: division by zero (the full trace is in the lines above)",
+            False,
+        ),
+        (
+            "kill",
+            "stage second failed: it was killed (signal 9, perhaps for lack of memory); run the same command again",
+            False,
+        ),
+    ],
+)
+def test_a_failing_stage_is_one_sentence_and_stops_the_run(toy, mode: str, sentence: str, told: bool) -> None:
+    toy.set(second=mode)
+    with pytest.raises(StageFailed) as caught:
+        run_pipeline(toy.root, STEPS)
+    assert str(caught.value).startswith(sentence)
+    assert "\n" not in str(caught.value)
+    assert caught.value.told is told
+    assert toy.runs() == ["first"]
+    toy.set(second="a")
+    assert statuses(toy) == {"first": "skipped", "second": "ran", "third": "ran"}
+
+
+def alive(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def test_a_stage_past_its_limit_is_stopped_with_its_children(toy) -> None:
+    toy.set(first="hang")
+    with pytest.raises(StageFailed, match="took longer than its limit of 15 s"):
+        execute_stage(toy.root, "first", {}, quiet, limit=15)
+    child = int((toy.root / "child.pid").read_text())
+    assert not alive(child)
+    toy.set(first="a")
+    assert execute_stage(toy.root, "first", {}, quiet).status == "ran", "DVC's lock was given back"
+
+
+def test_stages_end_with_a_flow_that_is_killed(toy) -> None:
+    toy.set(first="hang")
+    code = (
+        "import sys; from pathlib import Path; from tasks.pipeline import *; execute_stage(Path(sys.argv[1]), 'first')"
+    )
+    flow = subprocess.Popen([sys.executable, "-c", code, str(toy.root)], stdout=subprocess.PIPE, text=True)
+    assert flow.stdout is not None
+    for line in flow.stdout:
+        if "hanging" in line:
+            break
+    leader = next(child for child in psutil.Process(flow.pid).children() if "dvc" in " ".join(child.cmdline()))
+    flow.kill()
+    flow.wait()
+    gone, _ = psutil.wait_procs([leader], timeout=20)
+    assert gone
+    for process in psutil.process_iter(["pid"]):  # the stage itself only ends so if it asks to; clean up after the toy
+        try:
+            if process.cwd() == str(toy.root):
+                process.kill()
+        except psutil.Error:
+            continue
+
+
+def test_a_program_that_leaves_a_child_with_the_pipe_open_does_not_hang() -> None:
+    code = (
+        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); print('done')"
+    )
+    lines: list[str] = []
+    started = time.monotonic()
+    assert run_program([sys.executable, "-c", code], Path.cwd(), os.environ, 60, lines.append) == 0
+    assert lines == ["done"]
+    assert time.monotonic() - started < 30
+
+
+def test_a_program_past_its_limit_raises() -> None:
+    with pytest.raises(TimeLimitExceeded):
+        run_program(["sleep", "60"], Path.cwd(), os.environ, 0.5, quiet)
+
+
+def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
+    with (
+        only_run(tmp_path),
+        pytest.raises(UserError, match="another run is at work in this folder"),
+        only_run(tmp_path),
+    ):
+        pass
+
+
+def test_a_folder_that_is_no_project_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not inside of a DVC repository"):
+        stage_order(tmp_path)
+
+
+def test_retries_are_for_what_the_stage_did_not_explain() -> None:
+    assert failure("rank", ["error: models/critic: no adapter"], 1).told
+    assert not failure("rank", ["ERROR: failed to reproduce 'rank': failed to run: x, exited with -15"], 1).told
+    assert policy_of("collect").retries and not policy_of("validate").retries
