@@ -1,0 +1,375 @@
+"""The evaluation as one self-contained page: numbers with their intervals, charts, and dialogues to read side by side.
+
+Nothing is loaded from anywhere and nothing depends on the clock: equal evaluations give equal bytes. All text that
+comes from models, people or files is escaped by the template engine.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+from sweetrl.colbench.environment import marked_answer
+from sweetrl.colbench.types import Trajectory
+from sweetrl.evaluation import charts
+from sweetrl.evaluation.charts import Interval
+from sweetrl.evaluation.metrics import AFTER, BEFORE, Result, paired
+
+EXAMPLE_STATES = 3
+SHOWN_REPLIES = 3  # best and worst candidates shown of a state
+
+
+@dataclass(frozen=True)
+class RatedReply:
+    """A candidate reply, how often it was sampled, and the advantage that the critic gives it."""
+
+    text: str
+    count: int
+    advantage: float
+
+    @property
+    def answers(self) -> bool:
+        """Whether it ends the dialogue."""
+        return marked_answer(self.text) is not None
+
+
+@dataclass(frozen=True)
+class AdvantageState:
+    """An agent's turn (from 0) in an offline dialogue, with the candidates that were rated there."""
+
+    task_id: str
+    attempt: int
+    turn: int
+    replies: tuple[RatedReply, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the page shows. `comparison` is the content of evaluation.json (sweetrl.evaluation.metrics.compare).
+
+    `states` and `contexts` (the offline dialogues of the states, by task id and attempt) are for the critic's section,
+    which is left out where there are no states.
+    """
+
+    comparison: dict[str, Any]
+    results: Sequence[Result]
+    before: Sequence[Trajectory]
+    after: Sequence[Trajectory]
+    states: Sequence[AdvantageState] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    contexts: Mapping[tuple[str, int], Trajectory] = field(default_factory=dict)
+
+
+FAULTS = (
+    ("answered", "Ended with an answer of its own accord", True),
+    ("out_of_rounds", "Ran out of rounds", False),
+    ("premature_answers", "Answered before every hidden detail was told", False),
+    ("details_brought_out", "Hidden details that a question brought out", True),
+    ("repeated_questions", "Questions that repeat an earlier one", False),
+    ("irrelevant_questions", "Questions about nothing that matters here", False),
+    ("forgotten_details", "Details told, but missing from the program", False),
+    ("mistaken_details", "Details told, but with another value in the program", False),
+)
+
+
+def render(report: Report) -> str:
+    """Return the page as HTML."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"percent": percent, "points": points, "p_value": p_value, "number": number}
+    template = resources.files("sweetrl.evaluation") / "templates" / "report.html"
+    return environment.from_string(template.read_text(encoding="utf-8")).render(**page(report))
+
+
+def page(report: Report) -> dict[str, Any]:
+    """Return what the template shows, as plain values and charts."""
+    comparison = report.comparison
+    before, after = paired(report.results)
+    return {
+        "comparison": comparison,
+        "level": f"{comparison['confidence']:.0%}".replace("%", " %"),
+        "verdict": verdict(comparison),
+        "tone": tone(comparison["difference"]["success"]),
+        "headline": [
+            headline(comparison, "success", "Success rate"),
+            headline(comparison, "tests_passed", "Tests passed"),
+        ],
+        "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],
+        "outcomes": paired_outcomes(before, after),
+        "reward_chart": _markup(reward_chart(before, after)),
+        "turn_chart": _markup(turn_chart(before, after)),
+        "faults": fault_rows(comparison["policies"]),
+        "domains": comparison["domains"],
+        "domain_chart": _markup(domain_chart(comparison["domains"])),
+        "examples": examples(before, after, report.before, report.after),
+        "critic": critic_section(report.states, report.contexts) if report.states else None,
+        "facts": dict(report.facts),
+    }
+
+
+def verdict(comparison: Mapping[str, Any]) -> str:
+    """Say in one sentence what the comparison shows about success."""
+    gain = comparison["difference"]["success"]
+    numbers = (
+        f"{points(gain['value'])} points on {comparison['tasks']:,} held-out tasks "
+        f"({comparison['confidence']:.0%} interval {points(gain['low'])} to {points(gain['high'])}, "
+        f"exact McNemar {p_value(gain['p_value'])})"
+    )
+    words = {
+        "better": f"Training helped: success changed by {numbers}.",
+        "worse": f"Training hurt: success changed by {numbers}.",
+        "open": f"No difference is shown: success changed by {numbers}.",
+    }
+    return words[tone(gain)]
+
+
+def tone(difference: Mapping[str, Any]) -> str:
+    """Whether an interval lies above zero, below it, or around it."""
+    if difference["low"] > 0:
+        return "better"
+    return "worse" if difference["high"] < 0 else "open"
+
+
+def headline(comparison: Mapping[str, Any], key: str, title: str) -> dict[str, Any]:
+    """One of the two large numbers."""
+    return {
+        "title": title,
+        "before": comparison["policies"][BEFORE][key],
+        "after": comparison["policies"][AFTER][key],
+        "difference": comparison["difference"][key],
+        "tone": tone(comparison["difference"][key]),
+    }
+
+
+def paired_outcomes(before: Sequence[Result], after: Sequence[Result]) -> list[dict[str, Any]]:
+    """What became of each task: solved by both, only after, only before, by neither."""
+    counts = Counter((old.success, new.success) for old, new in zip(before, after, strict=True))
+    kinds = (
+        ((True, True), "both", "solved by both"),
+        ((False, True), "won", "solved only after training"),
+        ((True, False), "lost", "solved only before"),
+        ((False, False), "neither", "solved by neither"),
+    )
+    total = max(1, len(before))
+    return [
+        {"kind": kind, "label": label, "count": counts[key], "share": counts[key] / total} for key, kind, label in kinds
+    ]
+
+
+def fault_rows(policies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What goes wrong before and after, as rows of a table; whether more is better decides the colour."""
+    rows = []
+    for key, label, more_is_better in FAULTS:
+        if key not in policies[BEFORE]:
+            continue
+        old, new = policies[BEFORE][key], policies[AFTER][key]
+        change = new["value"] - old["value"]
+        better = abs(change) >= 0.0005 and (change > 0) == more_is_better
+        rows.append({"label": label, "before": old, "after": new, "change": change, "better": better})
+    return rows
+
+
+# Charts
+
+
+def reward_chart(before: Sequence[Result], after: Sequence[Result]) -> str:
+    """How many of the tests were passed, in tenths."""
+    labels = [f"{tenth * 10}" for tenth in range(11)]
+    shares = [_shares([round((one.reward or 0.0) * 10) for one in results], range(11)) for results in (before, after)]
+    return charts.bars(labels, shares[0], shares[1], "hidden tests passed, %", "rewards")
+
+
+def turn_chart(before: Sequence[Result], after: Sequence[Result]) -> str:
+    """How many turns the agent took."""
+    most = max([one.turns for one in (*before, *after)] or [1])
+    turns = range(1, most + 1)
+    shares = [_shares([one.turns for one in results], turns) for results in (before, after)]
+    return charts.bars([str(turn) for turn in turns], shares[0], shares[1], "agent turns in a dialogue", "turns")
+
+
+def domain_chart(domains: Mapping[str, Mapping[str, Any]]) -> str:
+    """Success in each domain, before and after."""
+    values = {
+        name: [Interval(one[name]["value"], one[name]["low"], one[name]["high"]) for one in domains.values()]
+        for name in (BEFORE, AFTER)
+    }
+    labels = [f"{name} ({one['tasks']})" for name, one in domains.items()]
+    return charts.dumbbells(labels, values[BEFORE], values[AFTER], "domains")
+
+
+def _shares(values: Sequence[int], places: range) -> list[float]:
+    counts = Counter(values)
+    return [counts[place] / max(1, len(values)) for place in places]
+
+
+# Dialogues
+
+
+def examples(
+    before: Sequence[Result], after: Sequence[Result], old: Sequence[Trajectory], new: Sequence[Trajectory]
+) -> list[dict[str, Any]]:
+    """Up to three tasks with both dialogues: one won by training, one lost, one that both failed.
+
+    Of the tasks won (lost), the one with the largest gain (loss) of reward; of those both failed, the one where the
+    trained policy came closest. Ties go to the first task.
+    """
+    dialogues = ({one.task.id: one for one in old}, {one.task.id: one for one in new})
+    groups: dict[str, list[tuple[float, int]]] = defaultdict(list)
+    for place, (one, two) in enumerate(zip(before, after, strict=True)):
+        gain = (two.reward or 0.0) - (one.reward or 0.0)
+        if two.success and not one.success:
+            groups["won"].append((-gain, place))
+        elif one.success and not two.success:
+            groups["lost"].append((gain, place))
+        elif not two.success:
+            groups["neither"].append((-(two.reward or 0.0), place))
+    labels = {"won": "Won by training", "lost": "Lost by training", "neither": "Failed by both"}
+    shown = []
+    for kind, label in labels.items():
+        if groups[kind]:
+            place = min(groups[kind])[1]
+            task_id = before[place].task_id
+            task = dialogues[0][task_id].task
+            shown.append(
+                {
+                    "kind": kind,
+                    "label": label,
+                    "task": task,
+                    "domain": before[place].domain,
+                    "sides": [
+                        side(dialogues[number][task_id], result[place], name)
+                        for number, (result, name) in enumerate(
+                            ((before, "Before training"), (after, "After training"))
+                        )
+                    ],
+                }
+            )
+    return shown
+
+
+def side(trajectory: Trajectory, result: Result, name: str) -> dict[str, Any]:
+    """One dialogue as the page shows it; the answer is apart, the request is shown above."""
+    messages = list(trajectory.messages[1:])
+    final = messages.pop() if messages and messages[-1].role == "assistant" else None
+    marker = final is not None and marked_answer(final.content) is not None
+    notes = []
+    for count, words in (
+        (result.untold, "not asked for"),
+        (result.forgotten, "forgotten"),
+        (result.mistaken, "with a wrong value"),
+    ):
+        if count:
+            notes.append(f"{count} {'detail' if count == 1 else 'details'} {words}")
+    if result.repeated:
+        notes.append(f"{result.repeated} repeated {'question' if result.repeated == 1 else 'questions'}")
+    return {
+        "name": name,
+        "messages": messages,
+        "answer": (trajectory.answer or "").strip() if final is not None else "",
+        "marker": marker,
+        "reward": result.reward,
+        "tests": trajectory.tests,
+        "passed": result.tests_passed,
+        "notes": notes,
+    }
+
+
+# The critic
+
+
+def critic_section(
+    states: Sequence[AdvantageState], contexts: Mapping[tuple[str, int], Trajectory]
+) -> dict[str, Any] | None:
+    """The critic's advantages by turn, and a few states with their best and worst candidates."""
+    if not any(state.replies for state in states):
+        return None
+    return {
+        "states": len(states),
+        "replies": sum(reply.count for state in states for reply in state.replies),
+        "chart": _markup(advantage_chart(states)),
+        "examples": [
+            rated_state(state, contexts.get((state.task_id, state.attempt))) for state in example_states(states)
+        ],
+    }
+
+
+def advantage_chart(states: Sequence[AdvantageState]) -> str:
+    """Mean advantage of the sampled replies by turn, with quartiles: questions and answers apart."""
+    import numpy as np
+
+    values: dict[tuple[bool, int], list[float]] = defaultdict(list)
+    for state in states:
+        for reply in state.replies:
+            values[reply.answers, state.turn + 1] += [reply.advantage] * reply.count
+    series = []
+    for answers, label, color in ((False, "questions", charts.QUESTION_COLOR), (True, "answers", charts.ANSWER_COLOR)):
+        turns = sorted(turn for kind, turn in values if kind is answers)
+        intervals = []
+        for turn in turns:
+            low, high = np.percentile(values[answers, turn], [25, 75])
+            intervals.append(Interval(float(np.mean(values[answers, turn])), float(low), float(high)))
+        series.append((label, color, turns, intervals))
+    return charts.lines_by_turn(series, "advantage (nats a token)", "advantages")
+
+
+def example_states(states: Sequence[AdvantageState]) -> list[AdvantageState]:
+    """The states whose best and worst replies lie furthest apart, of different tasks, two replies or more."""
+
+    def spread(state: AdvantageState) -> float:
+        advantages = [reply.advantage for reply in state.replies]
+        return max(advantages) - min(advantages)
+
+    chosen: dict[str, AdvantageState] = {}
+    for state in sorted((one for one in states if len(one.replies) > 1), key=lambda one: -spread(one)):
+        if len(chosen) < EXAMPLE_STATES:
+            chosen.setdefault(state.task_id, state)
+    return list(chosen.values())
+
+
+def rated_state(state: AdvantageState, context: Trajectory | None) -> dict[str, Any]:
+    """One state as the page shows it: what was said before, then the best and the worst replies."""
+    ranked = sorted(state.replies, key=lambda reply: -reply.advantage)
+    half = min(SHOWN_REPLIES, len(ranked) // 2)
+    largest = max(abs(reply.advantage) for reply in ranked) or 1.0
+    return {
+        "task_id": state.task_id,
+        "turn": state.turn + 1,
+        "hidden": context.task.hidden_information if context else None,
+        "messages": list(context.messages[: 2 * state.turn + 1]) if context else [],
+        "best": [{"reply": reply, "width": abs(reply.advantage) / largest} for reply in ranked[:half]],
+        "worst": [{"reply": reply, "width": abs(reply.advantage) / largest} for reply in ranked[-half:]],
+        "left_out": len(ranked) - 2 * half,
+    }
+
+
+# Numbers as text
+
+
+def percent(value: float, digits: int = 1) -> str:
+    """0.2345 as 23.5 %."""
+    return f"{100 * value:.{digits}f} %"
+
+
+def points(value: float) -> str:
+    """0.123 as +12.3 (percentage points)."""
+    return f"{100 * value:+.1f}".replace("-", "−")
+
+
+def p_value(value: float) -> str:
+    """A p-value as people write it."""
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def number(value: float) -> str:
+    """A signed number with three digits."""
+    return f"{value:+.3f}".replace("-", "−")
+
+
+def _markup(svg: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(svg)  # our own drawing; matplotlib escapes the labels in it

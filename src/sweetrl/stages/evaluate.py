@@ -1,0 +1,185 @@
+"""Stage `evaluate`: the policy before and after training on the same held-out tasks, with the same seeds.
+
+data/tasks/test.parquet, models/base, models/policy -> data/evaluation/{base,trained}/ (the dialogues),
+reports/results.parquet (a row for each task and policy), reports/evaluation.json, reports/report.html. Every byte
+follows from the inputs and parameters. What the critic thought of candidates (data/preferences, with the dialogues in
+data/trajectories) is shown in the report if it is there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.errors import UserError
+from sweetrl.io import write_json, write_text
+from sweetrl.settings import Settings
+from sweetrl.stages.collect import make_simulator
+from sweetrl.stages.common import publish, stage_main, stage_run
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.rewards import Scorer
+    from sweetrl.colbench.store import TrajectoryStore
+    from sweetrl.colbench.types import Task, Trajectory
+    from sweetrl.engines.base import Usage
+    from sweetrl.evaluation.report import AdvantageState
+    from sweetrl.stages.meter import Meter
+
+TASKS = Path("data/tasks/test.parquet")
+POLICY = Path("models/policy")
+CANDIDATES = Path("data/preferences/candidates.parquet")
+TRAJECTORIES = Path("data/trajectories")
+DIALOGUES = Path("data/evaluation")
+RESULTS = Path("reports/results.parquet")
+EVALUATION = Path("reports/evaluation.json")
+REPORT = Path("reports/report.html")
+
+
+def evaluate(settings: Settings) -> None:
+    """Attempt the first evaluate.tasks test tasks with both policies, once each. Finished shards survive a kill."""
+    from sweetrl.colbench.store import TrajectoryStore, read_task_table
+
+    tasks = read_task_table(TASKS)[: settings.evaluate.tasks]
+    if len(tasks) < 2:
+        raise UserError(f"{TASKS}: an evaluation needs at least 2 tasks; raise evaluate.tasks and tasks.test.")
+    if not (POLICY / "adapter_config.json").exists():  # said before half an evaluation is done
+        raise UserError(f"{POLICY}: there is no trained policy here; run the stage `train-policy` first.")
+    with stage_run("evaluate", settings) as run:
+        from sweetrl.colbench.rewards import Scorer
+        from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, write_results
+        from sweetrl.evaluation.report import Report, render
+        from sweetrl.stages.meter import Meter
+
+        run.log_input("test-tasks", TASKS)
+        run.log_input("base", settings.model.base)
+        run.log_input("policy", POLICY)
+        scratch = run.scratch(TASKS, settings.model.base, POLICY)
+        adapters = {BEFORE: None, AFTER: POLICY}
+        stores = {name: TrajectoryStore(scratch / "dialogues" / name) for name in adapters}
+        with Scorer(settings.reward) as scorer, Meter("evaluate", 2 * len(tasks), "dialogues") as meter:
+            for name, adapter in adapters.items():
+                usage = attempt(tasks, adapter, name, stores[name], settings, scorer, meter)
+                run.log_metrics(
+                    {f"generated_tokens/{name}": usage.generated_tokens, f"seconds_sampling/{name}": usage.seconds}
+                )
+        dialogues = {name: list(store.read()) for name, store in stores.items()}
+        results = [result_of(one, name) for name, trajectories in dialogues.items() for one in trajectories]
+        comparison = compare(results, settings.evaluate.confidence, settings.evaluate.resamples, settings.seed)
+        states = read_advantages(CANDIDATES)
+        contexts = read_contexts(TRAJECTORIES, states)
+        report = Report(comparison, results, dialogues[BEFORE], dialogues[AFTER], states, facts(settings), contexts)
+        publish(scratch / "dialogues", DIALOGUES)
+        write_results(RESULTS, results)
+        write_json(EVALUATION, comparison)
+        write_text(REPORT, render(report))
+        run.log_metrics(
+            {name: value for name, value in comparison.items() if isinstance(value, int | float)}
+            | {
+                f"{name}/{key}": value["value"]
+                for name, one in comparison["policies"].items()
+                for key, value in one.items()
+            }
+        )
+        run.log_artifact(REPORT)
+        run.log_artifact(EVALUATION)
+        success, passed = (comparison["difference"][key] for key in ("success", "tests_passed"))
+        run.summary = (
+            f"{comparison['tasks']} tasks, success {comparison['success_before']:.1%} before and "
+            f"{comparison['success_after']:.1%} after training ({success['value']:+.1%}, interval "
+            f"{success['low']:+.1%} to {success['high']:+.1%}), tests passed "
+            f"{comparison['tests_passed_before']:.1%} and {comparison['tests_passed_after']:.1%} (p = {passed['p_value']:.2g}); {REPORT}"
+        )
+
+
+def attempt(
+    tasks: list[Task],
+    adapter: Path | None,
+    name: str,
+    store: TrajectoryStore,
+    settings: Settings,
+    scorer: Scorer,
+    meter: Meter,
+) -> Usage:
+    """Let one policy attempt every task once and score it, into `store`; a complete store is left as it is."""
+    from sweetrl.engines.transformers import TransformersEngine
+    from sweetrl.rollout.scored import Actors, rollout_scored
+
+    model, batch = settings.model, settings.evaluate.batch
+    engine = TransformersEngine(model.base, adapter, model.dtype, model.device, model.threads, batch)
+    actors = Actors(
+        engine,
+        engine.chat,
+        make_simulator(settings.simulator),
+        scorer,
+        settings.agent,
+        settings.simulator.reply_characters,
+    )
+    rollout_scored(
+        [(task, 0) for task in tasks],
+        actors,
+        store,
+        seed=settings.seed,
+        policy_name=name,
+        batch=batch,
+        shard=batch,
+        progress=meter,
+    )
+    usage = engine.usage()
+    engine.close()
+    return usage
+
+
+def facts(settings: Settings) -> dict[str, Any]:
+    """What the report says about how it was made."""
+    return {
+        "Base model": settings.model.base,
+        "Person": settings.simulator.kind,
+        "Rounds": settings.agent.rounds,
+        "Temperature": settings.agent.temperature,
+        "Tokens a reply, at most": settings.agent.max_new_tokens,
+        "Scoring": settings.reward.semantics,
+        "Seed": settings.seed,
+        "Bootstrap resamples": settings.evaluate.resamples,
+    }
+
+
+def read_advantages(path: Path) -> list[AdvantageState]:
+    """Return what the critic thought of candidate replies, in the report's form; nothing where there is no file."""
+    if not path.exists():
+        return []
+    from sweetrl.evaluation.report import AdvantageState, RatedReply
+    from sweetrl.learning.preferences import read_candidates
+
+    return [
+        AdvantageState(
+            state.task_id,
+            state.attempt,
+            state.turn,
+            tuple(RatedReply(one.text, one.count, one.advantage) for one in state.candidates),
+        )
+        for state in read_candidates(path)
+    ]
+
+
+def read_contexts(folder: Path, states: list[AdvantageState]) -> dict[tuple[str, int], Trajectory]:
+    """Return the offline dialogues of the states that the report shows, by task id and attempt."""
+    from sweetrl.colbench.store import TrajectoryStore
+    from sweetrl.evaluation.report import example_states
+
+    wanted = {(state.task_id, state.attempt) for state in example_states(states)}
+    if not wanted or not folder.exists():
+        return {}
+    return {
+        (one.task.id, one.attempt): one
+        for one in TrajectoryStore(folder).read()
+        if (one.task.id, one.attempt) in wanted
+    }
+
+
+def main() -> None:
+    """Run the stage with the parameters of params.yaml."""
+    stage_main(evaluate)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+import random
+from dataclasses import replace
+
+import pytest
+
+from sweetrl.colbench.environment import Environment
+from sweetrl.colbench.synthetic import ScriptedSimulator, generate
+from sweetrl.colbench.synthetic.details import BY_NAME
+from sweetrl.colbench.synthetic.people import Demonstrator, OracleAgent, Skill, read_request, write_answer
+from sweetrl.colbench.synthetic.suite import read_facts
+from sweetrl.colbench.types import Message, Task, TestResult, Trajectory
+from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import Result, compare, paired, read_results, result_of, step_in, write_results
+
+
+def talk(task, agent, seed=0):
+    environment = Environment(task, ScriptedSimulator(), seed=seed)
+    while not environment.done:
+        environment.step(agent.act(task, environment.messages))
+    return Trajectory(task, 0, environment.messages, (), environment.answer, 0.5, (), environment.outcome)
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return list(generate("test", 40, seed=2, difficulty=3))
+
+
+def test_the_oracle_makes_no_mistake(tasks):
+    for task in tasks:
+        result = result_of(talk(task, OracleAgent()), "base")
+        faults = (
+            result.premature,
+            result.irrelevant,
+            result.untold,
+            result.forgotten,
+            result.mistaken,
+            result.repeated,
+        )
+        assert faults == (False, 0, 0, 0, 0, 0), (task.id, result)
+        assert result.details == len(read_facts(task.hidden_information))
+        assert result.domain == read_request(task.problem_description).domain.name
+        assert result.questions == result.turns - 1 and result.outcome == "answered"
+
+
+def test_every_kind_of_fault_is_seen(tasks):
+    task = next(task for task in tasks if {"rate", "base"} <= read_facts(task.hidden_information).keys())
+    request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
+    question = {name: BY_NAME[name].questions[0] for name in BY_NAME}
+    foreign = next(name for name in BY_NAME if name not in request.domain.relevant)
+
+    class Faulty:
+        name = "faulty"
+        turns = (question["rate"], question["base"], question["rate"], question[foreign], "How are you?")
+
+        def act(self, task, messages):
+            turn = len(messages) // 2
+            if turn < len(self.turns):
+                return self.turns[turn]
+            wrong = (str(int(facts["rate"][0]) + 1),)
+            return write_answer(request, {"rate": wrong})
+
+    result = result_of(talk(task, Faulty()), "base")
+    assert result.repeated == 1 and result.irrelevant == 2
+    assert result.untold == len(facts) - 2 and result.premature is (len(facts) > 2)
+    assert result.forgotten == 1 and result.mistaken == 1
+
+
+def test_steps_are_found_whatever_the_blanks(tasks):
+    for task in tasks:
+        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
+        fenced = f"```python\n{task.ground_truth.replace(' * ', '*').replace('    ', '  ')}\n```"
+        for name, values in facts.items():
+            kind = BY_NAME[name]
+            assert step_in(fenced, kind, values, request.argument) == "right", (name, task.ground_truth)
+            other = tuple(f"{value}1" if value.isdigit() else "XYZ" for value in values)
+            assert step_in(fenced, kind, other, request.argument) == "other value", name
+            assert step_in("def f(x):\n    return x", kind, values, request.argument) == "missing"
+
+
+def test_out_of_rounds_is_not_premature(tasks):
+    class Asker:
+        name = "asker"
+
+        def act(self, task, messages):
+            return "What is it?"
+
+    result = result_of(talk(tasks[0], Asker()), "base")
+    assert result.outcome == "out_of_rounds" and result.turns == 10 and result.questions == 9
+    assert result.premature is False and result.untold == result.details
+
+
+def test_other_tasks_have_no_details_and_repeats_are_words():
+    task = Task("backend_300-00007", "A request.", "def f(): ...", (("test1", "f()"),))
+    words = ("What is x?", "1.", "what is  X?", "Again.", "I WANT TO ANSWER: def f(): ...")
+    messages = (
+        Message("user", "A request."),
+        *(Message("user" if i % 2 else "assistant", text) for i, text in enumerate(words)),
+    )
+    result = result_of(
+        Trajectory(task, 0, messages, (), "def f(): ...", 0.0, (TestResult("test1", False, "x"),)), "base"
+    )
+    assert (
+        result.domain == "backend_300" and result.repeated == 1 and result.premature is None and result.details is None
+    )
+    assert result.tests == 1 and result.tests_passed == 0
+
+
+def results(count=60, lost=()):
+    chance = random.Random(1)
+    rows = []
+    for policy, level in (("base", 0.3), ("trained", 0.7)):
+        for index in range(count):
+            success = chance.random() < level
+            reward = None if (policy, index) in lost else 1.0 if success else chance.choice([0.0, 0.5])
+            rows.append(
+                Result(
+                    f"t{index:03d}", policy, ("taxi", "hotel")[index % 2], reward, success and reward is not None,
+                    "lost" if reward is None else "answered", 0, 10, 5, 4, 1, premature=not success, irrelevant=1,
+                    details=3, untold=1, forgotten=0, mistaken=1,
+                )
+            )  # fmt: skip
+    return rows
+
+
+def test_comparison():
+    found = compare(results(), resamples=500)
+    assert found["tasks"] == 60 and found["tasks_lost"] == 0
+    assert found["success_difference"] == pytest.approx(found["success_after"] - found["success_before"])
+    assert found["success_p_value"] < 0.01 and found["difference"]["success"]["low"] > 0
+    base = found["policies"]["base"]
+    assert base["success"]["low"] < base["success"]["value"] < base["success"]["high"]
+    assert base["details_brought_out"] == {"value": pytest.approx(2 / 3), "count": 120, "of": 180}
+    assert base["mistaken_details"]["value"] == pytest.approx(0.5)
+    assert base["repeated_questions"]["value"] == pytest.approx(0.25)
+    assert found["domains"].keys() == {"hotel", "taxi"} and found["domains"]["taxi"]["tasks"] == 30
+    gained, lost = found["difference"]["success"]["gained"], found["difference"]["success"]["lost"]
+    assert (gained - lost) / 60 == pytest.approx(found["success_difference"])
+    assert found == compare(results(), resamples=500)
+
+
+def test_a_lost_dialogue_takes_its_task_out_for_both():
+    rows = results(lost={("base", 3), ("trained", 7)})
+    before, after = paired(rows)
+    assert len(before) == len(after) == 58
+    assert [one.task_id for one in before] == [one.task_id for one in after]
+    assert compare(rows, resamples=200)["tasks_lost"] == 2
+
+
+def test_without_tasks_there_is_nothing_to_compare():
+    with pytest.raises(UserError, match="at least 2 tasks"):
+        compare(results(count=1))
+
+
+def test_results_survive_the_file(tmp_path):
+    rows = [*results(4), replace(results(1)[0], task_id="foreign", premature=None, details=None, reward=None)]
+    write_results(tmp_path / "a.parquet", rows)
+    write_results(tmp_path / "b.parquet", rows)
+    assert read_results(tmp_path / "a.parquet") == rows
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    with pytest.raises(UserError, match="run the stage `evaluate` first"):
+        read_results(tmp_path / "none.parquet")
+    (tmp_path / "broken.parquet").write_text("no")
+    with pytest.raises(UserError, match="not a Parquet file"):
+        read_results(tmp_path / "broken.parquet")
+
+
+def test_the_demonstrators_faults_grow_with_their_lack_of_skill(tasks):
+    def faults(skill):
+        agents = [Demonstrator(skill, 10, random.Random(index)) for index in range(len(tasks))]
+        found = [result_of(talk(task, agent), "base") for task, agent in zip(tasks, agents, strict=True)]
+        return (
+            sum(one.untold for one in found),
+            sum(one.irrelevant for one in found),
+            sum(one.forgotten for one in found),
+        )
+
+    poor = faults(Skill(relevant=0.2, forget=0.3))
+    good = faults(Skill(relevant=0.9, forget=0.0))
+    assert all(bad > better for bad, better in zip(poor, good, strict=True))
+    assert good[2] == 0

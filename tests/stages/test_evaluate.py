@@ -1,0 +1,141 @@
+import json
+
+import pytest
+
+from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.colbench.synthetic import generate
+from sweetrl.colbench.types import TestResult
+from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import read_results
+from sweetrl.settings import LoraSettings, ModelSettings, parse_settings
+from sweetrl.stages import evaluate as stage
+from sweetrl.stages.evaluate import evaluate
+
+TASKS = 5
+
+
+class FakeScorer:
+    """Scores without a sandbox: the first test passes if the answer is longer than 40 characters, no other does."""
+
+    calls = 0
+
+    def __init__(self, settings):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        return None
+
+    def score(self, items):
+        from sweetrl.colbench.rewards import Score
+
+        type(self).calls += 1
+        return [
+            Score(
+                0.1 if len(answer or "") > 40 else 0.0,
+                tuple(
+                    TestResult(name, n == 0 and len(answer or "") > 40, "passed")
+                    for n, (name, _) in enumerate(task.test_cases)
+                ),
+                "fixed",
+                "none",
+            )
+            for task, answer in items
+        ]
+
+
+@pytest.fixture
+def settings(tiny_model, tmp_path, monkeypatch):
+    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    monkeypatch.setattr("sweetrl.colbench.rewards.Scorer", FakeScorer)
+    write_task_table(stage.TASKS, generate("test", TASKS, seed=1))
+    model, _ = load_base(ModelSettings(base=str(tiny_model)))
+    adapted = attach_adapter(model, LoraSettings(rank=2), 1)
+    for name, value in adapted.named_parameters():
+        if "lora_B" in name:
+            value.data.fill_(0.5)
+    save_adapter(adapted, stage.POLICY, str(tiny_model))
+    return make_settings(tiny_model)
+
+
+def make_settings(tiny_model, **evaluation):
+    return parse_settings(
+        {
+            "model": {"base": str(tiny_model), "threads": 1},
+            "agent": {"rounds": 3, "max_new_tokens": 12},
+            "evaluate": {"tasks": TASKS, "batch": 2, "resamples": 200, **evaluation},
+        }
+    )
+
+
+def outputs():
+    paths = [stage.RESULTS, stage.EVALUATION, stage.REPORT, *sorted(stage.DIALOGUES.rglob("*.parquet"))]
+    return {path: path.read_bytes() for path in paths}
+
+
+def test_both_policies_attempt_the_same_tasks_and_equal_runs_give_equal_bytes(settings, capsys, monkeypatch):
+    evaluate(settings)
+    first = outputs()
+    rows = read_results(stage.RESULTS)
+    assert [(row.policy, row.task_id) for row in rows] == [
+        (policy, f"synthetic-test-1-{index:05d}") for policy in ("base", "trained") for index in range(TASKS)
+    ]
+    base, trained = (list(TrajectoryStore(stage.DIALOGUES / name).read()) for name in ("base", "trained"))
+    assert [one.seed for one in base] == [one.seed for one in trained]
+    assert [one.messages for one in base] != [one.messages for one in trained]
+    assert len(TrajectoryStore(stage.DIALOGUES / "base").shards()) == 3
+    found = json.loads(stage.EVALUATION.read_text())
+    assert found["tasks"] == TASKS and 0.0 <= found["tests_passed_before"] <= 1.0
+    assert "before and" in capsys.readouterr().out
+    assert "What the critic thinks" not in stage.REPORT.read_text()
+    assert not list(stage.Path(".scratch").glob("evaluate-*"))
+
+    # Killed after a shard of the second policy: what is finished is not done again, and the bytes are the same.
+    write_shard, written = TrajectoryStore.write_shard, []
+
+    def dies(self, index, trajectories):
+        if self.folder.name == "trained" and index == 1:
+            raise KeyboardInterrupt
+        written.append((self.folder.name, index))
+        return write_shard(self, index, trajectories)
+
+    monkeypatch.setattr(TrajectoryStore, "write_shard", dies)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(settings)
+    monkeypatch.setattr(
+        TrajectoryStore,
+        "write_shard",
+        lambda self, index, some: (written.append((self.folder.name, index)), write_shard(self, index, some))[1],
+    )
+    evaluate(settings)
+    assert written == [("base", 0), ("base", 1), ("base", 2), ("trained", 0), ("trained", 1), ("trained", 2)]
+    assert outputs() == first
+
+
+def test_candidates_appear_in_the_report(settings):
+    from sweetrl.learning.preferences import write_candidates
+    from sweetrl.learning.ranking import Candidate, RankedState
+
+    replies = (Candidate((1, 2), "What is the rate?", 3, 0.25), Candidate((3,), "Hm <b>?", 1, -0.125))
+    write_candidates(stage.CANDIDATES, [RankedState("some-task", 0, 0, (5, 6), replies)])
+    evaluate(settings)
+    page = stage.REPORT.read_text()
+    assert "What the critic thinks" in page and "+0.250" in page and "Hm &lt;b&gt;?" in page
+
+
+def test_what_is_missing_is_said_before_anything_is_done(settings, tiny_model):
+    with pytest.raises(UserError, match="at least 2 tasks"):
+        evaluate(make_settings(tiny_model, tasks=1))
+    (stage.POLICY / "adapter_config.json").unlink()
+    with pytest.raises(
+        UserError, match=r"models/policy: there is no trained policy here; run the stage `train-policy`"
+    ):
+        evaluate(settings)
+    stage.TASKS.unlink()
+    with pytest.raises(UserError, match=r"data/tasks/test.parquet: there is no such file"):
+        evaluate(settings)
