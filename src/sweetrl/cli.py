@@ -1,4 +1,4 @@
-"""The command line `sweetrl`: thin, and each command imports what it needs when it runs, so `--help` answers at once."""
+"""The command line `sweetrl`: thin, and each command imports what it needs when it runs, so `--help` is quick."""
 
 from __future__ import annotations
 
@@ -52,22 +52,13 @@ class Semantics(StrEnum):
 
 
 @app.command()
-def run(
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Handed to the flow; `sweetrl run -- --help` lists what it takes.")
-    ] = None,
-) -> None:
+def run() -> None:
     """Run the whole pipeline: tasks, training, evaluation, registration. Unchanged stages are skipped."""
-    import subprocess
-
     if not (PIPELINE.exists() and PARAMETERS.exists()):
         raise UserError(f"{Path.cwd()}: there is no {PIPELINE} with {PARAMETERS} here; run from the project's root.")
-    # A process of its own: the package stays free of Prefect, and Ctrl-C reaches the flow's stages.
-    try:
-        status = subprocess.run([sys.executable, "-m", "flows.train", *(arguments or [])], check=False).returncode
-    except KeyboardInterrupt:
-        status = 130
-    raise typer.Exit(status if status >= 0 else 128 - status)
+    # The flow takes this process over: the package stays free of Prefect, and Ctrl-C reaches the flow alone.
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "flows.train"])
 
 
 @app.command()
@@ -82,8 +73,8 @@ def score(
     """Score answers against the hidden unit tests of official task files, in the sandbox."""
     from sweetrl.colbench.rewards import score_file
 
-    summary = score_file(tasks, answers, semantics.value, out)["summary"]
-    _facts("score", [(name.replace("_", " "), _number(value)) for name, value in summary.items()])
+    summary = score_file(tasks, answers, semantics.value, out, _settings().reward)["summary"]
+    _facts("score", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
     if out is not None:
         _console().print(f"every verdict: [bold]{out}[/]", highlight=False)
 
@@ -255,7 +246,9 @@ def _facts(title: str, rows: list[tuple[str, str]]) -> None:
     console.print(table, markup=False, highlight=False)
 
 
-def _number(value: object) -> str:
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 

@@ -65,12 +65,13 @@ class PretrainSettings(Section):
     batch_size: Positive = Field(32, description="Dialogues a step.")
     learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW, linear warm-up, cosine decay).")
     value_weight: Rate = Field(6.0, description="Loss weight of values that must be copied from the person's words.")
+    program_weight: Rate = Field(2.0, description="Loss weight of the other tokens of a program (questions have 1).")
     person_weight: float = Field(0.02, ge=0.0, description="Loss weight of the person's words.")
     skill: Probability = Field(
-        0.5, description="How good the scripted demonstrations are: the chance that a question is a relevant new one."
+        0.8, description="How good the scripted demonstrations are: the chance that a question is a relevant new one."
     )
-    stop: Probability = Field(0.02, description="Demonstrations: chance of answering before the first question.")
-    stop_growth: Probability = Field(0.03, description="Demonstrations: growth of that chance with every turn.")
+    stop: Probability = Field(0.01, description="Demonstrations: chance of answering before the first question.")
+    stop_growth: Probability = Field(0.02, description="Demonstrations: growth of that chance with every turn.")
     forget: Probability = Field(
         0.02, description="Demonstrations: chance that a known detail does not get into the program."
     )
@@ -324,8 +325,8 @@ def parameters_page() -> str:
         "# Parameters",
         "Every key of `params.yaml`, generated from the settings' own descriptions by `python -m sweetrl.settings`\n"
         "(a test keeps this page current). Unknown keys are errors. The defaults are the paper's or the official\n"
-        "protocol's numbers where there are any; the `params.yaml` of the project spells out the values of the embedded\n"
-        "run, a small agent on two CPU cores.",
+        "protocol's numbers where there are any; the project's `params.yaml` spells out the values of the embedded run,\n"
+        "a small agent on two CPU cores.",
         _table(top),
     ]
     for name, field in Settings.model_fields.items():

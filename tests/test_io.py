@@ -1,0 +1,73 @@
+"""Files appear whole or not at all."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.io import atomic_path, digest, read_json, write_json, write_text
+
+
+def test_a_file_appears_whole_and_leaves_nothing_beside_it(tmp_path: Path):
+    path = tmp_path / "new" / "a.txt"
+    write_text(path, "zwölf\n")
+    assert path.read_text(encoding="utf-8") == "zwölf\n"
+    assert [each.name for each in path.parent.iterdir()] == ["a.txt"]
+
+
+def test_a_file_gets_ordinary_permissions(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    write_text(path, "x")
+    umask = os.umask(0)
+    os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_an_error_keeps_the_old_file(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    write_text(path, "old")
+    with pytest.raises(RuntimeError), atomic_path(path) as temporary:
+        temporary.write_text("half of the ne")
+        raise RuntimeError("killed")
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path: Path):
+    path = tmp_path / "a.txt"
+    with pytest.raises(UserError, match=r"a\.txt: no space left on the disk; .*run the same command again"):  # noqa: SIM117
+        with atomic_path(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_operating_system_errors_are_not_hidden(tmp_path: Path):
+    with pytest.raises(PermissionError), atomic_path(tmp_path / "a.txt"):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_equal_values_give_equal_bytes(tmp_path: Path):
+    write_json(tmp_path / "a.json", {"b": 1, "a": ["ü"]})
+    write_json(tmp_path / "b.json", {"a": ["ü"], "b": 1})
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    assert read_json(tmp_path / "a.json") == {"a": ["ü"], "b": 1}
+
+
+def test_a_missing_json_file_says_what_to_do(tmp_path: Path):
+    with pytest.raises(UserError, match="run the stage that writes it first"):
+        read_json(tmp_path / "a.json")
+
+
+def test_a_broken_json_file_names_the_line(tmp_path: Path):
+    (tmp_path / "a.json").write_text('{"a": 1,\n "b": }\n')
+    with pytest.raises(UserError, match=r"a\.json: line 2: this is not JSON"):
+        read_json(tmp_path / "a.json")
+
+
+def test_digests_tell_values_apart_and_ignore_the_order_of_keys():
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1})
+    assert digest({"a": 1}) != digest({"a": 2})
+    assert digest("a", "b") != digest("ab")
+    assert len(digest()) == 16

@@ -1,0 +1,94 @@
+"""params.yaml as settings: the project's file is complete, mistakes are one sentence, the page is current."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from sweetrl.errors import UserError
+from sweetrl.settings import Section, Settings, load_settings, parameters_page, parse_settings
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+def sections(tree: type[Section] = Settings) -> list[type[Section]]:
+    inner = [field.annotation for field in tree.model_fields.values()]
+    nested = [kind for kind in inner if isinstance(kind, type) and issubclass(kind, Section)]
+    return [tree, *(found for kind in nested for found in sections(kind))]
+
+
+def test_the_projects_parameters_are_valid():
+    settings = load_settings(REPOSITORY / "params.yaml")
+    assert settings.tasks.source == "synthetic"
+
+
+def test_the_projects_parameters_spell_out_every_key():
+    """DVC sees only what the file says, so a changed default must not hide behind a missing key."""
+    written = yaml.safe_load((REPOSITORY / "params.yaml").read_text())
+    full = load_settings(REPOSITORY / "params.yaml").model_dump(mode="json", by_alias=True)
+
+    def keys(tree: object, prefix: str = "") -> set[str]:
+        if not isinstance(tree, dict):
+            return {prefix}
+        return {key for name, value in tree.items() for key in keys(value, f"{prefix}.{name}" if prefix else name)}
+
+    assert keys(written) == keys(full)
+
+
+def test_defaults_need_no_file():
+    assert parse_settings({}) == Settings()
+
+
+def test_every_setting_has_a_description_and_every_section_a_docstring():
+    for section in sections():
+        assert (section.__doc__ or "").strip(), section
+        for name, field in section.model_fields.items():
+            nested = isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+            assert nested or field.description, f"{section.__name__}.{name} has no description"
+
+
+def test_the_parameters_page_is_current():
+    committed = (REPOSITORY / "docs" / "parameters.md").read_text(encoding="utf-8")
+    assert committed == parameters_page(), "run `make docs` and commit docs/parameters.md"
+
+
+def test_the_parameters_page_names_every_key():
+    page = parameters_page()
+    for section in sections():
+        for name, field in section.model_fields.items():
+            if not (isinstance(field.annotation, type) and issubclass(field.annotation, Section)):
+                assert f"| `{field.alias or name}` |" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("colect: {tasks: 3}\n", "unknown parameter `colect`"),
+        ("collect: {taks: 3}\n", "unknown parameter `collect.taks`"),
+        ("critic: {lora: {rnk: 3}}\n", "unknown parameter `critic.lora.rnk`"),
+        ("collect: {tasks: 0}\n", "`collect.tasks` = 0"),
+        ("critic: {normalization: turns}\n", "`critic.normalization` = 'turns'"),
+        ("seed: [1\n", "line 2: this is not YAML"),
+        ("- seed\n", "expected sections of settings"),
+    ],
+)
+def test_a_mistake_is_one_sentence_with_the_file_and_the_key(tmp_path: Path, text: str, said: str):
+    path = tmp_path / "params.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as raised:
+        load_settings(path)
+    message = str(raised.value)
+    assert said in message
+    assert message.startswith(str(path))
+    assert "\n" not in message
+
+
+def test_a_missing_file_says_where_to_run(tmp_path: Path):
+    with pytest.raises(UserError, match="run from the project's root"):
+        load_settings(tmp_path / "params.yaml")
+
+
+def test_settings_are_frozen():
+    with pytest.raises(ValidationError):
+        Settings().collect.tasks = 5  # type: ignore[misc]
