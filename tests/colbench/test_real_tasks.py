@@ -12,9 +12,11 @@ import pytest
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.files import read_tasks, read_trajectories, task_row, write_tasks, write_trajectories
 from sweetrl.colbench.prompts import privileged_prefix, system_prompt
+from sweetrl.colbench.rewards import Scorer, score_file
 from sweetrl.colbench.simulators import simulator_prompt
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
 from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.settings import RewardSettings
 
 
 class Shrugging:
@@ -100,3 +102,28 @@ def test_the_critic_sees_the_reference_and_the_actor_does_not(tasks: list[Task])
     for task in tasks:
         assert task.ground_truth.strip() in privileged_prefix(task)
         assert task.ground_truth not in task.problem_description
+
+
+@pytest.mark.parametrize("semantics", ["fixed", "official"])
+def test_the_submitted_references_are_scored(tasks: list[Task], semantics: str) -> None:
+    made = [submit_reference(task) for task in tasks]
+    with Scorer(RewardSettings(semantics=semantics, wall_seconds=20)) as scorer:
+        scores = scorer.score([(one.task, one.answer) for one in made])
+    failed = [
+        (one.task.id, test) for one, score in zip(made, scores, strict=True) for test in score.tests if not test.passed
+    ]
+    assert failed == []
+    assert [score.reward for score in scores] == [1.0] * 300
+    for one, score in zip(made, scores, strict=True):
+        assert [test.name for test in score.tests] == [name for name, _ in one.task.test_cases]
+
+
+def test_an_exported_file_of_attempts_is_scored_like_the_attempts(
+    tmp_path: Path, real_backend_tasks: Path, tasks: list[Task]
+) -> None:
+    made = [submit_reference(task, attempt) for task in tasks[:5] for attempt in (0, 1)]
+    made[3] = replace(made[3], answer=None)
+    write_trajectories(tmp_path / "t.jsonl", made, 2)
+    report = score_file(real_backend_tasks, tmp_path / "t.jsonl", "fixed", reward=RewardSettings(wall_seconds=20))
+    assert [row["index"] for row in report["results"]] == [0, 1, 2, 3, 4] * 2
+    assert [row["score"] for row in report["results"]] == [1, 1, 1, 1, 1, 1, 0, 1, 1, 1]
