@@ -6,10 +6,10 @@ holds the source, the calls and the writing end of one pipe, and nothing else.
 
 from __future__ import annotations
 
+import _queue
+import importlib
 import json
-import multiprocessing
 import os
-import queue
 import random
 import signal
 import struct
@@ -70,6 +70,13 @@ def _module(name: str) -> dict[str, Any]:
     return module.__dict__
 
 
+class _Lazy(types.ModuleType):
+    """A module that is imported when it is first used: hardly anybody does, and every child would pay for it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
 _OFFICIAL: dict[str, Any] = {}
 
 
@@ -81,7 +88,8 @@ def _official_globals() -> dict[str, Any]:
             raise TimeoutError("Operation timed out")
 
         space = _module("sweet_rl.utils.code_utils")
-        space.update(multiprocessing=multiprocessing, signal=signal, Empty=queue.Empty, timeout_handler=timeout_handler)
+        space.update(multiprocessing=_Lazy("multiprocessing"), signal=signal, Empty=_queue.Empty)
+        space["timeout_handler"] = timeout_handler
         space["__builtins__"] = __builtins__
         _OFFICIAL["space"] = space
     return _OFFICIAL["space"]

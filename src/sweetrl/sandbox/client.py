@@ -7,6 +7,7 @@ walking the expected tree (compare.py). It is never unpickled, evaluated or hash
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import threading
@@ -20,7 +21,6 @@ from typing import Any
 from sweetrl.errors import UserError
 from sweetrl.sandbox.limits import Job, Limits, Outcome
 from sweetrl.sandbox.worker import Attempt, Worker, describe_isolation
-import contextlib
 
 
 class Sandbox:

@@ -57,10 +57,12 @@ class Guards:
         if "landlock" not in self.without and self.landlock.abi() > 0:
             self.landlock.restrict(self._split(readable), listable, [self.scratch] if self.scratch else [])
             self.layers.append("landlock")
-        if self.filter is not None and self.filter.supported:
-            self.layers.append("seccomp")
         _drop_capabilities()
-        self.layers.append("rlimits")
+        if self.filter is not None and self.filter.supported:
+            self.filter.install_zygote()
+            self.layers.append("seccomp")
+        if "rlimits" not in self.without:
+            self.layers.append("rlimits")
         return self.layers
 
     def _paths(self) -> tuple[list[str], list[str], list[str]]:
@@ -83,8 +85,8 @@ class Guards:
         return inside, listable, hidden
 
     def _split(self, readable: list[str]) -> list[str]:
-        """The same files without what is hidden: Landlock cannot take a folder out, so the parts are named one by one."""
-        _, listable, hidden = self._paths() if not self.scratch else ([], [], [])
+        """The same without what is hidden: Landlock cannot take a folder out, so its other parts are named one by one."""
+        hidden = self._paths()[2] if not self.scratch else []
         parts: list[str] = []
         for path in readable:
             if any(folder.startswith(path + "/") for folder in hidden):
@@ -101,6 +103,12 @@ class Guards:
         _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
         if os.getppid() != parent:  # it died before the signal was asked for
             os._exit(0)
+        if "rlimits" in self.layers:
+            self._limit()
+        if "seccomp" in self.layers and self.filter is not None:
+            self.filter.install_child(os.getpid())
+
+    def _limit(self) -> None:
         limits = self.config["limits"]
         wanted = [
             (resource.RLIMIT_AS, self.base + (limits["memory_mib"] << 20)),
@@ -118,8 +126,6 @@ class Guards:
             if hard != resource.RLIM_INFINITY:
                 value = min(value, hard)
             resource.setrlimit(name, (value, value))
-        if "seccomp" in self.layers and self.filter is not None:
-            self.filter.install(os.getpid())
 
     def clean_scratch(self) -> bool:
         """Empty the scratch folder; False if something stays, and the zygote must be given up."""

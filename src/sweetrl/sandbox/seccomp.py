@@ -2,7 +2,9 @@
 
 Everything else fails with EPERM (clone3 with ENOSYS, so that the C library falls back to clone, whose flags can be
 checked). Comparing 64-bit arguments as a whole or the 32 bits that the kernel reads makes `cmd | 1 << 32` useless
-here: what is not exactly on the list is refused. Loaded by the zygote on its own: standard library only.
+here: what is not exactly on the list is refused. The list is put on in two steps, because the kernel compiles a long
+one slowly: the zygote binds itself to it plus what it needs to start and end children, and each child takes those few
+away again. Loaded by the zygote on its own: standard library only.
 """
 
 from __future__ import annotations
@@ -35,11 +37,17 @@ sysinfo:99:179 uname:63:160 getrandom:318:278 sched_yield:24:124 sched_getaffini
 restart_syscall:219:128 membarrier:324:283 statfs:137:43 fstatfs:138:44 get_robust_list:274:100 getpriority:140:141
 timerfd_create:283:85 timerfd_settime:286:86 fcntl:72:25 ioctl:16:29 clone:56:220 clone3:435:435 socketpair:53:199
 sendto:44:206 prctl:157:167 prlimit64:302:261 tgkill:234:131 kill:62:129
+wait4:61:260 sendmsg:46:211 setpgid:109:154 pidfd_open:434:434 setrlimit:160:164 close_range:436:436 chmod:90:-1
+fchmodat:268:53
 """.split()
     )
 }
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-_CHECKED = ("fcntl", "ioctl", "clone", "clone3", "socketpair", "sendto", "prctl", "prlimit64", "tgkill", "kill")
+# What only the zygote may do ...
+_ZYGOTE_ONLY = ("wait4", "sendmsg", "setpgid", "pidfd_open", "setrlimit", "close_range", "chmod", "fchmodat")
+# ... and what it may do with any argument, but a child only with those that _child_body lets through.
+_NARROWED = ("clone", "prctl", "prlimit64", "tgkill", "kill")
+_CHECKED = ("fcntl", "ioctl", "clone3", "socketpair", "sendto")
 
 _LOAD, _JUMP_EQUAL, _JUMP_SET, _AND, _RETURN = 0x20, 0x15, 0x45, 0x54, 0x06
 _ALLOW, _KILL, _DENY = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
@@ -72,15 +80,24 @@ class Filter:
     def __init__(self) -> None:
         self.supported = platform.machine() in _ARCHITECTURES and struct.pack("H", 1) == b"\1\0" and _available()
         if self.supported:
-            self._code = _assemble(*_ARCHITECTURES[platform.machine()])
+            column, architecture = _ARCHITECTURES[platform.machine()]
+            self._zygote = _assemble_zygote(column, architecture)
+            self._child = _assemble_child(column)
 
-    def install(self, pid: int) -> None:
-        """Bind the calling thread and everything it starts to the list; `pid` is its own process id. Never undone."""
-        code = self._code.replace(_MARK, struct.pack("I", pid))
-        buffer = ctypes.create_string_buffer(code, len(code))
-        program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
-        if _libc.prctl(22, 2, ctypes.byref(program), 0, 0) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
-            raise OSError(ctypes.get_errno(), "seccomp")
+    def install_zygote(self) -> None:
+        """Bind this process and everything it starts to the list and what a zygote needs. Never undone."""
+        _install(self._zygote)
+
+    def install_child(self, pid: int) -> None:
+        """Take away what only a zygote needs; `pid` is this process's own id."""
+        _install(self._child.replace(_MARK, struct.pack("I", pid)))
+
+
+def _install(code: bytes) -> None:
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
+    if _libc.prctl(22, 2, ctypes.byref(program), 0, 0) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+        raise OSError(ctypes.get_errno(), "seccomp")
 
 
 def _available() -> bool:
@@ -89,13 +106,34 @@ def _available() -> bool:
     return _libc.prctl(22, 2, None, 0, 0) == -1 and ctypes.get_errno() == errno.EFAULT
 
 
-def _assemble(column: int, architecture: int) -> bytes:
-    numbers = {name: pair[column] for name, pair in _NUMBERS.items() if pair[column] >= 0}
+def _numbers(column: int) -> dict[str, int]:
+    return {name: pair[column] for name, pair in _NUMBERS.items() if pair[column] >= 0}
+
+
+def _assemble_zygote(column: int, architecture: int) -> bytes:
     code = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
-    for name, number in numbers.items():
+    for name, number in _numbers(column).items():
         body = _body(name) if name in _CHECKED else [(_RETURN, 0, 0, _ALLOW)]
         code += [(_JUMP_EQUAL, 0, len(body), number), *body]
     code.append((_RETURN, 0, 0, _DENY))
+    return _pack(code)
+
+
+def _assemble_child(column: int) -> bytes:
+    """Runs beside the zygote's program; the stricter answer counts, so that this one allows whatever it does not name."""
+    numbers = _numbers(column)
+    code = [(_LOAD, 0, 0, 0)]
+    for name in _NARROWED:
+        body = _child_body(name)
+        code += [(_JUMP_EQUAL, 0, len(body), numbers[name]), *body]
+    for name in _ZYGOTE_ONLY:
+        if name in numbers:
+            code += [(_JUMP_EQUAL, 0, 1, numbers[name]), (_RETURN, 0, 0, _DENY)]
+    code.append((_RETURN, 0, 0, _ALLOW))
+    return _pack(code)
+
+
+def _pack(code: list[tuple[int, int, int, int]]) -> bytes:
     return b"".join(struct.pack("HBBI", *instruction) for instruction in code)
 
 
@@ -128,14 +166,18 @@ def _body(name: str) -> list[tuple[int, int, int, int]]:
         ]
     if name == "ioctl":
         return [_low(1), *_one_of(_IOCTL), deny]
-    if name == "clone":
-        return [_high(0), (_JUMP_EQUAL, 1, 0, 0), deny, _low(0), *_one_of(_THREAD_FLAGS), deny]
     if name == "clone3":
         return [(_RETURN, 0, 0, _NO_SYSTEM_CALL)]
     if name == "socketpair":
         return [_low(0), *_one_of((1,)), deny]  # AF_UNIX
-    if name == "sendto":  # never to an address
-        return [_low(4), (_JUMP_EQUAL, 1, 0, 0), deny, _high(4), *_one_of((0,)), deny]
+    # sendto: never to an address
+    return [_low(4), (_JUMP_EQUAL, 1, 0, 0), deny, _high(4), *_one_of((0,)), deny]
+
+
+def _child_body(name: str) -> list[tuple[int, int, int, int]]:
+    deny = (_RETURN, 0, 0, _DENY)
+    if name == "clone":
+        return [_high(0), (_JUMP_EQUAL, 1, 0, 0), deny, _low(0), *_one_of(_THREAD_FLAGS), deny]
     if name == "prctl":
         return [_low(0), *_one_of(_PRCTL), deny]
     if name == "prlimit64":  # read, of itself

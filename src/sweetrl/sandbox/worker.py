@@ -6,7 +6,6 @@ import array
 import json
 import os
 import selectors
-import signal
 import socket
 import struct
 import subprocess
@@ -18,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
+from sweetrl.sandbox.claims import describe_status, library_paths, parse_frame, waited_for_core
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 
 _HERE = Path(__file__).parent
 _READY_SECONDS = 60.0
 _REPORT = struct.Struct(">i?dq")
-# Below this share of a core, a child that makes no progress is asleep and not waiting for its turn on a busy machine.
+# Where the kernel does not say how long a child waited for a core: below this share of one it is taken to be asleep.
 _ASLEEP = 0.05
 # A child that does not get a core is waited for at most this many times as long.
-_PATIENCE = 3.0
+_PATIENCE = 10.0
 UNSAFE = "UNSAFE"
 
 
@@ -237,7 +237,8 @@ class Worker:
         self.due = float("inf")
         self._send(b"C")
 
-    def _judge_time(self, cpu: float) -> None:
+    def _judge_time(self, cpu: float, inside: int) -> None:
+        """Count what the child ran or slept, but not what it waited for a core: a busy machine is not its fault."""
         attempt = self._attempt
         if attempt is None or attempt.killing:
             return
@@ -245,16 +246,20 @@ class Worker:
         if attempt.killing:
             return
         now = time.monotonic()
-        whole, call = now - attempt.started, now - attempt.progress
-        share = cpu / whole if whole > 0 else 1.0
-        counted = 1.0 if share < _ASLEEP else max(min(1.0, share), 1.0 / _PATIENCE)
+        whole, call = max(now - attempt.started, 1e-6), now - attempt.progress
+        waited = waited_for_core(self._process.pid, inside)
+        if waited is not None:
+            active = max(cpu, whole - waited)
+        else:
+            active = whole if cpu < _ASLEEP * whole else cpu
+        counted = min(1.0, max(active / whole, 1.0 / _PATIENCE))
         left = self._limits.wall_seconds - self._spent - (whole - call) * counted
         allowed = min(self._limits.call_seconds, left)
         if call * counted >= 0.95 * allowed:
             text = f"no result after {min(call, allowed):.1f} s"
             self._kill(CallResult("timeout", None, text))
         else:
-            self.due = now + max(0.01, (allowed - call * counted) / max(counted, share))
+            self.due = now + max(0.01, allowed - call * counted)
 
     def _kill(self, verdict: CallResult | None) -> None:
         attempt = self._attempt
@@ -331,7 +336,7 @@ class Worker:
         if not message:
             self._zygote_died()
         elif message[:1] == b"T":
-            self._judge_time(struct.unpack(">d", message[1:])[0])
+            self._judge_time(*struct.unpack(">dq", message[1:]))
         elif message[:1] == b"U":
             self._usage.pop(0).set_result(json.loads(message[1:]))
         elif message[:1] == b"D":
@@ -399,45 +404,3 @@ class Worker:
         self._usage.append(future)
         self._send(b"S")
         return future
-
-
-def parse_frame(payload: bytes) -> CallResult:
-    """Read one frame that a child wrote; anything that is not of the form is "refused"."""
-    try:
-        frame = json.loads(payload)
-        ((key, value),) = frame.items()
-        if key == "v":
-            return CallResult("value", value)
-        if key == "r" and type(value) is str:
-            return CallResult("refused", None, value[:300])
-        kind, detail = value
-        if key == "e" and kind in ("exception", "memory", "not_defined") and type(detail) is str:
-            return CallResult(kind, None, detail[:300])
-    except (ValueError, TypeError, AttributeError, RecursionError, MemoryError):
-        pass
-    return CallResult("refused", None, "a frame that is not of the agreed form")
-
-
-def describe_status(status: int) -> str:
-    """A wait status in words."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        try:
-            return f"killed by {signal.Signals(number).name}"
-        except ValueError:
-            return f"killed by signal {number}"
-    return f"the process ended by itself with status {os.WEXITSTATUS(status)}"
-
-
-def library_paths(names: tuple[str, ...]) -> list[str]:
-    """Files and folders of the modules `names` (and of the shared objects that belong to them); missing ones are left out."""
-    found: list[str] = []
-    for folder in map(Path, sys.path):
-        if folder.name not in ("site-packages", "dist-packages"):
-            continue
-        for name in names:
-            for entry in (name, f"{name}.py", f"{name}.libs"):
-                path = folder / entry
-                if path.exists() and str(path) not in found:
-                    found.append(str(path))
-    return found

@@ -27,9 +27,8 @@ from typing import Any
 HERE = os.path.dirname(os.path.abspath(__file__))  # pathlib would cost start-up time
 # Modules that solutions often import: loaded once here, so that no child pays for them.
 COMMON = (
-    "abc array base64 bisect calendar collections contextlib copy csv cmath dataclasses datetime decimal difflib enum "
-    "fractions functools hashlib heapq io itertools json math multiprocessing numbers operator pprint queue random re "
-    "statistics string struct textwrap threading time traceback types typing unicodedata uuid zlib"
+    "bisect calendar collections copy datetime decimal fractions functools heapq itertools json math operator random re "
+    "statistics string time typing"
 ).split()
 
 
@@ -100,7 +99,7 @@ class Zygote:
             theirs.close()
             return Spare(pid, ours)
         try:
-            os.setsid()
+            os.setpgid(0, 0)
             self.guards.lock_child(parent, keep=theirs.fileno())
             if body is not None:
                 body(theirs)
@@ -159,7 +158,8 @@ class Zygote:
                     cpu = time.clock_gettime((~self.current.pid << 3) | 2)
                 except OSError:
                     cpu = 0.0
-            self.control.send(b"T" + struct.pack(">d", cpu))
+            inside = 0 if self.current is None else self.current.pid
+            self.control.send(b"T" + struct.pack(">dq", cpu, inside))
         elif message[:1] == b"S":
             own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
             seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
@@ -195,7 +195,7 @@ def main() -> None:
         os.close(null)
         gc.collect()
         gc.freeze()
-        canaries = zygote.canaries.attack(zygote)
+        canaries = zygote.canaries.attack(zygote) if config["canaries"] else {}
         hello = {"layers": layers, "canaries": canaries, "pid": os.getpid(), "python": sys.version.split()[0]}
     except BaseException as error:
         hello = {"error": f"{type(error).__name__}: {error}"}

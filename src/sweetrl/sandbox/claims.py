@@ -1,0 +1,73 @@
+"""What the client reads and works out about a child: frames, wait statuses, time spent waiting for a core, library paths."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from sweetrl.sandbox.limits import CallResult
+
+
+def parse_frame(payload: bytes) -> CallResult:
+    """Read one frame that a child wrote; anything that is not of the form is "refused"."""
+    try:
+        frame = json.loads(payload)
+        ((key, value),) = frame.items()
+        if key == "v":
+            return CallResult("value", value)
+        if key == "r" and type(value) is str:
+            return CallResult("refused", None, value[:300])
+        kind, detail = value
+        if key == "e" and kind in ("exception", "memory", "not_defined") and type(detail) is str:
+            return CallResult(kind, None, detail[:300])
+    except (ValueError, TypeError, AttributeError, RecursionError, MemoryError):
+        pass
+    return CallResult("refused", None, "a frame that is not of the agreed form")
+
+
+def describe_status(status: int) -> str:
+    """A wait status in words."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        try:
+            return f"killed by {signal.Signals(number).name}"
+        except ValueError:
+            return f"killed by signal {number}"
+    return f"the process ended by itself with status {os.WEXITSTATUS(status)}"
+
+
+def library_paths(names: tuple[str, ...]) -> list[str]:
+    """Files and folders of the modules `names` (and of the shared objects that belong to them); missing ones are left out."""
+    found: list[str] = []
+    for folder in map(Path, sys.path):
+        if folder.name not in ("site-packages", "dist-packages"):
+            continue
+        for name in names:
+            for entry in (name, f"{name}.py", f"{name}.libs"):
+                path = folder / entry
+                if path.exists() and str(path) not in found:
+                    found.append(str(path))
+    return found
+
+
+def waited_for_core(launcher: int, inside: int) -> float | None:
+    """Seconds that the child with process id `inside` (in its own namespace) was ready to run while others ran.
+
+    `launcher` is the process that the client started; the child is below it. None where the kernel does not tell.
+    """
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for child in _below(launcher, 2):
+            status = Path(f"/proc/{child}/status").read_text(encoding="ascii", errors="replace")
+            line = next(line for line in status.splitlines() if line.startswith("NSpid:"))
+            if int(line.split()[-1]) == inside and child != launcher:
+                return int(Path(f"/proc/{child}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    return None
+
+
+def _below(pid: int, depth: int) -> list[int]:
+    children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    return children + [lower for child in children if depth > 1 for lower in _below(child, depth - 1)]

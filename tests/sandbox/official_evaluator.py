@@ -1,0 +1,63 @@
+"""An independent, minimal evaluator by the official rules, for throw-away subprocesses only: it runs everything in-process.
+
+stdin: one JSON array of [reference, answer, [call, ...]]; stdout: for each of them the list of verdicts, test by test.
+Written from the rules in docs/sandbox.md, with no code of the package: the tests compare the sandbox with it.
+"""
+
+import json
+import multiprocessing  # noqa: F401 - part of the namespace that solutions see
+import os
+import signal
+import sys
+import time
+from queue import Empty  # noqa: F401
+
+WORDS = ["import os", "from os", "import sys", "from sys", "sudo", "transformers", "exit(", "quit(", "argparse"]
+
+
+def on_alarm(number, frame):
+    raise TimeoutError("slow")
+
+
+def output(function_definition, test_case):
+    try:
+        exec(function_definition)
+        return eval(test_case)
+    except Exception as e:  # noqa: F841 - its name is part of the rules
+        return None
+
+
+def verdicts(reference, answer, calls):
+    if any(word in answer for word in WORDS):
+        return [False] * len(calls)
+    if "```python" in answer:
+        answer = answer.split("```python")[1].split("```")[0]
+    if "```" in answer:
+        answer = answer.split("```")[1].split("```")[0]
+    found = []
+    for call in calls:
+        expected = output(reference, call)
+        signal.signal(signal.SIGALRM, on_alarm)
+        signal.alarm(1)
+        try:
+            actual = output(answer, call)
+        except TimeoutError:
+            actual = None
+        signal.alarm(0)
+        try:
+            found.append(bool(expected == actual and expected is not None))
+        except ValueError:
+            found.append(False)
+    return found
+
+
+if __name__ == "__main__":
+    items = json.load(sys.stdin)
+    results = os.fdopen(os.dup(1), "w")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    started, cpu = time.perf_counter(), time.process_time()
+    found = [verdicts(*item) for item in items]
+    seconds = {"wall": time.perf_counter() - started, "cpu": time.process_time() - cpu}
+    json.dump({"verdicts": found, **seconds}, results)
+    results.flush()
+    os._exit(0)
