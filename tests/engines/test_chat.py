@@ -23,7 +23,9 @@ DEFAULT_SYSTEM = (
     "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nHelp.<|im_end|>\n' }}{% endif %}" + LINES
 )
 DATED = "{{ '<|im_start|>system\n' + (date_string or strftime_now('%d')) + '<|im_end|>\n' }}" + LINES
-FORGETFUL = LINES.replace("message['content'] +", "(message['content'] if loop.last or message['role'] != 'assistant' else '') +")
+FORGETFUL = LINES.replace(
+    "message['content'] +", "(message['content'] if loop.last or message['role'] != 'assistant' else '') +"
+)
 PRIMED = LINES.replace("assistant\n'", "assistant\nOK: '")
 WITHOUT_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + LINES
 WITHOUT_END = (

@@ -1,0 +1,102 @@
+"""The loop of engine and environments: what the agent sees, what is recorded, and how dialogues end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.types import Message
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.rollout.run import rollout
+from sweetrl.rollout.seeds import dialogue_seed
+from sweetrl.settings import AgentSettings
+
+AGENT = AgentSettings(rounds=4, max_new_tokens=12)
+
+
+def test_a_dialogue_until_its_answer(chat: ChatFormat, cast: Any) -> None:
+    engine = cast.engine("Why?", "thought OUTPUT: How?", "I WANT TO ANSWER: aa", cut=[1])
+    (one,) = rollout([(cast.task(3), 2)], engine, chat, cast.person(), AGENT, seed=5, policy_name="base")
+    assert [message.role for message in one.messages] == ["user", "assistant", "user", "assistant", "user", "assistant"]
+    assert one.messages[0] == Message("user", "I want function number 3.")
+    assert one.messages[3].content == " How?"
+    assert one.messages[4].content == "That is question 2."
+    assert (one.answer, one.outcome, one.error, one.reward) == (" aa", "answered", "", None)
+    assert (one.attempt, one.policy, one.simulator) == (2, "base", "counting")
+    assert one.seed == dialogue_seed(5, one.task.id, 2)
+    assert [turn.message_index for turn in one.turns] == [1, 3, 5]
+    assert [turn.raw for turn in one.turns] == ["Why?", "thought OUTPUT: How?", "I WANT TO ANSWER: aa"]
+    assert [turn.finish_reason for turn in one.turns] == ["stop", "length", "stop"]
+    assert [turn.token_ids for turn in one.turns] == [
+        chat.reply("Why?"),
+        chat.reply("thought OUTPUT: How?")[:-1],
+        chat.reply("I WANT TO ANSWER: aa"),
+    ]
+
+
+def test_the_context_is_the_sampled_ids_and_what_came_between(chat: ChatFormat, cast: Any) -> None:
+    engine = cast.engine("Why?", "How?", "I WANT TO ANSWER: aa", cut=[1])
+    rollout([(cast.task(0), 0)], engine, chat, cast.person(), AGENT, seed=5)
+    first, second, third = (prompts[0] for prompts in engine.asked)
+    after_first = chat.reply("Why?") + chat.follow(True, "That is question 1.")
+    after_second = chat.reply("How?")[:-1] + chat.follow(False, "That is question 2.")
+    assert second.token_ids == first.token_ids + after_first
+    assert third.token_ids == second.token_ids + after_second
+    seeds = [prompt.seed for prompt in (first, second, third)]
+    assert seeds == [dialogue_seed(5, "train-00000", 0, turn) for turn in range(3)]
+
+
+def test_the_last_round_answers_with_or_without_the_marker(chat: ChatFormat, cast: Any) -> None:
+    engine = cast.engine(*["Why?"] * 9)
+    (one,) = rollout([(cast.task(0), 0)], engine, chat, cast.person(), AGENT)
+    assert (one.outcome, one.answer, len(one.turns)) == ("out_of_rounds", "Why?", 4)
+
+
+def test_lost_dialogues_name_the_cause_and_disturb_nobody(chat: ChatFormat, cast: Any) -> None:
+    engine = cast.engine("Why?", "I WANT TO ANSWER: a")
+    attempts = [(cast.task(number), 0) for number in range(3)]
+    one, two, three = rollout(attempts, engine, chat, cast.person(mute=[1]), AGENT)
+    assert (two.outcome, two.answer, two.error) == ("lost", None, "the person left the room")
+    assert [turn.raw for turn in two.turns] == ["Why?"]
+    assert one.outcome == three.outcome == "answered"
+    engine = cast.engine("Why?")  # has nothing to say after that: no room in its context
+    (one,) = rollout(attempts[:1], engine, chat, cast.person(), AGENT)
+    assert one.outcome == "lost"
+    assert "no room" in one.error
+    assert one.messages[-1].role == "user"
+
+
+def test_progress_counts_every_dialogue_once(chat: ChatFormat, cast: Any) -> None:
+    done: list[int] = []
+    attempts = [(cast.task(number), 0) for number in range(7)]
+    engine = cast.engine("Why?", "I WANT TO ANSWER: a")
+    rollout(attempts, engine, chat, cast.person(mute=[2]), AGENT, batch=3, progress=done.append)
+    assert sum(done) == 7
+    assert [len(prompts) for prompts in engine.asked] == [3, 2, 3, 3, 1, 1]
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_model: Path) -> TransformersEngine:
+    return TransformersEngine(tiny_model, device="cpu", threads=1, rows=8)
+
+
+def test_a_real_engine_repeats_itself_to_the_last_bit(tiny: TransformersEngine, cast: Any) -> None:
+    attempts = [(cast.task(number), attempt) for number in range(5) for attempt in range(2)]
+
+    def run(selection: list[Any], batch: int = 16) -> list[Any]:
+        return rollout(selection, tiny, tiny.chat, cast.person(), AGENT, seed=1, batch=batch)
+
+    whole = run(attempts)
+    assert whole == run(attempts)
+    assert len({one.turns[0].token_ids for one in whole}) == len(whole)  # attempts differ
+    # Other batches: the same tokens, log-probs up to rounding.
+    parts = run(attempts[:3], batch=2) + run(attempts[3:], batch=5)
+    for one, two in zip(whole, parts, strict=True):
+        assert [turn.token_ids for turn in one.turns] == [turn.token_ids for turn in two.turns]
+        for left, right in zip(one.turns, two.turns, strict=True):
+            assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
+    other = rollout(attempts, tiny, tiny.chat, cast.person(), AGENT, seed=2)
+    assert [one.turns[0].token_ids for one in other] != [one.turns[0].token_ids for one in whole]

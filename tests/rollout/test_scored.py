@@ -1,0 +1,162 @@
+"""Shards: scored, resumed after kill -9 with the same bytes, kept when the disk is full."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sweetrl.colbench.store as store_module
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import UserError
+from sweetrl.rollout.run import rollout
+from sweetrl.rollout.scored import Actors, rollout_scored, scored, summarize
+from sweetrl.settings import AgentSettings
+
+AGENT = AgentSettings(rounds=3, max_new_tokens=16)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture
+def actors(chat: ChatFormat, cast: Any) -> Actors:
+    return Actors(cast.engine("Why?", "I WANT TO ANSWER:aab"), chat, cast.person(mute=[3]), cast.scorer(), AGENT)
+
+
+def collect(attempts: list[Any], actors: Actors, folder: Path, **changes: Any) -> TrajectoryStore:
+    settings = {"seed": 1, "policy_name": "base", "batch": 2, "shard": 4} | changes
+    return rollout_scored(attempts, actors, TrajectoryStore(folder), **settings)
+
+
+def test_every_attempt_is_there_in_order_with_its_score(actors: Actors, cast: Any, tmp_path: Path) -> None:
+    attempts = [(cast.task(number), attempt) for number in range(5) for attempt in range(2)]
+    done: list[int] = []
+    store = collect(attempts, actors, tmp_path, progress=done.append)
+    assert sum(done) == 10
+    assert list(store.shards()) == [0, 1, 2]
+    found = list(store.read())
+    assert [(one.task, one.attempt) for one in found] == attempts
+    for one in found:
+        if one.task.id == "train-00003":
+            assert (one.outcome, one.reward, one.tests) == ("lost", None, ())
+        else:
+            assert one.reward == pytest.approx(2 / 3)
+            assert [test.passed for test in one.tests] == [False]
+
+
+def test_present_shards_are_left_alone(actors: Actors, cast: Any, tmp_path: Path) -> None:
+    attempts = [(cast.task(number), 0) for number in range(10)]
+    collect(attempts, actors, tmp_path / "whole")
+    collect(attempts, actors, tmp_path / "resumed")
+    (tmp_path / "resumed" / "shard-00001.parquet").unlink()
+    silent = replace(actors, engine=cast.engine("Why?", "I WANT TO ANSWER:aab"))
+    done: list[int] = []
+    collect(attempts, silent, tmp_path / "resumed", progress=done.append)
+    assert sum(done) == 10
+    assert sum(len(prompts) for prompts in silent.engine.asked) == 8  # four dialogues, two turns each
+    assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
+
+
+def test_a_full_disk_leaves_finished_shards_and_one_sentence(
+    actors: Actors, cast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow.parquet as pq
+
+    attempts = [(cast.task(number), 0) for number in range(10)]
+    collect(attempts, actors, tmp_path / "whole")
+    write = pq.write_table
+
+    def full(table: Any, where: Any, **options: Any) -> None:
+        if "shard-00002" in str(where):
+            Path(where).write_bytes(b"PAR1")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(where))
+        write(table, where, **options)
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(UserError, match=r"shard-00002.parquet: no space left on the disk; free some") as caught:
+        collect(attempts, actors, tmp_path / "resumed")
+    assert "\n" not in str(caught.value)
+    assert sorted(contents(tmp_path / "resumed")) == ["shard-00000.parquet", "shard-00001.parquet"]
+    monkeypatch.undo()
+    assert store_module.TrajectoryStore(tmp_path / "resumed").count() == 8
+    collect(attempts, actors, tmp_path / "resumed")
+    assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
+
+
+def test_summary_means(actors: Actors, cast: Any) -> None:
+    attempts = [(cast.task(number), 0) for number in (2, 3)]
+    spoken = rollout(attempts, actors.engine, actors.chat, actors.simulator, AGENT)
+    numbers = summarize(scored(spoken, actors.scorer))
+    assert numbers["dialogues"] == 2
+    assert numbers["reward"] == pytest.approx(2 / 3)
+    assert (numbers["success"], numbers["share_lost"], numbers["share_answered"]) == (0.0, 0.5, 0.5)
+    assert numbers["turns"] == 1.5
+    assert summarize([])["dialogues"] == 0
+
+
+RUN = """
+import sys
+from pathlib import Path
+from sweetrl.colbench.rewards import Score
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.colbench.types import Task
+from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.rollout.scored import Actors, rollout_scored
+from sweetrl.settings import AgentSettings
+
+class Person:
+    name = "quiet"
+    def reply(self, task, messages, seed):
+        return f"It is {seed % 10}."
+
+class Scorer:
+    def score(self, items):
+        return [Score(0.5, (), "fixed", "none") for _ in items]
+
+model, *folders = sys.argv[1:]
+engine = TransformersEngine(model, device="cpu", threads=1, rows=8)
+agent = AgentSettings(rounds=4, max_new_tokens=24)
+actors = Actors(engine, engine.chat, Person(), Scorer(), agent)
+tasks = [Task(f"t-{n}", f"I want function {n}.", "def f(): ...") for n in range(20)]
+attempts = [(task, k) for task in tasks for k in range(4)]
+for folder in folders:
+    print("go", flush=True)
+    store = TrajectoryStore(Path(folder))
+    rollout_scored(attempts, actors, store, seed=3, policy_name="tiny", batch=4, shard=8)
+"""
+
+
+def start(*arguments: Any) -> subprocess.Popen[str]:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", RUN, *map(str, arguments)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_kill_9_in_the_middle_changes_nothing(tiny_model: Path, tmp_path: Path) -> None:
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+    process = start(tiny_model, broken)
+    deadline = time.monotonic() + 240
+    while not (broken / "shard-00002.parquet").exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.kill()
+    process.wait()
+    finished = sorted(contents(broken))
+    assert 3 <= sum(name.startswith("shard") for name in finished) < 10, "killed in the middle"
+    before = {name: (broken / name).stat().st_mtime_ns for name in finished if name.startswith("shard")}
+    process = start(tiny_model, broken, whole)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors
+    assert all((broken / name).stat().st_mtime_ns == moment for name, moment in before.items())  # nothing done twice
+    shards = {name: data for name, data in contents(broken).items() if name.startswith("shard")}
+    assert len(shards) == 10
+    assert shards == contents(whole)

@@ -1,0 +1,95 @@
+"""The stage `collect` in a project folder of its own: files in, shards out, and one sentence for everything missing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.colbench.synthetic import generate
+from sweetrl.errors import UserError
+from sweetrl.settings import Settings, parse_settings
+from sweetrl.stages.collect import collect
+
+VALUES: dict[str, Any] = {
+    "seed": 7,
+    "model": {"base": "models/base", "device": "cpu", "threads": 1},
+    "agent": {"rounds": 3, "max_new_tokens": 12},
+    "collect": {"tasks": 5, "attempts": 2, "batch": 4, "shard": 4},
+}
+
+
+@pytest.fixture
+def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's root with six training tasks and the tiny model, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    write_task_table(Path("data/tasks/train.parquet"), generate("train", 6, seed=1))
+    Path("models").mkdir()
+    Path("models/base").symlink_to(tiny_model)
+    return tmp_path
+
+
+def settings(**changes: Any) -> Settings:
+    return parse_settings(VALUES | changes)
+
+
+def contents() -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(Path("data/trajectories").iterdir())}
+
+
+def test_attempts_at_the_first_tasks_scored_in_shards(project: Path) -> None:
+    collect(settings())
+    assert list(contents()) == ["shard-00000.parquet", "shard-00001.parquet", "shard-00002.parquet"]
+    tasks = list(generate("train", 6, seed=1))[:5]
+    found = list(TrajectoryStore(Path("data/trajectories")).read())
+    assert [(one.task, one.attempt) for one in found] == [(task, attempt) for task in tasks for attempt in (0, 1)]
+    for one in found:
+        assert one.messages[0].content == one.task.problem_description
+        assert one.reward == 0.0  # a random model
+        assert len(one.tests) == len(one.task.test_cases)
+        assert (one.policy, one.simulator) == ("models/base", "scripted")
+        assert all(len(turn.token_ids) == len(turn.logprobs) > 0 for turn in one.turns)
+    assert not list(Path(".scratch").glob("collect-*"))
+    first = contents()
+    collect(settings())
+    assert contents() == first
+
+
+def test_a_full_disk_keeps_finished_shards(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow.parquet as pq
+
+    collect(settings())
+    whole = contents()
+    write: Callable[..., Any] = pq.write_table
+
+    def full(table: Any, where: Any, **options: Any) -> None:
+        if "shard-00001" in str(where):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(where))
+        write(table, where, **options)
+
+    monkeypatch.setattr(pq, "write_table", full)
+    with pytest.raises(UserError, match="no space left on the disk"):
+        collect(settings())
+    assert contents() == whole  # the earlier result still stands
+    (kept,) = Path(".scratch").glob("collect-*/shards/*")
+    moment = kept.stat().st_mtime_ns
+    monkeypatch.setattr(pq, "write_table", write)
+    monkeypatch.setattr("sweetrl.stages.common.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
+    collect(settings())
+    assert kept.stat().st_mtime_ns == moment  # not made again
+    assert contents() == whole
+
+
+def test_missing_parts_are_one_sentence(project: Path) -> None:
+    with pytest.raises(UserError, match=r"models/none: there is no folder here; fetch the model"):
+        collect(settings(model={"base": "models/none", "device": "cpu"}))
+    Path("data/tasks/train.parquet").unlink()
+    with pytest.raises(UserError, match=r"data/tasks/train.parquet: there is no such file"):
+        collect(settings())
+    assert not Path("data/trajectories").exists()
