@@ -1,0 +1,144 @@
+"""kill -9 in the middle of each training stage, run again: the same bytes as an undisturbed run, in another folder."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.learning.pairs import trajectory_pairs, write_pairs
+
+PARAMS = """
+seed: 7
+model: {base: models/base, device: cpu, threads: 1}
+critic: &trainer
+  {learning_rate: 1.0e-3, epochs: 15, batch_size: 4, micro_batch: 2, checkpoints: 20, lora: {rank: 4, dropout: 0.1}}
+policy: {<<: *trainer, anchors: 0.5}
+"""
+RUN = """
+import sys
+from sweetrl.stages.common import stage_main
+from sweetrl.stages.train_critic import train_critic
+from sweetrl.stages.train_policy import train_policy
+
+def both(settings):
+    for stage in sys.argv[1:]:
+        {"critic": train_critic, "policy": train_policy}[stage](settings)
+
+stage_main(both)
+"""
+FILES = [
+    f"models/{name}/{file}"
+    for name in ("critic", "policy")
+    for file in ("adapter_config.json", "adapter_model.safetensors")
+]
+
+
+def start(project: Path, *stages: str) -> subprocess.Popen[str]:
+    environment = os.environ | {"SWEETRL_TRACKING": "off", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", RUN, *stages]
+    return subprocess.Popen(
+        command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def finish(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return output
+
+
+def kill_after_checkpoint(process: subprocess.Popen[str], project: Path, stage: str) -> None:
+    """SIGKILL as soon as the stage has a complete checkpoint and trains on."""
+    limit = time.monotonic() + 300
+    while not list(project.glob(f".scratch/{stage}-*/checkpoint-*/complete")):
+        assert process.poll() is None and time.monotonic() < limit, process.communicate()[0]
+        time.sleep(0.002)
+    process.kill()
+    process.communicate()
+    assert process.returncode == -9
+    assert not (project / "models" / stage.removeprefix("train-")).exists()
+
+
+@pytest.fixture
+def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """Make a project folder with a base, trajectories, pairs and preferences; equal in everything but its place."""
+    from transformers import AutoTokenizer
+
+    from sweetrl.engines.chat import ChatFormat
+    from sweetrl.learning import preferences as files
+    from sweetrl.learning.ranking import Preference, find_anchors
+
+    chat = ChatFormat(AutoTokenizer.from_pretrained(tiny_model))
+
+    def make(name: str) -> Path:
+        folder = tmp_path / name
+        shutil.copytree(tiny_model, folder / "models/base")
+        (folder / "params.yaml").write_text(PARAMS)
+        chance = random.Random(0)
+        trajectories = [dialogue(chat, chance, task, attempt) for task in range(6) for attempt in range(3)]
+        TrajectoryStore(folder / "data/trajectories").write_shard(0, trajectories)
+        write_pairs(folder / "data/pairs.parquet", trajectory_pairs(trajectories)[0])
+        replies = [chat.reply(text) for text in ("Is there a maximum?", "What is the rate per hour?", "I do not know.")]
+        preferences = [
+            Preference(
+                one.task.id,
+                one.attempt,
+                0,
+                chat.open("Help.", "I want a function."),
+                *chance.sample(replies, 2),
+                0.1,
+                -0.1,
+            )
+            for one in trajectories[:12]
+        ]
+        files.write_preferences(folder / "data/preferences" / files.PREFERENCES, preferences)
+        files.write_anchors(folder / "data/preferences" / files.ANCHORS, find_anchors(trajectories, chat, "Help."))
+        return folder
+
+    return make
+
+
+def dialogue(chat: Any, chance: random.Random, task: int, attempt: int) -> Trajectory:
+    texts = [chance.choice(["Is there a maximum?", "What is the rate per hour?"]) for _ in range(chance.randint(1, 3))]
+    texts.append(f"I WANT TO ANSWER:\ndef price(hours):\n    return hours * {chance.randint(1, 9)}")
+    messages = [Message("user", "I want a function that computes the price of a parking ticket.")]
+    turns = []
+    for text in texts:
+        turns.append(AgentTurn(len(messages), text, chat.reply(text), finish_reason="stop"))
+        messages += [Message("assistant", text), Message("user", "The rate is 7.")]
+    about = Task(f"train-{task:05d}", messages[0].content, "def price(hours):\n    return hours * 7")
+    return Trajectory(about, attempt, tuple(messages[:-1]), tuple(turns), texts[-1], (1.0, 0.0, 0.5)[attempt])
+
+
+def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(project: Callable[[str], Path]) -> None:
+    undisturbed, killed = project("undisturbed"), project("killed")
+    finish(start(undisturbed, "critic", "policy"))
+    kill_after_checkpoint(start(killed, "critic", "policy"), killed, "train-critic")
+    process = start(killed, "critic", "policy")  # ends the critic, is killed in the policy
+    kill_after_checkpoint(process, killed, "train-policy")
+    assert (killed / "models/critic/adapter_model.safetensors").exists()
+    finish(start(killed, "policy"))
+    for name in FILES:
+        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
+    assert not list((killed / ".scratch").glob("*")), "scratch folders go when a stage has succeeded"
+
+
+def test_missing_inputs_are_one_sentence(project: Callable[[str], Path]) -> None:
+    folder = project("incomplete")
+    (folder / "data/pairs.parquet").unlink()
+    process = start(folder, "critic")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert output.strip().splitlines()[-1].startswith("error: data/pairs.parquet: there is no such file")
+    assert "Traceback" not in output
