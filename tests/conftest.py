@@ -40,13 +40,13 @@ def real_backend_tasks() -> Path:
     """The 300 real ColBench backend tasks; skips where they are not there (they are never part of the project)."""
     path = SHARED / "backend_300.jsonl"
     if not path.exists():
-        pytest.skip("the real ColBench tasks (CC-BY-NC) are not beside this checkout: put backend_300.jsonl in ../shared/colbench")
+        pytest.skip("the real ColBench tasks (CC-BY-NC) are not here: put backend_300.jsonl in ../shared/colbench")
     return path
 
 
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a random two-layer Llama and its tokenizer with chat template: loads with transformers' Auto classes."""
+    """A folder with a random two-layer Llama and its tokenizer with chat template: loads with the Auto classes."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -62,7 +62,6 @@ def sweetrl(*arguments: str, cwd: Path | None = None, **environment: str) -> sub
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
     )
 
 
@@ -296,22 +295,16 @@ def test_play_ends_when_the_person_leaves(monkeypatch: pytest.MonkeyPatch):
     assert "you left the dialogue" in text
 
 
-def test_play_talks_with_a_real_model_through_a_pipe(tmp_path: Path, tiny_model: Path):
+def test_play_talks_with_a_real_model_through_a_pipe(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch):
     write_task_table(tmp_path / "tasks.parquet", [TASK])
     settings = f"model: {{base: {tiny_model}}}\nagent: {{rounds: 3, max_new_tokens: 8}}\n"
     (tmp_path / "params.yaml").write_text(settings)
-    done = subprocess.run(
-        [sys.executable, "-m", "sweetrl.cli", "play", "t-1", "--tasks", "tasks.parquet"],
-        cwd=tmp_path,
-        input="It is 7.\nNo.\nI do not know.\n",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "rate: 7" in done.stdout
-    assert "reward 0.00" in done.stdout
+    monkeypatch.chdir(tmp_path)
+    arguments = ["play", "t-1", "--tasks", "tasks.parquet"]
+    result = CliRunner().invoke(cli.app, arguments, input="It is 7.\nNo.\nI do not know.\n")
+    assert result.exit_code == 0, result.output
+    assert "rate: 7" in result.output
+    assert "reward 0.00" in result.output
 
 
 def test_play_without_a_run_makes_tasks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -61,7 +61,9 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file; run the stage that writes it first.") from error
     except json.JSONDecodeError as error:
-        raise UserError(f"{path}: line {error.lineno}: this is not JSON ({error.msg}); mend or remove the file.") from error
+        raise UserError(
+            f"{path}: line {error.lineno}: this is not JSON ({error.msg}); mend or remove the file."
+        ) from error
 
 
 def digest(*values: Any) -> str:

@@ -186,8 +186,8 @@ class CriticSettings(TrainerSettings):
     privileged: bool = Field(True, description="Whether the critic sees the training-time information c.")
     pairs: Literal["official", "all"] = Field(
         "official",
-        description="`official`: chosen is the first attempt with reward 1, rejected every attempt of the task with less. "
-        "`all`: every two attempts whose rewards differ by `gap`.",
+        description="`official`: chosen is the first attempt with reward 1, rejected every attempt of the task with "
+        "less. `all`: every two attempts whose rewards differ by `gap`.",
     )
     gap: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         0.1, description="Smallest difference of reward in a pair (pairs: all)."
@@ -212,8 +212,8 @@ class RankSettings(Section):
     )
     distinct: bool = Field(
         True,
-        description="Whether the halves are formed over distinct replies, each counted once (else over all samples, so that "
-        "frequent replies are drawn more often, as in the official code). A pair never holds the same reply twice.",
+        description="Whether the halves are formed over distinct replies, each counted once (else over all samples, "
+        "so that frequent replies are drawn more often, as in the official code). A pair never holds one reply twice.",
     )
     kinds: Literal["any", "same"] = Field(
         "any",
@@ -232,8 +232,8 @@ class PolicySettings(TrainerSettings):
     )
     loss: Literal["sigmoid", "ipo"] = Field(
         "sigmoid",
-        description="`sigmoid`: DPO (Eq. 4). `ipo`: the squared distance of the margin from 1/(2 beta), which stops pushing "
-        "once the margin is reached.",
+        description="`sigmoid`: DPO (Eq. 4). `ipo`: the squared distance of the margin from 1/(2 beta), which stops "
+        "pushing once the margin is reached.",
     )
     label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = Field(
         0.0, description="Assumed share of pairs that are the wrong way round (loss: sigmoid)."
@@ -241,8 +241,8 @@ class PolicySettings(TrainerSettings):
     anchors: float = Field(
         0.0,
         ge=0.0,
-        description="Replies of successful dialogues trained on beside each pair (0.5: one for every two pairs), so that the "
-        "ability to write the program is kept.",
+        description="Replies of successful dialogues trained on beside each pair (0.5: one for every two pairs), so "
+        "that the ability to write the program is kept.",
     )
     nll_anchor: float = Field(1.0, ge=0.0, description="Weight of the anchors' negative log-likelihood per token.")
     anchor_turns: Literal["final", "all"] = Field(
@@ -325,8 +325,8 @@ def parameters_page() -> str:
         "# Parameters",
         "Every key of `params.yaml`, generated from the settings' own descriptions by `python -m sweetrl.settings`\n"
         "(a test keeps this page current). Unknown keys are errors. The defaults are the paper's or the official\n"
-        "protocol's numbers where there are any; the project's `params.yaml` spells out the values of the embedded run,\n"
-        "a small agent on two CPU cores.",
+        "protocol's numbers where there are any; the project's `params.yaml` spells out the values of the embedded\n"
+        "run, a small agent on two CPU cores.",
         _table(top),
     ]
     for name, field in Settings.model_fields.items():

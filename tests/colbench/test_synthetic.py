@@ -15,7 +15,15 @@ from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.synthetic import ScriptedSimulator, generate
 from sweetrl.colbench.synthetic.details import BY_NAME, KINDS, kinds_asked
 from sweetrl.colbench.synthetic.domains import DOMAINS
-from sweetrl.colbench.synthetic.people import NOTHING, UNKNOWN, Demonstrator, OracleAgent, Skill, read_request, write_answer
+from sweetrl.colbench.synthetic.people import (
+    NOTHING,
+    UNKNOWN,
+    Demonstrator,
+    OracleAgent,
+    Skill,
+    read_request,
+    write_answer,
+)
 from sweetrl.colbench.synthetic.suite import draw_spec, evaluate, read_facts, split_of, write_program
 from sweetrl.colbench.types import Message, Task
 from sweetrl.settings import RewardSettings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ def filled(rows: list[tuple[int, ...]]) -> RowCache:
 
 
 def held(cache: RowCache) -> list[list[int]]:
-    values = cache.store[-1, 1, :, 0, : cache.width, 0].tolist()
+    values = cache.store[-1, 1, : cache.rows, 0, cache.left : cache.stop, 0].tolist()
     return [[int(value) - 1 for value in row if value] for row in values]
 
 
@@ -36,7 +37,7 @@ def test_common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> None:
 @given(st.lists(tokens.filter(bool), min_size=1, max_size=6), tokens.filter(bool))
 def test_the_longest_kept_prefix_is_found_and_placed(rows: list[tuple[int, ...]], prompt: tuple[int, ...]) -> None:
     kept = PrefixCache(10**6)
-    kept.add(filled(rows), range(len(rows)), rows, [max(len(row) for row in rows)] * len(rows))
+    kept.add(filled(rows).store, range(len(rows)), rows, [max(len(row) for row in rows)] * len(rows))
     assert kept.longest(prompt) == (0, None)  # not before the turn-over
     kept.turn_over()
     length, row = kept.longest(prompt)
@@ -51,34 +52,75 @@ def test_the_longest_kept_prefix_is_found_and_placed(rows: list[tuple[int, ...]]
 
 def test_nothing_is_kept_beyond_the_limit() -> None:
     rows = [(1, 2, 1), (2, 2, 2)]
-    kept = PrefixCache(SHAPE.numbers * 4)
-    cache = filled(rows)
-    kept.add(cache, [0], rows[:1], [3])
-    kept.add(cache, [1], rows[1:], [3])
+    one, other = filled(rows).store, filled(rows).store
+    kept = PrefixCache(one.numel())
+    kept.add(one, [0], rows[:1], [3])
+    kept.add(other, [1], rows[1:], [3])
+    kept.add(one, [1], [(2, 1)], [3])  # nothing more to hold
     kept.turn_over()
     assert kept.longest((1, 2, 1, 0))[0] == 3
-    assert kept.longest((2, 2, 2, 0))[0] == 0
+    assert kept.longest((2, 2, 2, 0))[0] == 1
 
 
-def test_rows_survive_growing_dropping_and_merging() -> None:
-    rows = [(1, 2, 1, 0), (2,), (0, 1)]
+def test_a_forgotten_buffer_is_handed_over_once() -> None:
+    kept = PrefixCache(10**6)
+    store = filled([(1, 2)]).store
+    kept.add(store, [0], [(1, 2)], [2])
+    kept.turn_over()
+    assert kept.spare() is None  # still in use
+    kept.turn_over()
+    spare = kept.spare()
+    assert spare is store
+    assert kept.spare() is None
+    cache = RowCache(SHAPE, 1, 1, torch.zeros(1), spare=spare)
+    assert cache.store.data_ptr() == store.data_ptr()
+    assert RowCache(SHAPE, 9, 9, torch.zeros(1), spare=spare).store.data_ptr() != store.data_ptr()
+
+
+def step(cache: RowCache, token: int) -> None:
+    cache.extend()
+    cache.start = cache.stop - 1
+    for layer in range(2):
+        written = torch.full((cache.rows, 1, 1, 1), token + 1.0)
+        keys, values = cache.write(layer, written, written)
+    assert keys.shape == values.shape == (cache.rows, 1, cache.width, 1)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_rows_survive_growing_dropping_and_merging(in_place: bool) -> None:
+    rows = [(1, 2, 1, 0), (2,), (0, 1), (1, 1, 1)]
     cache = filled(rows)
     for _ in range(100):
-        cache.start = cache.width
-        cache.extend()
-        for layer in range(2):
-            keys, values = cache.write(layer, torch.full((3, 1, 1, 1), 3.0), torch.full((3, 1, 1, 1), 3.0))
-        assert keys.shape == values.shape == (3, 1, cache.width, 1)
+        step(cache, 2)
     expected = [[*row, *[2] * 100] for row in rows]
     assert held(cache) == expected
-    cache.keep([2, 1, 1], [102, 101, 101])
-    assert cache.width == 102
-    assert held(cache) == [expected[2], expected[1], expected[1]]
-    cache.append(filled([(1, 1)]))
-    assert held(cache) == [expected[2], expected[1], expected[1], [1, 1]]
-    other = filled([(1, 1)])
-    other.append(cache)
-    assert held(other) == [[1, 1], *held(cache)]
+    assert cache.drop([1, 3], [101, 103]) == [3, 1, 2, 0]
+    assert cache.width == 103
+    assert held(cache) == [expected[3], expected[1]]
+    # The dropped rows stay readable behind the used ones.
+    behind = cache.store[0, 0, 2:, 0, cache.stop - 104 : cache.stop, 0].tolist()
+    assert behind[1] == [token + 1.0 for token in expected[0]]
+    assert behind[0][2:] == [token + 1.0 for token in expected[2]]
+    step(cache, 0)
+    cache.append(filled([(1, 1)]), in_place)
+    expected = [[*expected[3], 0], [*expected[1], 0], [1, 1]]
+    # Left of a merged row stands what was there before; a mask hides it.
+    assert [row[-len(want) :] for row, want in zip(held(cache), expected, strict=True)] == expected
+    wider = filled([(1,) * 200])
+    wider.append(cache, in_place)
+    assert [row[-len(want) :] for row, want in zip(held(wider), [[1] * 200, *expected], strict=True)] == [
+        [1] * 200,
+        *expected,
+    ]
+    step(wider, 1)
+    assert held(wider)[3][-3:] == [1, 1, 1]
+
+
+def test_rows_are_spread_to_copies() -> None:
+    cache = filled([(1, 2), (2,)])
+    cache.spread([0, 0, 1])
+    step(cache, 0)
+    assert held(cache) == [[1, 2, 0], [1, 2, 0], [2, 0]]
 
 
 def test_columns_marked_as_old_are_not_overwritten() -> None:

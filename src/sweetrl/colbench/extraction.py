@@ -26,7 +26,9 @@ _PYTHON = frozenset({"", "python", "py", "python3", "py3", "python2", "ipython",
 _OPENS = re.compile(r"(?:async\s+def|def|class|import|from|@)\b|@")
 _CODE = re.compile(
     r"(?:async|def|class|import|from|if|elif|else|for|while|try|except|finally|with|return|raise|assert|del|global|pass)\b"
-    r"|[#@)\]}\"']|[A-Za-z_][\w.]*(?:\[[^\]]*\])?\s*(?:[-+*/%|&^@]|//|\*\*|>>|<<)?=(?!=)|[A-Za-z_]\w*\s*:\s*[\w\[\], .]+=|[A-Za-z_][\w.]*\("
+    r"|[#@)\]}\"']"
+    r"|[A-Za-z_][\w.]*(?:\[[^\]]*\])?\s*(?:[-+*/%|&^@]|//|\*\*|>>|<<)?=(?!=)"
+    r"|[A-Za-z_]\w*\s*:\s*[\w\[\], .]+=|[A-Za-z_][\w.]*\("
 )
 
 

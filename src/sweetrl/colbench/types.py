@@ -70,8 +70,8 @@ class Trajectory:
     """One finished attempt at one task.
 
     `messages` starts with the person's request (role user); a system prompt is not part of it. `reward` is the fraction
-    of hidden tests passed (backend) or the similarity (frontend), in [0, 1]; None when it was not scored or the dialogue
-    was lost. `seed` is the seed of this dialogue's sampling; `policy` and `simulator` name who spoke.
+    of hidden tests passed (backend) or the similarity (frontend), in [0, 1]; None when it was not scored or the
+    dialogue was lost. `seed` is the seed of this dialogue's sampling; `policy` and `simulator` name who spoke.
     """
 
     task: Task

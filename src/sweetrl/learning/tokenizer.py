@@ -1,7 +1,7 @@
-"""The tokenizer of the small base agent: byte-level BPE in which every number up to 999 is one token, and a chat template.
+"""The small base agent's tokenizer: byte-level BPE in which every number up to 999 is one token, and a chat template.
 
-Numbers are split from the blank before them, so that the person's "90" and the program's "90" are the same token: copying a
-value is then copying one token.
+Numbers are split from the blank before them, so that the person's "90" and the program's "90" are the same token:
+copying a value is then copying one token.
 """
 
 from __future__ import annotations

@@ -31,18 +31,22 @@ def split_tasks(settings: Settings) -> dict[str, list[Task]]:
         }
     for key, name in (("train_file", wanted.train_file), ("test_file", wanted.test_file)):
         if not name:
-            raise UserError(f"params.yaml: `tasks.{key}` is empty; name an official task file or set `tasks.source: synthetic`.")
+            raise UserError(
+                f"params.yaml: `tasks.{key}` is empty; name an official task file or set `tasks.source: synthetic`."
+            )
     learn = list(islice(read_tasks(Path(wanted.train_file)), wanted.train + wanted.validation))
     if len(learn) <= wanted.validation:
         raise UserError(
-            f"{wanted.train_file}: {len(learn)} tasks cannot give {wanted.validation} validation tasks and leave any to train "
-            "on; lower `tasks.validation` in params.yaml."
+            f"{wanted.train_file}: {len(learn)} tasks cannot give {wanted.validation} validation tasks and leave any "
+            "to train on; lower `tasks.validation` in params.yaml."
         )
     test = list(islice(read_tasks(Path(wanted.test_file)), wanted.test))
     known = {(task.problem_description, task.ground_truth) for task in learn}
     for row, task in enumerate(test, start=1):
         if (task.problem_description, task.ground_truth) in known:
-            raise UserError(f"{wanted.test_file}: row {row} is also in {wanted.train_file}; take it out of one of them.")
+            raise UserError(
+                f"{wanted.test_file}: row {row} is also in {wanted.train_file}; take it out of one of them."
+            )
     cut = len(learn) - wanted.validation
     return {"train": learn[:cut], "validation": learn[cut:], "test": test}
 
@@ -57,7 +61,9 @@ def tasks(settings: Settings) -> None:
         for split, members in split_tasks(settings).items():
             counts[split] = write_task_table(FOLDER / f"{split}.parquet", members)
         run.log_metrics({f"{split}_tasks": float(count) for split, count in counts.items()})
-        run.summary = ", ".join(f"{count:,} {split}" for split, count in counts.items()) + f" tasks ({settings.tasks.source})"
+        run.summary = (
+            ", ".join(f"{count:,} {split}" for split, count in counts.items()) + f" tasks ({settings.tasks.source})"
+        )
 
 
 def main() -> None:

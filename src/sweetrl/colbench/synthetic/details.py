@@ -1,7 +1,7 @@
 """The kinds of hidden detail of a synthetic task: how each is asked for, told, and written as Python.
 
-A program of the suite takes one number and computes another. It is a fixed sequence of steps, each step the business of one
-kind of detail; a task hides some of them. `KINDS` is in the order in which the steps stand in a program.
+A program of the suite takes one number and computes another. It is a fixed sequence of steps, each step the business of
+one kind of detail; a task hides some of them. `KINDS` is in the order in which the steps stand in a program.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ CURRENCIES = ("EUR", "USD", "GBP", "CHF", "JPY", "SEK", "NOK", "PLN", "CZK", "IN
 class Kind:
     """One kind of detail.
 
-    `questions` are wordings an agent may use, `answers` wordings of the person ({0}, {1} are the values), `code` the lines
-    of the step ({x} is the argument), `values` the inclusive ranges the values are drawn from (empty: a currency word).
-    `pattern` recognises a question about this kind in free text; `more_specific_than` names kinds that a match overrules.
+    `questions` are wordings an agent may use, `answers` wordings of the person ({0}, {1} are the values), `code` the
+    lines of the step ({x} is the argument), `values` the inclusive ranges the values are drawn from (empty: a currency
+    word). `pattern` recognises a question about this kind in free text; `more_specific_than` names kinds that a match
+    overrules.
     """
 
     name: str
@@ -33,15 +34,27 @@ class Kind:
 KINDS: tuple[Kind, ...] = (
     Kind(
         "negative",
-        ("What should happen with negative input?", "Which error code do negative numbers get?", "Can the input be negative?"),
-        ("Return the error code {0} for negative input.", "Negative numbers get the error code {0}.", "If negative, return {0}."),
+        (
+            "What should happen with negative input?",
+            "Which error code do negative numbers get?",
+            "Can the input be negative?",
+        ),
+        (
+            "Return the error code {0} for negative input.",
+            "Negative numbers get the error code {0}.",
+            "If negative, return {0}.",
+        ),
         ("if {x} < 0:", "    return {0}"),
         ((40, 99),),
         r"negative|below zero|less than (zero|0)|error code|invalid",
     ),
     Kind(
         "zero",
-        ("What is the result for zero?", "Is there a special case for zero?", "What do you get when the input is zero?"),
+        (
+            "What is the result for zero?",
+            "Is there a special case for zero?",
+            "What do you get when the input is zero?",
+        ),
         ("For zero the result is {0}.", "Zero always gives {0}.", "When it is zero, return {0}."),
         ("if {x} == 0:", "    return {0}"),
         ((2, 39),),
@@ -82,8 +95,16 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "tier",
-        ("Does the rate change for large numbers?", "From which number on is there an extra rate?", "Is there a second rate?"),
-        ("Above {0} each unit counts {1} extra.", "Over {0} there is a second rate of {1}.", "Past {0} add {1} for each unit."),
+        (
+            "Does the rate change for large numbers?",
+            "From which number on is there an extra rate?",
+            "Is there a second rate?",
+        ),
+        (
+            "Above {0} each unit counts {1} extra.",
+            "Over {0} there is a second rate of {1}.",
+            "Past {0} add {1} for each unit.",
+        ),
         ("if {x} > {0}:", "    total = total + ({x} - {0}) * {1}"),
         ((10, 40), (2, 19)),
         r"second rate|rate change|extra rate|overtime|tier|different rate|higher rate",
@@ -110,7 +131,11 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "bulk",
         ("Is something taken off large orders?", "From which number on is it cheaper?", "Is there a bulk reduction?"),
-        ("Above {0} take off {1}.", "Over {0} there is a bulk reduction of {1}.", "For more than {0} it is {1} cheaper."),
+        (
+            "Above {0} take off {1}.",
+            "Over {0} there is a bulk reduction of {1}.",
+            "For more than {0} it is {1} cheaper.",
+        ),
         ("if {x} > {0}:", "    total = total - {1}"),
         ((10, 40), (5, 49)),
         r"bulk|large (orders?|numbers? .*off)|cheaper|volume|quantity discount",
@@ -189,7 +214,7 @@ _PATTERNS = tuple((kind, re.compile(kind.pattern, re.IGNORECASE)) for kind in KI
 
 
 def kinds_asked(question: str) -> tuple[str, ...]:
-    """Names of the kinds of detail that a question in free English is about, in program order; empty if none is recognised."""
+    """Names of the kinds of detail that a question in free English is about, in program order; empty if none."""
     found = [kind for kind, pattern in _PATTERNS if pattern.search(question)]
     overruled = {name for kind in found for name in kind.more_specific_than}
     return tuple(kind.name for kind in found if kind.name not in overruled)

@@ -144,4 +144,9 @@ PLACES = (
     "for my shop", "for our town", "for a small company", "for my family", "for a client", "for our website",
     "for a school project", "for my brother", "for our office", "for a friend",
 )  # fmt: skip
-CLOSERS = ("It should follow our rules.", "There are a few rules.", "Ask me if you need to know more.", "We have our own rules.")
+CLOSERS = (
+    "It should follow our rules.",
+    "There are a few rules.",
+    "Ask me if you need to know more.",
+    "We have our own rules.",
+)

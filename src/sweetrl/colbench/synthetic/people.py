@@ -18,7 +18,7 @@ UNKNOWN = ("I do not know.", "Sorry, I am not sure about that.")
 class ScriptedSimulator:
     """Answers questions about a synthetic task from its hidden facts, in at most two sentences, and never in code.
 
-    A detail the task does not have is denied; a question that is about no kind of detail is answered with "I do not know".
+    A detail the task does not have is denied; a question about no kind of detail is answered with "I do not know".
     """
 
     name = "scripted"
@@ -81,9 +81,9 @@ class OracleAgent:
 class Skill:
     """How good a demonstrator is; the faults of the base agent are learnt from these.
 
-    At every turn it answers early with probability `stop` (rising by `stop_growth` a turn); otherwise it asks a new relevant
-    question with probability `relevant`, repeats an old one with probability `repeat`, and else asks about any kind at all.
-    With probability `forget` a detail it was told does not get into the program.
+    At every turn it answers early with probability `stop` (rising by `stop_growth` a turn); otherwise it asks a new
+    relevant question with probability `relevant`, repeats an old one with probability `repeat`, and else asks about any
+    kind at all. With probability `forget` a detail it was told does not get into the program.
     """
 
     relevant: float = 0.5

@@ -1,7 +1,7 @@
-"""Procedural ColBench tasks: a vague request and a signature, a reference program with hidden details, ten hidden tests.
+"""Procedural ColBench tasks: a vague request and a signature, a reference with hidden details, ten hidden tests.
 
-Content decides the split: a hash of what a task is about (domain, details, values, names) sends it to train or to test, so the
-splits are disjoint for every seed and every count.
+Content decides the split: a hash of what a task is about (domain, details, values, names) sends it to train or to test,
+so the splits are disjoint for every seed and every count.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _outputs(spec: Spec, details: Details, inputs: Sequence[int]) -> list[Any]:
 
 def evaluate(details: Details, x: float) -> Any:
     """What the program with these details returns for `x`, computed here without running any program text."""
-    get = {name: [v for v in values] for name, values in details.items()}
+    get = {name: list(values) for name, values in details.items()}
 
     def value(name: str, i: int = 0) -> Any:
         return get[name][i]
