@@ -1,8 +1,9 @@
 """The key-value cache of a batch of dialogues, packed so that every row ends at the same column.
 
-Row r of length n occupies the columns [width - n, width) of one preallocated tensor; a decoding step writes one column
-in place. transformers sees it as a Cache; a row is a contiguous run, so the ordinary left-padding mask describes it.
-Rows can be dropped, merged with others, kept for later and put in front of longer prompts.
+Row r of length n occupies the columns [stop - n, stop) of one preallocated tensor; a decoding step writes one column in
+place. transformers sees it as a Cache; a row is a contiguous run, so the ordinary left-padding mask describes it.
+Rows can be dropped, merged with others, kept for later and put in front of longer prompts. Moving memory is what costs
+time here, and fresh memory most of all: ended rows are swapped to the end, and buffers are used again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -28,28 +30,44 @@ class CacheShape:
     size: int
     sliding: tuple[bool, ...]
 
-    @property
-    def numbers(self) -> int:
-        """How many numbers one token takes, keys and values together."""
-        return 2 * self.layers * self.heads * self.size
-
 
 class RowCache:
-    """Keys and values of a batch: `store` [layers, 2, rows, heads, columns, size], `width` columns of it in use."""
+    """Keys and values of a batch in `store` [layers, 2, rows, heads, columns, size].
 
-    def __init__(self, shape: CacheShape, rows: int, width: int, like: torch.Tensor, room: int = GROWTH) -> None:
+    Of it the first `rows` rows and the columns [left, stop) are in use. `spare` is an old store whose memory may be
+    used again. What stands left of a row is masked; it must be finite and has no other meaning.
+    """
+
+    def __init__(
+        self,
+        shape: CacheShape,
+        rows: int,
+        width: int,
+        like: torch.Tensor,
+        room: int = GROWTH,
+        spare: torch.Tensor | None = None,
+    ) -> None:
         self.shape = shape
-        self.width = width
-        self.store = like.new_zeros((shape.layers, 2, rows, shape.heads, width + room, shape.size))
+        self.rows, self.left, self.stop = rows, 0, width
+        wanted = (shape.layers, 2, rows, shape.heads, width + room, shape.size)
+        if spare is not None and spare.numel() >= prod(wanted):
+            self.store = spare.view(-1)[: prod(wanted)].view(wanted)
+        else:
+            self.store = like.new_zeros(wanted)
         self.start = 0  # the column at which the running forward pass writes
         self.fresh: torch.Tensor | None = None  # [rows, 1, written columns, 1]: False where older columns must survive
+
+    @property
+    def width(self) -> int:
+        """How many columns are in use."""
+        return self.stop - self.left
 
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Write one layer's new keys and values [rows, heads, new, size]; return those of all columns up to there."""
         import torch
 
         stop = self.start + keys.shape[2]
-        store = self.store[layer]
+        store = self.store[layer, :, : self.rows]
         if self.fresh is None:
             store[0, :, :, self.start : stop] = keys
             store[1, :, :, self.start : stop] = values
@@ -57,44 +75,59 @@ class RowCache:
             for index, new in enumerate((keys, values)):
                 old = store[index, :, :, self.start : stop]
                 old.copy_(torch.where(self.fresh, new, old))
-        return store[0, :, :, :stop], store[1, :, :, :stop]
+        return store[0, :, :, self.left : stop], store[1, :, :, self.left : stop]
 
     def extend(self) -> None:
-        """Take one more column into use, growing the buffer where it is full."""
+        """Take one more column into use, in a larger buffer where this one is full."""
+        if self.stop == self.store.shape[4]:
+            self._move(RowCache(self.shape, self.rows, self.width, self.store, GROWTH + self.width // 8))
+        self.stop += 1
+
+    def drop(self, alive: Sequence[int], lengths: Sequence[int]) -> list[int]:
+        """Keep the rows `alive` only, whose lengths are `lengths`; return which old row each row is now.
+
+        The rest of the returned list is where the dropped rows went, behind the used ones: they stay readable there.
+        """
+        order = list(range(self.rows))
+        count = len(alive)
+        holes = sorted(set(range(count)) - set(alive))
+        for hole, mover in zip(holes, [row for row in alive if row >= count], strict=True):
+            one = self.store[:, :, hole, :, self.left : self.stop]
+            other = self.store[:, :, mover, :, self.left : self.stop]
+            held = one.clone()
+            one.copy_(other)
+            other.copy_(held)
+            order[hole], order[mover] = mover, hole
+        self.rows = count
+        self.left = self.stop - max(lengths)
+        return order
+
+    def spread(self, rows: Sequence[int]) -> None:
+        """Let the rows be copies of `rows`, which names old ones, some of them several times."""
         import torch
 
-        if self.width == self.store.shape[4]:
-            room = self.store.new_zeros((*self.store.shape[:4], max(GROWTH, self.width // 8), self.shape.size))
-            self.store = torch.cat([self.store, room], dim=4)
-        self.width += 1
-
-    def select(self, rows: Sequence[int], first: int, stop: int, room: int = 0) -> torch.Tensor:
-        """Copy the columns [first, stop) of `rows` into a new store with `room` empty columns after them."""
-        import torch
-
+        wider = RowCache(self.shape, len(rows), self.width, self.store)
         index = torch.as_tensor(rows, device=self.store.device)
-        part = self.store[:, :, :, :, first:stop]
-        if not room:
-            return part.index_select(2, index)
-        shape = (*self.store.shape[:2], len(rows), self.shape.heads, stop - first + room, self.shape.size)
-        new = self.store.new_zeros(shape)
-        new[:, :, :, :, : stop - first] = part.index_select(2, index)
-        return new
+        used = self.store[:, :, :, :, self.left : self.stop]
+        wider.store[:, :, :, :, : self.width] = used.index_select(2, index)
+        self.store, self.rows, self.left, self.stop = wider.store, wider.rows, 0, wider.stop
 
-    def keep(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
-        """Drop all rows but `rows` (a row may be named several times), and columns that no row of `lengths` needs."""
-        first = self.width - max(lengths)
-        self.store = self.select(rows, first, self.width, GROWTH)
-        self.width -= first
+    def append(self, other: RowCache, in_place: bool) -> None:
+        """Put the rows of `other` after the own ones, in the place of dropped rows where that is allowed and fits."""
+        rows = self.rows + other.rows
+        if not in_place or rows > self.store.shape[2] or other.width > self.stop:
+            self._move(RowCache(self.shape, rows, max(self.width, other.width), self.store))
+        own = self.store[:, :, self.rows : rows, :, : self.stop]
+        own[:, :, :, :, self.stop - other.width :] = other.store[:, :, : other.rows, :, other.left : other.stop]
+        self.rows, self.left = rows, min(self.left, self.stop - other.width)
 
-    def append(self, other: RowCache) -> None:
-        """Put the rows of `other` after the own ones; the narrower of the two moves to the right."""
-        width = max(self.width, other.width)
-        rows = self.store.shape[2]
-        merged = RowCache(self.shape, rows + other.store.shape[2], width, self.store)
-        merged.store[:, :, :rows, :, width - self.width : width] = self.store[:, :, :, :, : self.width]
-        merged.store[:, :, rows:, :, width - other.width : width] = other.store[:, :, :, :, : other.width]
-        self.store, self.width = merged.store, width
+    def _move(self, new: RowCache) -> None:
+        """Continue in the buffer of `new`, with the used rows and columns."""
+        stop = new.stop
+        new.store[:, :, : self.rows, :, stop - self.width : stop] = self.store[
+            :, :, : self.rows, :, self.left : self.stop
+        ]
+        self.store, self.left, self.stop = new.store, stop - self.width, stop
 
     def for_model(self) -> Any:
         """Return the transformers Cache through which a model reads and writes these rows."""
@@ -106,7 +139,7 @@ class RowCache:
 _LAYER: list[type] = []
 
 
-def _layer(rows: RowCache, index: int) -> Any:
+def _layer(cache: RowCache, index: int) -> Any:
     """Make the view of one layer; its class is made on first use because importing transformers takes seconds."""
     if not _LAYER:
         from transformers.cache_utils import CacheLayerMixin
@@ -114,28 +147,28 @@ def _layer(rows: RowCache, index: int) -> Any:
         class RowLayer(CacheLayerMixin):
             """One layer of a RowCache. Sliding-window layers keep all columns; the mask alone makes the window."""
 
-            def __init__(self, rows: RowCache, index: int) -> None:
+            def __init__(self, cache: RowCache, index: int) -> None:
                 super().__init__()
-                self.rows, self.index = rows, index
-                self.is_sliding = rows.shape.sliding[index]
+                self.cache, self.index = cache, index
+                self.is_sliding = cache.shape.sliding[index]
                 self.is_initialized = True
 
             def lazy_initialization(self, key_states: Any, value_states: Any) -> None: ...
 
             def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
-                return self.rows.write(self.index, key_states, value_states)
+                return self.cache.write(self.index, key_states, value_states)
 
             def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-                return self.rows.start + query_length, 0
+                return self.cache.start - self.cache.left + query_length, 0
 
             def get_seq_length(self) -> int:
-                return self.rows.start
+                return self.cache.start - self.cache.left
 
             def get_max_length(self) -> int:
                 return -1
 
         _LAYER.append(RowLayer)
-    return _LAYER[0](rows, index)
+    return _LAYER[0](cache, index)
 
 
 @dataclass(order=True)
@@ -151,34 +184,36 @@ class _Kept:
 class PrefixCache:
     """Rows of earlier calls, found again by the longest prefix that a prompt shares with their tokens.
 
-    At most `limit` numbers are kept; of more rows the earlier ones stay.
+    The rows stay where they were computed, in the buffers of the last call; at most `limit` numbers are held.
     """
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self._size = 0
         self._new: list[_Kept] = []
         self._rows: list[_Kept] = []
+        self._held: dict[int, int] = {}
+        self._spare: torch.Tensor | None = None
 
     def add(
-        self, cache: RowCache, rows: Sequence[int], tokens: Sequence[tuple[int, ...]], stops: Sequence[int]
+        self, store: torch.Tensor, rows: Sequence[int], tokens: Sequence[tuple[int, ...]], stops: Sequence[int]
     ) -> None:
-        """Keep `rows` of `cache`; row i holds exactly `tokens[i]` and ends before column `stops[i]`."""
-        if not rows:
+        """Keep `rows` of `store`; row i holds exactly `tokens[i]`, ends before column `stops[i]` and changes no more."""
+        held = self._held | {id(store): store.numel()}
+        if sum(held.values()) > self.limit:
             return
-        first = min(stop - len(ids) for stop, ids in zip(stops, tokens, strict=True))
-        size = cache.shape.numbers * len(rows) * (max(stops) - first)
-        if self._size + size > self.limit:
-            return
-        self._size += size
-        store = cache.select(rows, first, max(stops))
-        self._new.extend(
-            _Kept(ids, store, row, stop - first) for row, (ids, stop) in enumerate(zip(tokens, stops, strict=True))
-        )
+        self._held = held
+        self._new.extend(_Kept(ids, store, row, stop) for row, ids, stop in zip(rows, tokens, stops, strict=True))
 
     def turn_over(self) -> None:
         """From now on find the rows added since the last turn-over, and forget those before."""
-        self._rows, self._new, self._size = sorted(self._new), [], 0
+        stores = {id(kept.store): kept.store for kept in self._rows}
+        self._spare = max(stores.values(), key=lambda store: store.numel(), default=self._spare)
+        self._rows, self._new, self._held = sorted(self._new), [], {}
+
+    def spare(self) -> torch.Tensor | None:
+        """Hand over a buffer that nothing refers to any more, if there is one."""
+        spare, self._spare = self._spare, None
+        return spare
 
     def longest(self, prompt: tuple[int, ...]) -> tuple[int, _Kept | None]:
         """Return the length of the longest kept prefix of `prompt`, short of its last token, and its row."""

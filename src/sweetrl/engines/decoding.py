@@ -1,6 +1,6 @@
 """The decoding loop of the transformers engine: prefill each distinct prompt once, then one token a step for all rows.
 
-Rows that have ended leave the batch when a quarter of it has, and waiting prompts enter when half of it is free,
+Rows that have ended leave the batch when an eighth of it has, and waiting prompts enter when half of it is free,
 because a program is ten times as long as a question: without that most work would be done for rows long finished.
 """
 
@@ -58,17 +58,26 @@ class Counts:
 
 @dataclass
 class _Batch:
-    """Rows being decoded. Arrays have one element a row; rows with `stop` >= 0 have ended and wait to be dropped."""
+    """Rows being decoded; arrays have one element a row. Ended rows compute along unheard until they are dropped."""
 
     cache: RowCache
     view: Any  # the cache as transformers sees it
     replies: list[Reply]
     lengths: np.ndarray  # tokens in the cache
-    stops: np.ndarray  # the column after the last token of an ended row, else -1
+    last: np.ndarray  # the token drawn last, not yet in the cache
+    ended: np.ndarray
+    after: np.ndarray  # columns written since the row ended
     uniforms: np.ndarray | None  # [rows, max_new_tokens]
 
     def alive(self) -> list[int]:
-        return [row for row, reply in enumerate(self.replies) if reply.open]
+        return [row for row, ended in enumerate(self.ended.tolist()) if not ended]
+
+    def reorder(self, rows: Sequence[int]) -> None:
+        """Let row i be what row `rows[i]` was, in everything but the cache."""
+        self.replies = [self.replies[row] for row in rows]
+        for name in ("lengths", "last", "ended", "after"):
+            setattr(self, name, getattr(self, name)[rows])
+        self.uniforms = None if self.uniforms is None else self.uniforms[rows]
 
 
 class Decoder:
@@ -101,13 +110,14 @@ class Decoder:
         batch: _Batch | None = None
         while waiting or batch:
             alive = len(batch.alive()) if batch else 0
-            if batch and alive <= 0.75 * len(batch.replies):
+            if batch and alive <= 0.875 * len(batch.replies):
                 batch = self._compact(batch, prefixes if sampling.n == 1 else None)
             if waiting and alive <= self.limits.rows // 2:
                 while waiting and (not alive or alive + len(waiting[0]) <= self.limits.rows):
                     chunk = self._next_chunk(waiting, self.limits.rows - alive)
                     entered = self._enter(chunk, sampling, prefixes, counts)
-                    batch = entered if batch is None else _merge(batch, entered)
+                    # Where rows are kept for later calls, nothing may take their place.
+                    batch = entered if batch is None else _merge(batch, entered, in_place=prefixes is None)
                     alive += sum(len(group) for group in chunk)
             if batch and batch.alive():
                 self._step(batch, sampling)
@@ -141,7 +151,8 @@ class Decoder:
         width = int(lengths.max())
         found = [prefixes.longest(prompt) if prefixes else (0, None) for prompt in prompts]
         new = int(max(len(prompt) - known for prompt, (known, _) in zip(prompts, found, strict=True)))
-        cache = RowCache(self.shape, len(prompts), width, self._like())
+        spare = prefixes.spare() if prefixes is not None else None
+        cache = RowCache(self.shape, len(prompts), width, self._like(), spare=spare)
         # A known prefix is put at its place; the last `new` tokens of every prompt are computed, so that all rows share
         # one forward pass. Where that overlaps with a known prefix, it computes the same again.
         ids = np.zeros((len(prompts), new), dtype=np.int64)
@@ -162,30 +173,29 @@ class Decoder:
         logits = self._forward(view, ids, np.maximum(positions, 0), _mask(lengths, width))
         cache.fresh = None
         if prefixes is not None and sampling.n > 1:
-            prefixes.add(cache, range(len(prompts)), prompts, [width] * len(prompts))
+            prefixes.add(cache.store, range(len(prompts)), prompts, [width] * len(prompts))
         spread = [row for row, group in enumerate(chunk) for _ in group]
         replies = [reply for group in chunk for reply in group]
         if len(spread) > len(prompts):
-            cache.keep(spread, lengths.tolist())
+            cache.spread(spread)
             logits = logits[torch.as_tensor(spread, device=logits.device)]
         stream = None
         if sampling.temperature > 0.0:
             stream = np.stack([uniforms(reply.seed, reply.sample, sampling.max_new_tokens) for reply in replies])
-        batch = _Batch(cache, view, replies, lengths[spread], np.full(len(replies), -1), stream)
+        none = np.zeros(len(replies), dtype=np.int64)
+        batch = _Batch(cache, view, replies, lengths[spread], none, none.astype(bool), none, stream)
         self._draw(batch, logits, sampling)
         return batch
 
     def _step(self, batch: _Batch, sampling: Sampling) -> None:
-        """Feed every row its last token and draw the next; ended rows compute along unheard until they are dropped."""
-        import numpy as np
-
-        batch.cache.start = batch.cache.width
+        """Feed every row its last token and draw the next."""
         batch.cache.extend()
-        ids = np.array([reply.ids[-1] for reply in batch.replies])[:, None]
+        batch.cache.start = batch.cache.stop - 1
+        batch.after = batch.after + batch.ended
         positions = batch.lengths[:, None]
         batch.lengths = batch.lengths + 1
         mask = _mask(batch.lengths, batch.cache.width)
-        self._draw(batch, self._forward(batch.view, ids, positions, mask), sampling)
+        self._draw(batch, self._forward(batch.view, batch.last[:, None], positions, mask), sampling)
 
     def _draw(self, batch: _Batch, logits: torch.Tensor, sampling: Sampling) -> None:
         import numpy as np
@@ -193,33 +203,34 @@ class Decoder:
 
         uniform = None
         if batch.uniforms is not None:
-            at = np.array([min(len(reply.ids), sampling.max_new_tokens - 1) for reply in batch.replies])
-            uniform = torch.from_numpy(batch.uniforms[np.arange(len(at)), at]).to(logits.device)
+            drawn = [min(len(reply.ids), sampling.max_new_tokens - 1) for reply in batch.replies]
+            uniform = torch.from_numpy(batch.uniforms[np.arange(len(drawn)), drawn]).to(logits.device)
         ids, logprobs = draw(logits, uniform, sampling)
-        for row, (token, logprob) in enumerate(zip(ids.tolist(), logprobs.tolist(), strict=True)):
-            reply = batch.replies[row]
-            if not reply.open:
+        batch.last = ids.cpu().numpy()
+        ended = batch.ended.tolist()
+        for row, (token, logprob) in enumerate(zip(batch.last.tolist(), logprobs.tolist(), strict=True)):
+            if ended[row]:
                 continue
+            reply = batch.replies[row]
             reply.ids.append(token)
             reply.logprobs.append(logprob)
             reply.ended = token in self.stop_ids
-            if not reply.open:
-                batch.stops[row] = batch.cache.width
+            ended[row] = not reply.open
+        batch.ended = np.array(ended)
 
     def _compact(self, batch: _Batch, prefixes: PrefixCache | None) -> _Batch | None:
-        """Drop the ended rows (kept in `prefixes` if given); None if no row is left."""
+        """Drop the ended rows (found again through `prefixes` if given); None if no row is left."""
         alive = batch.alive()
+        order = batch.cache.drop(alive, batch.lengths[alive].tolist() if alive else [0])
         if prefixes is not None:
-            ended = [row for row, reply in enumerate(batch.replies) if not reply.open]
+            ended = order[len(alive) :]
             # The last token was drawn but never fed back, so the cache does not hold it.
             tokens = [(*batch.replies[row].prompt, *batch.replies[row].ids[:-1]) for row in ended]
-            prefixes.add(batch.cache, ended, tokens, batch.stops[ended].tolist())
+            stops = (batch.cache.stop - batch.after[ended]).tolist()
+            prefixes.add(batch.cache.store, range(len(alive), len(order)), tokens, stops)
         if not alive:
             return None
-        batch.replies = [batch.replies[row] for row in alive]
-        batch.lengths, batch.stops = batch.lengths[alive], batch.stops[alive]
-        batch.uniforms = None if batch.uniforms is None else batch.uniforms[alive]
-        batch.cache.keep(alive, batch.lengths.tolist())
+        batch.reorder(order[: len(alive)])
         return batch
 
     @property
@@ -252,18 +263,13 @@ def _mask(lengths: np.ndarray, width: int) -> np.ndarray:
     return np.arange(width)[None, :] >= (width - lengths)[:, None]
 
 
-def _merge(batch: _Batch, entered: _Batch) -> _Batch:
+def _merge(batch: _Batch, entered: _Batch, in_place: bool) -> _Batch:
     """Put the rows of `entered` after those of `batch`."""
     import numpy as np
 
-    offset = max(batch.cache.width, entered.cache.width)
-    for part in (batch, entered):
-        shift = offset - part.cache.width
-        part.stops = np.where(part.stops >= 0, part.stops + shift, -1)
-    batch.cache.append(entered.cache)
+    batch.cache.append(entered.cache, in_place)
     batch.replies = [*batch.replies, *entered.replies]
-    batch.lengths = np.concatenate([batch.lengths, entered.lengths])
-    batch.stops = np.concatenate([batch.stops, entered.stops])
-    if batch.uniforms is not None and entered.uniforms is not None:
-        batch.uniforms = np.concatenate([batch.uniforms, entered.uniforms])
+    for name in ("lengths", "last", "ended", "after", "uniforms"):
+        parts = (getattr(batch, name), getattr(entered, name))
+        setattr(batch, name, None if parts[0] is None else np.concatenate(parts))
     return batch
