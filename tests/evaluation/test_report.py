@@ -101,11 +101,11 @@ def test_equal_evaluations_give_equal_bytes(report, html):
 
 
 def test_the_headline_and_the_verdict(report, html):
-    assert "37.5 %" in html and "75.0 %" in html
+    assert "37.5\u00a0%" in html and "75.0\u00a0%" in html
     assert "No difference is shown: success changed by +37.5 points on 8 held-out tasks" in html
     gain = report.comparison["difference"]["success"]
     helped = {**report.comparison, "difference": {"success": {**gain, "low": 0.1, "p_value": 1e-9}}}
-    assert verdict(helped).startswith("Training helped") and "p < 0.001" in verdict(helped)
+    assert verdict(helped).startswith("Training helped") and "p\u00a0<\u00a00.001" in verdict(helped)
     hurt = {**report.comparison, "difference": {"success": {**gain, "value": -0.2, "low": -0.3, "high": -0.1}}}
     assert verdict(hurt).startswith("Training hurt: success changed by −20.0 points")
 
@@ -129,12 +129,8 @@ def test_the_critics_section_is_there_when_there_are_candidates(report, html):
 
 
 def test_numbers():
-    assert (percent(0.2345), points(-0.05), p_value(0.04), p_value(1e-5)) == (
-        "23.4 %",
-        "−5.0",
-        "p = 0.040",
-        "p < 0.001",
-    )
+    assert (percent(0.2345), points(-0.05), points(-0.0001)) == ("23.4\u00a0%", "−5.0", "0.0")
+    assert (p_value(0.04), p_value(1e-5)) == ("p\u00a0=\u00a00.040", "p\u00a0<\u00a00.001")
 
 
 def test_svg_ids_are_kept_apart():

@@ -63,7 +63,7 @@ def bars(labels: Sequence[str], before: Sequence[float], after: Sequence[float],
 
 def dumbbells(labels: Sequence[str], before: Sequence[Interval], after: Sequence[Interval], name: str) -> str:
     """A line a label from the rate before to the rate after, each with its interval."""
-    with _Chart(name, 7.2, 0.7 + 0.34 * len(labels)) as chart:
+    with _Chart(name, 10.8, 0.6 + 0.3 * len(labels)) as chart:
         axes = chart.axes
         for place, (old, new) in enumerate(zip(before, after, strict=True)):
             axes.plot([old.value, new.value], [place, place], color="#94a3b8", linewidth=1.4, zorder=2)
@@ -146,7 +146,7 @@ def _percent(axes: Axes, which: str, top: float) -> None:
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axis = axes.xaxis if which == "x" else axes.yaxis
-    axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     axis.set_major_formatter(PercentFormatter(1.0, decimals=None if top < 0.05 else 0))
     limits = (0.0, min(1.02, top * 1.08))
     if which == "x":

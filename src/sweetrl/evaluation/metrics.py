@@ -256,7 +256,7 @@ def compare(
         "difference": {
             "success": gain.as_dict()
             | {"p_value": exact.p_value, "test": "exact McNemar", "gained": exact.gained, "lost": exact.lost},
-            "tests_passed": difference.as_dict() | {"p_value": p_value, "test": "paired permutation of signs"},
+            "tests_passed": difference.as_dict() | {"p_value": p_value, "test": "sign-flip permutation"},
         },
         "domains": by_domain(before, after, confidence),
     }

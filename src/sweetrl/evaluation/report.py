@@ -91,7 +91,7 @@ def page(report: Report) -> dict[str, Any]:
     before, after = paired(report.results)
     return {
         "comparison": comparison,
-        "level": f"{comparison['confidence']:.0%}".replace("%", " %"),
+        "level": level(comparison),
         "verdict": verdict(comparison),
         "tone": tone(comparison["difference"]["success"]),
         "headline": [
@@ -116,7 +116,7 @@ def verdict(comparison: Mapping[str, Any]) -> str:
     gain = comparison["difference"]["success"]
     numbers = (
         f"{points(gain['value'])} points on {comparison['tasks']:,} held-out tasks "
-        f"({comparison['confidence']:.0%} interval {points(gain['low'])} to {points(gain['high'])}, "
+        f"({level(comparison)} interval {points(gain['low'])} to {points(gain['high'])}, "
         f"exact McNemar {p_value(gain['p_value'])})"
     )
     words = {
@@ -125,6 +125,11 @@ def verdict(comparison: Mapping[str, Any]) -> str:
         "open": f"No difference is shown: success changed by {numbers}.",
     }
     return words[tone(gain)]
+
+
+def level(comparison: Mapping[str, Any]) -> str:
+    """The confidence level as people write it."""
+    return percent(comparison["confidence"], 0)
 
 
 def tone(difference: Mapping[str, Any]) -> str:
@@ -350,18 +355,19 @@ def rated_state(state: AdvantageState, context: Trajectory | None) -> dict[str, 
 
 
 def percent(value: float, digits: int = 1) -> str:
-    """0.2345 as 23.5 %."""
-    return f"{100 * value:.{digits}f} %"
+    """0.2345 as 23.4 %, which stays on one line."""
+    return f"{100 * value:.{digits}f}\u00a0%"
 
 
 def points(value: float) -> str:
     """0.123 as +12.3 (percentage points)."""
-    return f"{100 * value:+.1f}".replace("-", "−")
+    text = f"{100 * value:+.1f}".replace("-", "−")
+    return "0.0" if text in ("+0.0", "−0.0") else text
 
 
 def p_value(value: float) -> str:
     """A p-value as people write it."""
-    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+    return "p\u00a0<\u00a00.001" if value < 0.001 else f"p\u00a0=\u00a0{value:.3f}"
 
 
 def number(value: float) -> str:

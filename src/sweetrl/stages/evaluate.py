@@ -87,7 +87,8 @@ def evaluate(settings: Settings) -> None:
             f"{comparison['tasks']} tasks, success {comparison['success_before']:.1%} before and "
             f"{comparison['success_after']:.1%} after training ({success['value']:+.1%}, interval "
             f"{success['low']:+.1%} to {success['high']:+.1%}), tests passed "
-            f"{comparison['tests_passed_before']:.1%} and {comparison['tests_passed_after']:.1%} (p = {passed['p_value']:.2g}); {REPORT}"
+            f"{comparison['tests_passed_before']:.1%} and {comparison['tests_passed_after']:.1%} "
+            f"(p = {passed['p_value']:.2g}); {REPORT}"
         )
 
 
