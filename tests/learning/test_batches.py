@@ -13,7 +13,7 @@ from sweetrl.colbench.prompts import privileged_prefix
 from sweetrl.colbench.types import Message, Trajectory
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
-from sweetrl.learning.batches import PreferenceData, Row, collate, collate_pairs, critic_system, encode, plan
+from sweetrl.learning.batches import PreferenceData, Row, collate, collate_pairs, critic_system, encode, plan, within
 
 SYSTEM = "You help a person."
 
@@ -141,6 +141,14 @@ def test_a_plan_draws_anchors_in_proportion(share: float, expected: int) -> None
     drawn = Counter(anchor for batch in made for anchor in batch.anchors)
     assert sum(drawn.values()) == expected
     assert not drawn or max(drawn.values()) - min(drawn.values()) <= 1
+
+
+def test_what_the_model_cannot_read_is_left_out_and_counted() -> None:
+    rows = tuple(Row(tuple(range(length)), ((2, 4),)) for length in (5, 9, 6, 7, 9))
+    rest, gone = within(PreferenceData(rows, ((0, 1), (2, 3), (3, 0)), (4, 0)), limit=8)
+    assert gone == 1
+    assert [len(row.token_ids) for row in rest.rows] == [5, 6, 7]
+    assert rest.pairs == ((1, 2), (2, 0)) and rest.anchors == (0,)
 
 
 def test_no_pairs_is_one_sentence() -> None:

@@ -41,6 +41,11 @@ def load_base(settings: ModelSettings) -> tuple[Any, Any]:
     return model.to(resolve_device(settings.device)), tokenizer
 
 
+def context_limit(model: Any) -> int:
+    """Return how many tokens the model can read."""
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
+
+
 def attach_adapter(model: Any, lora: LoraSettings, seed: int) -> nn.Module:
     """Put a fresh LoRA adapter on `model`: B = 0, so that it starts as the reference; A from `seed`."""
     import torch

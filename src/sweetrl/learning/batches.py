@@ -133,6 +133,21 @@ class PreferenceData:
     anchors: tuple[int, ...] = ()
 
 
+def within(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
+    """Leave out pairs and anchors with a row of more than `limit` tokens; return the rest and how many pairs went."""
+    fits = [len(row.token_ids) <= limit for row in data.rows]
+    pairs = tuple(pair for pair in data.pairs if fits[pair[0]] and fits[pair[1]])
+    anchors = tuple(anchor for anchor in data.anchors if fits[anchor])
+    kept = sorted({index for pair in pairs for index in pair} | set(anchors))
+    place = {index: number for number, index in enumerate(kept)}
+    rest = PreferenceData(
+        tuple(data.rows[index] for index in kept),
+        tuple((place[chosen], place[rejected]) for chosen, rejected in pairs),
+        tuple(place[anchor] for anchor in anchors),
+    )
+    return rest, len(data.pairs) - len(pairs)
+
+
 @dataclass(frozen=True)
 class MicroBatch:
     """One forward pass: indices into PreferenceData."""

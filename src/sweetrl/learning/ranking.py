@@ -81,6 +81,18 @@ def choose_dialogues(trajectories: Iterable[Trajectory], share: float, seed: int
     return [candidates[index] for index in picked]
 
 
+def rankable(
+    dialogues: Sequence[Trajectory], chat: Chat, system: str, privileged: bool, limit: int
+) -> list[Trajectory]:
+    """Leave out the dialogues that the critic cannot read in `limit` tokens, with c in front if `privileged`."""
+    return [
+        one
+        for one in dialogues
+        if len(encode(one, chat, critic_system(privileged_prefix(one.task) if privileged else None, system)).token_ids)
+        <= limit
+    ]
+
+
 def sample_candidates(
     rows: Sequence[tuple[Trajectory, Row]], engine: Engine, sampling: Sampling, seed: int
 ) -> list[list[dict[tuple[int, ...], tuple[str, int]]]]:

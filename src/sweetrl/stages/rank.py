@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from pathlib import Path
 
 from sweetrl.settings import Settings
 from sweetrl.stages.common import publish, stage_main, stage_run
+from sweetrl.stages.meter import Meter
 from sweetrl.stages.training import CRITIC, PREFERENCES, TRAJECTORIES
-
-logger = logging.getLogger("sweetrl")
 
 
 def rank(settings: Settings) -> None:
@@ -23,7 +20,7 @@ def rank(settings: Settings) -> None:
         from sweetrl.engines.transformers import TransformersEngine
         from sweetrl.learning import preferences as files
         from sweetrl.learning import ranking
-        from sweetrl.learning.adapters import load_adapter, load_base
+        from sweetrl.learning.adapters import context_limit, load_adapter, load_base
 
         trajectories = list(TrajectoryStore(TRAJECTORIES).read())
         for name, path in (("trajectories", TRAJECTORIES), ("critic", CRITIC), ("base", settings.model.base)):
@@ -31,7 +28,8 @@ def rank(settings: Settings) -> None:
         model, tokenizer = load_base(settings.model)
         critic = load_adapter(model, CRITIC)
         chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt)
-        dialogues = ranking.choose_dialogues(trajectories, settings.rank.share, settings.seed)
+        chosen = ranking.choose_dialogues(trajectories, settings.rank.share, settings.seed)
+        dialogues = ranking.rankable(chosen, chat, system, settings.critic.privileged, context_limit(model))
         scratch = run.scratch(TRAJECTORIES, CRITIC, Path(settings.model.base))
         sampling = Sampling(
             max_new_tokens=settings.agent.max_new_tokens,
@@ -43,8 +41,7 @@ def rank(settings: Settings) -> None:
             settings.model.base, None, settings.model.dtype, settings.model.device, settings.model.threads
         )
         states: list[ranking.RankedState] = []
-        started = time.monotonic()
-        try:
+        with Meter("rank", len(dialogues), "dialogues") as meter:
             for first in range(0, len(dialogues), settings.rank.block):
                 block = dialogues[first : first + settings.rank.block]
                 part = scratch / f"block-{first:06d}.parquet"
@@ -64,12 +61,9 @@ def rank(settings: Settings) -> None:
                     )
                     files.write_candidates(part, ranked)
                 states += files.read_candidates(part)
-                seconds = time.monotonic() - started
-                done = first + len(block)
-                logger.info("rank: %d of %d dialogues, %d states, %.0f s", done, len(dialogues), len(states), seconds)
-        finally:
-            usage = engine.usage()
-            engine.close()
+                meter(len(block))
+        usage = engine.usage()
+        engine.close()
         preferences = ranking.choose_preferences(states, settings.rank, settings.seed)
         anchors = ranking.find_anchors(trajectories, chat, system)
         out = scratch / "out"
@@ -79,6 +73,7 @@ def rank(settings: Settings) -> None:
         publish(out, PREFERENCES)
         metrics = ranking.ranking_metrics(states, preferences) | {
             "dialogues": len(dialogues),
+            "dialogues_too_long": len(chosen) - len(dialogues),
             "anchors": len(anchors),
             "generated_tokens": usage.generated_tokens,
             "seconds_sampling": usage.seconds,

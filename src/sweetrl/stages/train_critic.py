@@ -15,8 +15,8 @@ def train_critic(settings: Settings) -> None:
         from sweetrl.colbench.prompts import privileged_prefix, system_prompt
         from sweetrl.colbench.store import TrajectoryStore
         from sweetrl.engines.chat import ChatFormat
-        from sweetrl.learning.adapters import attach_adapter, load_base
-        from sweetrl.learning.batches import PreferenceData, critic_system, encode
+        from sweetrl.learning.adapters import attach_adapter, context_limit, load_base
+        from sweetrl.learning.batches import PreferenceData, critic_system, encode, within
         from sweetrl.learning.pairs import find_pairs, read_pairs
         from sweetrl.learning.trainers import CriticTrainer
 
@@ -29,11 +29,13 @@ def train_critic(settings: Settings) -> None:
         chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt)
         prefix = privileged_prefix if settings.critic.privileged else lambda task: None
         rows = tuple(encode(one, chat, critic_system(prefix(one.task), system)) for one in trajectories)
+        data, too_long = within(PreferenceData(rows, tuple(indices)), context_limit(model))
+        run.log_metrics({"pairs": len(data.pairs), "pairs_too_long": too_long})
         scratch = run.scratch(TRAJECTORIES, PAIRS, Path(settings.model.base))
         progress = Progress(run)
         trainer = CriticTrainer(
             attach_adapter(model, settings.critic.lora, settings.seed),
-            PreferenceData(rows, tuple(indices)),
+            data,
             settings.critic,
             scratch,
             settings.seed,

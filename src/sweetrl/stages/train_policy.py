@@ -13,15 +13,18 @@ def train_policy(settings: Settings) -> None:
     """Read preferences (and anchors), train an adapter, write models/policy/."""
     with stage_run("train-policy", settings) as run:
         from sweetrl.learning import preferences as files
-        from sweetrl.learning.adapters import attach_adapter, load_base
+        from sweetrl.learning.adapters import attach_adapter, context_limit, load_base
+        from sweetrl.learning.batches import within
         from sweetrl.learning.trainers import PolicyTrainer
 
         preferences = files.read_preferences(PREFERENCES / files.PREFERENCES)
         anchors = files.read_anchors(PREFERENCES / files.ANCHORS) if settings.policy.anchors else []
         run.log_input("preferences", PREFERENCES)
         run.log_input("base", settings.model.base)
-        data = files.preference_rows(preferences, anchors, settings.policy)
         model, tokenizer = load_base(settings.model)
+        rows = files.preference_rows(preferences, anchors, settings.policy)
+        data, too_long = within(rows, context_limit(model))
+        run.log_metrics({"pairs": len(data.pairs), "anchors": len(data.anchors), "pairs_too_long": too_long})
         scratch = run.scratch(PREFERENCES, Path(settings.model.base))
         progress = Progress(run)
         trainer = PolicyTrainer(
