@@ -69,7 +69,7 @@ def test_the_parameters_page_names_every_key():
         ("critic: {lora: {rnk: 3}}\n", "unknown parameter `critic.lora.rnk`"),
         ("collect: {tasks: 0}\n", "`collect.tasks` = 0"),
         ("critic: {normalization: turns}\n", "`critic.normalization` = 'turns'"),
-        ("seed: [1\n", "line 2: this is not YAML"),
+        ("seed: 1\ntasks: {train: 3\nmodel: 2\n", "line 3: this is not YAML"),
         ("- seed\n", "expected sections of settings"),
     ],
 )
