@@ -54,15 +54,16 @@ class Score:
 class Scorer:
     """Scores answers in a sandbox that starts with the first answer. Thread-safe; use as a context manager or close().
 
-    `cache` is a folder that keeps what references return from one run to the next.
+    `cache` is a folder that keeps what references return from one run to the next. A `sandbox` of the caller's is used
+    instead of a new one (and closed with this).
     """
 
-    def __init__(self, reward: RewardSettings, cache: Path | None = None) -> None:
+    def __init__(self, reward: RewardSettings, cache: Path | None = None, sandbox: Sandbox | None = None) -> None:
         self.settings = reward
         self._official = reward.semantics != "fixed"
         self._rules = Rules() if self._official else Rules(tolerance=reward.tolerance, nan=True, arrays=True)
         libraries = tuple(reward.libraries.split())
-        self._sandbox = Sandbox(limits_of(reward), reward.workers, libraries, unsafe=reward.unsafe)
+        self._sandbox = sandbox or Sandbox(limits_of(reward), reward.workers, libraries, unsafe=reward.unsafe)
         self._references = References(self._sandbox, libraries, cache)
 
     def __enter__(self) -> Scorer:

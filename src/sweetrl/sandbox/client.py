@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import sys
 import threading
 import time
 import weakref
@@ -130,6 +131,11 @@ class Sandbox:
                 self._reset()
             if self._thread is not None or self._closed:
                 return
+            if sys.platform != "linux":
+                raise UserError(
+                    f"untrusted code can only be held on Linux (this is {sys.platform}): run this command in a Linux container "
+                    "or virtual machine, for example with Docker Desktop."
+                )
             workers: list[Worker] = []
             try:
                 for _ in range(self._count):

@@ -49,10 +49,11 @@ class Guards:
         else:
             self.processes = _own_processes() + limits["processes"] + 1024
             if os.geteuid() == 0 and _open_to_all(readable):
-                os.setgroups([])
-                os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-                os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-                self.processes = None
+                with contextlib.suppress(PermissionError):  # root of a container that may not change users
+                    os.setgroups([])
+                    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+                    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+                    self.processes = None
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         if "landlock" not in self.without and self.landlock.abi() > 0:
             self.landlock.restrict(self._split(readable), listable, [self.scratch] if self.scratch else [])
@@ -81,8 +82,7 @@ class Guards:
         inside = [
             p for p in readable if not any(p != q and p.startswith(q + "/") and q not in stdlib for q in readable)
         ]
-        listable = [*sorted(stdlib), *dict.fromkeys(os.path.dirname(path) for path in libraries)]
-        return inside, listable, hidden
+        return inside, sorted(stdlib), hidden
 
     def _split(self, readable: list[str]) -> list[str]:
         """The same without what is hidden: Landlock cannot take a folder out, so its other parts are named one by one."""

@@ -42,6 +42,23 @@ def load(name: str) -> Any:
     return module
 
 
+class Libraries:
+    """Finds the allowed third-party modules, and no others: the folder that they lie in is not on the path."""
+
+    def __init__(self, paths: list[str]) -> None:
+        self.paths = {os.path.basename(path).removesuffix(".py"): path for path in reversed(paths)}
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """The protocol of sys.meta_path."""
+        place = self.paths.get(name)
+        if place is None or path is not None:
+            return None
+        if place.endswith(".py"):
+            return importlib.util.spec_from_file_location(name, place)
+        start = os.path.join(place, "__init__.py")
+        return importlib.util.spec_from_file_location(name, start, submodule_search_locations=[place])
+
+
 class Spare:
     """A child that waits for a job."""
 
@@ -182,9 +199,7 @@ def main() -> None:
     config = json.loads(sys.argv[1])
     control = socket.socket(fileno=config["control"])
     try:
-        for path in config["libraries"]:
-            if os.path.dirname(path) not in sys.path:
-                sys.path.append(os.path.dirname(path))
+        sys.meta_path.append(Libraries(config["libraries"]))
         for name in (*COMMON, *config["preload"]):
             importlib.import_module(name)
         null = os.open("/dev/null", os.O_RDWR)

@@ -1,0 +1,210 @@
+"""The client: order, limits, threads, death of either side, nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.sandbox import Job, Limits, Sandbox, run_file
+
+DOUBLE = "def f(x):\n    return 2 * x"
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[Sandbox]:
+    with Sandbox(Limits(wall_seconds=0.6, call_seconds=0.3), workers=2) as shared:
+        yield shared
+
+
+def kinds(sandbox: Sandbox, source: str, *calls: str, **options: object) -> list[str]:
+    outcome = sandbox.submit(Job((source,), calls, **options)).result()  # type: ignore[arg-type]
+    return [call.kind for call in outcome.calls]
+
+
+def zygotes_of(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if b"zygote.py" in (entry / "cmdline").read_bytes():
+                    status = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+                    if int(status[1]) == pid:
+                        found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def gone(pids: list[int]) -> bool:
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        if not any(Path(f"/proc/{pid}").exists() and _alive(pid) for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def below(pid: int) -> list[int]:
+    try:
+        children = [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+    return children + [lower for child in children for lower in below(child)]
+
+
+def test_values_come_back_in_order(sandbox: Sandbox) -> None:
+    jobs = [Job((DOUBLE,), (f"f({n})", f"f({n}.5)")) for n in range(60)]
+    trees = [[call.tree for call in outcome.calls] for outcome in sandbox.run(jobs, window=7)]
+    assert trees == [[2 * n, 2 * (n + 0.5)] for n in range(60)]
+
+
+def test_every_way_to_end(sandbox: Sandbox) -> None:
+    source = "import os, time\ndef f(x):\n    return [x, 1 / 0, time.sleep(9), os._exit(3), b'' * x][0]"
+    assert kinds(sandbox, source, "f(1)") == ["exception"]
+    source = "def f(x):\n    if x == 1: raise ValueError('line one\\nlast line')\n    while x == 2: pass\n    return x"
+    outcome = sandbox.submit(Job((source,), ("f(0)", "f(1)", "f(2)", "f(3)", "g(1)", "f("))).result()
+    assert [call.kind for call in outcome.calls] == [
+        "value", "exception", "timeout", "value", "not_defined", "exception",
+    ]  # fmt: skip
+    assert outcome.calls[1].detail == "ValueError: last line"
+    assert outcome.children == 2
+
+
+def test_a_source_that_does_not_compile_gives_way_to_the_next(sandbox: Sandbox) -> None:
+    outcome = sandbox.submit(Job(("def f(", DOUBLE), ("f(4)",))).result()
+    assert outcome.calls[0].tree == 8
+    outcome = sandbox.submit(Job(("def f(", "also wrong ("), ("f(4)",))).result()
+    assert outcome.calls[0].kind == "exception" and "SyntaxError" in outcome.calls[0].detail
+
+
+def test_split_namespace_hides_the_top_level_from_functions(sandbox: Sandbox) -> None:
+    source = "import math\nK = 3\ndef f(x): return math.floor(x)\ndef g(x): return x"
+    assert kinds(sandbox, source, "f(1.5)", "g(1)", "K", namespace="split") == ["exception", "value", "value"]
+    assert kinds(sandbox, source, "f(1.5)", "g(1)", "K") == ["value"] * 3
+
+
+def test_random_is_seeded_and_hash_order_fixed(sandbox: Sandbox) -> None:
+    source = "import random\ndef f(): return [random.random(), list({'a', 'b', 'c', 'd'})]"
+    jobs = [Job((source,), ("f()",), seed=seed) for seed in (1, 1, 2)]
+    first, second, other = [outcome.calls[0].tree for outcome in sandbox.run(jobs)]
+    assert first == second != other
+    assert first[2] == other[2]
+
+
+def test_a_hang_costs_about_the_limit_for_the_whole_solution() -> None:
+    with Sandbox(workers=1) as sandbox:
+        sandbox.layers()
+        began = time.monotonic()
+        outcome = sandbox.submit(Job(("import time\ndef f(x): time.sleep(60)",), tuple(f"f({n})" for n in range(10)))).result()
+    assert [call.kind for call in outcome.calls] == ["timeout"] * 10
+    assert 1.8 < time.monotonic() - began < 4
+
+
+def test_many_threads_share_one_client(sandbox: Sandbox) -> None:
+    wrong: list[int] = []
+
+    def work(base: int) -> None:
+        for n in range(base, base + 25):
+            if sandbox.submit(Job((DOUBLE,), (f"f({n})",))).result().calls[0].tree != 2 * n:
+                wrong.append(n)
+
+    threads = [threading.Thread(target=work, args=(100 * i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_a_killed_zygote_is_replaced_and_its_job_done_again(sandbox: Sandbox) -> None:
+    sandbox.layers()
+    future = sandbox.submit(Job(("import time\ndef f(x):\n    time.sleep(0.2)\n    return x",), ("f(7)",)))
+    time.sleep(0.05)
+    for pid in zygotes_of(os.getpid()):
+        os.kill(pid, signal.SIGKILL)
+    assert future.result().calls[0].tree == 7
+    assert sandbox.submit(Job((DOUBLE,), ("f(1)",))).result().calls[0].tree == 2
+
+
+def test_nothing_is_left_after_close() -> None:
+    descriptors = len(os.listdir("/proc/self/fd"))
+    sandbox = Sandbox(workers=2)
+    list(sandbox.run([Job((DOUBLE,), ("f(1)",))] * 5))
+    pids = below(os.getpid())
+    sandbox.close()
+    sandbox.close()
+    assert gone(pids)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    with pytest.raises(UserError, match="closed"):
+        sandbox.submit(Job((DOUBLE,), ("f(1)",)))
+
+
+def test_everything_ends_when_the_client_is_killed() -> None:
+    script = (
+        "import sys, time\nfrom sweetrl.sandbox import *\ns = Sandbox(workers=2, limits=Limits(60, 60))\n"
+        "for _ in range(2): s.submit(Job(('while True: pass',), ('f()',)))\n"
+        "time.sleep(0.5)\nprint('ready', flush=True)\ntime.sleep(60)\n"
+    )
+    client = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert client.stdout is not None and client.stdout.readline() == b"ready\n"
+    pids = below(client.pid)
+    assert len(pids) >= 4
+    client.send_signal(signal.SIGKILL)
+    client.wait()
+    assert gone(pids)
+
+
+def test_a_forked_copy_of_the_client_starts_zygotes_of_its_own(sandbox: Sandbox) -> None:
+    sandbox.layers()
+    script = (
+        "import os\nfrom sweetrl.sandbox import *\n"
+        "s = Sandbox(workers=1)\nj = Job(('def f(): return 5',), ('f()',))\n"
+        "assert s.submit(j).result().calls[0].tree == 5\n"
+        "pid = os.fork()\n"
+        "assert s.submit(j).result().calls[0].tree == 5\n"
+        "s.close()\n"
+        "if pid: assert os.waitpid(pid, 0)[1] == 0\n"
+        "else: os._exit(0)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_unsafe_mode_is_named_in_every_result() -> None:
+    with Sandbox(workers=1, without=("seccomp", "landlock", "namespaces"), unsafe=True) as sandbox:
+        outcome = sandbox.submit(Job((DOUBLE,), ("f(2)",))).result()
+    assert outcome.isolation == "UNSAFE:rlimits"
+    assert outcome.calls[0].tree == 4
+
+
+def test_another_system_is_told_what_to_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UserError, match="Linux container or virtual machine"):
+        Sandbox(workers=1).layers()
+
+
+def test_run_file(tmp_path: Path) -> None:
+    path = tmp_path / "solution.py"
+    path.write_text("def f(x):\n    return {'x': (x, [1.5])}\n")
+    report = run_file(path, ["f(1)", "g()"])
+    assert report["calls"][0]["value"] == "{'x': (1, [1.5])}"  # type: ignore[index]
+    assert report["calls"][1]["kind"] == "not_defined"  # type: ignore[index]
+    with pytest.raises(UserError, match="no such file"):
+        run_file(tmp_path / "missing.py", ["f(1)"])
+    with pytest.raises(UserError, match="nothing to call"):
+        run_file(path, [])
