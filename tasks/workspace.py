@@ -86,7 +86,7 @@ def cache_folder(root: Path) -> Path:
     from tasks.pipeline import open_repo
 
     with open_repo(root) as repo:
-        return Path(repo.cache.local.path)
+        return Path(repo.cache.local_cache_dir)
 
 
 def change_parameters(root: Path, changes: Mapping[str, Any]) -> None:
@@ -96,6 +96,7 @@ def change_parameters(root: Path, changes: Mapping[str, Any]) -> None:
     path = root / "params.yaml"
     before = path.read_text(encoding="utf-8")
     yaml = YAML()
+    yaml.preserve_quotes = True  # DVC cannot read an unquoted sqlite:/// inside { }
     yaml.width = 4096
     tree = yaml.load(before)
     for key, value in changes.items():
@@ -105,7 +106,7 @@ def change_parameters(root: Path, changes: Mapping[str, Any]) -> None:
             if not isinstance(section, dict) or part not in section:
                 raise UserError(f"{path}: there is no parameter `{key}`; docs/parameters.md lists the known ones.")
             section = section[part]
-        if name not in section:
+        if not isinstance(section, dict) or name not in section:
             raise UserError(f"{path}: there is no parameter `{key}`; docs/parameters.md lists the known ones.")
         section[name] = value
     with path.open("w", encoding="utf-8") as stream:

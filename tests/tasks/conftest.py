@@ -79,7 +79,9 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     root.mkdir()
     (root / "stage.py").write_text(STAGE)
     (root / "dvc.yaml").write_text(PIPELINE)
-    (root / "params.yaml").write_text("# the toy's\nseed: 7\ncollect: {tasks: 4, first: 0}\n")
+    (root / "params.yaml").write_text(
+        "# the toy's\nseed: 7\ncollect: {tasks: 4, first: 0}\ntracking: {uri: 'sqlite:///mlflow.db'}\n"
+    )
     (root / ".gitignore").write_text(
         "/data/\n/reports/\n/count.txt\n/child.pid\n/.scratch/\n/mlflow.db*\n/mlartifacts/\n"
     )

@@ -1,0 +1,111 @@
+"""Real clones of the project in temporary folders, with git, DVC, MLflow and Prefect, made small by parameters only."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from tasks.workspace import change_parameters, git
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Enough that every stage has something to do, little enough for two cores.
+SMALL: dict[str, Any] = {
+    "tasks.train": 40,
+    "tasks.validation": 4,
+    "tasks.test": 12,
+    "collect.tasks": 12,
+    "collect.attempts": 4,
+    "collect.batch": 48,
+    "collect.shard": 24,
+    "validate.minimum_pairs": 1,
+    "critic.epochs": 1,
+    "critic.checkpoints": 2,
+    "rank.share": 0.2,
+    "rank.candidates": 4,
+    "policy.epochs": 1,
+    "policy.checkpoints": 2,
+    "evaluate.tasks": 8,
+    "evaluate.resamples": 200,
+}
+
+
+class Clone:
+    """A copy of the project as it is in the working tree, committed in a repository of its own."""
+
+    def __init__(self, root: Path):
+        self.root = root
+
+    def run(self, module: str, *arguments: str, seconds: float = 900) -> subprocess.CompletedProcess[str]:
+        """Run `python -m module` there, with the clone's own sources."""
+        return subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            cwd=self.root,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The environment of a person with an activated environment, and nothing of this test run's."""
+        ours = ("MLFLOW_", "PREFECT_", "SWEETRL_")
+        plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return {**plain, "PATH": path, "PYTHONPATH": str(self.root / "src"), "COLUMNS": "200"}
+
+    def lock(self) -> dict[str, dict[str, str]]:
+        """Stage -> output -> hash, without the run files, which name runs and so always differ."""
+        stages = yaml.safe_load((self.root / "dvc.lock").read_text())["stages"]
+        return {
+            name: {out["path"]: out["md5"] for out in stage["outs"] if not out["path"].startswith("reports/runs/")}
+            for name, stage in stages.items()
+        }
+
+    def processes(self) -> list[str]:
+        """The command lines of processes at work in the clone."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if Path(process.cwd()).is_relative_to(self.root) and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(" ".join(process.cmdline()))
+            except (psutil.Error, OSError):
+                continue
+        return found
+
+
+def make_clone(root: Path, **changes: Any) -> Clone:
+    """Copy the working tree's files (not the ignored ones) to `root`, shrink its parameters, and commit."""
+    listed = git(ROOT, "ls-files", "--cached", "--others", "--exclude-standard", "-z").stdout.split("\0")
+    for name in filter(None, listed):
+        if (ROOT / name).is_file():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, root / name)
+    (root / "dvc.lock").unlink(missing_ok=True)
+    change_parameters(root, SMALL | changes)
+    git(root, "init", "-q", "-b", "main")
+    git(root, "config", "user.name", "clone")
+    git(root, "config", "user.email", "clone@example.org")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "A clone")
+    return Clone(root)
+
+
+@pytest.fixture(scope="session")
+def clone_project() -> Callable[..., Clone]:
+    """Return `make_clone`; skips where the project is not a git checkout with its base model."""
+    if git(ROOT, "rev-parse", "HEAD", check=False).returncode:
+        pytest.skip("the end-to-end tests copy the files that git knows, and this is no git checkout")
+    if not (ROOT / "models/base/config.json").exists():
+        pytest.skip("models/base is missing: git pull, or make base-model")
+    return make_clone
