@@ -81,7 +81,7 @@ def dumbbells(labels: Sequence[str], before: Sequence[Interval], after: Sequence
 
 def lines_by_turn(series: Sequence[tuple[str, str, Sequence[int], Sequence[Interval]]], axis: str, name: str) -> str:
     """A line with a band for each (label, color, turns, mean and quartiles)."""
-    with _Chart(name, 5.6, 2.9) as chart:
+    with _Chart(name, 10.8, 3.0) as chart:
         axes = chart.axes
         axes.axhline(0.0, color="#94a3b8", linewidth=1.0, zorder=1)
         for label, color, turns, values in series:
