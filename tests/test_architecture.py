@@ -131,7 +131,7 @@ def guides() -> list[Path]:
     return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("page", guides(), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", guides(), ids=lambda page: page.relative_to(REPOSITORY).as_posix())
 def test_the_commands_that_guides_name_exist(page: Path):
     from typer.main import get_command
 
@@ -146,13 +146,13 @@ def test_the_commands_that_guides_name_exist(page: Path):
     targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.M))
     for name in re.findall(r"`make ([a-z-]+)", text) + re.findall(r"^\s*\$? ?make ([a-z-]+)", text, re.M):
         assert name in targets, f"{page.name}: make {name}"
-    for module in re.findall(r"python -m ((?:sweetrl|flows|tasks|benchmarks)[\w.]*)", text):
-        path = module.rstrip(".").replace(".", "/")
+    for module in re.findall(r"python -m ((?:sweetrl|flows|tasks|benchmarks)[\w.]*\w)\b(?!\.<)", text):
+        path = module.replace(".", "/")
         places = [REPOSITORY / root / f"{path}{end}" for root in ("src", ".") for end in (".py", "/__main__.py")]
         assert any(place.exists() for place in places), f"{page.name}: python -m {module}"
 
 
-@pytest.mark.parametrize("page", guides(), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", guides(), ids=lambda page: page.relative_to(REPOSITORY).as_posix())
 def test_links_between_pages_lead_somewhere(page: Path):
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target and not target.startswith("mailto:"):
