@@ -61,22 +61,27 @@ class PretrainSettings(Section):
     width: Positive = Field(128, description="Hidden size.")
     heads: Positive = Field(4, description="Attention heads.")
     vocabulary: Positive = Field(1024, description="Size of the byte-level BPE vocabulary.")
-    steps: Positive = Field(2000, description="Optimiser steps.")
+    steps: Positive = Field(1500, description="Optimiser steps.")
     batch_size: Positive = Field(32, description="Dialogues a step.")
     learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW, linear warm-up, cosine decay).")
     value_weight: Rate = Field(6.0, description="Loss weight of values that must be copied from the person's words.")
-    program_weight: Rate = Field(2.0, description="Loss weight of the other tokens of a program (questions have 1).")
+    program_weight: Rate = Field(1.0, description="Loss weight of the other tokens of a program (questions have 1).")
     person_weight: float = Field(0.02, ge=0.0, description="Loss weight of the person's words.")
     skill: Probability = Field(
-        0.8, description="How good the scripted demonstrations are: the chance that a question is a relevant new one."
+        0.95, description="How good the scripted demonstrations are: the chance that a question is a relevant new one."
     )
+    early_skill: Probability = Field(0.5, description="The same in the first part of training, where copying is learnt.")
+    early_share: Probability = Field(0.6, description="How long that part is.")
     stop: Probability = Field(0.01, description="Demonstrations: chance of answering before the first question.")
-    stop_growth: Probability = Field(0.02, description="Demonstrations: growth of that chance with every turn.")
+    stop_growth: Probability = Field(0.015, description="Demonstrations: growth of that chance with every turn.")
     forget: Probability = Field(
         0.02, description="Demonstrations: chance that a known detail does not get into the program."
     )
     informed: Probability = Field(0.25, description="Share of the dialogues that show the finished program beforehand.")
     informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the person's words in those.")
+    informed_program: float = Field(
+        0.25, ge=0.0, description="Factor on the weights of the program in those, where it can be copied from above."
+    )
     seed: int = Field(11, description="Seed of weights and demonstrations.")
 
 
@@ -299,7 +304,7 @@ def load_settings(path: Path | str = "params.yaml") -> Settings:
         raise UserError(f"{path}: there is no such parameter file; run from the project's root.") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}" if mark else ""
+        where = f" line {mark.line + 1}:" if mark else ""
         raise UserError(f"{path}:{where} this is not YAML; mend it and run again.") from error
     return parse_settings(loaded or {}, str(path))
 

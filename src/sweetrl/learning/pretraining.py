@@ -2,21 +2,21 @@
 
 The hard part is to teach so small a model to copy what the person said into the program. Three things do it: a heavy loss
 weight on values, attention that starts near the identity (a token attends to its like, and what it attends to is passed on
-unchanged), and values that are one token wherever they stand. A share of the dialogues shows the finished program beforehand,
+unchanged), and values that are one token wherever they stand. Dialogues with few values come first: a poor demonstrator's,
+then a better one's. A share of the dialogues shows the finished program beforehand,
 and there the person's words carry weight: so the model learns to read a program it is shown, as any large model can.
 """
 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.prompts import privileged_prefix, system_prompt
-from sweetrl.colbench.synthetic.details import KINDS
+from sweetrl.colbench.synthetic.details import CURRENCIES
 from sweetrl.colbench.synthetic.people import Demonstrator, ScriptedSimulator, Skill
 from sweetrl.colbench.types import ANSWER_MARKER, Message, Task
 from sweetrl.learning.tokenizer import ASSISTANT, BEGIN, END, SYSTEM, USER
@@ -38,10 +38,12 @@ class Demonstration:
     informed: bool
 
 
-def demonstrate(task: Task, settings: PretrainSettings, rounds: int, prompt: str, seed: int) -> Demonstration:
+def demonstrate(
+    task: Task, settings: PretrainSettings, rounds: int, prompt: str, seed: int, early: bool = False
+) -> Demonstration:
     """Play one dialogue of an imperfect demonstrator with the scripted person; a function of its arguments."""
     rng = random.Random(f"demonstration-{seed}")
-    skill = Skill(relevant=settings.skill, forget=settings.forget, stop=settings.stop, stop_growth=settings.stop_growth)
+    skill = Skill(relevant=settings.early_skill if early else settings.skill, forget=settings.forget, stop=settings.stop, stop_growth=settings.stop_growth)
     agent, person = Demonstrator(skill, rounds, rng), ScriptedSimulator()
     messages = [Message("user", task.problem_description)]
     for _ in range(rounds):
@@ -61,7 +63,9 @@ class Encoder:
     def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
         self.tokenizer, self.settings = tokenizer, settings
         self.special = {name: tokenizer.convert_tokens_to_ids(name) for name in (BEGIN, SYSTEM, USER, ASSISTANT, END)}
-        self.numbers = {tokenizer.convert_tokens_to_ids(str(n)) for n in range(NUMBERS)}
+        self.values = {tokenizer.convert_tokens_to_ids(str(n)) for n in range(NUMBERS)}
+        words = [tokenizer.encode(f" {word}", add_special_tokens=False) for word in CURRENCIES]
+        self.values |= {pieces[0] for pieces in words if len(pieces) == 1}
         self._encode = lru_cache(maxsize=100_000)(self._encode_plain)
 
     def _encode_plain(self, text: str) -> tuple[int, ...]:
@@ -76,14 +80,17 @@ class Encoder:
             pieces = self._encode(text)
             ids.extend((self.special[header], *pieces, self.special[END]))
             weights.append(0.0)
-            weights.extend(value_weight if piece in self.numbers else weight for piece in pieces)
+            weights.extend(value_weight if piece in self.values else weight for piece in pieces)
             weights.append(weight)
 
         add(SYSTEM, dialogue.system, 0.0, 0.0)
         for i, message in enumerate(dialogue.messages):
             if message.role == "assistant":
-                final = ANSWER_MARKER in message.content
-                add(ASSISTANT, message.content, 1.0, s.value_weight if final else 1.0)
+                if ANSWER_MARKER in message.content:
+                    share = s.informed_program if dialogue.informed else 1.0
+                    add(ASSISTANT, message.content, share * s.program_weight, share * s.value_weight)
+                else:
+                    add(ASSISTANT, message.content, 1.0, 1.0)
             elif i == 0:
                 add(USER, message.content, s.person_weight, s.person_weight)
             elif dialogue.informed:
@@ -116,7 +123,9 @@ class Demonstrations:
     def item(self, index: int) -> dict[str, Any]:
         """One demonstration: its token ids and loss weights."""
         task = self.tasks[index % len(self.tasks)]
-        dialogue = demonstrate(task, self.settings, self.rounds, self.prompt, self.settings.seed * 1_000_003 + index)
+        early = index < self.settings.early_share * self.batches * self.settings.batch_size
+        seed = self.settings.seed * 1_000_003 + index
+        dialogue = demonstrate(task, self.settings, self.rounds, self.prompt, seed, early)
         ids, weights = self.encoder.encode(dialogue)
         return {"input_ids": ids, "weights": weights}
 
@@ -184,8 +193,8 @@ def weighted_loss(model: Any, input_ids: torch.Tensor, weights: torch.Tensor) ->
     return (losses * weight).sum() / weight.sum()
 
 
-def copying(model: Any, items: list[dict[str, Any]], value_weight: float, batch: int = 32) -> tuple[float, float]:
-    """Accuracy of greedy next-token prediction on held-out demonstrations: (values in programs, all agent tokens)."""
+def copying(model: Any, items: list[dict[str, Any]], settings: PretrainSettings, batch: int = 32) -> tuple[float, float]:
+    """Accuracy of greedy next-token prediction in the programs of held-out demonstrations: (values, all other tokens)."""
     import torch
 
     totals = torch.zeros(2)
@@ -194,13 +203,13 @@ def copying(model: Any, items: list[dict[str, Any]], value_weight: float, batch:
         for start in range(0, len(items), batch):
             input_ids, weights = collate(items[start : start + batch], padding=0)
             hidden = model.model(input_ids=input_ids).last_hidden_state[:, :-1]
-            for kind, weight in enumerate((value_weight, 1.0)):
+            for kind, weight in enumerate((settings.value_weight, settings.program_weight)):
                 chosen = weights[:, 1:] == weight
                 guess = model.lm_head(hidden[chosen]).argmax(-1)
                 totals[kind] += chosen.sum()
                 right[kind] += (guess == input_ids[:, 1:][chosen]).sum()
-    values, tokens = (right / totals.clamp(min=1)).tolist()
-    return values, tokens
+    values, others = (right / totals.clamp(min=1)).tolist()
+    return values, others
 
 
 def collate(items: list[dict[str, Any]], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
