@@ -197,7 +197,7 @@ class PrefixCache:
     def add(
         self, store: torch.Tensor, rows: Sequence[int], tokens: Sequence[tuple[int, ...]], stops: Sequence[int]
     ) -> None:
-        """Keep `rows` of `store`; row i holds exactly `tokens[i]`, ends before column `stops[i]` and changes no more."""
+        """Keep `rows` of `store`; row i holds just `tokens[i]`, ends before column `stops[i]` and changes no more."""
         held = self._held | {id(store): store.numel()}
         if sum(held.values()) > self.limit:
             return

@@ -16,8 +16,8 @@ from sweetrl.errors import UserError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-# What a session keeps for the next turn: 2**28 numbers are 1 GiB in float32, some 350,000 tokens of the small agent.
-KEPT_NUMBERS = 2**28
+# What a session keeps for the next turn in ordinary memory: some 350,000 tokens of the small agent.
+KEPT_BYTES = 2**30
 
 
 class TransformersEngine:
@@ -48,7 +48,9 @@ class TransformersEngine:
         self.chat = ChatFormat(self.tokenizer)
         self.model = load_model(model, adapter, dtype, self.device)
         context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
-        limits = Limits(rows=rows, context=int(context))
+        self.context = int(context)
+        """Positions of the model: prompt and reply together are never longer."""
+        limits = Limits(rows=rows, context=self.context)
         self.stop_ids = stop_ids(self.model, self.tokenizer, self.chat)
         self._decoder = Decoder(self.model, cache_shape(self.model, self.name), self.stop_ids, limits)
         self._usage = Usage()
@@ -59,7 +61,7 @@ class TransformersEngine:
 
     def session(self) -> Sampler:
         """Return a sampler that reuses the keys and values of its last call for prompts that begin alike."""
-        return _Session(self)
+        return _Session(self, PrefixCache(self._kept_numbers()))
 
     def usage(self) -> Usage:
         """What this engine has spent since it was made."""
@@ -68,6 +70,16 @@ class TransformersEngine:
     def close(self) -> None:
         """Free the model; the engine is not used afterwards."""
         del self.model, self._decoder
+
+    def _kept_numbers(self) -> int:
+        """How many numbers a session may keep: a quarter of the free memory of a CUDA device, 1 GiB elsewhere."""
+        import torch
+
+        size = self.model.get_input_embeddings().weight.element_size()
+        if not self.device.startswith("cuda"):
+            return KEPT_BYTES // size
+        free, _ = torch.cuda.mem_get_info(torch.device(self.device))
+        return free // 4 // size
 
     def _sample(
         self, prompts: Sequence[Prompt], sampling: Sampling, prefixes: PrefixCache | None
@@ -105,9 +117,8 @@ class TransformersEngine:
 class _Session:
     """Calls that belong together; holds what the last one computed."""
 
-    def __init__(self, engine: TransformersEngine) -> None:
-        self.engine = engine
-        self.prefixes = PrefixCache(KEPT_NUMBERS)
+    def __init__(self, engine: TransformersEngine, prefixes: PrefixCache) -> None:
+        self.engine, self.prefixes = engine, prefixes
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         """Like the engine's, faster for prompts that continue those of the call before."""
