@@ -1,0 +1,150 @@
+"""Whole dialogues on the transformers engine, with and without reuse of the cache across turns, against plain generate.
+
+    python benchmarks/engine.py [--model models/base] [--dialogues 256] [--threads 2] [--json OUT]
+
+All three run the same dialogues (same model, same tasks of the synthetic suite, same scripted person) at temperature 1
+in one process, in turns, several times; the median counts. `generate` is transformers' own: one call a round for all
+open dialogues, left-padded, the whole prompt computed again at every turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sweetrl.colbench.synthetic import ScriptedSimulator, generate
+from sweetrl.engines.base import Completion, Prompt, Sampler, Sampling, Usage
+from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.rollout.run import rollout
+from sweetrl.settings import AgentSettings
+
+
+class WithoutReuse:
+    """Our engine with every turn's prompt computed from its beginning."""
+
+    name = "our engine, no reuse"
+
+    def __init__(self, engine: TransformersEngine) -> None:
+        self.engine = engine
+
+    def session(self) -> Sampler:
+        return self.engine
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        return self.engine.sample(prompts, sampling)
+
+    def usage(self) -> Usage:
+        return self.engine.usage()
+
+    def close(self) -> None: ...
+
+
+class PlainGenerate:
+    """model.generate on the left-padded prompts, all rows until the last one has ended."""
+
+    name = "transformers generate"
+
+    def __init__(self, engine: TransformersEngine) -> None:
+        self.engine = engine
+        self.generated = 0
+
+    def session(self) -> Sampler:
+        return self
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        import torch
+
+        width = max(len(prompt.token_ids) for prompt in prompts)
+        ids = torch.full((len(prompts), width), self.engine.tokenizer.pad_token_id)
+        mask = torch.zeros_like(ids)
+        for row, prompt in enumerate(prompts):
+            ids[row, width - len(prompt.token_ids) :] = torch.tensor(prompt.token_ids)
+            mask[row, width - len(prompt.token_ids) :] = 1
+        torch.manual_seed(prompts[0].seed % 2**63)
+        device = self.engine.model.device
+        with torch.inference_mode():
+            output = self.engine.model.generate(
+                ids.to(device),
+                attention_mask=mask.to(device),
+                do_sample=True,
+                temperature=sampling.temperature,
+                top_k=0,
+                max_new_tokens=min(sampling.max_new_tokens, self.engine.context - width),
+                eos_token_id=list(self.engine.stop_ids),
+                pad_token_id=self.engine.tokenizer.pad_token_id,
+            )
+        return [[self._completion(row)] for row in output[:, width:].tolist()]
+
+    def _completion(self, row: list[int]) -> Completion:
+        stop = next((at for at, token in enumerate(row) if token in self.engine.stop_ids), None)
+        ids = row if stop is None else row[: stop + 1]
+        self.generated += len(ids)
+        text = self.engine.tokenizer.decode(ids if stop is None else ids[:-1], skip_special_tokens=True)
+        return Completion(tuple(ids), (0.0,) * len(ids), text, "length" if stop is None else "stop")
+
+    def usage(self) -> Usage:
+        return Usage(generated_tokens=self.generated)
+
+    def close(self) -> None: ...
+
+
+def measure(engine: Any, chat: Any, tasks: list[Any], seed: int) -> dict[str, float]:
+    """Run one dialogue for each task, all together; return seconds and rates (process time: what other work cost)."""
+    before = engine.usage().generated_tokens
+    wall, processor = time.perf_counter(), time.process_time()
+    agent = AgentSettings(rounds=10, max_new_tokens=256)
+    attempts = [(task, 0) for task in tasks]
+    found = rollout(attempts, engine, chat, ScriptedSimulator(), agent, seed=seed, batch=len(tasks))
+    wall, processor = time.perf_counter() - wall, time.process_time() - processor
+    tokens = engine.usage().generated_tokens - before
+    return {
+        "dialogues_per_second": len(found) / wall,
+        "dialogues_per_processor_second": len(found) / processor,
+        "tokens_per_second": tokens / wall,
+        "turns": sum(len(one.turns) for one in found) / len(found),
+        "tokens_per_dialogue": tokens / len(found),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="models/base")
+    parser.add_argument("--dialogues", type=int, default=256)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    engine = TransformersEngine(options.model, device=options.device, threads=options.threads, rows=options.dialogues)
+    tasks = list(generate("train", options.dialogues, seed=12345, difficulty=3))
+    peers: dict[str, Any] = {
+        "our engine, cache reused": engine,
+        "our engine, no reuse": WithoutReuse(engine),
+        "transformers generate": PlainGenerate(engine),
+    }
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in peers}
+    for repeat in range(options.repeats):
+        for name, peer in peers.items():
+            runs[name].append(measure(peer, engine.chat, tasks, repeat))
+    result = {
+        name: {key: statistics.median(run[key] for run in found) for key in found[0]} for name, found in runs.items()
+    }
+    first = result["our engine, cache reused"]["dialogues_per_second"]
+    for name, numbers in result.items():
+        numbers["ours_is_faster_by"] = first / numbers["dialogues_per_second"]
+        print(
+            f"{name:26s} {numbers['dialogues_per_second']:7.1f} dialogues/s"
+            f"{numbers['tokens_per_second']:8.0f} tokens/s{numbers['turns']:5.1f} turns"
+            f"   ours is {numbers['ours_is_faster_by']:.2f} times as fast"
+        )
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
