@@ -89,6 +89,18 @@ def test_out_of_rounds_is_not_premature(tasks):
     assert result.premature is False and result.untold == result.details
 
 
+def test_an_answer_in_the_last_round_is_not_premature(tasks):
+    class Guesser:
+        name = "guesser"
+
+        def act(self, task, messages):
+            return "I WANT TO ANSWER: def f(): ..." if len(messages) > 4 else "Hm?"
+
+    guess = talk(tasks[0], Guesser())
+    assert guess.outcome == "answered" and result_of(guess, "base").premature is True
+    assert result_of(guess, "base", rounds=3).premature is False
+
+
 def test_other_tasks_have_no_details_and_repeats_are_words():
     task = Task("backend_300-00007", "A request.", "def f(): ...", (("test1", "f()"),))
     words = ("What is x?", "1.", "what is  X?", "Again.", "I WANT TO ANSWER: def f(): ...")

@@ -2,7 +2,7 @@
 
 For every task: reward, success, turns, how it ended, questions in the same words as an earlier one. For tasks of the
 synthetic suite, whose hidden facts and program steps are known, also what went wrong:
-premature    the agent answered of its own accord although it had not been told every hidden detail
+premature    the agent answered with rounds left, although it had not been told every hidden detail
 repeated     a question about nothing but what was asked before
 irrelevant   a question about no kind of detail that this kind of task can have
 untold       a hidden detail that no question brought out
@@ -63,8 +63,8 @@ class Result:
 COLUMNS = tuple(field.name for field in fields(Result))
 
 
-def result_of(trajectory: Trajectory, policy: str) -> Result:
-    """Describe one finished dialogue of `policy` ("base" or "trained")."""
+def result_of(trajectory: Trajectory, policy: str, rounds: int = 10) -> Result:
+    """Describe one finished dialogue of `policy` ("base" or "trained"); the agent had at most `rounds` turns."""
     questions = [
         message.content
         for message in trajectory.messages
@@ -76,6 +76,9 @@ def result_of(trajectory: Trajectory, policy: str) -> Result:
     request = _synthetic_request(trajectory)
     if request is not None:
         known = _synthetic_faults(trajectory, request, questions)
+    turns = sum(message.role == "assistant" for message in trajectory.messages)
+    untold = known.get("untold")
+    premature = None if untold is None else untold > 0 and trajectory.outcome == "answered" and turns < rounds
     return Result(
         task_id=trajectory.task.id,
         policy=policy,
@@ -84,8 +87,9 @@ def result_of(trajectory: Trajectory, policy: str) -> Result:
         outcome=trajectory.outcome,
         tests_passed=sum(test.passed for test in trajectory.tests),
         tests=len(trajectory.tests),
-        turns=sum(message.role == "assistant" for message in trajectory.messages),
+        turns=turns,
         questions=len(questions),
+        premature=premature,
         **known,
     )
 
@@ -122,14 +126,12 @@ def _synthetic_faults(trajectory: Trajectory, request: Request, questions: Seque
         told.update([name for name in kinds if name in facts][:2])  # the person tells two details at a time
     program = trajectory.answer or ""
     verdicts = Counter(step_in(program, BY_NAME[name], facts[name], request.argument) for name in told)
-    untold = len(facts.keys() - told)
     return {
         "domain": request.domain.name,
         "repeated": repeated,
-        "premature": trajectory.outcome == "answered" and untold > 0,
         "irrelevant": irrelevant,
         "details": len(facts),
-        "untold": untold,
+        "untold": len(facts.keys() - told),
         "forgotten": verdicts["missing"],
         "mistaken": verdicts["other value"],
     }

@@ -64,9 +64,9 @@ class Report:
 
 
 FAULTS = (
-    ("answered", "Ended with an answer of its own accord", True),
-    ("out_of_rounds", "Ran out of rounds", False),
-    ("premature_answers", "Answered before every hidden detail was told", False),
+    ("answered", "Ended with an answer", True),
+    ("out_of_rounds", "Ran out of rounds without one", False),
+    ("premature_answers", "Answered with rounds left, before every hidden detail was told", False),
     ("details_brought_out", "Hidden details that a question brought out", True),
     ("repeated_questions", "Questions that repeat an earlier one", False),
     ("irrelevant_questions", "Questions about nothing that matters here", False),

@@ -63,7 +63,8 @@ def evaluate(settings: Settings) -> None:
                     {f"generated_tokens/{name}": usage.generated_tokens, f"seconds_sampling/{name}": usage.seconds}
                 )
         dialogues = {name: list(store.read()) for name, store in stores.items()}
-        results = [result_of(one, name) for name, trajectories in dialogues.items() for one in trajectories]
+        rounds = settings.agent.rounds
+        results = [result_of(one, name, rounds) for name, trajectories in dialogues.items() for one in trajectories]
         comparison = compare(results, settings.evaluate.confidence, settings.evaluate.resamples, settings.seed)
         states = read_advantages(CANDIDATES)
         contexts = read_contexts(TRAJECTORIES, states)
