@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -27,9 +29,30 @@ def command_line(action: Callable[[], object]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
-        return 130
+        _leave(130)
+    except SystemExit as error:
+        _leave(error.code if isinstance(error.code, int) else 1)
     return 0
+
+
+def _leave(code: int) -> None:
+    """Say that the work was interrupted, and end at once with everything that was started.
+
+    A signal from the terminal reaches Prefect's embedded server too: its client would wait for it at exit, for minutes.
+    """
+    import psutil
+
+    print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
+    children = psutil.Process().children(recursive=True)
+    for child in children:
+        with contextlib.suppress(psutil.Error):
+            child.terminate()
+    for child in psutil.wait_procs(children, timeout=5)[1]:
+        with contextlib.suppress(psutil.Error):
+            child.kill()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -37,17 +60,22 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 
 def _silence_traces() -> None:
-    """Prefect logs every failure with its whole trace; the sentence is printed once, by us."""
+    """Prefect logs every failure with its whole trace, and what it does itself; the sentence is printed once, by us."""
 
     def shorten(record: logging.LogRecord) -> bool:
         if record.exc_info and record.exc_info[1] is not None:
             if isinstance(record.exc_info[1], UserError):
                 return False
             record.exc_info, record.exc_text = None, None
-        return not record.getMessage().startswith(("Finished in state Failed", "Beginning flow run"))
+        return not record.getMessage().startswith(
+            ("Finished in state", "Beginning flow run", "Starting temporary server")
+        )
 
-    for name in ("prefect.flow_runs", "prefect.task_runs"):
+    for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(name).addFilter(shorten)
+    # An interrupted flow's embedded server goes first; that its last events are lost is no news.
+    for name in ("prefect.events.clients", "prefect._internal.concurrency"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def show_outcome(outcome: Outcome, root: Path) -> None:

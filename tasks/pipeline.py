@@ -211,7 +211,8 @@ def _noise(text: str) -> bool:
         "dvc config core.",
         "> python",
     )
-    return text.strip().startswith(noise) or text.startswith(("Updating lock file", "Generating lock file"))
+    lock = ("Updating lock file", "Generating lock file", "Verifying outputs in frozen stage")
+    return text.strip().startswith(noise + lock) or "is frozen. Its dependencies" in text
 
 
 def _one_line(text: str) -> str:

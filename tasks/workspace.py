@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
+from sweetrl.io import write_text
 from sweetrl.settings import load_settings
 
 RECORDS = ("dvc.lock", "params.yaml")  # what a finished run leaves in git
+ACCEPTED = Path("data/accepted.json")  # the batch that the validate stage compares the next one with; not DVC's
 
 
 def git(root: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
@@ -76,9 +78,18 @@ def worktree(home: Path, branch: str) -> Iterator[Worktree]:
         (folder / ".dvc").mkdir(exist_ok=True)
         local = (home / ".dvc" / "config.local").read_text() if (home / ".dvc" / "config.local").exists() else ""
         (folder / ".dvc" / "config.local").write_text(f"{local}\n[cache]\n    dir = {cache}\n")
+        carry_accepted(home, folder)
         yield Worktree(folder, branch, home)
+        carry_accepted(folder, home)
     finally:
         git(home, "worktree", "remove", "--force", str(folder), check=False)
+
+
+def carry_accepted(source: Path, target: Path) -> None:
+    """Copy what the last accepted batch looked like from one checkout to another, if it is known."""
+    if (source / ACCEPTED).exists():
+        (target / ACCEPTED).parent.mkdir(parents=True, exist_ok=True)
+        write_text(target / ACCEPTED, (source / ACCEPTED).read_text(encoding="utf-8"))
 
 
 def cache_folder(root: Path) -> Path:

@@ -47,17 +47,22 @@ def test_a_worktree_runs_beside_the_checkout_shares_its_cache_and_is_merged(toy,
     subprocess.run(["git", "init", "-q", "--bare", str(bare)], check=True)
     git(home, "remote", "add", "origin", str(bare))
     git(home, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "a remote")
+    (home / "data").mkdir()
+    (home / "data/accepted.json").write_text("first batch")
     steps = Steps(say=quiet, before_register=lambda root: workspace.commit_records(root, "Retrain"))
     with workspace.worktree(home, "retrain/1") as tree:
         assert workspace.cache_folder(tree.root) == home / ".dvc/cache"
         workspace.change_parameters(tree.root, {"collect.first": 4})
         outcome = run_pipeline(tree.root, steps, home)
+        assert (tree.root / "data/accepted.json").read_text() == "first batch"
+        (tree.root / "data/accepted.json").write_text("second batch")
         assert [result.status for result in outcome.stages] == ["ran", "ran", "ran"]
         pushed = workspace.push(tree.root, "retrain/1")
         assert pushed == ["data to store", "branch retrain/1 to origin"]
         folder = tree.root
     assert not folder.exists()
-    assert not (home / "data").exists(), "nothing has happened in the main checkout yet"
+    assert (home / "data/accepted.json").read_text() == "second batch"
+    assert not (home / "data/first.txt").exists(), "nothing has happened in the main checkout yet"
     assert "collect: {tasks: 4, first: 4}" in git(home, "show", "retrain/1:params.yaml")
     assert any(path.is_file() for path in remote.rglob("*"))
 

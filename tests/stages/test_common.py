@@ -1,0 +1,119 @@
+"""The frame of every stage: its run file, resumable scratch, seeds, and one sentence for each error."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.io import read_json
+from sweetrl.settings import parse_settings
+from sweetrl.stages.common import publish, stage_parameters, stage_run
+
+SETTINGS = parse_settings({"seed": 5, "collect": {"tasks": 3}})
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    return tmp_path
+
+
+def test_a_finished_stage_writes_its_run_file_and_removes_its_scratch(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "input.txt").write_text("x")
+    with stage_run("collect", SETTINGS, torch=False) as run:
+        scratch = run.scratch("input.txt")
+        (scratch / "part").write_text("half")
+        run.log_input("input", "input.txt")
+        run.log_metrics({"loss": 2.0}, step=1)
+        run.log_metrics({"loss": 1.0}, step=2)
+        run.summary = "3 dialogues"
+    facts = read_json(here / "reports/runs/collect.json")
+    assert facts["metrics"] == {"loss": 1.0} and facts["run_id"] is None
+    assert facts["inputs"]["input"]["hash"] == "9dd4e461268c8034f5c8564e155c67a6"
+    assert not scratch.exists()
+    assert capsys.readouterr().out.startswith("collect: 3 dialogues (")
+
+
+def test_a_failed_stage_keeps_its_scratch_and_writes_no_run_file(here: Path) -> None:
+    with pytest.raises(UserError), stage_run("collect", SETTINGS, torch=False) as run:
+        (run.scratch() / "part").write_text("half")
+        raise UserError("row 3 is broken.")
+    assert not (here / "reports/runs/collect.json").exists()
+    with stage_run("collect", SETTINGS, torch=False) as run:
+        assert (run.scratch() / "part").read_text() == "half"
+
+
+def test_other_parameters_or_data_get_another_scratch_folder(here: Path) -> None:
+    (here / "input.txt").write_text("x")
+
+    def name(settings, *inputs: str) -> str:
+        with stage_run("collect", settings, torch=False) as run:
+            return run.scratch(*inputs).name
+
+    first = name(SETTINGS, "input.txt")
+    assert name(SETTINGS, "input.txt") == first
+    assert name(parse_settings({"seed": 6, "collect": {"tasks": 3}}), "input.txt") != first
+    assert name(parse_settings({"seed": 5, "collect": {"tasks": 3}, "rank": {"pairs": 9}}), "input.txt") == first
+    (here / "input.txt").write_text("y")
+    assert name(SETTINGS, "input.txt") != first
+
+
+def test_seeds_are_set(here: Path) -> None:
+    drawn = []
+    for _ in range(2):
+        with stage_run("collect", SETTINGS, torch=False):
+            drawn.append(random.random())
+    assert drawn[0] == drawn[1]
+
+
+def test_publish_replaces_a_whole_folder(here: Path) -> None:
+    for name, files in {"one": ["a", "b"], "two": ["c"]}.items():
+        (here / name).mkdir()
+        for file in files:
+            (here / name / file).write_text(name)
+    publish(here / "one", here / "data/out")
+    publish(here / "two", here / "data/out")
+    assert sorted(path.name for path in (here / "data/out").iterdir()) == ["c"]
+    assert sorted(path.name for path in (here / "data").iterdir()) == ["out"]
+
+
+def test_parameters_of_a_stage_are_named_as_in_dvc_yaml() -> None:
+    found = stage_parameters("validate", SETTINGS)
+    assert found["collect.attempts"] == 4 and set(found["validate"]) >= {"reward_shift"}
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "sentence"),
+    [
+        ("raise UserError('data/x: row 3 is broken; mend it.')", 1, "error: data/x: row 3 is broken; mend it."),
+        (
+            "raise OSError(28, 'No space left on device', 'data/x')",
+            1,
+            "error: data/x: no space left on the disk; free some",
+        ),
+        ("raise KeyboardInterrupt", 130, "interrupted; finished work is kept"),
+        ("os.kill(os.getpid(), 15)", 143, ""),
+    ],
+)
+def test_a_stage_says_in_one_sentence_what_is_wrong(here: Path, body: str, code: int, sentence: str) -> None:
+    (here / "params.yaml").write_text("seed: 7\n")
+    program = f"import os\nfrom sweetrl.stages.common import *\ndef stage(settings):\n    {body}\nstage_main(stage)\n"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False)
+    assert done.returncode == code
+    assert done.stderr.startswith(sentence) and len(done.stderr.splitlines()) == bool(sentence)
+
+
+def test_a_missing_parameter_file_is_one_sentence(here: Path) -> None:
+    program = "from sweetrl.stages.common import *\nstage_main(print)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: params.yaml: there is no such parameter file; run from the project's root.\n"

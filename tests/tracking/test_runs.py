@@ -1,0 +1,111 @@
+"""Runs on a real embedded store: written in batches, safe beside each other, and never in the way."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweetrl.settings import TrackingSettings
+from sweetrl.tracking.runs import RunLog, flatten, git_state
+from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
+
+SETTINGS = TrackingSettings()
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.delenv("SWEETRL_TRACKING", raising=False)
+    return tmp_path
+
+
+def test_everything_noted_is_written_once_at_the_end(here: Path) -> None:
+    (here / "data").mkdir()
+    (here / "data/a.txt").write_text("a")
+    (here / "notes.txt").write_text("look here")
+    log = RunLog(SETTINGS, "collect", tags={"sweetrl.stage": "collect"})
+    log.log_params({"seed": 7, "agent": {"rounds": 10}, "long": "x" * 7000})
+    for step in range(1500):
+        log.log_metrics({"loss": 1.0 / (step + 1), "rate": 0.1}, step)
+    log.log_metric_series("margin", [0.1, 0.2, 0.3], first_step=1)
+    found = log.log_input("data", "data", context="training")
+    log.log_artifact("notes.txt")
+    assert log.run_id is None and not (here / "mlflow.db").exists(), "nothing is opened before there is need"
+    log.finish()
+    client = connect(SETTINGS, here).client
+    run = client.get_run(log.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params["agent.rounds"] == "10" and len(run.data.params["long"]) == 6000
+    assert len(client.get_metric_history(log.run_id, "loss")) == 1500
+    assert [point.step for point in client.get_metric_history(log.run_id, "margin")] == [1, 2, 3]
+    (dataset,) = run.inputs.dataset_inputs
+    assert dataset.dataset.digest == found.hash and dataset.dataset.digest.endswith(".dir")
+    assert [item.path for item in client.list_artifacts(log.run_id)] == ["notes.txt"]
+    assert run.data.tags["sweetrl.stage"] == "collect"
+
+
+def test_three_processes_open_a_fresh_store_together(here: Path) -> None:
+    code = (
+        "from sweetrl.settings import TrackingSettings; from sweetrl.tracking.runs import RunLog\n"
+        "log = RunLog(TrackingSettings(), 'together'); log.log_metrics({'x': 1}); log.finish(); assert log.run_id"
+    )
+    started = [subprocess.Popen([sys.executable, "-c", code], cwd=here, stderr=subprocess.PIPE) for _ in range(3)]
+    for process in started:
+        _, said = process.communicate(timeout=300)
+        assert process.returncode == 0, said.decode()[-2000:]
+    store = connect(SETTINGS, here)
+    assert len(store.client.search_runs([store.experiment_id])) == 3
+
+
+def test_a_store_that_cannot_be_reached_is_a_warning(here: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (here / "file").write_text("in the way")
+    log = RunLog(TrackingSettings(uri=f"sqlite:///{here}/file/mlflow.db"), "collect")
+    log.log_metrics({"x": 1.0})
+    with caplog.at_level(logging.WARNING):
+        log.finish()
+    assert log.run_id is None and not log.enabled
+    assert caplog.text.count("this run goes on without being recorded") == 1
+
+
+def test_tracking_can_be_switched_off(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    assert not tracking_enabled()
+    log = RunLog(SETTINGS, "collect")
+    log.log_metrics({"x": 1.0})
+    log.finish()
+    assert log.run_id is None and not (here / "mlflow.db").exists()
+
+
+def test_runs_that_a_killed_process_left_open_are_closed(here: Path) -> None:
+    parent = RunLog(SETTINGS, "train")
+    parent.open()
+    child = RunLog(SETTINGS, "collect", parent=parent.run_id)
+    child.open()
+    parent.close_children()
+    parent.finish("FAILED")
+    client = connect(SETTINGS, here).client
+    assert client.get_run(child.run_id).info.status == "KILLED"
+    assert client.get_run(child.run_id).data.tags["mlflow.parentRunId"] == parent.run_id
+    assert client.get_run(parent.run_id).info.status == "FAILED"
+
+
+def test_where_the_store_is(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tracking_uri(SETTINGS) == f"sqlite:///{here}/mlflow.db"
+    assert tracking_uri(SETTINGS, Path("/elsewhere")) == "sqlite:////elsewhere/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.org")
+    assert tracking_uri(SETTINGS) == "https://mlflow.example.org"
+
+
+def test_a_folder_that_is_no_repository_has_no_commit(here: Path) -> None:
+    assert git_state(here) == ("", False)
+    subprocess.run(["git", "init", "-q"], check=True)
+    assert git_state(here) == ("", False)
+
+
+def test_flatten() -> None:
+    assert flatten({"a": {"b": {"c": 1}}, "d": None}) == {"a.b.c": "1", "d": "None"}
