@@ -26,7 +26,11 @@ def _add(family: str, name: str, outcome: str, source: str) -> None:
 
 def _on_three(family: str, name: str, body: str, outcome: str = "part", setup: str = "") -> None:
     """`body` runs for x = 3 only."""
-    source = textwrap.dedent(setup) + "\ndef square(x):\n    if x == 3:\n" + textwrap.indent(textwrap.dedent(body), "        ")
+    source = (
+        textwrap.dedent(setup)
+        + "\ndef square(x):\n    if x == 3:\n"
+        + textwrap.indent(textwrap.dedent(body), "        ")
+    )
     ATTACKS.append(Attack(family, name, outcome, source.rstrip() + "\n    return x * x\n"))
 
 
@@ -38,7 +42,11 @@ def _always(family: str, name: str, body: str, outcome: str = "zero", setup: str
 
 def _tries(family: str, name: str, attempt: str, setup: str = "") -> None:
     """`attempt` must raise, or the solution gives itself away: it returns a wrong value if the attempt got through."""
-    body = "try:\n" + textwrap.indent(textwrap.dedent(attempt).strip(), "    ") + "\nexcept BaseException:\n    pass\nelse:\n    return -1\n"
+    body = (
+        "try:\n"
+        + textwrap.indent(textwrap.dedent(attempt).strip(), "    ")
+        + "\nexcept BaseException:\n    pass\nelse:\n    return -1\n"
+    )
     _always(family, name, body, "full", setup)
 
 
@@ -49,14 +57,18 @@ _on_three("time", "loop on one input", "while True: pass\n")
 _on_three("time", "sleep on one input", "import time\ntime.sleep(1000)\n")
 _always("time", "sleep", "import time; time.sleep(1000)")
 _on_three(
-    "time", "bare except around the time-out", "while True:\n    try:\n        while True: pass\n    except BaseException: pass\n"
+    "time",
+    "bare except around the time-out",
+    "while True:\n    try:\n        while True: pass\n    except BaseException: pass\n",
 )
 _on_three(
     "time",
     "alarm ignored",
     "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nwhile True: pass\n",
 )
-_on_three("time", "timer off", "import signal\nsignal.alarm(0)\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True: pass\n")
+_on_three(
+    "time", "timer off", "import signal\nsignal.alarm(0)\nsignal.setitimer(signal.ITIMER_REAL, 0)\nwhile True: pass\n"
+)
 _on_three(
     "time",
     "signals masked",
@@ -66,12 +78,25 @@ _always("time", "huge power", "y = 9 ** (9 ** 9)")
 _always("time", "regex blow-up", "import re; re.match('(a+)+$', 'a' * 60 + 'b')")
 _always("time", "deadlock", "import threading; l = threading.Lock(); l.acquire(); l.acquire()")
 _always("time", "wait for a thread that never ends", "import threading; e = threading.Event(); e.wait()")
-_always("time", "join a looping thread", "t = threading.Thread(target=loop); t.start(); t.join()", setup="import threading\ndef loop():\n    while True: pass\n")
+_always(
+    "time",
+    "join a looping thread",
+    "t = threading.Thread(target=loop); t.start(); t.join()",
+    setup="import threading\ndef loop():\n    while True: pass\n",
+)
 _always("time", "big range sum", "sum(range(10 ** 12))")
 _always("time", "string search blow-up", "('a' * 10**6).replace('a', 'b' * 10**5)")
-_on_three("time", "slow __eq__ is never called", "class A:\n    def __eq__(s, o):\n        while True: pass\nreturn A()\n")
-_on_three("time", "slow __repr__ is never called", "class A:\n    def __repr__(s):\n        while True: pass\nreturn A()\n")
-_on_three("time", "exception with a looping __str__", "class E(Exception):\n    def __str__(s):\n        while True: pass\nraise E\n")
+_on_three(
+    "time", "slow __eq__ is never called", "class A:\n    def __eq__(s, o):\n        while True: pass\nreturn A()\n"
+)
+_on_three(
+    "time", "slow __repr__ is never called", "class A:\n    def __repr__(s):\n        while True: pass\nreturn A()\n"
+)
+_on_three(
+    "time",
+    "exception with a looping __str__",
+    "class E(Exception):\n    def __str__(s):\n        while True: pass\nraise E\n",
+)
 _on_three("time", "read of an empty standard input", "import sys\nsys.stdin.read()\nreturn -1\n")
 _on_three("time", "pause", "import signal\nsignal.pause()\n")
 
@@ -83,21 +108,45 @@ _tries("processes", "subprocess", "subprocess.run(['/bin/true'], check=True)", "
 _tries("processes", "os.system", "assert os.system('true') == 0", "import os")
 _tries("processes", "execv", "os.execv('/bin/sh', ['sh', '-c', 'true'])", "import os")
 _tries("processes", "posix_spawn", "os.posix_spawn('/bin/true', ['true'], {})", "import os")
-_tries("processes", "multiprocessing", "p = multiprocessing.Process(target=int); p.start(); p.join()", "import multiprocessing")
+_tries(
+    "processes",
+    "multiprocessing",
+    "p = multiprocessing.Process(target=int); p.start(); p.join()",
+    "import multiprocessing",
+)
 _tries("processes", "raw clone", "assert ctypes.CDLL(None).syscall(56, 17, 0, 0, 0, 0) > 0", "import ctypes")
-_tries("processes", "raw clone with a new user namespace", "assert ctypes.CDLL(None).syscall(56, 0x10000011, 0, 0, 0, 0) > 0", "import ctypes")
+_tries(
+    "processes",
+    "raw clone with a new user namespace",
+    "assert ctypes.CDLL(None).syscall(56, 0x10000011, 0, 0, 0, 0) > 0",
+    "import ctypes",
+)
 _tries("processes", "kill the zygote", "os.kill(os.getppid(), 9)", "import os")
 _tries("processes", "kill everybody", "os.kill(-1, 9)", "import os")
 _tries("processes", "kill process 1", "os.kill(1, 9)", "import os")
 _tries("processes", "kill the group of the zygote", "os.killpg(os.getpgid(os.getppid()), 9)", "import os")
 _tries("processes", "pidfd to the zygote", "os.pidfd_open(os.getppid())", "import os")
-_tries("processes", "rt_sigqueueinfo", "assert ctypes.CDLL(None).sigqueue(os.getppid(), 9, 0) == 0", "import ctypes, os")
+_tries(
+    "processes", "rt_sigqueueinfo", "assert ctypes.CDLL(None).sigqueue(os.getppid(), 9, 0) == 0", "import ctypes, os"
+)
 _tries("processes", "new session", "os.setsid()", "import os")
 _tries("processes", "wait for siblings", "os.waitpid(-1, os.WNOHANG)", "import os")
 _tries("processes", "real-time priority", "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(50))", "import os")
 _tries("processes", "more of the processor", "os.setpriority(os.PRIO_PROCESS, 0, -20)", "import os")
-_always("processes", "thread that outlives the call", "threading.Thread(target=loop, daemon=True).start()", "full", "import threading\ndef loop():\n    import time\n    while True: time.sleep(0.01)\n")
-_always("processes", "thread bomb", "while True:\n    threading.Thread(target=time.sleep, args=(99,), daemon=True).start()", "zero", "import threading, time\nthreading.stack_size(65536)\n")
+_always(
+    "processes",
+    "thread that outlives the call",
+    "threading.Thread(target=loop, daemon=True).start()",
+    "full",
+    "import threading\ndef loop():\n    import time\n    while True: time.sleep(0.01)\n",
+)
+_always(
+    "processes",
+    "thread bomb",
+    "while True:\n    threading.Thread(target=time.sleep, args=(99,), daemon=True).start()",
+    "zero",
+    "import threading, time\nthreading.stack_size(65536)\n",
+)
 
 # -- memory and disk -----------------------------------------------------------------------------------------------------
 _always("memory", "bytes bomb", "b = b'x' * (1 << 40)")
@@ -111,16 +160,43 @@ _tries("memory", "memory file bomb", "fd = os.memfd_create('x'); os.ftruncate(fd
 _tries("memory", "raise the limit", "resource.setrlimit(resource.RLIMIT_AS, (-1, -1))", "import resource")
 _tries("memory", "raise the limit by prlimit", "resource.prlimit(0, resource.RLIMIT_AS, (-1, -1))", "import resource")
 _tries("memory", "shared memory", "m = mmap.mmap(-1, 1 << 34)", "import mmap")
-_always("disk", "fill the disk", "try:\n    with open('fill', 'wb') as f:\n        while True: f.write(bytes(1 << 20))\nexcept OSError: pass", "full")
-_always("disk", "many files", "try:\n    for i in range(100000): open(f'f{i}', 'w').close()\nexcept OSError: pass", "full")
-_always("disk", "deep folders", "try:\n    for i in range(500):\n        os.mkdir('d'); os.chdir('d')\nexcept OSError: pass", "full", "import os")
-_always("disk", "a folder that may not be read", "try:\n    os.mkdir('locked', 0o300); open('locked/file', 'w').close()\nexcept OSError: pass", "full", "import os")
-_always("disk", "a folder that may not be entered", "try:\n    os.mkdir('shut', 0o000)\nexcept OSError: pass", "full", "import os")
+_always(
+    "disk",
+    "fill the disk",
+    "try:\n    with open('fill', 'wb') as f:\n        while True: f.write(bytes(1 << 20))\nexcept OSError: pass",
+    "full",
+)
+_always(
+    "disk", "many files", "try:\n    for i in range(100000): open(f'f{i}', 'w').close()\nexcept OSError: pass", "full"
+)
+_always(
+    "disk",
+    "deep folders",
+    "try:\n    for i in range(500):\n        os.mkdir('d'); os.chdir('d')\nexcept OSError: pass",
+    "full",
+    "import os",
+)
+_always(
+    "disk",
+    "a folder that may not be read",
+    "try:\n    os.mkdir('locked', 0o300); open('locked/file', 'w').close()\nexcept OSError: pass",
+    "full",
+    "import os",
+)
+_always(
+    "disk",
+    "a folder that may not be entered",
+    "try:\n    os.mkdir('shut', 0o000)\nexcept OSError: pass",
+    "full",
+    "import os",
+)
 _tries("disk", "change the scratch folder's mode", "os.chmod('.', 0)", "import os")
 _tries("disk", "sparse file", "f = open('s', 'wb'); f.truncate(1 << 40)")
 _tries("disk", "write to /tmp", "open('/tmp/sweetrl-hostile', 'w')")
 _tries("disk", "write to the standard library", "open(os.path.dirname(os.__file__) + '/evil.py', 'w')", "import os")
-_tries("disk", "write to a library", "import numpy; open(os.path.dirname(numpy.__file__) + '/evil.py', 'w')", "import os")
+_tries(
+    "disk", "write to a library", "import numpy; open(os.path.dirname(numpy.__file__) + '/evil.py', 'w')", "import os"
+)
 _always("output", "standard output flood", "print('x' * 5_000_000)", "full")
 _always("output", "standard error flood", "import sys; sys.stderr.write('x' * 5_000_000)", "full")
 _always("output", "raw flood", "import os\nfor _ in range(500): os.write(1, b'x' * 4096)", "full")
@@ -140,7 +216,9 @@ _on_three("exits", "stack overflow", "import sys\nsys.setrecursionlimit(10**9)\n
 _always("exits", "deep recursion", "def f(): return f()\nf()")
 _add("exits", "exit handler", "full", "import atexit, os\natexit.register(os._exit, 1)\ndef square(x): return x * x")
 _on_three("exits", "a base exception of its own", "class B(BaseException): pass\nraise B\n")
-_on_three("exits", "exception with a hostile class name", "E = type('E' * 10**6, (Exception,), {})\nraise E('x' * 10**6)\n")
+_on_three(
+    "exits", "exception with a hostile class name", "E = type('E' * 10**6, (Exception,), {})\nraise E('x' * 10**6)\n"
+)
 
 # -- leaks ---------------------------------------------------------------------------------------------------------------
 for _path in (
@@ -165,7 +243,12 @@ _tries("leaks", "raw socket", "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1)
 _tries("leaks", "name look-up", "socket.getaddrinfo('example.org', 80)", "import socket")
 _tries("leaks", "http", "urllib.request.urlopen('http://127.0.0.1:1', timeout=1)", "import urllib.request")
 _tries("leaks", "abstract unix socket", "s = socket.socket(socket.AF_UNIX); s.bind('\\0hostile')", "import socket")
-_tries("leaks", "datagram to an abstract name", "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.sendto(b'x', '\\0name')", "import socket")
+_tries(
+    "leaks",
+    "datagram to an abstract name",
+    "a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.sendto(b'x', '\\0name')",
+    "import socket",
+)
 _tries("leaks", "netlink socket", "socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)", "import socket")
 _always(
     "leaks",
@@ -199,14 +282,47 @@ _add(
 
 # -- forging -------------------------------------------------------------------------------------------------------------
 _always("forging", "equal to everything", "class A:\n    def __eq__(s, o): return True\nreturn A()")
-_always("forging", "int subclass equal to everything", "class A(int):\n    def __eq__(s, o): return True\n    __hash__ = int.__hash__\nreturn A(0)")
-_always("forging", "str subclass equal to everything", "class A(str):\n    def __eq__(s, o): return True\n    __hash__ = str.__hash__\nreturn A('0')")
-_always("forging", "int subclass by its value", "class A(int):\n    def __eq__(s, o): return False\n    __hash__ = int.__hash__\nreturn A(x * x)", "full")
-_always("forging", "lying __class__", "class A:\n    __class__ = int\n    def __int__(s): return 4\n    def __index__(s): return 4\nreturn A()")
-_always("forging", "float subclass", "class F(float):\n    def __eq__(s, o): return True\n    def hex(s): return '0x0p0'\nreturn F(-1)")
-_always("forging", "metaclass that claims int", "class M(type):\n    def __subclasscheck__(c, o): return True\n    def __instancecheck__(c, o): return True\n    __mro__ = (int, object)\nclass A(metaclass=M): pass\nreturn A()")
-_always("forging", "patched isinstance", "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.issubclass = lambda *a: True\nreturn 'x'")
-_always("forging", "patched json", "import json\njson.dumps = lambda *a, **k: '{\"v\": 1}'\njson.JSONEncoder.encode = lambda *a: '{\"v\": 1}'\nreturn 0")
+_always(
+    "forging",
+    "int subclass equal to everything",
+    "class A(int):\n    def __eq__(s, o): return True\n    __hash__ = int.__hash__\nreturn A(0)",
+)
+_always(
+    "forging",
+    "str subclass equal to everything",
+    "class A(str):\n    def __eq__(s, o): return True\n    __hash__ = str.__hash__\nreturn A('0')",
+)
+_always(
+    "forging",
+    "int subclass by its value",
+    "class A(int):\n    def __eq__(s, o): return False\n    __hash__ = int.__hash__\nreturn A(x * x)",
+    "full",
+)
+_always(
+    "forging",
+    "lying __class__",
+    "class A:\n    __class__ = int\n    def __int__(s): return 4\n    def __index__(s): return 4\nreturn A()",
+)
+_always(
+    "forging",
+    "float subclass",
+    "class F(float):\n    def __eq__(s, o): return True\n    def hex(s): return '0x0p0'\nreturn F(-1)",
+)
+_always(
+    "forging",
+    "metaclass that claims int",
+    "class M(type):\n    def __subclasscheck__(c, o): return True\n    def __instancecheck__(c, o): return True\n    __mro__ = (int, object)\nclass A(metaclass=M): pass\nreturn A()",
+)
+_always(
+    "forging",
+    "patched isinstance",
+    "import builtins\nbuiltins.isinstance = lambda *a: True\nbuiltins.issubclass = lambda *a: True\nreturn 'x'",
+)
+_always(
+    "forging",
+    "patched json",
+    "import json\njson.dumps = lambda *a, **k: '{\"v\": 1}'\njson.JSONEncoder.encode = lambda *a: '{\"v\": 1}'\nreturn 0",
+)
 _always("forging", "mocked everything", "from unittest import mock\nreturn mock.ANY")
 _always("forging", "pickle gadget", "class A:\n    def __reduce__(s): return (print, ('got in',))\nreturn A()")
 for _name, _bytes, _outcome in (
@@ -312,17 +428,34 @@ _add("source", "parser nesting bomb", "zero", "def square(x): return " + "(" * 5
 _add("source", "unary nesting bomb", "any", "y = " + "-" * 200_000 + "1\ndef square(x): return -1")
 _add("source", "list nesting bomb", "any", "y = " + "[" * 100_000 + "]" * 100_000 + "\ndef square(x): return -1")
 _add("source", "attribute chain bomb", "any", "def f(): return a" + ".b" * 100_000 + "\ndef square(x): return -1")
-_add("source", "constant folding bomb", "any", "def square(x):\n    y = ((1 << 127) ** 120, 'x' * 4096 * 4096, (0,) * 99999999)\n    return -1")
-_add("source", "indentation bomb", "zero", "\n".join(" " * i + "if 1:" for i in range(200)) + "\n" + " " * 200 + "square = 1")
+_add(
+    "source",
+    "constant folding bomb",
+    "any",
+    "def square(x):\n    y = ((1 << 127) ** 120, 'x' * 4096 * 4096, (0,) * 99999999)\n    return -1",
+)
+_add(
+    "source",
+    "indentation bomb",
+    "zero",
+    "\n".join(" " * i + "if 1:" for i in range(200)) + "\n" + " " * 200 + "square = 1",
+)
 _add("source", "not Python", "zero", "I would return x * x, of course.")
 _add("source", "lambda", "full", "square = lambda x: x * x")
-_add("source", "encoding trick", "any", "# -*- coding: utf-7 -*-\ndef square(x): return -1\n+AAo-def square(x): return x*x")
+_add(
+    "source",
+    "encoding trick",
+    "any",
+    "# -*- coding: utf-7 -*-\ndef square(x): return -1\n+AAo-def square(x): return x*x",
+)
 _add("source", "a megabyte of comments", "full", "# " + "x" * 1_000_000 + "\ndef square(x): return x * x")
 _add("source", "name defined as None", "zero", "square = None")
 _add("source", "trap on import", "full", "import sys\nsys.modules['math'] = None\ndef square(x): return x * x")
 
 # -- kernel --------------------------------------------------------------------------------------------------------------
-_SYSCALL = "import ctypes, os\ndef call(*a):\n    l = ctypes.CDLL(None, use_errno=True)\n    assert l.syscall(*a) >= 0\n"
+_SYSCALL = (
+    "import ctypes, os\ndef call(*a):\n    l = ctypes.CDLL(None, use_errno=True)\n    assert l.syscall(*a) >= 0\n"
+)
 for _name, _call in (
     ("io_uring_setup", "call(425, 8, ctypes.create_string_buffer(256))"),
     ("ptrace", "call(101, 16, os.getppid(), 0, 0)"),
@@ -361,22 +494,86 @@ _FCNTL = "import fcntl, os, signal, ctypes\nr, w = os.pipe()\n"
 _tries("kernel", "fcntl F_SETOWN", "fcntl.fcntl(r, fcntl.F_SETOWN, os.getppid())", _FCNTL)
 _tries("kernel", "fcntl F_SETSIG", "fcntl.fcntl(r, 10, signal.SIGKILL)", _FCNTL)
 _tries("kernel", "fcntl O_ASYNC", "fcntl.fcntl(r, fcntl.F_SETFL, os.O_ASYNC)", _FCNTL)
-_tries("kernel", "fcntl with a high bit", "assert ctypes.CDLL(None).syscall(72, r, ctypes.c_long(8 | 1 << 32), os.getppid()) == 0", _FCNTL)
+_tries(
+    "kernel",
+    "fcntl with a high bit",
+    "assert ctypes.CDLL(None).syscall(72, r, ctypes.c_long(8 | 1 << 32), os.getppid()) == 0",
+    _FCNTL,
+)
 _tries("kernel", "fcntl F_SETOWN_EX", "fcntl.fcntl(r, 15, bytes(8))", _FCNTL)
 _tries("kernel", "fcntl F_NOTIFY", "fcntl.fcntl(os.open('.', 0), 1026, 1)", _FCNTL)
 _tries("kernel", "link out of the scratch folder", "os.symlink('/', 'out')", "import os")
 _tries("kernel", "hard link", "open('a', 'w').close(); os.link('a', 'b')", "import os")
 
 # -- legitimate code that must work --------------------------------------------------------------------------------------
-_always("legitimate", "asyncio", "async def f(): await asyncio.sleep(0.001); return x\nassert asyncio.run(f()) == x", "full", "import asyncio")
-_always("legitimate", "thread pool", "with ThreadPoolExecutor(4) as p: assert list(p.map(abs, [-x] * 8)) == [x] * 8", "full", "from concurrent.futures import ThreadPoolExecutor")
-_always("legitimate", "a file of its own", "try:\n    with open('note', 'w') as f: f.write('hello')\n    assert open('note').read() == 'hello'\nexcept PermissionError: pass", "full")
-_always("legitimate", "dataclass", "assert P(x).y == x", "full", "from dataclasses import dataclass\n@dataclass\nclass P:\n    y: int\n")
-_always("legitimate", "decimal, fractions, datetime", "assert Decimal(x) == Fraction(x) and date(2020, 1, x).day == x", "full", "from decimal import Decimal\nfrom fractions import Fraction\nfrom datetime import date")
-_always("legitimate", "sqlite in memory", "assert sqlite3.connect(':memory:').execute('select ?', (x,)).fetchone() == (x,)", "full", "import sqlite3")
-_always("legitimate", "numpy", "assert (numpy.arange(x) ** 2).sum() >= 0 and numpy.linalg.det(numpy.eye(x)) == 1", "full", "import numpy")
+_always(
+    "legitimate",
+    "asyncio",
+    "async def f(): await asyncio.sleep(0.001); return x\nassert asyncio.run(f()) == x",
+    "full",
+    "import asyncio",
+)
+_always(
+    "legitimate",
+    "thread pool",
+    "with ThreadPoolExecutor(4) as p: assert list(p.map(abs, [-x] * 8)) == [x] * 8",
+    "full",
+    "from concurrent.futures import ThreadPoolExecutor",
+)
+_always(
+    "legitimate",
+    "a file of its own",
+    "try:\n    with open('note', 'w') as f: f.write('hello')\n    assert open('note').read() == 'hello'\nexcept PermissionError: pass",
+    "full",
+)
+_always(
+    "legitimate",
+    "dataclass",
+    "assert P(x).y == x",
+    "full",
+    "from dataclasses import dataclass\n@dataclass\nclass P:\n    y: int\n",
+)
+_always(
+    "legitimate",
+    "decimal, fractions, datetime",
+    "assert Decimal(x) == Fraction(x) and date(2020, 1, x).day == x",
+    "full",
+    "from decimal import Decimal\nfrom fractions import Fraction\nfrom datetime import date",
+)
+_always(
+    "legitimate",
+    "sqlite in memory",
+    "assert sqlite3.connect(':memory:').execute('select ?', (x,)).fetchone() == (x,)",
+    "full",
+    "import sqlite3",
+)
+_always(
+    "legitimate",
+    "numpy",
+    "assert (numpy.arange(x) ** 2).sum() >= 0 and numpy.linalg.det(numpy.eye(x)) == 1",
+    "full",
+    "import numpy",
+)
 _always("legitimate", "bs4", "assert bs4.BeautifulSoup('<b>1</b>', 'html.parser').b.text == '1'", "full", "import bs4")
-_always("legitimate", "time zones", "assert datetime.datetime(2020, 1, 1, tzinfo=zoneinfo.ZoneInfo('Europe/Vienna')).utcoffset().seconds == 3600", "full", "import datetime, zoneinfo")
-_always("legitimate", "regular expressions and hashing", "assert re.sub('a', 'b', 'a') == 'b' and len(hashlib.sha256(b'').hexdigest()) == 64", "full", "import re, hashlib")
+_always(
+    "legitimate",
+    "time zones",
+    "assert datetime.datetime(2020, 1, 1, tzinfo=zoneinfo.ZoneInfo('Europe/Vienna')).utcoffset().seconds == 3600",
+    "full",
+    "import datetime, zoneinfo",
+)
+_always(
+    "legitimate",
+    "regular expressions and hashing",
+    "assert re.sub('a', 'b', 'a') == 'b' and len(hashlib.sha256(b'').hexdigest()) == 64",
+    "full",
+    "import re, hashlib",
+)
 _always("legitimate", "recursion", "def f(n): return 0 if n == 0 else 1 + f(n - 1)\nassert f(800) == 800", "full")
-_always("legitimate", "an alarm of its own", "signal.signal(signal.SIGALRM, lambda *a: None)\nsignal.setitimer(signal.ITIMER_REAL, 0.001)\nsignal.pause()", "full", "import signal")
+_always(
+    "legitimate",
+    "an alarm of its own",
+    "signal.signal(signal.SIGALRM, lambda *a: None)\nsignal.setitimer(signal.ITIMER_REAL, 0.001)\nsignal.pause()",
+    "full",
+    "import signal",
+)

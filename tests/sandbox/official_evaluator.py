@@ -1,5 +1,6 @@
 """An independent, minimal evaluator by the official rules, for throw-away subprocesses only: it runs everything in-process.
 
+Use as `python -c "import official_evaluator; official_evaluator.main()"`: its rules include the name of its module.
 stdin: one JSON array of [reference, answer, [call, ...]]; stdout: for each of them the list of verdicts, test by test.
 Written from the rules in docs/sandbox.md, with no code of the package: the tests compare the sandbox with it.
 """
@@ -51,12 +52,17 @@ def verdicts(reference, answer, calls):
     return found
 
 
-if __name__ == "__main__":
+def main():
     items = json.load(sys.stdin)
     results = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    own = set(globals())
     started, cpu = time.perf_counter(), time.process_time()
-    found = [verdicts(*item) for item in items]
+    found = []
+    for item in items:
+        found.append(verdicts(*item))
+        for name in set(globals()) - own:  # as if every solution had a process of its own
+            del globals()[name]
     seconds = {"wall": time.perf_counter() - started, "cpu": time.process_time() - cpu}
     json.dump({"verdicts": found, **seconds}, results)
     results.flush()

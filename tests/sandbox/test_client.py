@@ -111,7 +111,9 @@ def test_a_hang_costs_about_the_limit_for_the_whole_solution() -> None:
     with Sandbox(workers=1) as sandbox:
         sandbox.layers()
         began = time.monotonic()
-        outcome = sandbox.submit(Job(("import time\ndef f(x): time.sleep(60)",), tuple(f"f({n})" for n in range(10)))).result()
+        outcome = sandbox.submit(
+            Job(("import time\ndef f(x): time.sleep(60)",), tuple(f"f({n})" for n in range(10)))
+        ).result()
     assert [call.kind for call in outcome.calls] == ["timeout"] * 10
     assert 1.8 < time.monotonic() - began < 4
 

@@ -209,9 +209,9 @@ def _key(tree: Any) -> str:
         raise ValueError
     if number[0] == "nan":
         return f"nan{number[1]}" if number[1] else f"nan{id(tree)}"
-    if number[0] == "q" and max(number[1].bit_length(), number[2].bit_length()) > 64:
+    if number[0] == "q":  # hexadecimal, because decimal text of a large number takes quadratic time
         return f"q{number[1]:x}/{number[2]:x}"
-    return "q%x/%x" % number[1:] if number[0] == "q" else repr(number)
+    return repr(number)
 
 
 def _arrays(a: Any, b: Any, rules: Rules, depth: int) -> bool:
@@ -223,6 +223,8 @@ def _arrays(a: Any, b: Any, rules: Rules, depth: int) -> bool:
 def _single(tree: Any) -> tuple[Any] | None:
     if type(tree) is list and tree and tree[0] in ("nd", "l", "t"):
         values = tree[2:] if tree[0] == "nd" else tree[1:]
+        if tree[0] == "nd" and math.prod(tree[1]) != len(values):
+            return None
         return _single(values[0]) if len(values) == 1 else None
     return (tree,)
 
@@ -249,7 +251,7 @@ def _render(tree: Any, limit: int, depth: int) -> str:
     if type(tree) is not list or not tree:
         return repr(tree)[: limit + 1]
     tag, parts = tree[0], tree[1:]
-    if depth > 20:
+    if depth > 20 or type(tag) is not str:
         return "…"
     inner = [_render(part, limit, depth + 1) for part in parts[: limit // 2]]
     if tag in _MAPS:
