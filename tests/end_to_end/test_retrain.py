@@ -1,0 +1,85 @@
+"""Retraining beside the main checkout, promotion by hand and rollback, on a clone with real stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sweetrl.settings import load_settings
+from sweetrl.tracking.registry import Registry
+from tasks.workspace import git
+
+if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Clone
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[..., Clone]) -> Clone:
+    clone = clone_project(tmp_path_factory.mktemp("home"))
+    done = clone.run("flows.train")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    git(clone.root, "add", "dvc.lock")
+    git(clone.root, "commit", "-qm", "The first run")
+    return clone
+
+
+def registry(clone: Clone) -> Registry:
+    return Registry(load_settings(clone.root / "params.yaml").tracking, clone.root)
+
+
+def test_retrain_promote_and_roll_back(trained: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    home = trained.root
+    first_lock = (home / "dvc.lock").read_bytes()
+    first_policy = (home / "models/policy/adapter_model.safetensors").read_bytes()
+
+    done = trained.run("flows.retrain", "validate.reward_shift=1.0", "validate.turns_shift=10.0", "--no-merge")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    (branch,) = git(home, "for-each-ref", "--format=%(refname:short)", "refs/heads/retrain").stdout.split()
+    assert f"branch:  {branch}" in done.stdout
+    assert (home / "dvc.lock").read_bytes() == first_lock, "the main checkout is left alone"
+    assert not (home / ".scratch/worktrees").exists() or not any((home / ".scratch/worktrees").iterdir())
+    assert "first: 12" in git(home, "show", f"{branch}:params.yaml").stdout
+    lines = {line.split()[0]: line.split()[1] for line in done.stdout.splitlines() if len(line.split()) > 1}
+    assert lines["collect"] == "ran" and lines["tasks"] == "restored", "the run cache is shared"
+
+    found = registry(trained)
+    second = found.get("2")
+    assert second.tags["git_commit"] == git(home, "rev-parse", branch).stdout.strip()
+    assert trained.processes() == []
+
+    if found.aliases()["champion"] != "2":
+        done = trained.run("flows.promote", "@challenger", "--by-hand", "for the test")
+        assert done.returncode == 0, done.stderr[-3000:]
+    git(home, "merge", "-q", "--ff-only", branch)
+    assert trained.run("dvc", "checkout", "-q").returncode == 0
+    assert (home / "models/policy/adapter_model.safetensors").read_bytes() != first_policy
+    assert found.aliases()["champion"] == "2"
+    settled = trained.run("flows.train")
+    assert settled.returncode == 0 and "nothing had changed" in settled.stdout, settled.stdout + settled.stderr[-3000:]
+
+    done = trained.run("flows.rollback")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "champion: version 1 (was 2)" in done.stdout
+    assert found.aliases()["champion"] == "1"
+    assert (home / "dvc.lock").read_bytes() == first_lock
+    assert (home / "models/policy/adapter_model.safetensors").read_bytes() == first_policy
+    again = trained.run("flows.rollback")
+    assert again.returncode == 1 and "there is no earlier champion to return to" in again.stderr
+
+
+def test_an_older_version_is_measured_on_todays_tasks(trained: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    before = {path: path.read_bytes() for path in sorted((trained.root / "reports").glob("*.json"))}
+    done = trained.run("flows.evaluate", "sweetrl-agent/1")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    assert "on 8 tasks" in done.stdout + done.stderr
+    assert {path: path.read_bytes() for path in before} == before, "the project's own results are not touched"
+    found = registry(trained)
+    assert len(found.rewards(found.get("1"))) == 8
+    leftovers = list((trained.root / ".scratch").glob("evaluate-version-*"))
+    assert leftovers == []
