@@ -10,7 +10,7 @@ DEFAULTS = {
     # No server at hand: an embedded one, whose files stay in the project. Nothing of the user's own Prefect is touched.
     "PREFECT_HOME": str(Path.cwd() / ".prefect"),
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",  # its first start takes about 14 s
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "300",  # 14 s on an idle machine
     "PREFECT_LOGGING_FORMATTERS_STANDARD_FLOW_RUN_FMT": "%(asctime)s %(message)s",
     "PREFECT_LOGGING_FORMATTERS_STANDARD_TASK_RUN_FMT": "%(asctime)s %(message)s",
     "DO_NOT_TRACK": "1",

@@ -28,6 +28,15 @@ def command_line(action: Callable[[], object]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except RuntimeError as error:
+        if "ephemeral" not in str(error):
+            raise
+        print(
+            "error: Prefect's embedded server did not start in time; run again when the machine is less busy, or raise "
+            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.",
+            file=sys.stderr,
+        )
+        return 1
     except KeyboardInterrupt:
         _leave(130)
     except SystemExit as error:

@@ -59,7 +59,7 @@ def test_an_interrupted_flow_ends_soon_with_everything_it_started(toy, number: i
     os.killpg(flow.pid, number)  # as a terminal does: the embedded server gets it too
     started = time.monotonic()
     printed = flow.stdout.read()
-    assert flow.wait(timeout=120) in {130, 143}
+    assert flow.wait(timeout=120) in {130, 143}, printed
     assert time.monotonic() - started < 60
     assert "interrupted; finished work is kept" in printed
     assert at_work(toy) == []
