@@ -61,9 +61,12 @@ def run_pipeline(root: Path, steps: Steps | None = None, home: Path | None = Non
     order = stage_order(root)
     parent = PipelineRecord(settings, root, home)
     results: list[StageResult] = []
+    changed = changed_stages(root)
     try:
         for stage in order:
-            if changed_stages(root, [stage]):
+            # Once a stage has run, those behind it may have changed with it.
+            at_rest = all(result.status == "skipped" for result in results)
+            if stage in changed if at_rest else changed_stages(root, [stage]):
                 result = steps.run(stage, root, parent.environment())
             else:
                 result = skipped(root, stage)

@@ -28,6 +28,7 @@ RESULTS = Path("reports/results.parquet")
 TEST_TASKS = Path("data/tasks/test.parquet")
 RUNS = Path("reports/runs")
 CHAMPION, CHALLENGER = "champion", "challenger"
+COUNTED = {"generated_tokens", "prompt_tokens", "trained_tokens", "gpu_seconds"}  # metrics that add up to a cost
 HISTORY = "champion_history"  # tag of the registered model: who was champion when, and why
 
 
@@ -225,9 +226,10 @@ def cost(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     total: dict[str, float] = {"seconds": 0.0}
     for run in runs.values():
         total["seconds"] += float(run.get("seconds", 0.0))
-        for name in ("generated_tokens", "prompt_tokens", "train_tokens", "gpu_seconds"):
-            if name in run.get("metrics", {}):
-                total[name] = total.get(name, 0.0) + float(run["metrics"][name])
+        for name, value in run.get("metrics", {}).items():
+            kind = name.split("/")[0]  # evaluate counts each policy's: generated_tokens/base
+            if kind in COUNTED:
+                total[kind] = total.get(kind, 0.0) + float(value)
     return {name: round(value, 1) for name, value in total.items()}
 
 
