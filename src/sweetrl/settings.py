@@ -70,17 +70,17 @@ class PretrainSettings(Section):
     skill: Probability = Field(
         0.95, description="How good the scripted demonstrations are: the chance that a question is a relevant new one."
     )
-    early_skill: Probability = Field(0.5, description="The same in the first part of training, where copying is learnt.")
-    early_share: Probability = Field(0.6, description="How long that part is.")
-    stop: Probability = Field(0.01, description="Demonstrations: chance of answering before the first question.")
-    stop_growth: Probability = Field(0.015, description="Demonstrations: growth of that chance with every turn.")
+    early_skill: Probability = Field(0.5, description="The same in the first part, where copying is learnt.")
+    early_share: Probability = Field(0.65, description="How long that part is.")
+    stop: Probability = Field(0.02, description="Demonstrations: chance of answering before the first question.")
+    stop_growth: Probability = Field(0.03, description="Demonstrations: growth of that chance with every turn.")
     forget: Probability = Field(
         0.02, description="Demonstrations: chance that a known detail does not get into the program."
     )
     informed: Probability = Field(0.25, description="Share of the dialogues that show the finished program beforehand.")
     informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the person's words in those.")
     informed_program: float = Field(
-        0.25, ge=0.0, description="Factor on the weights of the program in those, where it can be copied from above."
+        1.0, ge=0.0, description="Factor on the weights of the program in those, where it can be copied from above."
     )
     seed: int = Field(11, description="Seed of weights and demonstrations.")
 

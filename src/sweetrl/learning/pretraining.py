@@ -1,9 +1,9 @@
-"""The small base agent from scratch: a Llama of about a million parameters, pre-trained on imperfect scripted dialogues.
+"""The small base agent from scratch: a Llama of about a million parameters, pre-trained on imperfect dialogues.
 
-The hard part is to teach so small a model to copy what the person said into the program. Three things do it: a heavy loss
-weight on values, attention that starts near the identity (a token attends to its like, and what it attends to is passed on
-unchanged), and values that are one token wherever they stand. Dialogues with few values come first: a poor demonstrator's,
-then a better one's. A share of the dialogues shows the finished program beforehand,
+The hard part is to teach so small a model to copy what the person said into the program. Three things do it: a heavy
+loss weight on values, attention that starts near the identity (a token attends to its like, and what it attends to is
+passed on unchanged), and values that are one token wherever they stand. Dialogues with few values come first: a poor
+demonstrator's, then a better one's. A share of the dialogues shows the finished program beforehand,
 and there the person's words carry weight: so the model learns to read a program it is shown, as any large model can.
 """
 
@@ -43,7 +43,12 @@ def demonstrate(
 ) -> Demonstration:
     """Play one dialogue of an imperfect demonstrator with the scripted person; a function of its arguments."""
     rng = random.Random(f"demonstration-{seed}")
-    skill = Skill(relevant=settings.early_skill if early else settings.skill, forget=settings.forget, stop=settings.stop, stop_growth=settings.stop_growth)
+    skill = Skill(
+        relevant=settings.early_skill if early else settings.skill,
+        forget=settings.forget,
+        stop=settings.stop,
+        stop_growth=settings.stop_growth,
+    )
     agent, person = Demonstrator(skill, rounds, rng), ScriptedSimulator()
     messages = [Message("user", task.problem_description)]
     for _ in range(rounds):
@@ -58,7 +63,7 @@ def demonstrate(
 
 
 class Encoder:
-    """Dialogues to token ids and loss weights; pieces between special tokens are encoded apart, exactly as the chat template does."""
+    """Dialogues to token ids and loss weights; pieces between special tokens are encoded apart, like the template."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
         self.tokenizer, self.settings = tokenizer, settings
@@ -103,12 +108,14 @@ class Encoder:
 class Demonstrations:
     """Batches of demonstrations of similar length; item i is a function of (tasks, settings, i), best read in order.
 
-    GROUP batches are drawn at once, sorted by length and dealt out in a shuffled order, which saves a third of the padding.
+    GROUP batches are drawn at once, sorted by length and dealt out in a shuffled order: a third less padding.
     """
 
     GROUP = 8
 
-    def __init__(self, tasks: list[Task], batches: int, encoder: Encoder, settings: PretrainSettings, rounds: int, prompt: str) -> None:
+    def __init__(
+        self, tasks: list[Task], batches: int, encoder: Encoder, settings: PretrainSettings, rounds: int, prompt: str
+    ) -> None:
         self.tasks, self.batches, self.encoder = tasks, batches, encoder
         self.settings, self.rounds, self.prompt = settings, rounds, prompt
         self._group = lru_cache(maxsize=1)(self._draw_group)
@@ -141,7 +148,7 @@ class Demonstrations:
 def corpus(tasks: Iterable[Task], settings: PretrainSettings, rounds: int, prompt: str) -> Iterator[str]:
     """The texts that the tokenizer is trained on."""
     for index, task in enumerate(tasks):
-        dialogue = demonstrate(task, settings, rounds, prompt, settings.seed * 7_919 + index)
+        dialogue = demonstrate(task, settings, rounds, prompt, settings.seed * 7_919 + index, early=True)
         yield dialogue.system
         yield task.ground_truth
         yield from (message.content for message in dialogue.messages)
@@ -193,8 +200,10 @@ def weighted_loss(model: Any, input_ids: torch.Tensor, weights: torch.Tensor) ->
     return (losses * weight).sum() / weight.sum()
 
 
-def copying(model: Any, items: list[dict[str, Any]], settings: PretrainSettings, batch: int = 32) -> tuple[float, float]:
-    """Accuracy of greedy next-token prediction in the programs of held-out demonstrations: (values, all other tokens)."""
+def copying(
+    model: Any, items: list[dict[str, Any]], settings: PretrainSettings, batch: int = 32
+) -> tuple[float, float]:
+    """Accuracy of greedy next-token prediction in programs of held-out demonstrations: (values, all other tokens)."""
     import torch
 
     totals = torch.zeros(2)

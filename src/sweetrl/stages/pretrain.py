@@ -24,13 +24,13 @@ from sweetrl.stages.common import publish, stage_main, stage_run
 
 OUT = Path("models/base")
 PROMPT = "short"  # the agent's system prompt in the demonstrations
-TASKS = 20_000
+TASKS = 10_000
 HELD_OUT = 200
 COPYING_EVERY = 100
 
 
 def pretrain(settings: Settings) -> None:
-    """Train the base agent from scratch and write models/base/ (weights in bfloat16: half the size, loads as any dtype)."""
+    """Train the base agent from scratch and write models/base/ (in bfloat16: half the size, loads as any dtype)."""
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -44,7 +44,9 @@ def pretrain(settings: Settings) -> None:
         # A seed of their own, and contents that training has not seen.
         seen = {task.ground_truth for task in tasks}
         unseen = generate("train", TASKS, wanted.seed + 1, settings.tasks.difficulty)
-        fresh = [task for _, task in zip(range(4 * HELD_OUT), unseen, strict=False) if task.ground_truth not in seen][:HELD_OUT]
+        fresh = [task for _, task in zip(range(4 * HELD_OUT), unseen, strict=False) if task.ground_truth not in seen][
+            :HELD_OUT
+        ]
         late = wanted.model_copy(update={"early_share": 0.0})
         held_out_data = Demonstrations(fresh, len(fresh), encoder, late, rounds, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]
@@ -58,7 +60,10 @@ def pretrain(settings: Settings) -> None:
                 if state.global_step % COPYING_EVERY == 0:
                     values, others = copying(model, held_out, wanted)
                     run.log_metrics({"copied_values": values, "copied_rest": others}, step=state.global_step)
-                    print(f"pretrain: step {state.global_step:,} of {wanted.steps:,}, {values:.1%} of the values copied", flush=True)
+                    print(
+                        f"pretrain: step {state.global_step:,} of {wanted.steps:,}, {values:.1%} of the values copied",
+                        flush=True,
+                    )
 
         class Pretrainer(Trainer):
             """transformers.Trainer with the weighted loss, over batches that are ready-made and in order."""

@@ -1,0 +1,75 @@
+"""The shipped base agent: small, loads like any Llama, copies values, zero-shot in its band, has seen no test task."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sweetrl.colbench.rewards import Scorer
+from sweetrl.colbench.synthetic import ScriptedSimulator, generate
+from sweetrl.colbench.synthetic.suite import read_facts
+from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.learning.pretraining import Demonstrations, Encoder, copying
+from sweetrl.rollout.run import rollout
+from sweetrl.settings import load_settings
+from sweetrl.stages.pretrain import TASKS
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = ROOT / "models" / "base"
+SETTINGS = load_settings(ROOT / "params.yaml")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    engine = TransformersEngine(BASE, None, "float32", "cpu", 2)
+    yield engine
+    engine.close()
+
+
+def test_it_is_small_and_names_its_recipe():
+    files = [path for path in BASE.iterdir() if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 8 * 2**20
+    assert (BASE / "model.safetensors").exists()
+    recipe = json.loads((BASE / "recipe.json").read_text())
+    assert recipe["settings"] == SETTINGS.pretrain.model_dump(mode="json"), (
+        "params.yaml no longer tells how it was made"
+    )
+
+
+def test_it_is_a_llama_that_transformers_loads():
+    from transformers import AutoConfig, AutoTokenizer
+
+    assert AutoConfig.from_pretrained(BASE).model_type == "llama"
+    tokenizer = AutoTokenizer.from_pretrained(BASE)
+    assert all(len(tokenizer.encode(str(number), add_special_tokens=False)) == 1 for number in range(200))
+
+
+def test_it_copies_what_the_person_said_into_the_program(engine):
+    late = SETTINGS.pretrain.model_copy(update={"early_share": 0.0, "informed": 0.0})
+    tasks = list(generate("test", 100, SETTINGS.seed + 5, SETTINGS.tasks.difficulty))
+    data = Demonstrations(tasks, 1, Encoder(engine.tokenizer, late), late, SETTINGS.agent.rounds, "short")
+    values, _ = copying(engine.model, [data.item(i) for i in range(len(tasks))], late)
+    assert values > 0.9
+
+
+def test_its_zero_shot_success_is_in_the_band(engine):
+    tasks = list(generate("train", 400, SETTINGS.seed + 1, SETTINGS.tasks.difficulty))
+    dialogues = rollout(
+        [(task, 0) for task in tasks], engine, engine.chat, ScriptedSimulator(), SETTINGS.agent, seed=3, batch=400
+    )
+    with Scorer(SETTINGS.reward) as scorer:
+        scores = scorer.score([(one.task, one.answer) for one in dialogues])
+    success = sum(score.reward == 1.0 for score in scores) / len(scores)
+    assert 0.15 <= success <= 0.35
+
+
+def test_no_test_task_was_in_its_training_data():
+    def content(task):
+        return task.problem_description.partition("is: ")[2], tuple(sorted(read_facts(task.hidden_information).items()))
+
+    trained = {content(task) for task in generate("train", TASKS, SETTINGS.pretrain.seed, SETTINGS.tasks.difficulty)}
+    test = {content(task) for task in generate("test", SETTINGS.tasks.test, SETTINGS.seed, SETTINGS.tasks.difficulty)}
+    assert len(trained) == TASKS
+    assert not trained & test
