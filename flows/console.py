@@ -13,9 +13,6 @@ from types import FrameType
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import read_json
-from sweetrl.settings import load_settings
-from sweetrl.tracking.registry import EVALUATION
 from tasks.training import Outcome
 
 
@@ -87,12 +84,12 @@ def _silence_traces() -> None:
         logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
-def show_outcome(outcome: Outcome, root: Path) -> None:
+def show_outcome(outcome: Outcome, report: Path | None = None) -> None:
     """Print the summary of a pipeline run: stages, success before and after, version and aliases, where to look."""
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(markup=False, highlight=False, soft_wrap=False)
     table = Table(box=None, padding=(0, 2), header_style="bold")
     for name in ("stage", "status", "time", "result"):
         table.add_column(name, justify="right" if name == "time" else "left")
@@ -101,24 +98,25 @@ def show_outcome(outcome: Outcome, root: Path) -> None:
         table.add_row(result.stage, result.status, seconds, result.summary)
     console.print(table)
     console.print()
-    if (root / EVALUATION).exists():
-        console.print(evaluation_table(read_json(root / EVALUATION)), highlight=False)
+    if outcome.evaluation:
+        console.print(evaluation_table(outcome.evaluation))
         console.print()
     if outcome.registration is not None:
-        console.print(registration_line(outcome), highlight=False)
+        console.print(registration_line(outcome))
         if outcome.gate is not None:
-            console.print(f"gate: {outcome.gate.reason}", highlight=False)
+            console.print(f"gate: {outcome.gate.reason}")
     console.print()
-    console.print(f"report:  {root / 'reports/report.html'}", highlight=False, soft_wrap=True)
+    if report is not None:
+        console.print(f"report:  {report}", soft_wrap=True)
     if outcome.tracking:
         embedded = outcome.tracking.startswith("sqlite:")
         where = f"mlflow ui --backend-store-uri {outcome.tracking}" if embedded else outcome.tracking
-        console.print(f"runs:    {where}", highlight=False, soft_wrap=True)
+        console.print(f"runs:    {where}", soft_wrap=True)
     if outcome.registration is not None:
-        model = load_settings(root / "params.yaml").tracking.model
-        console.print(f"lineage: sweetrl lineage {model}/{outcome.registration.version}", highlight=False)
+        model = outcome.registration.model
+        console.print(f"lineage: sweetrl lineage {model}/{outcome.registration.version}")
     done = "nothing had changed" if outcome.unchanged else "done"
-    console.print(f"{done} in {outcome.seconds:.0f} s", highlight=False)
+    console.print(f"{done} in {outcome.seconds:.0f} s")
 
 
 def registration_line(outcome: Outcome) -> str:
@@ -138,8 +136,8 @@ def evaluation_table(evaluation: dict[str, Any]) -> Any:
     """Return the held-out results before and after training, with their intervals, as a table."""
     from rich.table import Table
 
-    table = Table(box=None, padding=(0, 2), header_style="bold")
-    for name in (f"{evaluation['tasks']:,} held-out tasks", "before", "after", "difference", "p"):
+    table = Table(box=None, padding=(0, 1), pad_edge=False, collapse_padding=True, header_style="bold")  # 80 columns
+    for name in (f"{evaluation['tasks']:,} tasks", "before", "after", "difference", "p"):
         table.add_column(name)
     for key, name in (("success", "success rate"), ("tests_passed", "tests passed")):
         before, after = (evaluation["policies"][policy][key] for policy in ("base", "trained"))
@@ -147,7 +145,7 @@ def evaluation_table(evaluation: dict[str, Any]) -> Any:
         table.add_row(
             name, estimate(before), estimate(after), estimate(difference, signed=True), f"{difference['p_value']:.2g}"
         )
-    table.caption = f"in brackets: {evaluation['confidence']:.0%} interval"
+    table.caption = f"held-out tasks; in brackets: {evaluation['confidence']:.0%} interval"
     table.caption_justify = "left"
     return table
 
@@ -157,4 +155,4 @@ def estimate(value: Mapping[str, float], signed: bool = False) -> str:
     number, low, high = (100 * value[key] for key in ("value", "low", "high"))
     if signed:
         return f"{number:+.1f} [{low:+.1f}, {high:+.1f}]"
-    return f"{number:.1f} % [{low:.1f}, {high:.1f}]"
+    return f"{number:.1f}% [{low:.1f}, {high:.1f}]"

@@ -93,7 +93,7 @@ def main() -> int:
     def run() -> None:
         root = Path.cwd()
         done = retrain(str(root), parameter_changes(given.changes), merge_promoted=not given.no_merge)
-        show_outcome(done.outcome, root)
+        show_outcome(done.outcome)
         print(f"branch:  {done.branch}" + (f" ({done.merged})" if done.merged else ""))
         for item in done.pushed:
             print(f"pushed:  {item}")

@@ -67,7 +67,8 @@ def run_here(root: Path) -> Outcome:
 
 def main() -> int:
     """Run the pipeline of the current folder and print what came of it; 1 where a stage failed."""
-    return command_line(lambda: show_outcome(run_here(Path.cwd()), Path.cwd()))
+    root = Path.cwd()
+    return command_line(lambda: show_outcome(run_here(root), root / "reports/report.html"))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sweetrl.io import read_json
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.registry import EVALUATION, POLICY, Registration, data_hashes, headline, register_policy
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
@@ -85,6 +86,7 @@ def run_pipeline(root: Path, steps: Steps | None = None, home: Path | None = Non
         parent_run=parent.run_id,
         tracking=tracking_uri(settings.tracking, home),
         seconds=time.monotonic() - started,
+        evaluation=read_json(root / EVALUATION) if (root / EVALUATION).exists() else {},
     )
 
 

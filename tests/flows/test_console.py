@@ -1,0 +1,83 @@
+"""What a person sees at the end of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.arguments import parameter_changes
+from flows.console import command_line, show_outcome
+from sweetrl.errors import UserError
+from sweetrl.evaluation.statistics import promotion_decision
+from sweetrl.tracking.registry import Registration
+from tasks.pipeline import StageResult
+from tasks.promotion import GateResult
+from tasks.training import Outcome
+
+
+def estimate(value: float, low: float, high: float, **more: float) -> dict:
+    return {"value": value, "low": low, "high": high, "n": 1000, "confidence": 0.95, **more}
+
+
+EVALUATION = {
+    "tasks": 1000,
+    "confidence": 0.95,
+    "policies": {
+        "base": {"success": estimate(0.261, 0.234, 0.289), "tests_passed": estimate(0.44, 0.41, 0.47)},
+        "trained": {"success": estimate(0.402, 0.372, 0.433), "tests_passed": estimate(0.55, 0.52, 0.58)},
+    },
+    "difference": {
+        "success": estimate(0.141, 0.11, 0.172, p_value=1e-5),
+        "tests_passed": estimate(0.11, 0.08, 0.14, p_value=2e-4),
+    },
+}
+
+
+def outcome(status: str, created: bool, gate: GateResult | None) -> Outcome:
+    stages = (StageResult("tasks", status, 3.0, "r1", "40 tasks"), StageResult("evaluate", status, 60.0, "r2", "[b]"))  # type: ignore[arg-type]
+    aliases = ("challenger",) if gate else ("champion",)
+    registration = Registration("sweetrl-agent", "2", created, aliases)
+    return Outcome(stages, registration, gate, "p", "sqlite:////x/mlflow.db", 63.0, EVALUATION)
+
+
+def test_the_summary_names_results_version_and_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
+    decision = promotion_decision(None, {"a": 1.0, "b": 0.0})
+    gate = GateResult("2", True, "2", None, decision.reason, decision)
+    show_outcome(outcome("ran", True, gate), Path("/x/reports/report.html"))
+    printed = capsys.readouterr().out
+    assert "26.1% [23.4, 28.9]" in printed and "40.2% [37.2, 43.3]" in printed
+    assert "+14.1 [+11.0, +17.2]" in printed and "95% interval" in printed
+    assert "model: sweetrl-agent version 2 registered (@champion)" in printed
+    assert "gate: promoted: there is no champion yet" in printed
+    assert "mlflow ui --backend-store-uri sqlite:////x/mlflow.db" in printed
+    assert "/x/reports/report.html" in printed and "sweetrl lineage sweetrl-agent/2" in printed
+    assert all(len(line) <= 80 for line in printed.splitlines())
+    assert "[b]" in printed, "what stages say is not markup"
+
+
+def test_the_summary_of_a_run_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    show_outcome(outcome("skipped", False, None))
+    printed = capsys.readouterr().out
+    assert "version 2 is registered already (@champion)" in printed
+    assert "nothing had changed in 63 s" in printed
+    assert "report:" not in printed
+
+
+def test_a_loser_stays_challenger(capsys: pytest.CaptureFixture[str]) -> None:
+    show_outcome(outcome("ran", True, GateResult("2", False, "1", "1", "not promoted: worse")))
+    assert "version 2 registered (@challenger)" in capsys.readouterr().out
+
+
+def test_an_error_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise UserError("params.yaml: unknown parameter `sead`.")
+
+    assert command_line(fail) == 1
+    assert capsys.readouterr().err == "error: params.yaml: unknown parameter `sead`.\n"
+
+
+def test_changes_on_the_command_line_are_read_as_yaml() -> None:
+    assert parameter_changes(["a.b=3", "c=x", "d=[1, 2]"]) == {"a.b": 3, "c": "x", "d": [1, 2]}
+    with pytest.raises(UserError, match="write KEY=VALUE"):
+        parameter_changes(["a.b"])
