@@ -1,10 +1,12 @@
-"""An independent, minimal evaluator by the official rules, for throw-away subprocesses only: it runs everything in-process.
+"""An independent, minimal evaluator by the official rules, for throw-away subprocesses only: it runs all in-process.
 
 Use as `python -c "import official_evaluator; official_evaluator.main()"`: its rules include the name of its module.
 stdin: one JSON array of [reference, answer, [call, ...]]; stdout: for each of them the list of verdicts, test by test.
 Written from the rules in docs/sandbox.md, with no code of the package: the tests compare the sandbox with it.
 """
 
+import contextlib
+import importlib
 import json
 import multiprocessing  # noqa: F401 - part of the namespace that solutions see
 import os
@@ -26,6 +28,8 @@ def output(function_definition, test_case):
         return eval(test_case)
     except Exception as e:  # noqa: F841 - its name is part of the rules
         return None
+    except SystemExit:  # officially this ends the whole evaluation
+        return None
 
 
 def verdicts(reference, answer, calls):
@@ -38,16 +42,17 @@ def verdicts(reference, answer, calls):
     found = []
     for call in calls:
         expected = output(reference, call)
-        signal.signal(signal.SIGALRM, on_alarm)
-        signal.alarm(1)
+        # The rule says one second by the clock; the processor's clock keeps a busy machine from deciding the comparison.
+        signal.signal(signal.SIGVTALRM, on_alarm)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 1)
         try:
             actual = output(answer, call)
         except TimeoutError:
             actual = None
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         try:
             found.append(bool(expected == actual and expected is not None))
-        except ValueError:
+        except Exception:  # officially only ValueError is caught; any other ends the whole evaluation
             found.append(False)
     return found
 
@@ -57,6 +62,8 @@ def main():
     results = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     own = set(globals())
+    with contextlib.suppress(ImportError):
+        importlib.import_module("numpy")  # so that no solution's second is spent on it
     started, cpu = time.perf_counter(), time.process_time()
     found = []
     for item in items:

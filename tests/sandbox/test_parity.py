@@ -46,7 +46,7 @@ def compare(tasks: list[Task]) -> Counter[str]:
     ]
     items = [(task, answer) for _, task, answer in named]
     expected = official(items)
-    with Scorer(RewardSettings(semantics="official", wall_seconds=10.0)) as scorer:
+    with Scorer(RewardSettings(semantics="official", wall_seconds=20.0, call_seconds=5.0)) as scorer:
         scores = scorer.score(items)
     different = []
     for (kind, task, answer), verdicts, score in zip(named, expected, scores, strict=True):
@@ -69,7 +69,7 @@ def test_references_score_as_in_the_official_evaluator(real_backend_tasks: Path,
 
 def test_mutants_of_some_real_tasks(real_backend_tasks: Path) -> None:
     tasks = list(read_tasks(real_backend_tasks))
-    kinds = compare(tasks[::60] + [tasks[i] for i in (37, 63, 30, 270)])
+    kinds = compare(tasks[::100] + [tasks[i] for i in (37, 270)])
     assert len(kinds) >= 50
 
 

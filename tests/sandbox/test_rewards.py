@@ -100,7 +100,8 @@ def test_checks_show_calls_only() -> None:
         "1. Here:\n   ```python\n   def f(x):\n       return {'half': x / 2}\n   ```",
         f"I think this works.\n{REFERENCE}\nThis halves it.",
         f"```bash\npip install x\n```\n```python\n{REFERENCE}\n```\n```\n{{'half': 0.5}}\n```",
-        f"```python\ndef f(x): return 0\n```\nNo, better:\n```python\n{REFERENCE}\n```\nUse:\n```python\nprint(f(2))\n```",
+        f"```python\ndef f(x): return 0\n```\nNo, better:\n```python\n{REFERENCE}\n```\n"
+        "Use:\n```python\nprint(f(2))\n```",
         "```python\nimport math\ndef h(x): return x / 2\n```\n```python\ndef f(x): return {'half': h(x)}\n```",
         "f = lambda x: {'half': x / 2}",
         f"Use ```python\n{REFERENCE}\n``` please",

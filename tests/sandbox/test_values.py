@@ -83,11 +83,11 @@ claims = st.recursive(
 @given(values, claims)
 @settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_claim_raises_or_takes_long(expected: Any, claim: Any) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     for rules in (Rules(), Rules(tolerance=1e-6, nan=True, arrays=True)):
         assert equal(tree(expected), claim, rules) in (True, False)
     render(claim)
-    assert time.perf_counter() - began < 1
+    assert time.process_time() - began < 1
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +101,8 @@ def sandbox() -> Any:
 def test_what_a_solution_returns_arrives_and_the_next_verdict_is_right(sandbox: Sandbox, value: Any) -> None:
     source = (
         (
-            "from datetime import *\nimport datetime as _d\nfrom decimal import Decimal\nfrom fractions import Fraction\n"
+            "from datetime import *\nimport datetime as _d\nfrom decimal import Decimal\n"
+            "from fractions import Fraction\n"
             "from collections import OrderedDict\ninf = float('inf')\ninfj = complex(0, inf)\n"
             f"class Always:\n    def __eq__(s, o): return True\n"
             f"def f(): return {value!r}\ndef g(): return 5\n"
@@ -137,10 +138,10 @@ HOSTILE = {
     [5, 2.5, "x", [1], {1: 2}, {1, 2}, set(range(20_000)), decimal.Decimal(1), fractions.Fraction(1, 3), 2**200],
 )
 def test_hostile_claims_are_unequal_at_once(name: str, expected: Any) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert not equal(tree(expected), HOSTILE[name])
     assert not equal(tree(expected), HOSTILE[name], Rules(tolerance=1e-6, nan=True, arrays=True))
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ _NUMBERS = {
 
 def attack(zygote: Any) -> dict[str, bool]:
     """{name of the attack: whether it got through}. An attack that ends its child counts as got through."""
-    child = zygote.spawn(body=_attack_all)
+    memory = (zygote.config["limits"]["memory_mib"] + 64) << 20
+    child = zygote.spawn(body=lambda channel: _attack_all(channel, memory))
     found: dict[str, bool] = {"report": True}
     if select.select([child.channel], [], [], 20)[0]:
         message = child.channel.recv(1 << 16)
@@ -65,7 +66,7 @@ def attack(zygote: Any) -> dict[str, bool]:
     return found
 
 
-def _attack_all(channel: socket.socket) -> None:
+def _attack_all(channel: socket.socket, memory: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     zygote, here = os.getppid(), os.path.abspath(__file__)
     attacks: dict[str, Callable[[], Any]] = {
@@ -90,7 +91,7 @@ def _attack_all(channel: socket.socket) -> None:
         "asynchronous file": lambda: fcntl.fcntl(channel.fileno(), fcntl.F_SETFL, os.O_ASYNC),
         "wide fcntl command": lambda: _wide(libc, channel.fileno(), zygote),
         "become root": lambda: os.setuid(0) if os.getuid() else _raise(),
-        "more memory": lambda: bytearray(1 << 36),
+        "more memory": lambda: bytearray(memory),
         "file modes": lambda: os.chmod(".", 0o777),
         "links": lambda: os.symlink("/", "canary"),
     }

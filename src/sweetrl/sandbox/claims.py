@@ -1,4 +1,4 @@
-"""What the client reads and works out about a child: frames, wait statuses, time spent waiting for a core, library paths."""
+"""What the client works out about a child: frames, wait statuses, time spent waiting for a core, library paths."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def describe_status(status: int) -> str:
 
 
 def library_paths(names: tuple[str, ...]) -> list[str]:
-    """Files and folders of the modules `names` (and of the shared objects that belong to them); missing ones are left out."""
+    """Files and folders of the modules `names` (with the shared objects that belong to them); missing ones left out."""
     found: list[str] = []
     for folder in map(Path, sys.path):
         if folder.name not in ("site-packages", "dist-packages"):

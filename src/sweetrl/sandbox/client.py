@@ -133,8 +133,8 @@ class Sandbox:
                 return
             if sys.platform != "linux":
                 raise UserError(
-                    f"untrusted code can only be held on Linux (this is {sys.platform}): run this command in a Linux container "
-                    "or virtual machine, for example with Docker Desktop."
+                    f"untrusted code can only be held on Linux (this is {sys.platform}): run this command in a Linux "
+                    "container or virtual machine, for example with Docker Desktop."
                 )
             workers: list[Worker] = []
             try:

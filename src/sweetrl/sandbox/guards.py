@@ -59,6 +59,8 @@ class Guards:
             self.landlock.restrict(self._split(readable), listable, [self.scratch] if self.scratch else [])
             self.layers.append("landlock")
         _drop_capabilities()
+        if "rlimits" not in self.without:
+            self._limit()
         if self.filter is not None and self.filter.supported:
             self.filter.install_zygote()
             self.layers.append("seccomp")
@@ -85,7 +87,7 @@ class Guards:
         return inside, sorted(stdlib), hidden
 
     def _split(self, readable: list[str]) -> list[str]:
-        """The same without what is hidden: Landlock cannot take a folder out, so its other parts are named one by one."""
+        """The same without what is hidden: Landlock cannot take a folder out, so its other parts are named one each."""
         hidden = self._paths()[2] if not self.scratch else []
         parts: list[str] = []
         for path in readable:
@@ -103,29 +105,22 @@ class Guards:
         _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
         if os.getppid() != parent:  # it died before the signal was asked for
             os._exit(0)
-        if "rlimits" in self.layers:
-            self._limit()
+        if "rlimits" in self.layers:  # the others are inherited; this one the zygote would use up itself
+            _set_limit(resource.RLIMIT_CPU, self.config["limits"]["cpu_seconds"])
         if "seccomp" in self.layers and self.filter is not None:
             self.filter.install_child(os.getpid())
 
     def _limit(self) -> None:
+        """Limits that the zygote can live with, so that no child has to set them."""
         limits = self.config["limits"]
-        wanted = [
-            (resource.RLIMIT_AS, self.base + (limits["memory_mib"] << 20)),
-            (resource.RLIMIT_CPU, limits["cpu_seconds"]),
-            (resource.RLIMIT_FSIZE, limits["disk_mib"] << 20),
-            (resource.RLIMIT_NOFILE, 64),
-            (resource.RLIMIT_CORE, 0),
-            (resource.RLIMIT_MEMLOCK, 0),
-            (resource.RLIMIT_MSGQUEUE, 0),
-        ]
+        _set_limit(resource.RLIMIT_AS, self.base + (limits["memory_mib"] << 20))
+        _set_limit(resource.RLIMIT_FSIZE, limits["disk_mib"] << 20)
+        _set_limit(resource.RLIMIT_NOFILE, 64)
+        _set_limit(resource.RLIMIT_CORE, 0)
+        _set_limit(resource.RLIMIT_MEMLOCK, 0)
+        _set_limit(resource.RLIMIT_MSGQUEUE, 0)
         if self.processes is not None:
-            wanted.append((resource.RLIMIT_NPROC, self.processes))
-        for name, value in wanted:
-            _, hard = resource.getrlimit(name)
-            if hard != resource.RLIM_INFINITY:
-                value = min(value, hard)
-            resource.setrlimit(name, (value, value))
+            _set_limit(resource.RLIMIT_NPROC, self.processes)
 
     def clean_scratch(self) -> bool:
         """Empty the scratch folder; False if something stays, and the zygote must be given up."""
@@ -139,6 +134,13 @@ class Guards:
             return not os.listdir(self.scratch)
         except OSError:
             return False
+
+
+def _set_limit(name: int, value: int) -> None:
+    _, hard = resource.getrlimit(name)
+    if hard != resource.RLIM_INFINITY:
+        value = min(value, hard)
+    resource.setrlimit(name, (value, value))
 
 
 def _empty(folder: str) -> None:

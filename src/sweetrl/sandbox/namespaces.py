@@ -72,7 +72,7 @@ def possible() -> bool:
 
 
 def _new_user() -> bool:
-    """Unshare, and map nobody: to itself for root, who must then still change to it (True), else to the caller (False)."""
+    """Unshare, and map nobody: to itself for root, who must still change to it (True), else to the caller (False)."""
     uid, gid = os.geteuid(), os.getegid()
     helper, channel = (0, None) if uid else _helper()
     if _libc.unshare(_NEW) != 0:

@@ -82,22 +82,33 @@ class Filter:
         if self.supported:
             column, architecture = _ARCHITECTURES[platform.machine()]
             self._zygote = _assemble_zygote(column, architecture)
-            self._child = _assemble_child(column)
+            self._child = _Compiled(_assemble_child(column))
 
     def install_zygote(self) -> None:
         """Bind this process and everything it starts to the list and what a zygote needs. Never undone."""
-        _install(self._zygote)
+        _Compiled(self._zygote).install()
 
     def install_child(self, pid: int) -> None:
         """Take away what only a zygote needs; `pid` is this process's own id."""
-        _install(self._child.replace(_MARK, struct.pack("I", pid)))
+        self._child.install(pid)
 
 
-def _install(code: bytes) -> None:
-    buffer = ctypes.create_string_buffer(code, len(code))
-    program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
-    if _libc.prctl(22, 2, ctypes.byref(program), 0, 0) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
-        raise OSError(ctypes.get_errno(), "seccomp")
+class _Compiled:
+    """A program where the kernel can read it. Made before the fork: every page that a child need not touch counts."""
+
+    def __init__(self, code: bytes) -> None:
+        self._places = [i + 4 for i in range(0, len(code), 8) if code[i + 4 : i + 8] == _MARK]
+        self._buffer = ctypes.create_string_buffer(code, len(code))
+        program = _Program(len(code) // 8, ctypes.cast(self._buffer, ctypes.c_void_p))
+        self._pointer = ctypes.cast(ctypes.pointer(program), ctypes.c_void_p)
+        self._keep = program
+
+    def install(self, pid: int = 0) -> None:
+        """Put the program on; `pid` stands in for the mark."""
+        for place in self._places:
+            struct.pack_into("I", self._buffer, place, pid)
+        if _libc.prctl(22, 2, self._pointer, 0, 0) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
+            raise OSError(ctypes.get_errno(), "seccomp")
 
 
 def _available() -> bool:
@@ -120,7 +131,7 @@ def _assemble_zygote(column: int, architecture: int) -> bytes:
 
 
 def _assemble_child(column: int) -> bytes:
-    """Runs beside the zygote's program; the stricter answer counts, so that this one allows whatever it does not name."""
+    """Runs beside the zygote's program; the stricter answer counts, so this one allows whatever it does not name."""
     numbers = _numbers(column)
     code = [(_LOAD, 0, 0, 0)]
     for name in _NARROWED:

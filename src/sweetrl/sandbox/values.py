@@ -2,8 +2,8 @@
 
 Plain JSON stands for None, bool, small int, finite float and str; everything else is an array that starts with a tag:
 ["l", ...] list, ["t", ...] tuple, ["d", k, v, ...] dict, ["s", ...] set, ["i", hex] large int and so on. A value of a
-class that is not known becomes ["o", name], which equals nothing. This file is loaded by the zygote on its own: it imports
-only the standard library and nothing of this package.
+class that is not known becomes ["o", name], which equals nothing. This file is loaded by the zygote on its own: it
+imports only the standard library and nothing of this package.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from typing import Any
 
 DEPTH = 150
 _SMALL = 1 << 62
-_KEYS, _ITEMS = type({}.keys()), type({}.items())
-_OKEYS, _OITEMS = type(collections.OrderedDict().keys()), type(collections.OrderedDict().items())
+_KEYS: Any = type({}.keys())
+_ITEMS: Any = type({}.items())
+_OKEYS: Any = type(collections.OrderedDict().keys())
+_OITEMS: Any = type(collections.OrderedDict().items())
 _INFINITY = float("inf")
 
 
@@ -172,16 +174,17 @@ class Encoder:
 
     def _numpy(self, value: Any, kind: type, depth: int) -> Any:
         numpy = sys.modules.get("numpy")
-        generic, nd = getattr(numpy, "generic", None), getattr(numpy, "ndarray", None)
+        generic: Any = getattr(numpy, "generic", None)
+        nd: Any = getattr(numpy, "ndarray", None)
         if self._type(generic) is not type or self._type(nd) is not type:
             return None
         if self._subclass(kind, generic):
-            item = generic.item(value)  # type: ignore[union-attr]
+            item = generic.item(value)
             return self._node(item, depth + 1) if not self._subclass(self._type(item), generic) else None
         if self._subclass(kind, nd):
-            shape = [int(n) for n in nd.shape.__get__(value)]  # type: ignore[union-attr]
+            shape = [int(n) for n in nd.shape.__get__(value)]
             if math.prod(shape) > self.left:
                 raise Refused(f"the array holds more than {self.nodes} numbers")
-            flat = nd.tolist(nd.reshape(value, (-1,)))  # type: ignore[union-attr]
+            flat = nd.tolist(nd.reshape(value, (-1,)))
             return ["nd", shape, *(self._node(item, depth + 1) for item in flat)]
         return None

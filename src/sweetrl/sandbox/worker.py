@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import json
 import os
 import selectors
@@ -37,7 +38,7 @@ def describe_isolation(layers: tuple[str, ...]) -> str:
 
 
 def is_safe(layers: tuple[str, ...]) -> bool:
-    """Whether these layers are a boundary: a system-call allowlist, and files shut off by a root of its own or Landlock."""
+    """Whether these layers are a boundary: a system-call allowlist, and files shut off by an own root or Landlock."""
     return "seccomp" in layers and ("namespaces" in layers or "landlock" in layers)
 
 
@@ -123,12 +124,14 @@ class Worker:
         if not self.options["unsafe"]:
             if not is_safe(self.layers):
                 raise UserError(
-                    f"this machine offers too little to hold untrusted code (only {', '.join(self.layers)}): use Linux 5.13 "
-                    "or newer with seccomp and Landlock or user namespaces, or accept the risk with reward.unsafe: true."
+                    f"this machine offers too little to hold untrusted code (only {', '.join(self.layers)}): use Linux "
+                    "5.13 or newer with seccomp and Landlock or user namespaces, or accept the risk with "
+                    "reward.unsafe: true."
                 )
             if succeeded:
                 raise UserError(
-                    f"the sandbox's own attacks succeeded ({', '.join(succeeded)}), so nothing is scored: run `sweetrl doctor`."
+                    f"the sandbox's own attacks succeeded ({', '.join(succeeded)}), so nothing is scored: run "
+                    "`sweetrl doctor`."
                 )
         self._control.setblocking(False)
 
@@ -248,10 +251,8 @@ class Worker:
         now = time.monotonic()
         whole, call = max(now - attempt.started, 1e-6), now - attempt.progress
         waited = waited_for_core(self._process.pid, inside)
-        if waited is not None:
-            active = max(cpu, whole - waited)
-        else:
-            active = whole if cpu < _ASLEEP * whole else cpu
+        guess = whole if cpu < _ASLEEP * whole else cpu
+        active = guess if waited is None else max(cpu, whole - waited)
         counted = min(1.0, max(active / whole, 1.0 / _PATIENCE))
         left = self._limits.wall_seconds - self._spent - (whole - call) * counted
         allowed = min(self._limits.call_seconds, left)
@@ -270,10 +271,8 @@ class Worker:
         self._send(b"K")
 
     def _send(self, message: bytes) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the zygote is gone: the socket's end tells
             self._control.send(message)
-        except OSError:
-            pass  # the zygote is gone: the socket's end tells
 
     # -- events ------------------------------------------------------------------------------------------------------
 

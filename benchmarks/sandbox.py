@@ -1,0 +1,139 @@
+"""Scoring real solutions in the sandbox against its peers, in one run: solutions per second and CPU per solution.
+
+Peers: (a) the official evaluator's scheme, re-created minimally (everything in one process, no isolation: reference and
+answer executed for every test); (b) a fresh interpreter for each solution; (c) bubblewrap with a fresh interpreter for
+each solution. Every solution is the task's own reference with its ten tests, so that all verdicts must be "passed".
+
+    python benchmarks/sandbox.py --tasks ../shared/colbench/backend_300.jsonl [--solutions 3000] [--slow-solutions 150]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.rewards import Scorer
+from sweetrl.colbench.types import Task
+from sweetrl.settings import RewardSettings
+
+TESTS = Path(__file__).resolve().parents[1] / "tests" / "sandbox"
+# What a fresh interpreter runs: the calls of one solution, the values as text.
+FRESH = """
+import json, sys
+job = json.load(sys.stdin)
+space = {"__name__": "solution"}
+code = compile(job["source"], "solution", "exec")
+print(json.dumps([repr(eval(call, exec(code, space) or space)) for call in job["calls"]]))
+"""
+
+
+def spent() -> float:
+    """CPU seconds of this process and of the children that it has waited for."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+
+
+def official(tasks: list[Task]) -> tuple[float, float, int]:
+    items = [[t.ground_truth, t.ground_truth, [call for _, call in t.test_cases]] for t in tasks]
+    done = subprocess.run(
+        [sys.executable, "-c", "import official_evaluator; official_evaluator.main()"],
+        input=json.dumps(items),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=TESTS,
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+    )
+    report = json.loads(done.stdout)
+    return report["wall"], report["cpu"], sum(map(all, report["verdicts"]))
+
+
+def sandbox(tasks: list[Task], workers: int) -> tuple[float, float, int]:
+    """References are not cached from one round to the next here: each round has its own texts, and runs them too."""
+    with Scorer(RewardSettings(semantics="official", workers=workers)) as scorer:
+        scorer.score([(tasks[0], tasks[0].ground_truth)])  # the zygotes are started once, not for each batch
+        wall, cpu, inside = time.perf_counter(), time.process_time(), scorer.sandbox.usage()["cpu"]
+        # A comment keeps equal answers from being run once only.
+        scores = scorer.score([(task, f"{task.ground_truth}\n# {i}") for i, task in enumerate(tasks)])
+        wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        cpu += scorer.sandbox.usage()["cpu"] - inside
+        print(f"    ({scorer.sandbox.isolation}, {workers} workers)")
+    return wall, cpu, sum(score.reward == 1.0 for score in scores)
+
+
+def each(command: list[str]) -> Callable[[list[Task]], tuple[float, float, int]]:
+    def run(tasks: list[Task]) -> tuple[float, float, int]:
+        wall, cpu, good = time.perf_counter(), spent(), 0
+        for task in tasks:
+            job = {"source": task.ground_truth, "calls": [call.split(" == ")[0] for _, call in task.test_cases]}
+            done = subprocess.run(command, input=json.dumps(job), capture_output=True, text=True)
+            good += done.returncode == 0
+        return time.perf_counter() - wall, spent() - cpu, good
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", type=Path, default=Path("../shared/colbench/backend_300.jsonl"))
+    parser.add_argument("--solutions", type=int, default=3000)
+    parser.add_argument("--slow-solutions", type=int, default=150, help="for the peers that start an interpreter each")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    real = list(read_tasks(options.tasks))
+    many = [replace(real[i % len(real)], id=str(i)) for i in range(options.solutions)]
+    few = many[: options.slow_solutions]
+    python = [sys.executable, "-I", "-c", FRESH]
+    peers: dict[str, tuple[list[Task], Callable[[list[Task]], tuple[float, float, int]]]] = {
+        "official scheme, in process": (many, official),
+        "sandbox": (many, lambda tasks: sandbox(tasks, options.workers)),
+        "sandbox, one worker": (many, lambda tasks: sandbox(tasks, 1)),
+        "fresh interpreter each": (few, each(python)),
+    }
+    if shutil.which("bwrap"):
+        bubble = [
+            "bwrap",
+            "--ro-bind",
+            "/",
+            "/",
+            "--dev",
+            "/dev",
+            "--proc",
+            "/proc",
+            "--tmpfs",
+            "/tmp",
+            "--unshare-all",
+        ]
+        peers["bubblewrap each"] = (few, each([*bubble, "--die-with-parent", *python]))
+    print(f"load average {os.getloadavg()[0]:.1f} on {len(os.sched_getaffinity(0))} cores")
+    rows = {}
+    for name, (tasks, run) in peers.items():
+        wall, cpu, good = run(tasks)
+        rows[name] = {"solutions": len(tasks), "wall": wall, "cpu": cpu, "good": good}
+        print(
+            f"{name:30} {len(tasks):6} solutions  {len(tasks) / wall:8.1f} /s  {1000 * cpu / len(tasks):7.2f} ms CPU"
+            f" each  {good} good"
+        )
+    base = rows["official scheme, in process"]["cpu"] / options.solutions
+    mine = rows["sandbox"]["cpu"] / options.solutions
+    print(f"CPU: {mine / base:.2f} times the official scheme")
+    for name in ("fresh interpreter each", "bubblewrap each"):
+        if name in rows:
+            print(f"CPU: {rows[name]['cpu'] / rows[name]['solutions'] / mine:.1f} times less than {name}")
+    if options.json:
+        options.json.write_text(json.dumps({"load": os.getloadavg(), "rows": rows}, indent=2))
+
+
+if __name__ == "__main__":
+    main()
