@@ -42,7 +42,7 @@ def verdicts(reference, answer, calls):
     found = []
     for call in calls:
         expected = output(reference, call)
-        # The rule says one second by the clock; the processor's clock keeps a busy machine from deciding the comparison.
+        # The rule says one second by the clock; the processor's clock keeps a busy machine out of it.
         signal.signal(signal.SIGVTALRM, on_alarm)
         signal.setitimer(signal.ITIMER_VIRTUAL, 1)
         try:

@@ -108,8 +108,8 @@ class Zygote:
         self.deadline = 0.0
 
     def warm_up(self) -> None:
-        """Do a job of no importance a few times: what the interpreter adapts to now, no child has to write to its pages."""
-        source = "import math\ndef f(x):\n    return [x, str(x), {'a': math.floor(x)}, (x + 1.5, None)]"
+        """Do a job of no importance a few times: the pages that the interpreter adapts now, no child has to copy."""
+        source = "import math\ndef f(x):\n    return [x, {'a': math.floor(x)}, (x + 1.5, None)]"
         calls = [f"f({n})" for n in range(10)] + ["g(1)", "1 / 0"]
         for namespace in ("one", "split") * 8:
             job, null = os.memfd_create("job"), os.open("/dev/null", os.O_WRONLY)
@@ -220,7 +220,7 @@ def main() -> None:
         sys.meta_path.append(Libraries(config["libraries"]))
         # What modules would do after every fork (new seeds, new locks) is not needed here: a zygote has one thread, and
         # every job brings its seed.
-        register, os.register_at_fork = os.register_at_fork, lambda **_: None  # type: ignore[assignment]
+        register, os.register_at_fork = os.register_at_fork, lambda **_: None
         for name in (*COMMON, *config["preload"]):
             importlib.import_module(name)
         os.register_at_fork = register
