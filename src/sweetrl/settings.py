@@ -374,8 +374,8 @@ def _allowed(field: FieldInfo) -> str:
     """The values that a field takes, in words: its choices, or its type and bounds."""
     if get_origin(field.annotation) is Literal:
         return ", ".join(f"`{choice}`" for choice in get_args(field.annotation))
-    names = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
-    words = [names.get(field.annotation or str, str(field.annotation))]
+    names: dict[Any, str] = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
+    words = [names.get(field.annotation, str(field.annotation))]
     for bound in field.metadata:
         for sign, attribute in (("≥", "ge"), (">", "gt"), ("≤", "le"), ("<", "lt")):
             if (limit := getattr(bound, attribute, None)) is not None:

@@ -105,7 +105,7 @@ def fast(trainer: type, model: Any, settings: Any, data: PreferenceData, batch: 
     made.settings = settings
     reference = reference_logprobs(model, data.rows, batch_tokens=500)
     tensors = collate_pairs(data, batch, reference)
-    return made.objective(reply_logprobs(model, tensors["rows"]), tensors)
+    return made.pair_loss(reply_logprobs(model, tensors["rows"]), tensors)
 
 
 def same(model: Any, ours: Any, expected: Any, tolerance: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,6 @@ from typing import Any
 from sweetrl.sandbox.compare import Rules, equal
 from sweetrl.sandbox.limits import CallResult
 from sweetrl.sandbox.values import Encoder, Refused
-import itertools
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Check:
 
 
 def parse_check(name: str, expression: str, official: bool) -> Check:
-    """Split `expression`. `official` keeps every side of an equality; else the first call is the test, out of any print()."""
+    """Split `expression`. `official` keeps an equality whole; else the first call, out of any print(), counts."""
     try:
         tree = ast.parse(expression.lstrip(" \t"), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

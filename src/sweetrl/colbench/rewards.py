@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from sweetrl.colbench.checks import Check, function_name, parse_check
 from sweetrl.colbench.extraction import banned_word, fixed_sources, official_source
@@ -110,7 +110,6 @@ class Scorer:
         checks = _checks(task.test_cases, self._official)
         calls = tuple(call for check in checks for call in check.calls)
         namespace: Literal["one", "split"] = "split" if self._official else "one"
-        refusal: CallResult | None = None
         if answer is None or not answer.strip() or answer.strip() == NO_ANSWER:
             return _Pending(checks, None, None, TestResult("", False, "no_answer"))
         word = banned_word(answer) if self.settings.semantics == "official" else None
@@ -122,7 +121,7 @@ class Scorer:
             sources = fixed_sources(answer, function_name([call for _, call in task.test_cases]))
         expected = self._references.results(task.ground_truth, calls, namespace)
         actual = self._sandbox.submit(Job(sources, calls, namespace))
-        return _Pending(checks, expected, actual, refusal)
+        return _Pending(checks, expected, actual, None)
 
     def _score(self, pending: _Pending) -> Score:
         if pending.score is None:
@@ -163,7 +162,7 @@ class _Pending:
     checks: tuple[Check, ...]
     expected: Future[tuple[CallResult, ...]] | None
     actual: Future[Outcome] | None
-    verdict: TestResult | CallResult | None
+    verdict: TestResult | None
     score: Score | None = None
 
 
@@ -204,7 +203,7 @@ def score_file(
 
     if semantics not in SEMANTICS:
         raise UserError(f"unknown semantics {semantics!r}; choose one of {', '.join(SEMANTICS)}.")
-    reward = (reward or RewardSettings()).model_copy(update={"semantics": cast(Semantics, semantics)})
+    reward = (reward or RewardSettings()).model_copy(update={"semantics": semantics})
     known = list(read_tasks(Path(tasks)))
     rows = list(read_answers(Path(answers), known, Path(tasks)))
     results: list[dict[str, Any]] = []

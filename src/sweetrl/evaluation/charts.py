@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BEFORE_COLOR, AFTER_COLOR, INK, FAINT = "#a3adba", "#0f766e", "#334155", "#e2e8f0"
 QUESTION_COLOR, ANSWER_COLOR = "#0f766e", "#b45309"
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "sweetrl",
     "font.family": "DejaVu Sans",  # ships with matplotlib: the layout is the same everywhere; the page sets its own

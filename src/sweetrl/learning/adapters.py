@@ -30,7 +30,7 @@ def load_base(settings: ModelSettings) -> tuple[Any, Any]:
     logging.disable_progress_bar()
     try:
         tokenizer = AutoTokenizer.from_pretrained(settings.base)
-        model = AutoModelForCausalLM.from_pretrained(settings.base, dtype=getattr(torch, settings.dtype))
+        model: Any = AutoModelForCausalLM.from_pretrained(settings.base, dtype=getattr(torch, settings.dtype))
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(

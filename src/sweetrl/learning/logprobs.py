@@ -17,7 +17,8 @@ CHUNK_ELEMENTS = 2**26  # logits in memory at once: 256 MiB in float32
 
 def backbone(model: nn.Module) -> tuple[Any, Any]:
     """Return (the transformer without its head, the head) of a causal language model, with or without an adapter."""
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    whole: Any = model
+    base = whole.get_base_model() if hasattr(model, "get_base_model") else whole
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(base.config, name, None):
             raise UserError(
@@ -41,7 +42,8 @@ def token_logprobs(head: nn.Module, hidden: Tensor, target: Tensor) -> Tensor:
             logits = logits.float()
         return logits.gather(1, target[:, None]).squeeze(1) - logits.logsumexp(1)
 
-    size = max(1, CHUNK_ELEMENTS // head.weight.shape[0])  # type: ignore[operator,index]
+    weight: Any = head.weight
+    size = max(1, CHUNK_ELEMENTS // int(weight.shape[0]))
     if hidden.shape[0] <= size:
         return part(hidden, target)
     pieces = []

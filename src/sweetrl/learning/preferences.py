@@ -103,10 +103,13 @@ def write_preferences(path: Path, preferences: Sequence[Preference]) -> None:
 
 def read_preferences(path: Path) -> list[Preference]:
     """Read what `write_preferences` wrote; UserError for a missing or foreign file."""
-    return [
-        Preference(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
-        for row in _read(Path(path), PREFERENCES)
-    ]
+    found = []
+    for row in _read(Path(path), PREFERENCES):
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
+        }
+        found.append(Preference(**values))
+    return found
 
 
 def write_anchors(path: Path, anchors: Sequence[Anchor]) -> None:

@@ -67,7 +67,9 @@ class Encoder:
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
         self.tokenizer, self.settings = tokenizer, settings
-        self.special = {name: tokenizer.convert_tokens_to_ids(name) for name in (BEGIN, SYSTEM, USER, ASSISTANT, END)}
+        self.special: dict[str, Any] = {
+            name: tokenizer.convert_tokens_to_ids(name) for name in (BEGIN, SYSTEM, USER, ASSISTANT, END)
+        }
         self.values = {tokenizer.convert_tokens_to_ids(str(n)) for n in range(NUMBERS)}
         words = [tokenizer.encode(f" {word}", add_special_tokens=False) for word in CURRENCIES]
         self.values |= {pieces[0] for pieces in words if len(pieces) == 1}

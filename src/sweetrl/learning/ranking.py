@@ -238,10 +238,10 @@ def ranking_metrics(states: Sequence[RankedState], preferences: Sequence[Prefere
     metrics |= {f"pairs/{name}": count for name, count in kinds.items()}
     weighted: dict[str, list[tuple[float, int]]] = {}
     for state in states:
-        for one in state.candidates:
-            kind = "answer" if one.answers else "ask"
+        for candidate in state.candidates:
+            kind = "answer" if candidate.answers else "ask"
             for name in ("advantage", f"advantage/{kind}", f"advantage/turn_{state.turn + 1:02d}"):
-                weighted.setdefault(name, []).append((one.advantage, one.count))
+                weighted.setdefault(name, []).append((candidate.advantage, candidate.count))
     for name, values in sorted(weighted.items()):
         metrics[name] = sum(value * count for value, count in values) / sum(count for _, count in values)
     return metrics

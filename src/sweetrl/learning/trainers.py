@@ -126,7 +126,7 @@ class PreferenceTrainer(Trainer):
     def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
         return SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
 
-    def objective(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+    def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """Return the loss of a micro-batch and its metrics, given the log-probs [N] of its reply tokens."""
         raise NotImplementedError
 
@@ -134,7 +134,7 @@ class PreferenceTrainer(Trainer):
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         """One forward pass over the distinct rows of the micro-batch."""
-        loss, metrics = self.objective(reply_logprobs(model, inputs["rows"]), inputs)
+        loss, metrics = self.pair_loss(reply_logprobs(model, inputs["rows"]), inputs)
         self._step_metrics.append(metrics)
         self._step_tokens += int(inputs["rows"]["tokens"].sum())
         return (loss, None) if return_outputs else loss
@@ -162,7 +162,7 @@ class PreferenceTrainer(Trainer):
 
         The history spans the whole run, steps before an interruption included; each entry has the key `step`.
         """
-        last = last_checkpoint(Path(self.args.output_dir))
+        last = last_checkpoint(Path(str(self.args.output_dir)))
         if last is not None and self.report is not None:
             history = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
             for entry in history:
@@ -217,7 +217,7 @@ class CriticTrainer(PreferenceTrainer):
 
     settings: CriticSettings
 
-    def objective(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+    def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """Eq. 2 + nll * NLL(chosen)."""
         settings, rows = self.settings, batch["rows"]
         count = rows["input_ids"].shape[0]
@@ -243,7 +243,7 @@ class PolicyTrainer(PreferenceTrainer):
 
     settings: PolicySettings
 
-    def objective(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+    def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """Eq. 4 + nll * NLL(chosen) + nll_anchor * NLL(anchors)."""
         settings, rows = self.settings, batch["rows"]
         count = rows["input_ids"].shape[0]

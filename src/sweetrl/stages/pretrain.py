@@ -50,8 +50,8 @@ def pretrain(settings: Settings) -> None:
         late = wanted.model_copy(update={"early_share": 0.0})
         held_out_data = Demonstrations(fresh, len(fresh), encoder, late, rounds, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]
-        model = build_model(len(tokenizer), wanted, tokenizer)
-        padding = tokenizer.convert_tokens_to_ids("<|pad|>")
+        model: Any = build_model(len(tokenizer), wanted, tokenizer)
+        padding: Any = tokenizer.convert_tokens_to_ids("<|pad|>")
 
         class Copying(TrainerCallback):
             """Measures copying on held-out dialogues on its own: the loss hides it."""
@@ -102,14 +102,14 @@ def pretrain(settings: Settings) -> None:
                 remove_unused_columns=False,
                 use_cpu=settings.model.device != "cuda" and not torch.cuda.is_available(),
             ),
-            train_dataset=data,  # type: ignore[arg-type]
+            train_dataset=data,
             data_collator=collator,
             callbacks=[Copying()],
         )
         trainer.train(resume_from_checkpoint=any((scratch / "checkpoints").glob("checkpoint-*")) or None)
         for entry in trainer.state.log_history:
             if "loss" in entry:
-                run.log_metrics({"loss": entry["loss"], "grad_norm": entry["grad_norm"]}, step=entry["step"])
+                run.log_metrics({"loss": entry["loss"], "grad_norm": entry["grad_norm"]}, step=int(entry["step"]))
         model = model.to("cpu").eval()
         values, others = copying(model, held_out, wanted)
         run.log_metrics({"copied_values": values, "copied_rest": others}, step=wanted.steps)

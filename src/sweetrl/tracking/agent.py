@@ -43,7 +43,7 @@ class AgentModel(PythonModel):
             int(self.config["threads"]),
         )
 
-    def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
+    def predict(self, context, model_input, params=None):
         """Return the agent's reply to `model_input` (no type hints: MLflow would take them for a schema)."""
         from sweetrl.engines.base import Prompt, Sampling
 

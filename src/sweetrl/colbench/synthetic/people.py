@@ -111,7 +111,8 @@ class Demonstrator:
         stop = self.skill.stop + self.skill.stop_growth * turn
         if turn >= self.rounds - 1 or self.rng.random() < stop:
             facts = read_facts(task.hidden_information)
-            known = {n: v for n, v in facts.items() if n in asked and self.rng.random() >= self.skill.forget}
+            known: dict[str, tuple[Value, ...]] = {}
+            known |= {n: v for n, v in facts.items() if n in asked and self.rng.random() >= self.skill.forget}
             return write_answer(request, known)
         draw = self.rng.random()
         if draw < self.skill.relevant and missing:
