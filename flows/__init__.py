@@ -17,5 +17,7 @@ DEFAULTS = {
     "DVC_NO_ANALYTICS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+if "PREFECT_API_URL" not in os.environ:
+    DEFAULTS["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # an embedded server that is gone does not come back
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)

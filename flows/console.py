@@ -25,20 +25,37 @@ def command_line(action: Callable[[], object]) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    except RuntimeError as error:
-        if "ephemeral" not in str(error):
+    except BaseException as error:
+        code = interruption(error)
+        if code is not None:
+            _leave(code)
+        if "ephemeral Prefect API server" not in str(error):
             raise
+        reason = str(error).strip().splitlines()[-1]
         print(
-            "error: Prefect's embedded server did not start in time; run again when the machine is less busy, or raise "
-            "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.",
+            f"error: Prefect's embedded server did not start ({reason}); run again when the machine is less busy, or "
+            "raise PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.",
             file=sys.stderr,
         )
         return 1
-    except KeyboardInterrupt:
-        _leave(130)
-    except SystemExit as error:
-        _leave(error.code if isinstance(error.code, int) else 1)
     return 0
+
+
+def interruption(error: BaseException) -> int | None:
+    """Return the exit status of an interruption, None for other errors.
+
+    What comes out of Prefect may be its client's failure to tell its dead server about the interruption.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, KeyboardInterrupt):
+            return 130
+        if isinstance(seen, SystemExit):
+            return seen.code if isinstance(seen.code, int) else 1
+        if type(seen).__name__ == "TerminationSignal":
+            return 143
+        seen = seen.__context__
+    return None
 
 
 def _leave(code: int) -> None:

@@ -83,7 +83,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
         "# the toy's\nseed: 7\ncollect: {tasks: 4, first: 0}\ntracking: {uri: 'sqlite:///mlflow.db'}\n"
     )
     (root / ".gitignore").write_text(
-        "/data/\n/reports/\n/count.txt\n/child.pid\n/.scratch/\n/mlflow.db*\n/mlartifacts/\n"
+        "/data/\n/reports/\n/count.txt\n/child.pid\n/.scratch/\n/mlflow.db*\n/mlartifacts/\n/.prefect/\n"
     )
     project = Toy(root)
     project.set()

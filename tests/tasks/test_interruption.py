@@ -7,9 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def start(toy) -> subprocess.Popen[str]:
@@ -17,7 +20,7 @@ def start(toy) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "flows.train"],
         cwd=toy.root,
-        env={**plain, "PYTHONUNBUFFERED": "1", "PREFECT_HOME": str(toy.root / ".prefect")},
+        env={**plain, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
