@@ -26,6 +26,7 @@ import shutil
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
@@ -138,8 +139,7 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
     and no run file is written.
     """
     started = time.monotonic()
-    if Path(settings.model.base).exists():
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a local base needs nothing from outside
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # else a missing folder is looked for on the hub, again and again
     seed_everything(settings.seed, settings.model.threads, torch=torch)
     run = StageRun(stage, settings)
     try:
@@ -212,6 +212,7 @@ def stage_main(function: Callable[[Settings], object]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for name in ("httpx", "alembic", "mlflow", "great_expectations", "transformers", "absl"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=FutureWarning)  # libraries talking to libraries
     signal.signal(signal.SIGTERM, _terminate)
     if os.environ.get("SWEETRL_DIE_WITH_PARENT"):
         with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
