@@ -26,6 +26,7 @@ PIPELINE = Path("dvc.yaml")
 QUIET = {
     "DO_NOT_TRACK": "1",
     "DVC_NO_ANALYTICS": "1",
+    "HF_HUB_OFFLINE": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "TOKENIZERS_PARALLELISM": "false",
