@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from sweetrl.sandbox.limits import CallResult
@@ -54,17 +55,27 @@ def library_paths(names: tuple[str, ...]) -> list[str]:
     return found
 
 
-def waited_for_core(launcher: int, inside: int) -> float | None:
-    """Seconds that the child with process id `inside` (in its own namespace) was ready to run while others ran.
+@dataclass(frozen=True)
+class Schedule:
+    """Where the kernel has a process: `ready` to run (or running), and the seconds it `waited` for a core so far."""
 
-    `launcher` is the process that the client started; the child is below it. None where the kernel does not tell.
+    ready: bool
+    waited: float
+
+
+def schedule_of(launcher: int, inside: int) -> Schedule | None:
+    """The schedule of the child with process id `inside` (in its own namespace), below the process `launcher`.
+
+    None where the kernel does not tell.
     """
-    with contextlib.suppress(OSError, ValueError, IndexError):
+    with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
         for child in _below(launcher, 2):
-            status = Path(f"/proc/{child}/status").read_text(encoding="ascii", errors="replace")
-            line = next(line for line in status.splitlines() if line.startswith("NSpid:"))
-            if int(line.split()[-1]) == inside and child != launcher:
-                return int(Path(f"/proc/{child}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+            lines = Path(f"/proc/{child}/status").read_text(encoding="ascii", errors="replace").splitlines()
+            numbers = next(line for line in lines if line.startswith("NSpid:"))
+            if int(numbers.split()[-1]) == inside and child != launcher:
+                state = next(line for line in lines if line.startswith("State:")).split()[1]
+                waited = int(Path(f"/proc/{child}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+                return Schedule(state == "R", waited)
     return None
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.sandbox.claims import describe_status, library_paths, parse_frame, waited_for_core
+from sweetrl.sandbox.claims import describe_status, library_paths, parse_frame, schedule_of
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 
 _HERE = Path(__file__).parent
@@ -49,6 +49,7 @@ class Attempt:
         self.first = first
         self.out = out
         self.buffer = bytearray()
+        self.begun = False  # the child has told that it starts; until then it waits for the zygote and for a core
         self.started = self.progress = time.monotonic()
         self.ended = False  # the pipe is at its end
         self.killing = False
@@ -232,6 +233,9 @@ class Worker:
         if attempt is None or attempt.killing:
             self.due = float("inf")
             return
+        if not attempt.begun:
+            self.due = attempt.started + _PATIENCE * (self._limits.wall_seconds + self._limits.call_seconds)
+            return
         left = self._limits.wall_seconds - self._spent - (attempt.progress - attempt.started)
         self.due = attempt.progress + max(0.0, min(self._limits.call_seconds, left)) + 0.002
 
@@ -250,9 +254,16 @@ class Worker:
             return
         now = time.monotonic()
         whole, call = max(now - attempt.started, 1e-6), now - attempt.progress
-        waited = waited_for_core(self._process.pid, inside)
-        guess = whole if cpu < _ASLEEP * whole else cpu
-        active = guess if waited is None else max(cpu, whole - waited)
+        if not attempt.begun:
+            self._kill(CallResult("killed", None, "the machine was too busy to start it"))
+            return
+        schedule = schedule_of(self._process.pid, inside)
+        if schedule is None:
+            active = whole if cpu < _ASLEEP * whole else cpu
+        elif schedule.ready:  # what it does not spend on a core it spends waiting for one
+            active = cpu
+        else:
+            active = max(cpu, whole - schedule.waited)
         counted = min(1.0, max(active / whole, 1.0 / _PATIENCE))
         left = self._limits.wall_seconds - self._spent - (whole - call) * counted
         allowed = min(self._limits.call_seconds, left)
@@ -318,6 +329,11 @@ class Worker:
                 break
             if len(buffer) - position - 4 < size:
                 break
+            if not attempt.begun:
+                attempt.begun = True
+                attempt.started = attempt.progress = time.monotonic()
+                position += 4 + size
+                continue
             self._results.append(parse_frame(bytes(buffer[position + 4 : position + 4 + size])))
             attempt.progress = time.monotonic()
             position += 4 + size
