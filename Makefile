@@ -63,14 +63,15 @@ doctor: environment ## check this machine
 
 environment: $(READY)
 
-# The lock pins everything, so nothing is resolved; a build of torch for GPUs brings its CUDA libraries by itself. Modules
-# are compiled when they are first imported.
+# The lock pins everything, so nothing is resolved; only where a package wants more than the lock holds (a build of torch
+# for GPUs: its CUDA libraries) pip looks once more. Modules are compiled when they are first imported.
 $(READY): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or 3.12 on the PATH; install one, or name it: make PYTHON=..." >&2; exit 1; }
 	@start=$$(date +%s); \
 	echo "setting up $(VENV) with $$($(PYTHON) --version), $$(grep -c == requirements.lock) packages; a few minutes the first time"; \
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || exit 1; \
-	$(BIN)/python -m pip install --quiet --no-compile -r requirements.lock || exit 1; \
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps -r requirements.lock || exit 1; \
+	$(BIN)/python -m pip check >/dev/null || $(BIN)/python -m pip install --quiet --no-compile -r requirements.lock || exit 1; \
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e . || exit 1; \
 	touch $(READY); echo "environment ready after $$(( $$(date +%s) - start )) s"
 
