@@ -105,8 +105,10 @@ class Guards:
         _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
         if os.getppid() != parent:  # it died before the signal was asked for
             os._exit(0)
-        if "rlimits" in self.layers:  # the others are inherited; this one the zygote would use up itself
+        if "rlimits" in self.layers:  # the others are inherited; these would keep the zygote itself from its work
             _set_limit(resource.RLIMIT_CPU, self.config["limits"]["cpu_seconds"])
+            if self.processes is not None:
+                _set_limit(resource.RLIMIT_NPROC, self.processes)
         if "seccomp" in self.layers and self.filter is not None:
             self.filter.install_child(os.getpid())
 
@@ -119,8 +121,6 @@ class Guards:
         _set_limit(resource.RLIMIT_CORE, 0)
         _set_limit(resource.RLIMIT_MEMLOCK, 0)
         _set_limit(resource.RLIMIT_MSGQUEUE, 0)
-        if self.processes is not None:
-            _set_limit(resource.RLIMIT_NPROC, self.processes)
 
     def clean_scratch(self) -> bool:
         """Empty the scratch folder; False if something stays, and the zygote must be given up."""
