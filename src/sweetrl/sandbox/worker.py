@@ -28,6 +28,8 @@ _REPORT = struct.Struct(">i?dq")
 _ASLEEP = 0.05
 # A child that does not get a core is waited for at most this many times as long.
 _PATIENCE = 10.0
+# So long may a child take to begin, before any untrusted code runs in it.
+_START_SECONDS = 60.0
 UNSAFE = "UNSAFE"
 
 
@@ -212,7 +214,7 @@ class Worker:
         try:
             with os.fdopen(memory, "wb", closefd=False) as file:
                 file.write(json.dumps(body).encode())
-            seconds = _PATIENCE * (limits.wall_seconds + limits.call_seconds)
+            seconds = _START_SECONDS + _PATIENCE * (limits.wall_seconds + limits.call_seconds)
             self._control.sendmsg(
                 [b"R" + struct.pack(">d", seconds)],
                 [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [memory, theirs]).tobytes())],
@@ -234,7 +236,7 @@ class Worker:
             self.due = float("inf")
             return
         if not attempt.begun:
-            self.due = attempt.started + _PATIENCE * (self._limits.wall_seconds + self._limits.call_seconds)
+            self.due = attempt.started + _START_SECONDS
             return
         left = self._limits.wall_seconds - self._spent - (attempt.progress - attempt.started)
         self.due = attempt.progress + max(0.0, min(self._limits.call_seconds, left)) + 0.002
