@@ -28,10 +28,12 @@ SMALL: dict[str, Any] = {
     "collect.batch": 48,
     "collect.shard": 24,
     "validate.minimum_pairs": 1,
-    "critic.epochs": 1,
+    "critic.learning_rate": 1e-3,  # so that the few steps move something
+    "critic.epochs": 4,
     "critic.checkpoints": 2,
     "rank.share": 0.2,
     "rank.candidates": 4,
+    "policy.learning_rate": 1e-4,
     "policy.epochs": 1,
     "policy.checkpoints": 2,
     "evaluate.tasks": 8,
