@@ -39,10 +39,12 @@ class TerminalPerson(Simulator):
         """Show the agent's words and return what the person types."""
         print_message(self.console, messages[-1])
         try:
-            # The console of a terminal writes the prompt; piped input has nobody to prompt.
-            return self.console.input("[bold green]you[/] > " if self.console.is_terminal else "").strip()
+            said = self.console.input("[bold green]you[/] > " if self.console.is_terminal else "").strip()
         except EOFError:
             raise SimulatorError("you left the dialogue") from None
+        if not self.console.is_terminal:  # piped words leave no trace of their own
+            print_message(self.console, Message("user", said))
+        return said
 
 
 def play_task(
