@@ -46,7 +46,7 @@ def compare(tasks: list[Task]) -> Counter[str]:
     ]
     items = [(task, answer) for _, task, answer in named]
     expected = official(items)
-    with Scorer(RewardSettings(semantics="official", wall_seconds=20.0, call_seconds=5.0)) as scorer:
+    with Scorer(RewardSettings(semantics="official", wall_seconds=4.0, call_seconds=2.0)) as scorer:
         scores = scorer.score(items)
     different = []
     for (kind, task, answer), verdicts, score in zip(named, expected, scores, strict=True):
