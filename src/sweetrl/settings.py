@@ -61,19 +61,21 @@ class PretrainSettings(Section):
     width: Positive = Field(128, description="Hidden size.")
     heads: Positive = Field(4, description="Attention heads.")
     vocabulary: Positive = Field(1024, description="Size of the byte-level BPE vocabulary.")
-    steps: Positive = Field(1500, description="Optimiser steps.")
+    steps: Positive = Field(2450, description="Optimiser steps.")
     batch_size: Positive = Field(32, description="Dialogues a step.")
     learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW, linear warm-up, cosine decay).")
     value_weight: Rate = Field(6.0, description="Loss weight of values that must be copied from the person's words.")
     program_weight: Rate = Field(1.0, description="Loss weight of the other tokens of a program (questions have 1).")
     person_weight: float = Field(0.02, ge=0.0, description="Loss weight of the person's words.")
     skill: Probability = Field(
-        0.95, description="How good the scripted demonstrations are: the chance that a question is a relevant new one."
+        1.0, description="How good the scripted demonstrations are: the chance that a question is a relevant new one."
     )
     early_skill: Probability = Field(0.5, description="The same in the first part, where copying is learnt.")
-    early_share: Probability = Field(0.65, description="How long that part is.")
-    stop: Probability = Field(0.02, description="Demonstrations: chance of answering before the first question.")
-    stop_growth: Probability = Field(0.03, description="Demonstrations: growth of that chance with every turn.")
+    early_share: Probability = Field(0.82, description="How long that part is.")
+    stop: Probability = Field(0.01, description="Demonstrations: chance of answering before the first question.")
+    stop_growth: Probability = Field(0.005, description="Demonstrations: growth of that chance with every turn.")
+    early_stop: Probability = Field(0.02, description="`stop` in the first part: short dialogues hold few values.")
+    early_stop_growth: Probability = Field(0.03, description="`stop_growth` in the first part.")
     forget: Probability = Field(
         0.02, description="Demonstrations: chance that a known detail does not get into the program."
     )

@@ -43,11 +43,10 @@ def demonstrate(
 ) -> Demonstration:
     """Play one dialogue of an imperfect demonstrator with the scripted person; a function of its arguments."""
     rng = random.Random(f"demonstration-{seed}")
-    skill = Skill(
-        relevant=settings.early_skill if early else settings.skill,
-        forget=settings.forget,
-        stop=settings.stop,
-        stop_growth=settings.stop_growth,
+    skill = (
+        Skill(settings.early_skill, stop=settings.early_stop, stop_growth=settings.early_stop_growth, forget=settings.forget)
+        if early
+        else Skill(settings.skill, stop=settings.stop, stop_growth=settings.stop_growth, forget=settings.forget)
     )
     agent, person = Demonstrator(skill, rounds, rng), ScriptedSimulator()
     messages = [Message("user", task.problem_description)]
