@@ -44,11 +44,17 @@ def demonstrate(
     """Play one dialogue of an imperfect demonstrator with the scripted person; a function of its arguments."""
     rng = random.Random(f"demonstration-{seed}")
     skill = (
-        Skill(settings.early_skill, stop=settings.early_stop, stop_growth=settings.early_stop_growth, forget=settings.forget)
+        Skill(
+            settings.early_skill,
+            stop=settings.early_stop,
+            stop_growth=settings.early_stop_growth,
+            forget=settings.forget,
+        )
         if early
         else Skill(settings.skill, stop=settings.stop, stop_growth=settings.stop_growth, forget=settings.forget)
     )
-    agent, person = Demonstrator(skill, rounds, rng), ScriptedSimulator()
+    informed = rng.random() < settings.informed
+    agent, person = Demonstrator(skill, rounds, rng, informed), ScriptedSimulator()
     messages = [Message("user", task.problem_description)]
     for _ in range(rounds):
         reply = agent.act(task, messages)
@@ -56,7 +62,6 @@ def demonstrate(
         if ANSWER_MARKER in reply:
             break
         messages.append(Message("user", person.reply(task, messages, seed)))
-    informed = rng.random() < settings.informed
     system = system_prompt(prompt)
     return Demonstration(privileged_prefix(task) + system if informed else system, tuple(messages), informed)
 

@@ -94,12 +94,15 @@ class Skill:
 
 
 class Demonstrator:
-    """An imperfect scripted agent: what the base agent is pre-trained on."""
+    """An imperfect scripted agent: what the base agent is pre-trained on.
+
+    An `informed` one has seen the finished program: every other question that it would ask is about a detail in it.
+    """
 
     name = "demonstrator"
 
-    def __init__(self, skill: Skill, rounds: int, rng: random.Random) -> None:
-        self.skill, self.rounds, self.rng = skill, rounds, rng
+    def __init__(self, skill: Skill, rounds: int, rng: random.Random, informed: bool = False) -> None:
+        self.skill, self.rounds, self.rng, self.informed = skill, rounds, rng, informed
         self._names = [kind.name for kind in KINDS]
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
@@ -114,6 +117,10 @@ class Demonstrator:
             known: dict[str, tuple[Value, ...]] = {}
             known |= {n: v for n, v in facts.items() if n in asked and self.rng.random() >= self.skill.forget}
             return write_answer(request, known)
+        if self.informed:
+            needed = [name for name in read_facts(task.hidden_information) if name not in asked]
+            if needed and self.rng.random() < 0.5:
+                return self.rng.choice(BY_NAME[self.rng.choice(needed)].questions)
         draw = self.rng.random()
         if draw < self.skill.relevant and missing:
             name = self.rng.choice(missing)
