@@ -17,7 +17,12 @@ from sweetrl.settings import TrackingSettings
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1", "GIT_PYTHON_REFRESH": "quiet"}
+QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "DO_NOT_TRACK": "1",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
         os.environ.setdefault(key, value)
     root = root or Path.cwd()
     uri = tracking_uri(settings, root)
-    warnings.filterwarnings("ignore", category=FutureWarning, module="mlflow")
+    for category in (FutureWarning, UserWarning):  # advice about type hints that do not fit a dialogue
+        warnings.filterwarnings("ignore", category=category, module="mlflow")
     for name in ("alembic", "mlflow.store.db.utils"):
         logging.getLogger(name).setLevel(logging.WARNING)
     import mlflow
