@@ -54,11 +54,12 @@ TRAJECTORY = Trajectory(
 
 
 def sweetrl(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the program itself."""
+    """Run the program itself, with the embedded store: MLflow leaves the last test's address in the environment."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_TRACKING")}
     return subprocess.run(
         [sys.executable, "-m", "sweetrl.cli", *arguments],
         cwd=cwd,
-        env={**os.environ, **environment},
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
         check=False,
