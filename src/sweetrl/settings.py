@@ -72,8 +72,8 @@ class PretrainSettings(Section):
     )
     early_skill: Probability = Field(0.5, description="The same in the first part, where copying is learnt.")
     early_share: Probability = Field(0.82, description="How long that part is.")
-    stop: Probability = Field(0.01, description="Demonstrations: chance of answering before the first question.")
-    stop_growth: Probability = Field(0.005, description="Demonstrations: growth of that chance with every turn.")
+    stop: Probability = Field(0.005, description="Demonstrations: chance of answering before the first question.")
+    stop_growth: Probability = Field(0.01, description="Demonstrations: growth of that chance with every turn.")
     early_stop: Probability = Field(0.02, description="`stop` in the first part: short dialogues hold few values.")
     early_stop_growth: Probability = Field(0.03, description="`stop_growth` in the first part.")
     forget: Probability = Field(

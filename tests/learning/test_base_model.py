@@ -34,7 +34,7 @@ def test_it_is_small_and_names_its_recipe():
     assert (BASE / "model.safetensors").exists()
     recipe = json.loads((BASE / "recipe.json").read_text())
     assert recipe["settings"] == SETTINGS.pretrain.model_dump(mode="json"), (
-        "params.yaml no longer tells how it was made"
+        "the recipe names other settings than params.yaml"
     )
 
 
