@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -177,8 +178,9 @@ def failure(stage: str, lines: list[str], code: int) -> StageFailed:
     said = "\n".join(lines)
     if "Unable to acquire lock" in said or "is busy" in said:
         return StageFailed(stage, "another run is at work in this folder; wait for it to end.", told=True)
-    killed = re.search(r"exited with -(\d+)", said)
-    number = int(killed[1]) if killed else -code if code < 0 else 0
+    number = _signal(code)
+    if exited := re.search(r"exited with (-?\d+)", said):
+        number = number or _signal(int(exited[1]))
     if number:
         why = ", perhaps for lack of memory" if number == 9 else ""
         return StageFailed(stage, f"it was killed (signal {number}{why}); run the same command again to go on.")
@@ -188,6 +190,11 @@ def failure(stage: str, lines: list[str], code: int) -> StageFailed:
         return StageFailed(stage, f"{_one_line(crashed[-1])} (the full trace is in the lines above)")
     reason = errors[-1].removeprefix("ERROR: ") if errors else lines[-1] if lines else f"exit status {code}"
     return StageFailed(stage, _one_line(reason), told=bool(errors) and "failed to run" not in reason)
+
+
+def _signal(code: int) -> int:
+    """The signal that an exit status tells of, 0 if none: -n of a program run directly, 128 + n of one run by a shell."""
+    return -code if code < 0 else code - 128 if 128 < code < 128 + signal.NSIG else 0
 
 
 def _status(stage: str, lines: list[str]) -> Status:

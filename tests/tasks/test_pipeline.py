@@ -148,4 +148,11 @@ def test_a_folder_that_is_no_project_is_one_sentence(tmp_path: Path) -> None:
 def test_retries_are_for_what_the_stage_did_not_explain() -> None:
     assert failure("rank", ["error: models/critic: no adapter"], 1).told
     assert not failure("rank", ["ERROR: failed to reproduce 'rank': failed to run: x, exited with -15"], 1).told
+
+
+@pytest.mark.parametrize("status", ["-9", "137"])  # run directly, and by a shell that stays between
+def test_a_killed_stage_is_told_however_its_status_is_written(status: str) -> None:
+    said = str(failure("rank", [f"ERROR: failed to reproduce 'rank': failed to run: x, exited with {status}"], 1))
+    assert said.startswith("stage rank failed: it was killed (signal 9")
+    assert "killed" not in str(failure("rank", ["ERROR: failed to reproduce 'rank': failed to run: x, exited with 1"], 1))
     assert policy_of("collect").retries and not policy_of("validate").retries
