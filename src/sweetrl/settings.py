@@ -60,22 +60,21 @@ class PretrainSettings(Section):
     layers: Positive = Field(3, description="Transformer layers.")
     width: Positive = Field(128, description="Hidden size.")
     heads: Positive = Field(4, description="Attention heads.")
-    vocabulary: Positive = Field(1024, description="Size of the byte-level BPE vocabulary.")
-    steps: Positive = Field(2450, description="Optimiser steps.")
-    batch_size: Positive = Field(32, description="Dialogues a step.")
-    learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW, linear warm-up, cosine decay).")
+    vocabulary: Positive = Field(1280, description="Size of the byte-level BPE vocabulary.")
+    steps: Positive = Field(5500, description="Optimiser steps.")
+    batch_size: Positive = Field(16, description="Dialogues a step.")
+    learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW; linear warm-up, constant, linear decay).")
+    decay: Probability = Field(0.25, description="Share of the steps in which the learning rate falls.")
     value_weight: Rate = Field(6.0, description="Loss weight of values that must be copied from the person's words.")
     program_weight: Rate = Field(1.0, description="Loss weight of the other tokens of a program (questions have 1).")
     person_weight: float = Field(0.02, ge=0.0, description="Loss weight of the person's words.")
-    skill: Probability = Field(
-        1.0, description="How good the scripted demonstrations are: the chance that a question is a relevant new one."
+    poorest: Probability = Field(
+        0.0, description="Demonstrations: the least quality of a demonstrator (chance that a turn is a good one)."
     )
-    early_skill: Probability = Field(0.5, description="The same in the first part, where copying is learnt.")
-    early_share: Probability = Field(0.82, description="How long that part is.")
-    stop: Probability = Field(0.005, description="Demonstrations: chance of answering before the first question.")
-    stop_growth: Probability = Field(0.01, description="Demonstrations: growth of that chance with every turn.")
-    early_stop: Probability = Field(0.02, description="`stop` in the first part: short dialogues hold few values.")
-    early_stop_growth: Probability = Field(0.03, description="`stop_growth` in the first part.")
+    best: Probability = Field(0.9, description="The greatest; each dialogue has a demonstrator between the two.")
+    repeat: Probability = Field(0.15, description="Share of repeated questions among the turns that are not good.")
+    stop: Probability = Field(0.04, description="Chance that the poorest demonstrator answers before any question.")
+    stop_growth: Probability = Field(0.03, description="Growth of that chance with every turn.")
     forget: Probability = Field(
         0.02, description="Demonstrations: chance that a known detail does not get into the program."
     )

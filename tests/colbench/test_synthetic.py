@@ -195,7 +195,7 @@ def test_the_oracle_solves_everything_and_answering_at_once_solves_next_to_nothi
 
 
 def test_the_demonstrator_has_the_faults_of_a_base_agent(some_tasks):
-    demonstrator = Demonstrator(Skill(), rounds=10, rng=random.Random(0))
+    demonstrator = Demonstrator(Skill(0.5), rounds=10, rng=random.Random(0))
     repeated = irrelevant = early = won = 0
     for task in some_tasks:
         environment = play(demonstrator, task)

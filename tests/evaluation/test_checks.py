@@ -143,7 +143,7 @@ def test_repeats():
 def test_the_scripted_person_never_leaks():
     simulator, system = ScriptedSimulator(), system_prompt("full")
     for index, task in enumerate(generate("train", 60, seed=3, difficulty=4)):
-        agent = Demonstrator(Skill(), 10, random.Random(index))
+        agent = Demonstrator(Skill(0.5), 10, random.Random(index))
         environment = Environment(task, simulator, seed=index)
         while not environment.done:
             environment.step(agent.act(task, environment.messages))

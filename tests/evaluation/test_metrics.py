@@ -6,11 +6,12 @@ import pytest
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.synthetic import ScriptedSimulator, generate
 from sweetrl.colbench.synthetic.details import BY_NAME
+from sweetrl.colbench.synthetic.judge import step_in
 from sweetrl.colbench.synthetic.people import Demonstrator, OracleAgent, Skill, read_request, write_answer
 from sweetrl.colbench.synthetic.suite import read_facts
 from sweetrl.colbench.types import Message, Task, TestResult, Trajectory
 from sweetrl.errors import UserError
-from sweetrl.evaluation.metrics import Result, compare, paired, read_results, result_of, step_in, write_results
+from sweetrl.evaluation.metrics import Result, compare, paired, read_results, result_of, write_results
 
 
 def talk(task, agent, seed=0):
@@ -186,7 +187,7 @@ def test_the_demonstrators_faults_grow_with_their_lack_of_skill(tasks):
             sum(one.forgotten for one in found),
         )
 
-    poor = faults(Skill(relevant=0.2, forget=0.3))
-    good = faults(Skill(relevant=0.9, forget=0.0))
+    poor = faults(Skill(0.2, forget=0.3))
+    good = faults(Skill(0.9, forget=0.0))
     assert all(bad > better for bad, better in zip(poor, good, strict=True))
     assert good[2] == 0

@@ -47,10 +47,10 @@ def test_it_is_a_llama_that_transformers_loads():
 
 
 def test_it_copies_what_the_person_said_into_the_program(engine):
-    late = SETTINGS.pretrain.model_copy(update={"early_share": 0.0, "informed": 0.0})
+    blind = SETTINGS.pretrain.model_copy(update={"informed": 0.0})  # the values stand in the person's words only
     tasks = list(generate("test", 100, SETTINGS.seed + 5, SETTINGS.tasks.difficulty))
-    data = Demonstrations(tasks, 1, Encoder(engine.tokenizer, late), late, SETTINGS.agent.rounds, "short")
-    values, _ = copying(engine.model, [data.item(i) for i in range(len(tasks))], late)
+    data = Demonstrations(tasks, 1, Encoder(engine.tokenizer, blind), blind, SETTINGS.agent.rounds, "short")
+    values, _ = copying(engine.model, [data.item(i) for i in range(len(tasks))], blind)
     assert values > 0.9
 
 

@@ -10,7 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.colbench.types import ANSWER_MARKER, Trajectory
+from sweetrl.colbench.synthetic import generate
+from sweetrl.colbench.synthetic.details import BY_NAME, KINDS
+from sweetrl.colbench.synthetic.people import read_request
+from sweetrl.colbench.synthetic.suite import read_facts
+from sweetrl.colbench.types import ANSWER_MARKER, Message, Trajectory
 from sweetrl.engines.base import Completion, Prompt, Sampling, Usage
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
@@ -234,3 +238,26 @@ def test_metrics_say_what_is_preferred_to_what(ranked: tuple[list[RankedState], 
     assert sum(value for name, value in metrics.items() if "_over_" in name) == metrics["pairs"] == len(preferences)
     assert metrics["margin"] > 0
     assert {"advantage/ask", "advantage/answer", "advantage/turn_01"} <= set(metrics)
+
+
+def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
+    task = next(iter(generate("train", 1, 3, 3)))
+    facts, request = read_facts(task.hidden_information), read_request(task.problem_description)
+    needed = BY_NAME[next(iter(facts))].questions
+    irrelevant = BY_NAME[next(kind.name for kind in KINDS if kind.name not in request.domain.relevant)].questions
+    messages = (Message("user", task.problem_description), Message("assistant", needed[0]))
+    dialogue = Trajectory(task=task, attempt=0, messages=messages, answer=None, outcome="out_of_rounds", reward=0.0)
+
+    def judged(advantages: tuple[float, float, float, float]) -> dict[str, float]:
+        texts = (needed[0], needed[1], irrelevant[0], irrelevant[1])
+        candidates = tuple(
+            ranking.Candidate((n,), text, n + 1, value)
+            for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
+        )
+        return ranking.judged_metrics([RankedState(task.id, 0, 0, (1,), candidates)], [dialogue])
+
+    metrics = judged((0.2, 0.1, 0.1, -0.4))
+    assert metrics["ranked/needed_over_irrelevant"] == 3.5 / 4  # a tie is half a win
+    assert metrics["judged/needed/share"] == 0.3 and metrics["judged/irrelevant/share"] == 0.7
+    assert metrics["judged/needed/advantage"] == pytest.approx((0.2 + 2 * 0.1) / 3)
+    assert judged((-1.0, -1.0, 0.0, 0.0))["ranked/needed_over_irrelevant"] == 0.0

@@ -28,7 +28,7 @@ def batch(tiny_model):
     for number, task in enumerate(generate("train", TASKS, seed=5)):
         for attempt in range(ATTEMPTS):
             seed = number * 10 + attempt + 1
-            agent = OracleAgent() if attempt == 0 else Demonstrator(Skill(), 10, random.Random(seed))
+            agent = OracleAgent() if attempt == 0 else Demonstrator(Skill(0.5), 10, random.Random(seed))
             environment = Environment(task, ScriptedSimulator(), seed=seed)
             turns = []
             while not environment.done:

@@ -154,5 +154,7 @@ def test_retries_are_for_what_the_stage_did_not_explain() -> None:
 def test_a_killed_stage_is_told_however_its_status_is_written(status: str) -> None:
     said = str(failure("rank", [f"ERROR: failed to reproduce 'rank': failed to run: x, exited with {status}"], 1))
     assert said.startswith("stage rank failed: it was killed (signal 9")
-    assert "killed" not in str(failure("rank", ["ERROR: failed to reproduce 'rank': failed to run: x, exited with 1"], 1))
+    assert "killed" not in str(
+        failure("rank", ["ERROR: failed to reproduce 'rank': failed to run: x, exited with 1"], 1)
+    )
     assert policy_of("collect").retries and not policy_of("validate").retries

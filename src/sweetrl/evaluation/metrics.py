@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.colbench.environment import marked_answer
-from sweetrl.colbench.synthetic.details import BY_NAME, Kind, kinds_asked
+from sweetrl.colbench.synthetic.details import BY_NAME, kinds_asked
+from sweetrl.colbench.synthetic.judge import step_in
 from sweetrl.colbench.synthetic.people import Request, read_request
 from sweetrl.colbench.synthetic.suite import read_facts
 from sweetrl.colbench.types import Trajectory
@@ -135,24 +136,6 @@ def _synthetic_faults(trajectory: Trajectory, request: Request, questions: Seque
         "forgotten": verdicts["missing"],
         "mistaken": verdicts["other value"],
     }
-
-
-def step_in(program: str, kind: Kind, values: Sequence[str], argument: str) -> str:
-    """Whether the step of `kind` is in `program`: "right", with an "other value", or "missing"; blanks are ignored."""
-    lines = "\n".join("".join(line.split()) for line in program.splitlines())
-    if _step_pattern(kind, argument, [re.escape(value) for value in values]).search(lines):
-        return "right"
-    anything = [r"-?[\w.]+"] * max(2, len(values))
-    return "other value" if _step_pattern(kind, argument, anything).search(lines) else "missing"
-
-
-def _step_pattern(kind: Kind, argument: str, values: Sequence[str]) -> re.Pattern[str]:
-    marks = [f"\0{index}\0" for index in range(max(2, len(values)))]
-    text = "\n".join("".join(line.format(*marks, x=argument).split()) for line in kind.code)
-    pattern = re.escape(text)
-    for mark, value in zip(marks, values, strict=False):
-        pattern = pattern.replace(re.escape(mark), f"(?:{value})")
-    return re.compile(rf"(?m)^{pattern}$")
 
 
 # Files

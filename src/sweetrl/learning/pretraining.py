@@ -2,9 +2,12 @@
 
 The hard part is to teach so small a model to copy what the person said into the program. Three things do it: a heavy
 loss weight on values, attention that starts near the identity (a token attends to its like, and what it attends to is
-passed on unchanged), and values that are one token wherever they stand. Dialogues with few values come first: a poor
-demonstrator's, then a better one's. A share of the dialogues shows the finished program beforehand,
-and there the person's words carry weight: so the model learns to read a program it is shown, as any large model can.
+passed on unchanged), and values that are one token wherever they stand.
+
+Every dialogue has a demonstrator of its own quality, from one that asks at random to one that is mostly right, so
+the model knows good dialogues as well as poor ones, as a large model does, and plays an average of them: faults that
+reinforcement learning is to remove. A share of the dialogues shows the finished program beforehand, and there the
+person's words carry weight: so the model learns to read a program it is shown, as any large model can.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 NUMBERS = 200  # every value of the suite is below this; each such number is one token
+CONSTANTS = (0, 100)  # numbers that stand in every program of some kinds: knowing them is not copying
+WORDS = tuple(f" {currency}" for currency in CURRENCIES)  # the other values, with the blank before them: one token, too
 
 
 @dataclass(frozen=True)
@@ -38,21 +43,11 @@ class Demonstration:
     informed: bool
 
 
-def demonstrate(
-    task: Task, settings: PretrainSettings, rounds: int, prompt: str, seed: int, early: bool = False
-) -> Demonstration:
+def demonstrate(task: Task, settings: PretrainSettings, rounds: int, prompt: str, seed: int) -> Demonstration:
     """Play one dialogue of an imperfect demonstrator with the scripted person; a function of its arguments."""
     rng = random.Random(f"demonstration-{seed}")
-    skill = (
-        Skill(
-            settings.early_skill,
-            stop=settings.early_stop,
-            stop_growth=settings.early_stop_growth,
-            forget=settings.forget,
-        )
-        if early
-        else Skill(settings.skill, stop=settings.stop, stop_growth=settings.stop_growth, forget=settings.forget)
-    )
+    quality = rng.uniform(settings.poorest, settings.best)
+    skill = Skill(quality, settings.repeat, settings.stop, settings.stop_growth, settings.forget)
     informed = rng.random() < settings.informed
     agent, person = Demonstrator(skill, rounds, rng, informed), ScriptedSimulator()
     messages = [Message("user", task.problem_description)]
@@ -74,9 +69,8 @@ class Encoder:
         self.special: dict[str, Any] = {
             name: tokenizer.convert_tokens_to_ids(name) for name in (BEGIN, SYSTEM, USER, ASSISTANT, END)
         }
-        self.values = {tokenizer.convert_tokens_to_ids(str(n)) for n in range(NUMBERS)}
-        words = [tokenizer.encode(f" {word}", add_special_tokens=False) for word in CURRENCIES]
-        self.values |= {pieces[0] for pieces in words if len(pieces) == 1}
+        self.values = {tokenizer.convert_tokens_to_ids(str(n)) for n in range(NUMBERS) if n not in CONSTANTS}
+        self.values |= {tokenizer.encode(word, add_special_tokens=False)[0] for word in WORDS}
         self._encode = lru_cache(maxsize=100_000)(self._encode_plain)
 
     def _encode_plain(self, text: str) -> tuple[int, ...]:
@@ -136,9 +130,8 @@ class Demonstrations:
     def item(self, index: int) -> dict[str, Any]:
         """One demonstration: its token ids and loss weights."""
         task = self.tasks[index % len(self.tasks)]
-        early = index < self.settings.early_share * self.batches * self.settings.batch_size
         seed = self.settings.seed * 1_000_003 + index
-        dialogue = demonstrate(task, self.settings, self.rounds, self.prompt, seed, early)
+        dialogue = demonstrate(task, self.settings, self.rounds, self.prompt, seed)
         ids, weights = self.encoder.encode(dialogue)
         return {"input_ids": ids, "weights": weights}
 
@@ -154,7 +147,7 @@ class Demonstrations:
 def corpus(tasks: Iterable[Task], settings: PretrainSettings, rounds: int, prompt: str) -> Iterator[str]:
     """The texts that the tokenizer is trained on."""
     for index, task in enumerate(tasks):
-        dialogue = demonstrate(task, settings, rounds, prompt, settings.seed * 7_919 + index, early=True)
+        dialogue = demonstrate(task, settings, rounds, prompt, settings.seed * 7_919 + index)
         yield dialogue.system
         yield task.ground_truth
         yield from (message.content for message in dialogue.messages)

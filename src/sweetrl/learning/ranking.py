@@ -10,6 +10,7 @@ from typing import Any
 
 from sweetrl.colbench.environment import marked_answer, visible_reply
 from sweetrl.colbench.prompts import privileged_prefix
+from sweetrl.colbench.synthetic.judge import judge_reply
 from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.base import Engine, Prompt, Sampling
 from sweetrl.learning.batches import Chat, Row, critic_system, encode
@@ -245,3 +246,48 @@ def ranking_metrics(states: Sequence[RankedState], preferences: Sequence[Prefere
     for name, values in sorted(weighted.items()):
         metrics[name] = sum(value * count for value, count in values) / sum(count for _, count in values)
     return metrics
+
+
+# What a good critic ranks higher, and what lower, whatever the agent has asked before.
+CONTRASTS = (
+    ("needed", "plausible"),
+    ("needed", "irrelevant"),
+    ("needed", "repeated"),
+    ("needed", "premature"),
+    ("plausible", "irrelevant"),
+    ("complete", "mistaken"),
+    ("complete", "irrelevant"),
+    ("complete", "repeated"),
+)
+
+
+def judged_metrics(states: Sequence[RankedState], dialogues: Iterable[Trajectory]) -> dict[str, float]:
+    """How far the critic knows good replies from bad, on tasks of the synthetic suite (empty for others).
+
+    `judged/V/share` and `judged/V/advantage` for each verdict V of judge_reply, and for each contrast
+    `ranked/V_over_W`: the share of pairs of a V and a W at one state in which V has the higher advantage (ties count
+    half; 0.5 is chance).
+    """
+    by_key = {(one.task.id, one.attempt): one for one in dialogues}
+    totals: dict[str, tuple[int, float]] = {}
+    pairs: dict[str, tuple[float, int]] = {}
+    for state in states:
+        dialogue = by_key[state.task_id, state.attempt]
+        earlier = dialogue.messages[: 2 * state.turn + 1]
+        found: dict[str, list[float]] = {}
+        for one in state.candidates:
+            verdict = judge_reply(dialogue.task, earlier, one.text)
+            if verdict is not None:
+                found.setdefault(verdict, []).append(one.advantage)
+                count, total = totals.get(verdict, (0, 0.0))
+                totals[verdict] = (count + one.count, total + one.count * one.advantage)
+        for better, worse in CONTRASTS:
+            for high in found.get(better, ()):
+                for low in found.get(worse, ()):
+                    won, many = pairs.get(f"{better}_over_{worse}", (0.0, 0))
+                    pairs[f"{better}_over_{worse}"] = (won + (high > low) + 0.5 * (high == low), many + 1)
+    everything = sum(count for count, _ in totals.values())
+    metrics: dict[str, float] = {}
+    for verdict, (count, total) in sorted(totals.items()):
+        metrics |= {f"judged/{verdict}/share": count / everything, f"judged/{verdict}/advantage": total / count}
+    return metrics | {f"ranked/{name}": won / many for name, (won, many) in pairs.items()}

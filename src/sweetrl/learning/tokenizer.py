@@ -6,7 +6,7 @@ copying a value is then copying one token.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,10 +23,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer(texts: Iterable[str], vocabulary: int, numbers: int = 0) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    texts: Iterable[str], vocabulary: int, numbers: int = 0, words: Sequence[str] = ()
+) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE of at most `vocabulary` entries on `texts`.
 
-    The numbers 0 .. `numbers`-1 are made one token each. Deterministic for equal texts in equal order.
+    The numbers 0 .. `numbers`-1 and `words` (each with the blank before it) are made one token each. Deterministic for
+    equal texts in equal order.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -46,9 +49,9 @@ def build_tokenizer(texts: Iterable[str], vocabulary: int, numbers: int = 0) -> 
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    # Enough repetitions that every number is merged into one token whatever the texts hold.
-    counted = [" ".join(str(number) for number in range(numbers))] * 2000 if numbers else []
-    tokenizer.train_from_iterator([*texts, *counted], trainer)
+    # Enough repetitions that each of these is merged into one token whatever the texts hold.
+    whole = [" ".join(str(number) for number in range(numbers)) + "".join(words)] * 2000
+    tokenizer.train_from_iterator([*texts, *whole], trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=AddedToken(BEGIN, special=True),

@@ -10,6 +10,7 @@ from sweetrl.colbench.synthetic import generate
 from sweetrl.io import write_json
 from sweetrl.learning.pretraining import (
     NUMBERS,
+    WORDS,
     Demonstrations,
     Encoder,
     build_model,
@@ -38,7 +39,7 @@ def pretrain(settings: Settings) -> None:
     rounds = settings.agent.rounds
     with stage_run("pretrain", settings) as run:
         tasks = list(generate("train", TASKS, wanted.seed, settings.tasks.difficulty))
-        tokenizer = build_tokenizer(corpus(tasks[:3000], wanted, rounds, PROMPT), wanted.vocabulary, NUMBERS)
+        tokenizer = build_tokenizer(corpus(tasks[:3000], wanted, rounds, PROMPT), wanted.vocabulary, NUMBERS, WORDS)
         encoder = Encoder(tokenizer, wanted)
         data = Demonstrations(tasks, wanted.steps, encoder, wanted, rounds, PROMPT)
         # A seed of their own, and contents that training has not seen.
@@ -47,8 +48,8 @@ def pretrain(settings: Settings) -> None:
         fresh = [task for _, task in zip(range(4 * HELD_OUT), unseen, strict=False) if task.ground_truth not in seen][
             :HELD_OUT
         ]
-        late = wanted.model_copy(update={"early_share": 0.0})
-        held_out_data = Demonstrations(fresh, len(fresh), encoder, late, rounds, PROMPT)
+        blind = wanted.model_copy(update={"informed": 0.0})  # the values stand in the person's words only
+        held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, rounds, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]
         model: Any = build_model(len(tokenizer), wanted, tokenizer)
         padding: Any = tokenizer.convert_tokens_to_ids("<|pad|>")
@@ -88,10 +89,15 @@ def pretrain(settings: Settings) -> None:
                 learning_rate=wanted.learning_rate,
                 adam_beta2=0.98,
                 weight_decay=0.01,
-                lr_scheduler_type="cosine_with_min_lr",
-                lr_scheduler_kwargs={"min_lr_rate": 0.05},
-                warmup_steps=100,
+                lr_scheduler_type="warmup_stable_decay",
+                lr_scheduler_kwargs={
+                    "num_decay_steps": int(wanted.decay * wanted.steps),
+                    "decay_type": "linear",
+                    "min_lr_ratio": 0.02,
+                },
+                warmup_steps=min(100, wanted.steps // 10),
                 max_grad_norm=1.0,
+                bf16=True,  # autocast: a quarter less time on CPUs that have it
                 logging_steps=100,
                 save_steps=500,
                 save_total_limit=1,

@@ -78,6 +78,7 @@ def rank(settings: Settings) -> None:
             "generated_tokens": usage.generated_tokens,
             "seconds_sampling": usage.seconds,
         }
+        metrics |= ranking.judged_metrics(states, dialogues)
         run.log_metrics(metrics)
         run.summary = (
             f"{len(dialogues)} dialogues, {len(states)} states, {metrics['distinct_per_state']:.1f} distinct replies a "

@@ -79,16 +79,17 @@ class OracleAgent:
 
 @dataclass(frozen=True)
 class Skill:
-    """How good a demonstrator is; the faults of the base agent are learnt from these.
+    """How good a demonstrator is, from 0 to 1; the faults of the base agent are learnt from these.
 
-    At every turn it answers early with probability `stop` (rising by `stop_growth` a turn); otherwise it asks a new
-    relevant question with probability `relevant`, repeats an old one with probability `repeat`, and else asks about any
-    kind at all. With probability `forget` a detail it was told does not get into the program.
+    With probability `quality` the next question is a new relevant one, or, when none is left, the answer comes. What
+    remains is a repeated question (`repeat` of it) or one about any kind at all. Before that, it answers early with
+    probability (1 - quality) x (`stop` + `stop_growth` a turn). With probability `forget` a detail that it was told
+    does not get into the program.
     """
 
-    relevant: float = 0.5
-    repeat: float = 0.06
-    stop: float = 0.02
+    quality: float
+    repeat: float = 0.15
+    stop: float = 0.04
     stop_growth: float = 0.03
     forget: float = 0.02
 
@@ -111,20 +112,20 @@ class Demonstrator:
         asked = [name for m in messages if m.role == "assistant" for name in kinds_asked(m.content)]
         turn = sum(m.role == "assistant" for m in messages)
         missing = [name for name in request.domain.relevant if name not in asked]
-        stop = self.skill.stop + self.skill.stop_growth * turn
-        if turn >= self.rounds - 1 or self.rng.random() < stop:
+        fault = 1.0 - self.skill.quality
+        early = self.rng.random() < fault * (self.skill.stop + self.skill.stop_growth * turn)
+        good = self.rng.random() < self.skill.quality
+        if turn >= self.rounds - 1 or early or (good and not missing):
             facts = read_facts(task.hidden_information)
             known: dict[str, tuple[Value, ...]] = {}
             known |= {n: v for n, v in facts.items() if n in asked and self.rng.random() >= self.skill.forget}
             return write_answer(request, known)
-        if self.informed:
-            needed = [name for name in read_facts(task.hidden_information) if name not in asked]
-            if needed and self.rng.random() < 0.5:
-                return self.rng.choice(BY_NAME[self.rng.choice(needed)].questions)
-        draw = self.rng.random()
-        if draw < self.skill.relevant and missing:
+        needed = [name for name in read_facts(task.hidden_information) if name not in asked]
+        if self.informed and needed and self.rng.random() < 0.5:
+            name = self.rng.choice(needed)
+        elif good:
             name = self.rng.choice(missing)
-        elif draw > 1 - self.skill.repeat and asked:
+        elif asked and self.rng.random() < self.skill.repeat:
             name = self.rng.choice(asked)
         else:
             name = self.rng.choice(self._names)
