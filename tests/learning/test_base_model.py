@@ -43,7 +43,7 @@ def test_it_is_a_llama_that_transformers_loads():
 
     assert AutoConfig.from_pretrained(BASE).model_type == "llama"
     tokenizer = AutoTokenizer.from_pretrained(BASE)
-    assert all(len(tokenizer.encode(str(number), add_special_tokens=False)) == 1 for number in range(200))
+    assert all(len(tokenizer.encode(f" {number}", add_special_tokens=False)) == 1 for number in range(200))
 
 
 def test_it_copies_what_the_person_said_into_the_program(engine):

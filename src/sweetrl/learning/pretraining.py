@@ -1,8 +1,8 @@
 """The small base agent from scratch: a Llama of about a million parameters, pre-trained on imperfect dialogues.
 
-The hard part is to teach so small a model to copy what the person said into the program. Three things do it: a heavy
-loss weight on values, attention that starts near the identity (a token attends to its like, and what it attends to is
-passed on unchanged), and values that are one token wherever they stand.
+The hard part is to teach so small a model to copy what the person said into the program. Three things do it: attention
+that starts as a copying circuit (see build_model), values that are one token wherever they stand, named before they are
+told and before they are written, and a heavier loss weight on values.
 
 Every dialogue has a demonstrator of its own quality, from one that asks at random to one that is mostly right, so
 the model knows good dialogues as well as poor ones, as a large model does, and plays an average of them: faults that
@@ -30,6 +30,15 @@ if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 NUMBERS = 200  # every value of the suite is below this; each such number is one token
+# The start of the attention, see build_model.
+SHARED = 0.6  # share of the common direction in a token's embedding of length 1
+LOOK_BACK = 1.5  # tokens back to where the first layer looks
+FAST_PAIRS = 4  # rotary pairs that tell so small distances apart
+LOCALITY = 2.5  # how sharply: the logit of a pair at the best distance
+SLOW = 0.05  # radians a token below which a rotary pair matches at any distance
+LIKENESS = 1.5  # how sharply the other layers attend to like
+PASSED_ON = 0.15  # gain of what is attended to
+NOISE = 0.02
 CONSTANTS = (0, 100)  # numbers that stand in every program of some kinds: knowing them is not copying
 WORDS = tuple(f" {currency}" for currency in CURRENCIES)  # the other values, with the blank before them: one token, too
 
@@ -69,8 +78,8 @@ class Encoder:
         self.special: dict[str, Any] = {
             name: tokenizer.convert_tokens_to_ids(name) for name in (BEGIN, SYSTEM, USER, ASSISTANT, END)
         }
-        self.values = {tokenizer.convert_tokens_to_ids(str(n)) for n in range(NUMBERS) if n not in CONSTANTS}
-        self.values |= {tokenizer.encode(word, add_special_tokens=False)[0] for word in WORDS}
+        values = [*(f" {n}" for n in range(NUMBERS) if n not in CONSTANTS), *WORDS]
+        self.values = {tokenizer.encode(value, add_special_tokens=False)[0] for value in values}
         self._encode = lru_cache(maxsize=100_000)(self._encode_plain)
 
     def _encode_plain(self, text: str) -> tuple[int, ...]:
@@ -154,20 +163,26 @@ def corpus(tasks: Iterable[Task], settings: PretrainSettings, rounds: int, promp
 
 
 def build_model(vocabulary: int, settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A fresh Llama whose attention starts near the identity (seeded by settings.seed)."""
+    """A fresh Llama whose attention starts as a copying circuit (seeded by settings.seed).
+
+    All embeddings share one direction u. The first layer attends by distance alone, through u, to the two tokens
+    before: every token then knows the words before it. The other layers attend to like by their slow rotary pairs,
+    which match at any distance, and pass on what they attend to: after "rate =" the token whose own last words hold
+    "rate". Training starts from there instead of having to find it, and refines everything else.
+    """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(settings.seed)
-    width = settings.width
+    width, heads = settings.width, settings.heads
     model = LlamaForCausalLM(
         LlamaConfig(
             vocab_size=vocabulary,
             hidden_size=width,
             intermediate_size=3 * width,
             num_hidden_layers=settings.layers,
-            num_attention_heads=settings.heads,
-            num_key_value_heads=settings.heads,
+            num_attention_heads=heads,
+            num_key_value_heads=heads,
             max_position_embeddings=2048,
             tie_word_embeddings=True,
             bos_token_id=tokenizer.bos_token_id,
@@ -175,15 +190,33 @@ def build_model(vocabulary: int, settings: PretrainSettings, tokenizer: PreTrain
             pad_token_id=tokenizer.pad_token_id,
         )
     )
+    size = width // heads
+    speeds = 10_000.0 ** (-torch.arange(0, size, 2) / size)  # radians a token of the rotary pairs (i, i + size / 2)
     with torch.no_grad():
-        for layer in model.model.layers:
+        shared = torch.nn.functional.normalize(torch.randn(width), dim=0)
+        rest = torch.eye(width) - torch.outer(shared, shared)
+        own = torch.nn.functional.normalize(torch.randn(vocabulary, width) @ rest, dim=1)
+        model.model.embed_tokens.weight.copy_((1 - SHARED**2) ** 0.5 * own + SHARED * shared)
+        for number, layer in enumerate(model.model.layers):
             attention = layer.self_attn
-            same = torch.nn.init.orthogonal_(torch.empty(width, width))
-            attention.q_proj.weight.copy_(same)
-            attention.k_proj.weight.copy_(same)
             value = torch.nn.init.orthogonal_(torch.empty(width, width))
-            attention.v_proj.weight.copy_(value)
-            attention.o_proj.weight.copy_(0.5 * value.T)
+            attention.v_proj.weight.copy_(value @ rest)
+            attention.o_proj.weight.copy_(PASSED_ON * value.T)
+            if number == 0:
+                fast = torch.arange(len(speeds)) < FAST_PAIRS
+                strength = (LOCALITY * size**0.5) ** 0.5 / (SHARED * width**0.5)
+                query = strength * torch.cat([fast.float(), torch.zeros(len(speeds))])
+                angle = LOOK_BACK * speeds
+                key = strength * torch.cat([fast * angle.cos(), fast * angle.sin()])
+                for projection, vector in ((attention.q_proj, query), (attention.k_proj, key)):
+                    content = NOISE * torch.randn(width, width) @ rest
+                    projection.weight.copy_(torch.outer(vector, shared).repeat(heads, 1) + content)
+            else:
+                slow = (speeds < SLOW).repeat(2 * heads)[:, None]
+                like = (LIKENESS * width / slow.sum()) ** 0.5 * torch.nn.init.orthogonal_(torch.empty(width, width))
+                weight = torch.where(slow, like @ rest, NOISE * torch.randn(width, width))
+                attention.q_proj.weight.copy_(weight)
+                attention.k_proj.weight.copy_(weight)
     return model
 
 

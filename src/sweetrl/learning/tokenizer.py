@@ -1,7 +1,8 @@
-"""The small base agent's tokenizer: byte-level BPE in which every number up to 999 is one token, and a chat template.
+"""The small base agent's tokenizer: byte-level BPE in which a number with the blank before it is one token, and a chat
+template.
 
-Numbers are split from the blank before them, so that the person's "90" and the program's "90" are the same token:
-copying a value is then copying one token.
+The person's " 90" and the program's " 90" are the same token, right after the word that it belongs to: copying a value
+is then copying one token.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def build_tokenizer(
 ) -> PreTrainedTokenizerFast:
     """Train a byte-level BPE of at most `vocabulary` entries on `texts`.
 
-    The numbers 0 .. `numbers`-1 and `words` (each with the blank before it) are made one token each. Deterministic for
+    The numbers 0 .. `numbers`-1 and `words` (all with the blank before them) are made one token each. Deterministic for
     equal texts in equal order.
     """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -37,7 +38,7 @@ def build_tokenizer(
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"\d+"), behavior="isolated"),
+            pre_tokenizers.Split(Regex(r" ?\d+"), behavior="isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]
     )
@@ -50,7 +51,7 @@ def build_tokenizer(
         show_progress=False,
     )
     # Enough repetitions that each of these is merged into one token whatever the texts hold.
-    whole = [" ".join(str(number) for number in range(numbers)) + "".join(words)] * 2000
+    whole = ["".join((*(f" {number}" for number in range(numbers)), *words))] * 2000
     tokenizer.train_from_iterator([*texts, *whole], trainer)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
