@@ -61,17 +61,17 @@ class PretrainSettings(Section):
     width: Positive = Field(128, description="Hidden size.")
     heads: Positive = Field(4, description="Attention heads.")
     vocabulary: Positive = Field(1280, description="Size of the byte-level BPE vocabulary.")
-    steps: Positive = Field(2500, description="Optimiser steps.")
+    steps: Positive = Field(2400, description="Optimiser steps.")
     batch_size: Positive = Field(16, description="Dialogues a step.")
     learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW; linear warm-up, constant, linear decay).")
-    decay: Probability = Field(0.25, description="Share of the steps in which the learning rate falls.")
+    decay: Probability = Field(0.3, description="Share of the steps in which the learning rate falls.")
     value_weight: Rate = Field(3.0, description="Loss weight of values that must be copied from the person's words.")
     program_weight: Rate = Field(1.0, description="Loss weight of the other tokens of a program (questions have 1).")
     person_weight: float = Field(0.02, ge=0.0, description="Loss weight of the person's words.")
     poorest: Probability = Field(
-        0.0, description="Demonstrations: the least quality of a demonstrator (chance that a turn is a good one)."
+        0.3, description="Demonstrations: the least quality of a demonstrator (chance that a turn is a good one)."
     )
-    best: Probability = Field(0.9, description="The greatest; each dialogue has a demonstrator between the two.")
+    best: Probability = Field(1.0, description="The greatest; each dialogue has a demonstrator between the two.")
     repeat: Probability = Field(0.15, description="Share of repeated questions among the turns that are not good.")
     stop: Probability = Field(0.04, description="Chance that the poorest demonstrator answers before any question.")
     stop_growth: Probability = Field(0.03, description="Growth of that chance with every turn.")
