@@ -181,6 +181,7 @@ def plan(
     if not data.pairs:
         raise UserError("there is no pair to learn from; collect more trajectories or lower the margin.")
     steps = max(1, round(epochs * len(data.pairs) / batch_size))
+    together = together if data.groups else 1
     chance = random.Random(seed)
     stream, anchor_stream = _stream(data, together, chance), _endless(data.anchors, random.Random(seed + 1))
     lengths = [len(row.token_ids) for row in data.rows]
@@ -203,7 +204,7 @@ def plan(
 
 def _stream(data: PreferenceData, together: int, chance: random.Random) -> Iterator[tuple[int, int]]:
     """Endless fresh permutations of the pairs, parts of a group kept together."""
-    if together == 1 or not data.groups:
+    if together == 1:
         yield from _endless(data.pairs, chance)
     members: dict[int, list[tuple[int, int]]] = {}
     for pair in data.pairs:

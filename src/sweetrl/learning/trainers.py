@@ -24,7 +24,7 @@ from sweetrl.errors import UserError
 from sweetrl.learning.advantage import segment_mean, segment_sum, trajectory_scores, turn_advantages
 from sweetrl.learning.batches import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.learning.distributed import add_gradients, gathered, shared
-from sweetrl.learning.logprobs import reply_logprobs
+from sweetrl.learning.logprobs import base_of, reply_logprobs
 from sweetrl.learning.objectives import critic_loss, ipo_loss, policy_loss, reference_kl, token_nll
 from sweetrl.learning.passes import cut_step, model_layout, share_of_step
 from sweetrl.learning.reference import reference_logprobs, starts_trained
@@ -107,8 +107,6 @@ class PreferenceTrainer(Trainer):
             seed=seed,
             data_seed=seed,
             use_cpu=device.type == "cpu",
-            gradient_checkpointing=settings.recompute,
-            gradient_checkpointing_kwargs={"use_reentrant": False},
             report_to=[],
             disable_tqdm=True,
             remove_unused_columns=False,
@@ -124,6 +122,8 @@ class PreferenceTrainer(Trainer):
                 "start fewer."
             )
         self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
+        if settings.recompute:
+            base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
         trained = starts_trained(model)
         self.reference = shared(lambda: reference_logprobs(model, data.rows, self.layout, cache, adapter=trained))
         super().__init__(
