@@ -248,7 +248,7 @@ def dialogues(seed: int = 0, tasks: int = 4, attempts: int = 3) -> PreferenceDat
     return PreferenceData(tuple(rows), tuple(pairs), tuple(range(0, len(rows), attempts)), tuple(groups))
 
 
-def test_flex_attention_agrees(models: dict[tuple[str, str, bool], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flex_attention_agrees(models: dict[tuple[str, str, bool], Any]) -> None:
     """On a CPU it runs as plain tensor operations, and forward only; the block mask and the padding are the same."""
     import torch
 
@@ -382,7 +382,7 @@ def test_fifty_steps_end_with_the_weights_of_the_flat_path(kind: str, tmp_path: 
     from sweetrl.learning import trainers
 
     data = dialogues()
-    common: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 50 * 4 / len(data.pairs), "batch_size": 4, "micro_batch": 4}
+    common: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 50 * 4 / len(data.pairs), "batch_size": 4, "micro_batch": 4, "checkpoints": 1}
     weights, losses = [], []
     for layout, tokens, recompute in (("flat", 16384, False), ("trees", 16384, False), ("trees", 60, True)):
         model = tiny("Llama", "float64", moved=False)
@@ -400,7 +400,7 @@ def test_fifty_steps_end_with_the_weights_of_the_flat_path(kind: str, tmp_path: 
         assert (history[0]["computed"] < 0.9) == (layout == "trees")
         weights.append({name: value for name, value in model.state_dict().items() if "lora_" in name})
     for other, curve in zip(weights[1:], losses[1:], strict=True):
-        assert curve == pytest.approx(losses[0], abs=1e-9)
+        assert curve == pytest.approx(losses[0], abs=1e-6)  # the Trainer adds losses up in float32
         assert max((other[name] - value).abs().max().item() for name, value in weights[0].items()) < 1e-9
     start = tiny("Llama", "float64", moved=False).state_dict()
     assert max((start[name] - value).abs().max().item() for name, value in weights[0].items()) > 1e-3
