@@ -7,21 +7,21 @@ Everything runs in this one run on the same random dialogues and the same model 
 a process of its own (peak memory), peers in turns with ours. Nothing is fetched. `--shape llama-8b` with a CUDA device
 is the shape of Llama-3.1-8B in bfloat16.
 
-Lengths follow the official set (uniform, from a seed): 3 to 10 agent turns; 300 to 1,000 tokens before the first reply,
-c included (so that the last turns have prefixes of up to about 2,500); replies of 20 to 120 tokens, final ones of 150 to
-400, the person's words 20 to 80. 16 candidates a turn, one in eight of them a final reply; tokens are random, so that
-candidates share nothing but the dialogue before them.
+Lengths follow the official set (uniform, from a seed): 3 to 10 agent turns; 300 to 1,000 tokens before the first reply
+(so that the last turns have prefixes of up to about 2,500); replies of 20 to 120 tokens, final ones of 150 to 400, the
+person's words 20 to 80. 16 candidates a turn, one in eight of them a final reply; tokens are random, so that candidates
+share nothing but the dialogue before them.
 
 ranking  log-probs with and without the adapter of all candidates. Peers: every candidate a sequence of its own, packed
          without padding; and in padded batches of like lengths.
 policy   DPO with LoRA on 4 pairs a turn, 8 pairs a step, the reference computed beforehand (counted). Peers: TRL's
          DPOTrainer (where it is installed) with precomputed reference and without gradient checkpointing, on the very
          same token ids; and our flat batches.
-critic   Eq. 2 on all pairs of 4 attempts at a task, which share c, the system prompt and the request. Peer: flat batches
-         (which compute an attempt once for each step, however many pairs of the step it is in).
+critic   Eq. 2 on all pairs of 4 attempts at a task, which share c, the system prompt and the request. Peer: flat
+         batches (which compute an attempt once for each step, however many pairs of the step it is in).
 
-Speed is work per processor second on a CPU, per second on a GPU. `ideal` is how many times more tokens the peer computes
-than there are distinct prefixes, `share` what of that ratio is reached.
+Speed is work per processor second on a CPU, per second on a GPU. `ideal` is how many times more tokens the peer
+computes than there are distinct prefixes, `share` what of that ratio is reached.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def critic_data(tasks: int, vocabulary: int, seed: int) -> PreferenceData:
 
 
 def make_model(options: argparse.Namespace) -> Any:
-    """A Llama with random weights and a LoRA adapter that has moved."""
+    """A Llama with random weights and a fresh LoRA adapter."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -141,8 +141,7 @@ def make_model(options: argparse.Namespace) -> Any:
     with device:
         model = LlamaForCausalLM(config)
     torch.set_default_dtype(torch.float32)
-    model = attach_adapter(model.requires_grad_(False), LORA, seed=0)
-    return model
+    return attach_adapter(model.requires_grad_(False), LORA, seed=0)
 
 
 def own_process(options: argparse.Namespace, job: Callable[..., dict[str, float]], *given: Any) -> dict[str, float]:
@@ -164,7 +163,8 @@ def own_process(options: argparse.Namespace, job: Callable[..., dict[str, float]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
         if cuda:
             peak = torch.cuda.max_memory_allocated() / 2**20
-        send.send(numbers | {"seconds": seconds, "processor_seconds": spent, "peak_mib": peak, "cost": seconds if cuda else spent})
+        times = {"seconds": seconds, "processor_seconds": spent, "cost": seconds if cuda else spent}
+        send.send(numbers | times | {"peak_mib": peak})
 
     process = context.Process(target=run)
     process.start()
@@ -226,7 +226,13 @@ def train(model: Any, kind: str, data: PreferenceData, layout: str, tokens: int)
     """Our trainer on all pairs once."""
     from sweetrl.learning import trainers
 
-    options: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 1.0, "batch_size": 8, "micro_batch": 8, "tokens": tokens}
+    options: dict[str, Any] = {
+        "learning_rate": 1e-5,
+        "epochs": 1.0,
+        "batch_size": 8,
+        "micro_batch": 8,
+        "tokens": tokens,
+    }
     options |= {"layout": layout, "lora": LORA, "checkpoints": 1, "nll": 0.0}
     with tempfile.TemporaryDirectory() as folder:
         if kind == "policy":
@@ -318,7 +324,10 @@ def ranking(options: argparse.Namespace) -> dict[str, Any]:
         assert abs(numbers["checksum"] - ours["checksum"]) <= 1e-3 * max(1.0, abs(ours["checksum"]))
     unique = sum(forest_tokens(rows) for rows in dialogues)
     sequences = sum(fed(row) for rows in dialogues for row in rows)
-    print(f"ranking: {sum(map(len, dialogues))} candidates, {sequences} tokens one at a time, {unique} distinct", flush=True)
+    print(
+        f"ranking: {sum(map(len, dialogues))} candidates, {sequences} tokens one at a time, {unique} distinct",
+        flush=True,
+    )
     return compare(ours, peers, dict.fromkeys(peers, sequences / unique)) | {"unique": unique, "sequences": sequences}
 
 
@@ -335,9 +344,6 @@ def policy(options: argparse.Namespace) -> dict[str, Any]:
     except ImportError:
         print("policy: TRL is not installed here (pip install trl); compared with our own flat batches only")
     sequences = sum(len(data.rows[index].token_ids) for pair in data.pairs for index in pair)
-    by_group: dict[int, list[Row]] = {}
-    for row, group in zip(data.rows, data.groups, strict=True):
-        by_group.setdefault(group, []).append(row)
     # A step has 8 pairs, and weights change after it: the least that can be computed is each step's forest.
     print(f"policy: {len(data.pairs)} pairs, {sequences} tokens one at a time", flush=True)
     return compare(ours, peers, dict.fromkeys(peers, 1 / ours["computed"])) | {"pairs": len(data.pairs)}
@@ -367,8 +373,12 @@ def sweep(options: argparse.Namespace) -> list[dict[str, float]]:
         scores = sum(fed(row) * (fed(row) + 1) // 2 for row in rows)
         point = {"turns": turns, "candidates": count, "prefix": prefix, "sequences": sequences} | numbers
         point |= {"unique": forest.cost.tokens, "scores": forest.cost.scores, "sequence_scores": scores}
-        print(f"{turns:3d} turns {count:3d} candidates {prefix:6d} prefix: {point['unique']} of {sequences} tokens, "
-              f"{numbers['cost']:.2f} s, {1e6 * numbers['cost'] / point['unique']:.0f} us a token", flush=True)  # fmt: skip
+        each = 1e6 * numbers["cost"] / point["unique"]
+        print(
+            f"{turns:3d} turns {count:3d} candidates {prefix:6d} prefix: {point['unique']} of {sequences} tokens",
+            end="",
+        )
+        print(f", {numbers['cost']:.2f} s, {each:.0f} us a token", flush=True)
         found.append(point)
     return found
 

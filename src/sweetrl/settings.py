@@ -185,11 +185,12 @@ class TrainerSettings(Section):
     )
     together: Positive = Field(
         8,
-        description="Pairs of one dialogue (policy) or one task (critic) that go into a step together, at most: more "
-        "share more of the work, fewer make a step more diverse; 1 draws all pairs at random. The same in both layouts.",
+        description="Most pairs of one dialogue (policy) or one task (critic) that go into a step together: more "
+        "share more of the work, fewer make a step more diverse; 1 draws all at random. The same in both layouts.",
     )
     recompute: bool = Field(
-        False, description="Gradient checkpointing: activations are computed again in the backward pass, to save memory."
+        False,
+        description="Gradient checkpointing: the backward pass computes activations again, to save memory.",
     )
     warmup: Probability = Field(0.03, description="Share of the steps with rising learning rate.")
     minimum_rate: Probability = Field(0.1, description="The cosine decays to this share of the peak.")

@@ -130,7 +130,9 @@ def test_log_probs(adapted: Any, rows: tuple[Row, ...]) -> None:
     ours, reference = zip(*(slow_both(model, row) for row in rows), strict=True)
     flat = [token.item() for one in ours for turn in one for token in turn]
     assert found == pytest.approx(flat, abs=tolerance)
-    for row, one, pieces in zip(rows, reference, reference_logprobs(model, rows, Layout(None, tokens=300)), strict=True):
+    for row, one, pieces in zip(
+        rows, reference, reference_logprobs(model, rows, Layout(None, tokens=300)), strict=True
+    ):
         assert pieces.shape == (row.reply_tokens,)
         expected = torch.stack([token for turn in one for token in turn])
         assert (pieces - expected).abs().max().item() <= tolerance

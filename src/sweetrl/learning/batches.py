@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sweetrl.colbench.types import Trajectory
@@ -113,7 +114,7 @@ def collate(rows: Sequence[Row], pad_id: int = 0) -> dict[str, Tensor]:
 
 
 def turn_columns(rows: Sequence[Row]) -> dict[str, Tensor]:
-    """Which turn and row every reply token belongs to: turn [N], turn_row [T], turn_index [T], tokens [R]; see collate."""
+    """Which turn and row every reply token is in: turn [N], turn_row [T], turn_index [T], tokens [R]; see collate."""
     import torch
 
     turn: list[int] = []
@@ -215,7 +216,7 @@ def _stream(data: PreferenceData, together: int, chance: random.Random) -> Itera
             mixed = chance.sample(pairs, len(pairs))
             count = -(-len(mixed) // together)
             cuts = [len(mixed) * number // count for number in range(count + 1)]
-            parts += [mixed[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)]
+            parts += [mixed[start:stop] for start, stop in pairwise(cuts)]
         for part in chance.sample(parts, len(parts)):
             yield from part
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
@@ -41,9 +42,9 @@ def slot_logprobs(head: nn.Module, hidden: Tensor, slot: Tensor, target: Tensor)
     """log softmax(head(hidden[slot]))[target], [U], for hidden [M, width] and rising slot [U] and target [U].
 
     The logits of a hidden state are computed once, however many targets it has, and only a chunk of them is ever in
-    memory. A plain head that is not trained takes part in no recomputation: its softmax is averaged over the rows of its
-    weight while the logits are there, which is all that the gradient of `hidden` needs. Other heads compute their chunks
-    once more in the backward pass.
+    memory. A plain head that is not trained takes part in no recomputation: its softmax is averaged over the rows of
+    its weight while the logits are there, which is all that the gradient of `hidden` needs. Other heads compute their
+    chunks once more in the backward pass.
     """
     import torch
     from torch.utils.checkpoint import checkpoint
@@ -53,7 +54,7 @@ def slot_logprobs(head: nn.Module, hidden: Tensor, slot: Tensor, target: Tensor)
     bounds = torch.arange(0, hidden.shape[0] + size, size, device=slot.device)
     cuts = torch.searchsorted(slot, bounds).tolist()
     pieces = []
-    for number, (begin, end) in enumerate(zip(cuts, cuts[1:], strict=False)):
+    for number, (begin, end) in enumerate(pairwise(cuts)):
         first = number * size
         piece = hidden[first : first + size], slot[begin:end] - first, target[begin:end]
         if not torch.is_grad_enabled():
@@ -125,7 +126,7 @@ def _fused() -> Any:
 def reply_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
     """Log-probs [N] of the reply tokens of a batch, row after row.
 
-    `rows` is a flat batch (sweetrl.learning.batches.collate) or a forest (sweetrl.learning.trees.forward.collate_trees).
+    `rows` is a flat batch (learning.batches.collate) or a forest (learning.trees.forward.collate_trees).
     """
     if "tree" in rows:
         from sweetrl.learning.trees.forward import forest_logprobs

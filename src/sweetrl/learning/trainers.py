@@ -147,7 +147,7 @@ class PreferenceTrainer(Trainer):
         )
 
     def make_passes(self, step: MicroBatch) -> list[dict[str, Any]]:
-        """The tensors of this process's share of a step, pass by pass; `share` is a pass's part of pairs and anchors."""
+        """This process's part of a step, pass by pass; `share` is what share of the step's pairs and anchors is in it."""
         own = share_of_step(self.data, step, self.layout, self.args.process_index, self.args.world_size)
         made = []
         for one in cut_step(self.data, own, self.layout, self.settings.micro_batch):

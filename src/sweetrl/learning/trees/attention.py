@@ -171,9 +171,7 @@ def tree_attention_forward(
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if tree.backend == "flex":
-        out = _flex()(
-            query, key, value, block_mask=tree.block_mask(query.device), scale=scale, enable_gqa=True
-        )
+        out = _flex()(query, key, value, block_mask=tree.block_mask(query.device), scale=scale, enable_gqa=True)
     else:
         out = _function().apply(query, key, value, scale, tree)
     return out.transpose(1, 2).contiguous(), None

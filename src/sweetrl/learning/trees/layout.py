@@ -1,9 +1,9 @@
 """Rows that begin alike, merged into trees: each distinct prefix is computed once. Pure data, no torch.
 
 A row's tokens are a path. Rows of one dialogue (the candidates of every turn) share the dialogue up to their turn, the
-attempts at one task share the request and whatever opening they have in common. The forest of a set of rows holds every
-distinct prefix as one node, laid out depth first in one sequence, the longest branch first, so that a dialogue's trunk is
-contiguous. Node j is an ancestor of node i (or i itself) exactly if
+attempts at one task share the request and whatever opening they have in common. The forest of a set of rows holds
+every distinct prefix as one node, laid out depth first in one sequence, the longest branch first, so that a dialogue's
+trunk is contiguous. Node j is an ancestor of node i (or i itself) exactly if
 
     j <= i < end[j]
 
