@@ -76,7 +76,7 @@ $(READY): requirements.lock pyproject.toml
 	touch $(READY); echo "environment ready after $$(( $$(date +%s) - start )) s"
 
 clean: ## remove caches and unfinished work
-	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache build dist .scratch
+	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache build dist .scratch .cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 clean-environment: ## remove the environment

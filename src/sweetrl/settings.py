@@ -172,7 +172,26 @@ class TrainerSettings(Section):
     learning_rate: Rate = Field(2e-7, description="Peak learning rate (official: 2e-7, full fine-tuning of 8B).")
     epochs: Rate = Field(1.0, description="Passes over the pairs.")
     batch_size: Positive = Field(8, description="Pairs for one optimiser step.")
-    micro_batch: Positive = Field(8, description="Pairs for one forward pass; batch_size is a multiple of it.")
+    micro_batch: Positive = Field(8, description="Most pairs in one forward pass; batch_size is a multiple of it.")
+    tokens: Positive = Field(
+        16_384,
+        description="Most tokens that one forward pass computes (padding counts); a step is cut into as many passes as "
+        "that takes. A single pair may be longer.",
+    )
+    layout: Literal["trees", "flat"] = Field(
+        "trees",
+        description="`trees`: rows that begin alike are computed once, up to where they differ. `flat`: one padded row "
+        "for each sequence; the same losses and gradients, for checking.",
+    )
+    together: Positive = Field(
+        8,
+        description="Most pairs of one dialogue (policy) or one task (critic) that go into a step together: more "
+        "share more of the work, fewer make a step more diverse; 1 draws all at random. The same in both layouts.",
+    )
+    recompute: bool = Field(
+        False,
+        description="Gradient checkpointing: the backward pass computes activations again, to save memory.",
+    )
     warmup: Probability = Field(0.03, description="Share of the steps with rising learning rate.")
     minimum_rate: Probability = Field(0.1, description="The cosine decays to this share of the peak.")
     clip: Rate = Field(1.0, description="Largest gradient norm.")
@@ -226,6 +245,15 @@ class RankSettings(Section):
         description="`same`: a question is compared with questions only and a final answer with final answers only.",
     )
     block: Positive = Field(32, description="Dialogues ranked together; what a killed run repeats at most.")
+    layout: Literal["trees", "flat"] = Field(
+        "trees",
+        description="`trees`: a dialogue and all candidates of its turns are one tree. `flat`: every candidate is a "
+        "padded row of its own; the same advantages, for checking.",
+    )
+    tokens: Positive = Field(
+        16_384,
+        description="Most tokens that one forward pass computes; a longer tree is split at its turns, exactly.",
+    )
 
 
 class PolicySettings(TrainerSettings):

@@ -118,26 +118,36 @@ def data(pairs: int, anchors: int = 0) -> PreferenceData:
     )
 
 
-@given(
-    st.integers(1, 60), st.sampled_from([0.5, 1, 2, 4]), st.sampled_from([(8, 8), (8, 2), (4, 1)]), st.integers(0, 5)
-)
-def test_a_plan_has_full_batches_and_uses_pairs_evenly(
-    pairs: int, epochs: float, sizes: tuple[int, int], seed: int
-) -> None:
-    batch_size, micro = sizes
-    made = plan(data(pairs), epochs, batch_size, micro, seed)
-    steps = max(1, round(epochs * pairs / batch_size))
-    assert len(made) == steps * batch_size // micro
-    assert all(len(batch.pairs) == micro for batch in made)
-    counts = Counter(pair for batch in made for pair in batch.pairs)
-    uses = [counts[pair] for pair in data(pairs).pairs]
-    assert max(uses) - min(uses) <= 1
-    assert made == plan(data(pairs), epochs, batch_size, micro, seed)
+@given(st.integers(1, 60), st.sampled_from([0.5, 1, 2, 4]), st.sampled_from([8, 4]), st.integers(0, 5))
+def test_a_plan_has_full_batches_and_uses_pairs_evenly(pairs: int, epochs: float, batch_size: int, seed: int) -> None:
+    grouped = dataclasses.replace(data(pairs), groups=tuple(index // 2 // 5 for index in range(2 * pairs)))
+    for together in (1, 3, 8):
+        made = plan(grouped, epochs, batch_size, seed, together=together)
+        steps = max(1, round(epochs * pairs / batch_size))
+        assert len(made) == steps
+        assert all(len(batch.pairs) == batch_size for batch in made)
+        counts = Counter(pair for batch in made for pair in batch.pairs)
+        uses = [counts[pair] for pair in data(pairs).pairs]
+        assert max(uses) - min(uses) <= 1
+        assert made == plan(grouped, epochs, batch_size, seed, together=together)
+
+
+def test_a_plan_keeps_pairs_of_a_group_together_and_mixes_groups() -> None:
+    grouped = dataclasses.replace(data(200), groups=tuple(index // 2 // 20 for index in range(400)))  # 10 groups of 20
+
+    def groups_in_a_step(together: int) -> float:
+        made = plan(grouped, 1, 8, seed=3, together=together)
+        return sum(len({pair[0] // 40 for pair in step.pairs}) for step in made) / len(made)
+
+    # 20 pairs are cut into 3 parts of 6 or 7: a step of 8 meets 2 or 3 of them.
+    assert groups_in_a_step(8) < 2.5 < 3 <= groups_in_a_step(2) < groups_in_a_step(1)
+    first, second = (plan(grouped, 1, 8, seed=seed, together=8) for seed in (3, 4))
+    assert first != second and {p for s in first for p in s.pairs} == {p for s in second for p in s.pairs}
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.25, 100), (1.0, 400), (0.0, 0), (0.1, 40)])
 def test_a_plan_draws_anchors_in_proportion(share: float, expected: int) -> None:
-    made = plan(data(40, anchors=7), epochs=10, batch_size=8, micro_batch=2, seed=0, anchors=share)
+    made = plan(data(40, anchors=7), epochs=10, batch_size=8, seed=0, anchors=share)
     drawn = Counter(anchor for batch in made for anchor in batch.anchors)
     assert sum(drawn.values()) == expected
     assert not drawn or max(drawn.values()) - min(drawn.values()) <= 1
@@ -153,7 +163,7 @@ def test_what_the_model_cannot_read_is_left_out_and_counted() -> None:
 
 def test_no_pairs_is_one_sentence() -> None:
     with pytest.raises(UserError, match="no pair to learn from"):
-        plan(data(0), 1, 8, 8, 0)
+        plan(data(0), 1, 8, 0)
 
 
 def test_a_row_in_several_pairs_is_computed_once() -> None:

@@ -13,6 +13,7 @@ import pytest
 from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import MicroBatch, PreferenceData, Row, collate, collate_pairs, encode
+from sweetrl.learning.passes import Layout
 from sweetrl.settings import CriticSettings, LoraSettings, PolicySettings
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
@@ -99,11 +100,12 @@ def gradients(model: Any, loss: Any) -> list[Any]:
 
 def fast(trainer: type, model: Any, settings: Any, data: PreferenceData, batch: MicroBatch) -> Any:
     """The trainer's own objective on a micro-batch, without its Trainer."""
-    from sweetrl.learning.logprobs import reference_logprobs, reply_logprobs
+    from sweetrl.learning.logprobs import reply_logprobs
+    from sweetrl.learning.reference import reference_logprobs
 
     made = trainer.__new__(trainer)
     made.settings = settings
-    reference = reference_logprobs(model, data.rows, batch_tokens=500)
+    reference = reference_logprobs(model, data.rows, Layout(None, tokens=500))
     tensors = collate_pairs(data, batch, reference)
     return made.pair_loss(reply_logprobs(model, tensors["rows"]), tensors)
 
@@ -120,14 +122,17 @@ PAIRS = ((0, 1), (0, 2), (3, 5), (6, 7))
 def test_log_probs(adapted: Any, rows: tuple[Row, ...]) -> None:
     import torch
 
-    from sweetrl.learning.logprobs import reference_logprobs, reply_logprobs
+    from sweetrl.learning.logprobs import reply_logprobs
+    from sweetrl.learning.reference import reference_logprobs
 
     model, tolerance = adapted
     found = reply_logprobs(model, collate(rows)).tolist()
     ours, reference = zip(*(slow_both(model, row) for row in rows), strict=True)
     flat = [token.item() for one in ours for turn in one for token in turn]
     assert found == pytest.approx(flat, abs=tolerance)
-    for row, one, pieces in zip(rows, reference, reference_logprobs(model, rows, 300), strict=True):
+    for row, one, pieces in zip(
+        rows, reference, reference_logprobs(model, rows, Layout(None, tokens=300)), strict=True
+    ):
         assert pieces.shape == (row.reply_tokens,)
         expected = torch.stack([token for turn in one for token in turn])
         assert (pieces - expected).abs().max().item() <= tolerance
@@ -193,8 +198,9 @@ def test_policy(adapted: Any, rows: tuple[Row, ...], normalization: str, loss_na
     assert metrics["log_ratio/chosen"] == pytest.approx(sum(scores[a].item() for a, _ in PAIRS) / len(PAIRS), abs=1e-5)
 
 
-def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...], tokenizer: Any) -> None:
-    """Every candidate as a dialogue of its own, against one pass over the trunk and its branches."""
+@pytest.mark.parametrize("layout", [Layout("blocks"), Layout("dense"), Layout("blocks", tokens=90), Layout(None, 500)])
+def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...], layout: Layout) -> None:
+    """Every candidate as a dialogue of its own, against trees (whole, and split under a budget) and padded rows."""
     from sweetrl.learning.scoring import branch_advantages
 
     model, tolerance = adapted
@@ -206,7 +212,7 @@ def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...
             for _ in trunk.spans
         ]
         for mean in (True, False):
-            found = branch_advantages(model, trunk, branches, mean=mean)
+            found = branch_advantages(model, trunk, branches, layout, mean=mean)
             for (start, _), replies, values in zip(trunk.spans, branches, found, strict=True):
                 for reply, value in zip(replies, values, strict=True):
                     alone = Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),))
@@ -214,7 +220,7 @@ def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...
                     assert value == pytest.approx(expected, abs=tolerance * 20, rel=tolerance)
         # The official code's reference is given another context, without c.
         turns = min(len(trunk.spans), len(other.spans))
-        found = branch_advantages(model, trunk, branches[:turns], reference_trunk=other)
+        found = branch_advantages(model, trunk, branches[:turns], layout, reference_trunk=other)
         (start, _), (elsewhere, _) = trunk.spans[0], other.spans[0]
         reply = branches[0][0]
         ours, _ = slow_both(model, Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),)))

@@ -7,8 +7,9 @@ from or scored: not the system prompt, not the person's words, not the training-
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
 from sweetrl.colbench.types import Trajectory
@@ -102,35 +103,44 @@ def collate(rows: Sequence[Row], pad_id: int = 0) -> dict[str, Tensor]:
     input_ids = torch.full((len(rows), length), pad_id, dtype=torch.long)
     position: list[int] = []
     target: list[int] = []
+    for number, row in enumerate(rows):
+        input_ids[number, : len(row.token_ids)] = torch.tensor(row.token_ids, dtype=torch.long)
+        for start, end in row.spans:
+            position.extend(range(number * length + start - 1, number * length + end - 1))
+            target.extend(row.token_ids[start:end])
+    columns = {"position": position, "target": target}
+    made = {name: torch.tensor(value, dtype=torch.long) for name, value in columns.items()}
+    return {"input_ids": input_ids} | made | turn_columns(rows)
+
+
+def turn_columns(rows: Sequence[Row]) -> dict[str, Tensor]:
+    """Which turn and row every reply token is in: turn [N], turn_row [T], turn_index [T], tokens [R]; see collate."""
+    import torch
+
     turn: list[int] = []
     turn_row: list[int] = []
     turn_index: list[int] = []
     for number, row in enumerate(rows):
-        input_ids[number, : len(row.token_ids)] = torch.tensor(row.token_ids, dtype=torch.long)
         for index, (start, end) in enumerate(row.spans):
-            position.extend(range(number * length + start - 1, number * length + end - 1))
-            target.extend(row.token_ids[start:end])
             turn.extend([len(turn_row)] * (end - start))
             turn_row.append(number)
             turn_index.append(index)
-    columns = {
-        "position": position,
-        "target": target,
-        "turn": turn,
-        "turn_row": turn_row,
-        "turn_index": turn_index,
-        "tokens": [len(row.token_ids) for row in rows],
-    }
-    return {"input_ids": input_ids} | {name: torch.tensor(value, dtype=torch.long) for name, value in columns.items()}
+    tokens = [len(row.token_ids) for row in rows]
+    columns = {"turn": turn, "turn_row": turn_row, "turn_index": turn_index, "tokens": tokens}
+    return {name: torch.tensor(value, dtype=torch.long) for name, value in columns.items()}
 
 
 @dataclass(frozen=True)
 class PreferenceData:
-    """Rows, pairs of them as (chosen, rejected) indices, and anchors: rows that are learnt by likelihood alone."""
+    """Rows, pairs of them as (chosen, rejected) indices, and anchors: rows that are learnt by likelihood alone.
+
+    `groups` says for each row which dialogue or task it comes from: rows of one group begin alike. Empty: all differ.
+    """
 
     rows: tuple[Row, ...]
     pairs: tuple[tuple[int, int], ...]
     anchors: tuple[int, ...] = ()
+    groups: tuple[int, ...] = ()
 
 
 def within(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
@@ -144,62 +154,89 @@ def within(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
         tuple(data.rows[index] for index in kept),
         tuple((place[chosen], place[rejected]) for chosen, rejected in pairs),
         tuple(place[anchor] for anchor in anchors),
+        tuple(data.groups[index] for index in kept) if data.groups else (),
     )
     return rest, len(data.pairs) - len(pairs)
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """One forward pass: indices into PreferenceData."""
+    """Pairs (and anchors) that are computed together, as indices into PreferenceData: a step, or one pass of it."""
 
     pairs: tuple[tuple[int, int], ...]
     anchors: tuple[int, ...] = ()
 
 
 def plan(
-    data: PreferenceData, epochs: float, batch_size: int, micro_batch: int, seed: int, anchors: float = 0.0
+    data: PreferenceData, epochs: float, batch_size: int, seed: int, anchors: float = 0.0, together: int = 1
 ) -> list[MicroBatch]:
-    """Lay out a whole training run as a list of micro-batches, batch_size / micro_batch of them for a step.
+    """Lay out a whole training run as a list of optimiser steps of `batch_size` pairs each.
 
     The pairs are a stream of fresh permutations cut into full batches (so an epoch's last batch borrows from the next
-    permutation); round(epochs * pairs / batch_size) steps, at least one. Within a window of steps pairs are sorted by
-    length, so that little is padding. Each micro-batch holds about `anchors` anchors a pair, from their own stream.
-    A plan depends on its arguments only, so a killed run continues it by skipping what was done.
+    permutation); round(epochs * pairs / batch_size) steps, at least one. With `together` > 1 the pairs of a group are
+    shuffled and cut into equal parts of at most `together`, and whole parts are permuted, so that a step holds pairs
+    that begin alike; else pairs are sorted by length within a window of steps, so that little is padding. Each step
+    holds about `anchors` anchors a pair, from their own stream. A plan depends on its arguments only, so a killed run
+    continues it by skipping what was done.
     """
     if not data.pairs:
         raise UserError("there is no pair to learn from; collect more trajectories or lower the margin.")
     steps = max(1, round(epochs * len(data.pairs) / batch_size))
+    together = together if data.groups else 1
     chance = random.Random(seed)
-    stream, anchor_stream = _stream(data.pairs, chance), _stream(data.anchors, random.Random(seed + 1))
+    stream, anchor_stream = _stream(data, together, chance), _endless(data.anchors, random.Random(seed + 1))
     lengths = [len(row.token_ids) for row in data.rows]
     result: list[MicroBatch] = []
     used = 0
     for first in range(0, steps, WINDOW):
         count = min(WINDOW, steps - first)
         taken = [next(stream) for _ in range(count * batch_size)]
-        taken.sort(key=lambda pair: max(lengths[pair[0]], lengths[pair[1]]))
+        if together == 1:
+            taken.sort(key=lambda pair: max(lengths[pair[0]], lengths[pair[1]]))
         batches = [taken[start : start + batch_size] for start in range(0, len(taken), batch_size)]
         chance.shuffle(batches)
         for batch in batches:
-            for start in range(0, batch_size, micro_batch):
-                wanted = round((len(result) + 1) * micro_batch * anchors) if data.anchors else 0
-                drawn = tuple(next(anchor_stream) for _ in range(wanted - used))
-                used = max(used, wanted)
-                result.append(MicroBatch(tuple(batch[start : start + micro_batch]), drawn))
+            wanted = round((len(result) + 1) * batch_size * anchors) if data.anchors else 0
+            drawn = tuple(next(anchor_stream) for _ in range(wanted - used))
+            used = max(used, wanted)
+            result.append(MicroBatch(tuple(batch), drawn))
     return result
 
 
-def _stream(items: Sequence[Any], chance: random.Random) -> Iterator[Any]:
+def _stream(data: PreferenceData, together: int, chance: random.Random) -> Iterator[tuple[int, int]]:
+    """Endless fresh permutations of the pairs, parts of a group kept together."""
+    if together == 1:
+        yield from _endless(data.pairs, chance)
+    members: dict[int, list[tuple[int, int]]] = {}
+    for pair in data.pairs:
+        members.setdefault(data.groups[pair[0]], []).append(pair)
+    while True:
+        parts = []
+        for pairs in members.values():
+            mixed = chance.sample(pairs, len(pairs))
+            count = -(-len(mixed) // together)
+            cuts = [len(mixed) * number // count for number in range(count + 1)]
+            parts += [mixed[start:stop] for start, stop in pairwise(cuts)]
+        for part in chance.sample(parts, len(parts)):
+            yield from part
+
+
+def _endless(items: Sequence[Any], chance: random.Random) -> Iterator[Any]:
     """Endless fresh permutations of `items`."""
     while items:
         yield from chance.sample(list(items), len(items))
 
 
 def collate_pairs(
-    data: PreferenceData, batch: MicroBatch, reference: Sequence[Tensor] | None, pad_id: int = 0
+    data: PreferenceData,
+    batch: MicroBatch,
+    reference: Sequence[Tensor] | None,
+    pad_id: int = 0,
+    lay_out: Callable[[Sequence[Row]], dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
-    """Make the tensors of one micro-batch; a row that is in several pairs is computed once.
+    """Make the tensors of one pass; a row that is in several pairs is computed once.
 
+    `lay_out` makes a batch of rows; by default they are padded (collate).
     Returns {"rows": collate(...), "reference" [N] (if given, by row), "chosen" [P], "rejected" [P], "anchor" [A]},
     the last three being row numbers in the batch.
     """
@@ -207,8 +244,9 @@ def collate_pairs(
 
     order = dict.fromkeys([index for pair in batch.pairs for index in pair] + list(batch.anchors))
     number = {index: place for place, index in enumerate(order)}
+    rows = [data.rows[index] for index in order]
     result: dict[str, Any] = {
-        "rows": collate([data.rows[index] for index in order], pad_id),
+        "rows": lay_out(rows) if lay_out is not None else collate(rows, pad_id),
         "chosen": torch.tensor([number[chosen] for chosen, _ in batch.pairs], dtype=torch.long),
         "rejected": torch.tensor([number[rejected] for _, rejected in batch.pairs], dtype=torch.long),
         "anchor": torch.tensor([number[anchor] for anchor in batch.anchors], dtype=torch.long),

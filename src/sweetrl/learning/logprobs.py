@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.learning.batches import Row, collate
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-CHUNK_ELEMENTS = 2**26  # logits in memory at once: 256 MiB in float32
+CHUNK_ELEMENTS = 2**24  # logits in memory at once: 64 MiB in float32
+
+
+def base_of(model: nn.Module) -> Any:
+    """Return the transformers model under an adapter, or the model itself."""
+    whole: Any = model
+    return whole.get_base_model() if hasattr(whole, "get_base_model") else whole
 
 
 def backbone(model: nn.Module) -> tuple[Any, Any]:
     """Return (the transformer without its head, the head) of a causal language model, with or without an adapter."""
-    whole: Any = model
-    base = whole.get_base_model() if hasattr(model, "get_base_model") else whole
+    base = base_of(model)
     for name in ("final_logit_softcapping", "logit_scale", "logits_scaling"):
         if getattr(base.config, name, None):
             raise UserError(
@@ -29,69 +32,106 @@ def backbone(model: nn.Module) -> tuple[Any, Any]:
 
 
 def token_logprobs(head: nn.Module, hidden: Tensor, target: Tensor) -> Tensor:
-    """log softmax(head(hidden))[target] for hidden [N, width] and target [N], in at least float32, chunk by chunk.
+    """log softmax(head(hidden))[target] for hidden [N, width] and target [N], in at least float32, chunk by chunk."""
+    import torch
 
-    With gradients the chunks are recomputed in the backward pass, so that their logits are not kept.
+    return slot_logprobs(head, hidden, torch.arange(len(target), device=target.device), target)
+
+
+def slot_logprobs(head: nn.Module, hidden: Tensor, slot: Tensor, target: Tensor) -> Tensor:
+    """log softmax(head(hidden[slot]))[target], [U], for hidden [M, width] and rising slot [U] and target [U].
+
+    The logits of a hidden state are computed once, however many targets it has, and only a chunk of them is ever in
+    memory. A plain head that is not trained takes part in no recomputation: its softmax is averaged over the rows of
+    its weight while the logits are there, which is all that the gradient of `hidden` needs. Other heads compute their
+    chunks once more in the backward pass.
     """
     import torch
     from torch.utils.checkpoint import checkpoint
 
-    def part(hidden: Tensor, target: Tensor) -> Tensor:
-        logits = head(hidden)
-        if logits.dtype in (torch.float16, torch.bfloat16):
-            logits = logits.float()
-        return logits.gather(1, target[:, None]).squeeze(1) - logits.logsumexp(1)
-
     weight: Any = head.weight
     size = max(1, CHUNK_ELEMENTS // int(weight.shape[0]))
-    if hidden.shape[0] <= size:
-        return part(hidden, target)
+    bounds = torch.arange(0, hidden.shape[0] + size, size, device=slot.device)
+    cuts = torch.searchsorted(slot, bounds).tolist()
     pieces = []
-    for start in range(0, hidden.shape[0], size):
-        piece = hidden[start : start + size], target[start : start + size]
-        pieces.append(checkpoint(part, *piece, use_reentrant=False) if torch.is_grad_enabled() else part(*piece))
+    for number, (begin, end) in enumerate(pairwise(cuts)):
+        first = number * size
+        piece = hidden[first : first + size], slot[begin:end] - first, target[begin:end]
+        if not torch.is_grad_enabled():
+            pieces.append(_normalised(head(piece[0]), piece[1], piece[2])[0])
+        elif _frozen_linear(head):
+            pieces.append(_fused().apply(piece[0], weight, getattr(head, "bias", None), piece[1], piece[2]))
+        else:
+            pieces.append(checkpoint(_recomputed, head, *piece, use_reentrant=False))
     return torch.cat(pieces)
 
 
-def reply_logprobs(model: nn.Module, rows: dict[str, Tensor]) -> Tensor:
-    """Log-probs [N] of the reply tokens of a collated batch (sweetrl.learning.batches.collate)."""
+def _frozen_linear(head: Any) -> bool:
+    import torch
+
+    hooks = head._forward_hooks or head._forward_pre_hooks  # sharded modules gather their weights in hooks
+    return type(head) is torch.nn.Linear and not hooks and not any(one.requires_grad for one in head.parameters())
+
+
+def _recomputed(head: Any, hidden: Tensor, slot: Tensor, target: Tensor) -> Tensor:
+    return _normalised(head(hidden), slot, target)[0]
+
+
+def _normalised(logits: Tensor, slot: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (log-probs [U], logits in at least float32 [M, V], their log-sum-exp [M])."""
+    import torch
+
+    if logits.dtype in (torch.float16, torch.bfloat16):
+        logits = logits.float()
+    total = logits.logsumexp(1)
+    return logits[slot, target] - total[slot], logits, total
+
+
+_made: list[Any] = []
+
+
+def _fused() -> Any:
+    """The autograd function for a frozen linear head (made when first used: its base class is torch's)."""
+    import torch
+
+    if _made:
+        return _made[0]
+
+    class FusedHead(torch.autograd.Function):
+        """d log p(target) / d hidden = weight[target] - sum_v p(v) weight[v]; the sum is taken going forward."""
+
+        @staticmethod
+        def forward(
+            context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, slot: Tensor, target: Tensor
+        ) -> Tensor:
+            found, logits, total = _normalised(torch.nn.functional.linear(hidden, weight, bias), slot, target)
+            if context.needs_input_grad[0]:
+                mean = torch.matmul(logits.sub_(total[:, None]).exp_().to(weight.dtype), weight)
+                context.save_for_backward(mean, weight, slot, target)
+            return found
+
+        @staticmethod
+        def backward(context: Any, *grads: Tensor) -> Any:
+            mean, weight, slot, target = context.saved_tensors
+            grad = grads[0]
+            sums = grad.new_zeros(mean.shape[0]).index_add_(0, slot, grad)
+            into = -sums[:, None] * mean
+            into.index_add_(0, slot, (grad[:, None] * weight[target]).to(into.dtype))
+            return into.to(mean.dtype), None, None, None, None
+
+    _made.append(FusedHead)
+    return FusedHead
+
+
+def reply_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
+    """Log-probs [N] of the reply tokens of a batch, row after row.
+
+    `rows` is a flat batch (learning.batches.collate) or a forest (learning.trees.forward.collate_trees).
+    """
+    if "tree" in rows:
+        from sweetrl.learning.trees.forward import forest_logprobs
+
+        return forest_logprobs(model, rows)
     transformer, head = backbone(model)
     hidden = transformer(input_ids=rows["input_ids"], use_cache=False).last_hidden_state
     return token_logprobs(head, hidden.flatten(0, 1).index_select(0, rows["position"]), rows["target"])
-
-
-def reference_logprobs(model: nn.Module, rows: Sequence[Row], batch_tokens: int, pad_id: int = 0) -> list[Tensor]:
-    """log pi_ref of every row's reply tokens, once and for all: the adapter switched off, no gradient.
-
-    Rows go by length in batches of at most `batch_tokens` padded tokens. Returns CPU tensors [reply tokens], in order.
-    """
-    import torch
-
-    device = next(model.parameters()).device
-    was_training = model.training
-    model.eval()
-    off = model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()  # type: ignore[operator]
-    result: list[Tensor] = [torch.empty(0)] * len(rows)
-    try:
-        with off, torch.no_grad():
-            for indices in length_batches(rows, batch_tokens):
-                batch = {name: value.to(device) for name, value in collate([rows[i] for i in indices], pad_id).items()}
-                values = reply_logprobs(model, batch).cpu()
-                pieces = values.split([rows[i].reply_tokens for i in indices])
-                for index, piece in zip(indices, pieces, strict=True):
-                    result[index] = piece.clone()
-    finally:
-        model.train(was_training)
-    return result
-
-
-def length_batches(rows: Sequence[Row], batch_tokens: int) -> list[list[int]]:
-    """Indices of `rows` by rising length, in batches of at most `batch_tokens` padded tokens (or of one row)."""
-    result: list[list[int]] = []
-    for index in sorted(range(len(rows)), key=lambda i: len(rows[i].token_ids)):
-        # Rows come by rising length, so the new one is the longest of its batch.
-        if result and (len(result[-1]) + 1) * len(rows[index].token_ids) <= batch_tokens:
-            result[-1].append(index)
-        else:
-            result.append([index])
-    return result

@@ -142,20 +142,32 @@ def read_anchors(path: Path) -> list[Anchor]:
 def preference_rows(
     preferences: Sequence[Preference], anchors: Sequence[Anchor], settings: PolicySettings
 ) -> PreferenceData:
-    """Lay out preferences (and anchors, where `settings.anchors` > 0) as rows; a reply in several pairs is one row."""
+    """Lay out preferences (and anchors, where `settings.anchors` > 0) as rows; a reply in several pairs is one row.
+
+    The rows of one dialogue are a group.
+    """
     number: dict[Row, int] = {}
+    dialogues: dict[tuple[str, int], int] = {}
+    groups: list[int] = []
+
+    def place(row: Row, of: Preference | Anchor) -> int:
+        if row not in number:
+            number[row] = len(number)
+            groups.append(dialogues.setdefault((of.task_id, of.attempt), len(dialogues)))
+        return number[row]
+
     pairs = []
     for one in preferences:
         start = len(one.prompt_ids)
         rows = [
             Row(one.prompt_ids + reply, ((start, start + len(reply)),)) for reply in (one.chosen_ids, one.rejected_ids)
         ]
-        chosen, rejected = (number.setdefault(row, len(number)) for row in rows)
+        chosen, rejected = (place(row, one) for row in rows)
         pairs.append((chosen, rejected))
     kept = []
     if settings.anchors:
         for anchor in anchors:
             start, end = anchor.row.spans[-1]
             row = Row(anchor.row.token_ids[:end], ((start, end),)) if settings.anchor_turns == "final" else anchor.row
-            kept.append(number.setdefault(row, len(number)))
-    return PreferenceData(tuple(number), tuple(pairs), tuple(kept))
+            kept.append(place(row, anchor))
+    return PreferenceData(tuple(number), tuple(pairs), tuple(kept), tuple(groups))

@@ -15,6 +15,7 @@ from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.base import Engine, Prompt, Sampling
 from sweetrl.learning.batches import Chat, Row, critic_system, encode
 from sweetrl.learning.pairs import usable
+from sweetrl.learning.passes import Layout, model_layout
 from sweetrl.learning.scoring import branch_advantages
 from sweetrl.settings import RankSettings
 
@@ -132,12 +133,14 @@ def rank_dialogues(
     privileged: bool = True,
     conditioned_reference: bool = True,
     mean: bool = True,
-    pad_id: int = 0,
+    layout: Layout | None = None,
 ) -> list[RankedState]:
     """Sample candidates at every turn of `dialogues` and score their advantages with the critic.
 
-    The engine sees what the actor sees; only the critic's trunk has c in front. Depends on nothing but its arguments.
+    The engine sees what the actor sees; only the critic's trunk has c in front. `layout` says how the critic computes
+    (by default in trees, where its attention can be masked). Depends on nothing but its arguments.
     """
+    layout = model_layout(critic, "trees") if layout is None else layout
     rows = [(trajectory, encode(trajectory, chat, system)) for trajectory in dialogues]
     sampled = sample_candidates(rows, engine, sampling, seed)
     states: list[RankedState] = []
@@ -147,7 +150,7 @@ def rank_dialogues(
             trunk = encode(trajectory, chat, critic_system(privileged_prefix(trajectory.task), system))
         reference = None if conditioned_reference else row
         branches = [list(distinct) for distinct in turns]
-        advantages = branch_advantages(critic, trunk, branches, reference, mean, pad_id)
+        advantages = branch_advantages(critic, trunk, branches, layout, reference, mean)
         for turn, (distinct, values) in enumerate(zip(turns, advantages, strict=True)):
             candidates = tuple(
                 Candidate(ids, text, count, value)

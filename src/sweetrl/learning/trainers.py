@@ -17,14 +17,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset, SequentialSampler
+from torch.utils.data import DataLoader, Dataset, SequentialSampler
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
 from sweetrl.errors import UserError
 from sweetrl.learning.advantage import segment_mean, segment_sum, trajectory_scores, turn_advantages
 from sweetrl.learning.batches import MicroBatch, PreferenceData, collate_pairs, plan
-from sweetrl.learning.logprobs import reference_logprobs, reply_logprobs
+from sweetrl.learning.distributed import add_gradients, gathered, shared
+from sweetrl.learning.logprobs import base_of, reply_logprobs
 from sweetrl.learning.objectives import critic_loss, ipo_loss, policy_loss, reference_kl, token_nll
+from sweetrl.learning.passes import cut_step, model_layout, share_of_step
+from sweetrl.learning.reference import reference_logprobs, starts_trained
 from sweetrl.settings import CriticSettings, PolicySettings, TrainerSettings
 
 Metrics = dict[str, float]
@@ -34,16 +37,16 @@ COMPLETE = "complete"  # a file in a checkpoint folder that was written to the e
 
 
 class _Plan(Dataset):
-    """The micro-batches of a run as a dataset; tensors are made when they are needed."""
+    """The steps of a run as a dataset; tensors are made when they are needed."""
 
-    def __init__(self, batches: list[MicroBatch]):
-        self.batches = batches
+    def __init__(self, steps: list[MicroBatch]):
+        self.steps = steps
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return len(self.steps)
 
     def __getitem__(self, index: int) -> MicroBatch:
-        return self.batches[index]
+        return self.steps[index]
 
 
 class _Checkpoints(TrainerCallback):
@@ -55,7 +58,11 @@ class _Checkpoints(TrainerCallback):
 
 
 class PreferenceTrainer(Trainer):
-    """A Trainer over a plan of micro-batches of pairs; subclasses give the loss and its metrics."""
+    """A Trainer over a plan of steps; subclasses give the loss and its metrics.
+
+    A step is computed in as many passes as its tokens need; its loss and gradient do not depend on how it is cut. Under
+    torchrun or `accelerate launch` each process computes a share of every step's pairs, and gradients are added up.
+    """
 
     def __init__(
         self,
@@ -67,29 +74,26 @@ class PreferenceTrainer(Trainer):
         pad_id: int = 0,
         report: Report | None = None,
         anchors: float = 0.0,
+        cache: Path | None = None,
     ):
         if settings.batch_size % settings.micro_batch:
             raise UserError(
                 f"params: batch_size {settings.batch_size} is not a multiple of micro_batch {settings.micro_batch}; "
                 "change one."
             )
-        batches = plan(data, settings.epochs, settings.batch_size, settings.micro_batch, seed, anchors)
-        steps = len(batches) // (settings.batch_size // settings.micro_batch)
-        self.settings, self.data, self.pad_id, self.report, self.steps = settings, data, pad_id, report, steps
-        longest = max(len(row.token_ids) for row in data.rows)
-        self.reference = reference_logprobs(model, data.rows, 2 * settings.micro_batch * longest, pad_id)
-        self._step_metrics: list[Metrics] = []
-        self._step_tokens, self._step_start = 0, time.perf_counter()
+        plan_ = plan(data, settings.epochs, settings.batch_size, seed, anchors, settings.together)
+        self.settings, self.data, self.report, self.steps = settings, data, report, len(plan_)
+        self._step_metrics: list[tuple[int, int, Metrics]] = []  # pairs, anchors and metrics of each pass
+        self._step_tokens, self._step_computed, self._step_start = 0, 0, time.perf_counter()
         device = next(model.parameters()).device
         arguments = TrainingArguments(
             output_dir=str(scratch),
-            per_device_train_batch_size=1,  # an item is a micro-batch already
-            gradient_accumulation_steps=settings.batch_size // settings.micro_batch,
+            per_device_train_batch_size=1,  # an item is a whole step already
             num_train_epochs=1,  # the plan holds all epochs
             learning_rate=settings.learning_rate,
             lr_scheduler_type="cosine_with_min_lr",
             lr_scheduler_kwargs={"min_lr_rate": settings.minimum_rate},
-            warmup_steps=math.ceil(settings.warmup * steps),
+            warmup_steps=math.ceil(settings.warmup * self.steps),
             optim="adamw_torch",
             adam_beta1=0.9,
             adam_beta2=0.95,
@@ -98,7 +102,7 @@ class PreferenceTrainer(Trainer):
             logging_steps=1,
             logging_nan_inf_filter=False,
             save_strategy="steps",
-            save_steps=max(1, math.ceil(steps / settings.checkpoints)),
+            save_steps=max(1, math.ceil(self.steps / settings.checkpoints)),
             save_total_limit=2,
             seed=seed,
             data_seed=seed,
@@ -111,50 +115,100 @@ class PreferenceTrainer(Trainer):
             dataloader_pin_memory=False,
         )
         if arguments.n_gpu > 1:
-            arguments._n_gpu = 1  # one process, one device: DataParallel would split the micro-batch
+            arguments._n_gpu = 1  # one process, one device: DataParallel would split the pass
+        if settings.batch_size < arguments.world_size:
+            raise UserError(
+                f"params: batch_size {settings.batch_size} is less than the {arguments.world_size} processes; "
+                "start fewer."
+            )
+        self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
+        if settings.recompute:
+            base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
+        trained = starts_trained(model)
+        self.reference = shared(lambda: reference_logprobs(model, data.rows, self.layout, cache, adapter=trained))
         super().__init__(
             model=model,
             args=arguments,
-            train_dataset=_Plan(batches),
-            data_collator=lambda items: collate_pairs(data, items[0], self.reference, pad_id),
+            train_dataset=_Plan(plan_),
+            data_collator=lambda items: {"passes": self.make_passes(items[0])},
             callbacks=[_Checkpoints()],
         )
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
-        self.model_accepts_loss_kwargs = False  # losses are means over micro-batches of equal size
+        self.model_accepts_loss_kwargs = False  # losses are means over a step
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> SequentialSampler:
-        return SequentialSampler(self.train_dataset)  # type: ignore[arg-type]
+    def get_train_dataloader(self) -> DataLoader:
+        """The steps in their order, all of them in every process."""
+        return DataLoader(
+            self.train_dataset,  # type: ignore[arg-type]
+            batch_size=1,
+            sampler=SequentialSampler(self.train_dataset),  # type: ignore[arg-type]
+            collate_fn=self.data_collator,
+        )
+
+    def make_passes(self, step: MicroBatch) -> list[dict[str, Any]]:
+        """This process's part of a step, pass by pass; `share` is what share of the step's pairs and anchors is in it."""
+        own = share_of_step(self.data, step, self.layout, self.args.process_index, self.args.world_size)
+        made = []
+        for one in cut_step(self.data, own, self.layout, self.settings.micro_batch):
+            batch = collate_pairs(self.data, one, self.reference, lay_out=self.layout.collate)
+            share = (len(one.pairs) / len(step.pairs), len(one.anchors) / max(1, len(step.anchors)))
+            made.append(batch | {"share": share})
+        return made
 
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
-        """Return the loss of a micro-batch and its metrics, given the log-probs [N] of its reply tokens."""
+        """Return a pass's part of the step's loss and its metrics, given the log-probs [N] of its reply tokens."""
         raise NotImplementedError
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Pass after pass forward and backward; returns the step's loss (its processes' losses have that mean)."""
+        model.train()
+        total = torch.zeros((), device=self.args.device)
+        for one in inputs["passes"]:
+            batch = self._prepare_inputs(one)
+            with self.compute_loss_context_manager():
+                loss = self.compute_loss(model, batch)
+            self.accelerator.backward(loss)
+            total += loss.detach()
+        add_gradients(self.model)
+        return total * self.args.world_size
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """One forward pass over the distinct rows of the micro-batch."""
-        loss, metrics = self.pair_loss(reply_logprobs(model, inputs["rows"]), inputs)
-        self._step_metrics.append(metrics)
-        self._step_tokens += int(inputs["rows"]["tokens"].sum())
+        """One forward pass over the distinct rows of the pass. The adapter's gradients are added up afterwards, so the
+        model itself is called, not what a distributed launcher has wrapped around it."""
+        rows = inputs["rows"]
+        loss, metrics = self.pair_loss(reply_logprobs(self.model, rows), inputs)
+        self._step_metrics.append((len(inputs["chosen"]), len(inputs["anchor"]), metrics))
+        self._step_tokens += int(rows["tokens"].sum())
+        self._step_computed += rows["input_ids"].numel()
         return (loss, None) if return_outputs else loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add the step's own metrics, so that they are in the checkpointed history and reach `report`."""
+        """Add the step's own metrics, so that they are in the checkpointed history and reach `report`.
+
+        `tokens_per_second` counts the tokens of the distinct rows, `computed` is the share of them that went through
+        the layers (with padding in flat batches).
+        """
         if self._step_metrics and "loss" in logs:
-            names = dict.fromkeys(name for metrics in self._step_metrics for name in metrics)
-            for name in names:
-                values = [metrics[name] for metrics in self._step_metrics if name in metrics]
-                logs[name] = sum(values) / len(values)
+            parts = gathered((self._step_metrics, self._step_tokens, self._step_computed))
+            passes = [one for metrics, _, _ in parts for one in metrics]
+            for name in dict.fromkeys(name for _, _, metrics in passes for name in metrics):
+                of_anchors = name == "loss/anchor"
+                weights = [(one[1] if of_anchors else one[0], one[2][name]) for one in passes if name in one[2]]
+                logs[name] = sum(weight * value for weight, value in weights) / sum(weight for weight, _ in weights)
+            tokens, computed = (sum(part[index] for part in parts) for index in (1, 2))
+            logs["computed"] = computed / tokens
             now = time.perf_counter()
-            logs["tokens_per_second"] = self._step_tokens / max(now - self._step_start, 1e-9)
-            self._step_metrics, self._step_tokens, self._step_start = [], 0, now
+            logs["tokens_per_second"] = tokens / max(now - self._step_start, 1e-9)
+            self._step_metrics, self._step_tokens, self._step_computed, self._step_start = [], 0, 0, now
             if not math.isfinite(logs["loss"]):
                 raise UserError(
                     f"the loss is not finite at step {self.state.global_step}; lower the learning rate or beta."
                 )
         super().log(logs, start_time)
-        if self.report is not None and "loss" in logs:
+        if self.report is not None and "loss" in logs and self.args.process_index == 0:
             self.report(self.state.global_step, self.steps, logs)
 
     def fit(self) -> list[Metrics]:
@@ -163,7 +217,7 @@ class PreferenceTrainer(Trainer):
         The history spans the whole run, steps before an interruption included; each entry has the key `step`.
         """
         last = last_checkpoint(Path(str(self.args.output_dir)))
-        if last is not None and self.report is not None:
+        if last is not None and self.report is not None and self.args.process_index == 0:
             history = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
             for entry in history:
                 self.report(int(entry["step"]), self.steps, {k: v for k, v in entry.items() if k != "step"})
@@ -220,7 +274,7 @@ class CriticTrainer(PreferenceTrainer):
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """Eq. 2 + nll * NLL(chosen)."""
         settings, rows = self.settings, batch["rows"]
-        count = rows["input_ids"].shape[0]
+        count = len(rows["tokens"])
         scores = trajectory_scores(
             logprobs, batch["reference"], rows["turn"], rows["turn_row"], count, settings.normalization
         )
@@ -235,7 +289,7 @@ class CriticTrainer(PreferenceTrainer):
             "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
         }
         metrics |= self.turn_metrics(logprobs.detach(), batch, "chosen", "rejected")
-        return preference + settings.nll * nll, metrics
+        return batch.get("share", (1.0,))[0] * (preference + settings.nll * nll), metrics
 
 
 class PolicyTrainer(PreferenceTrainer):
@@ -246,7 +300,7 @@ class PolicyTrainer(PreferenceTrainer):
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """Eq. 4 + nll * NLL(chosen) + nll_anchor * NLL(anchors)."""
         settings, rows = self.settings, batch["rows"]
-        count = rows["input_ids"].shape[0]
+        count = len(rows["tokens"])
         scores = trajectory_scores(
             logprobs,
             batch["reference"],
@@ -262,7 +316,8 @@ class PolicyTrainer(PreferenceTrainer):
             preference = policy_loss(chosen, rejected, settings.beta, settings.label_smoothing)
         token_row = rows["turn_row"][rows["turn"]]
         nll = token_nll(logprobs, segment_sum(torch.ones_like(chosen), batch["chosen"], count), token_row)
-        loss = preference + settings.nll * nll
+        pair_share, anchor_share = batch.get("share", (1.0, 1.0))
+        loss = pair_share * (preference + settings.nll * nll)
         metrics = _margin_metrics(chosen, rejected, settings.beta) | {
             "loss/preference": preference.item(),
             "loss/nll": nll.item(),
@@ -273,7 +328,7 @@ class PolicyTrainer(PreferenceTrainer):
         if len(batch["anchor"]):
             weight = segment_sum(logprobs.new_ones(len(batch["anchor"])), batch["anchor"], count)
             anchor = token_nll(logprobs, weight, token_row)
-            loss = loss + settings.nll_anchor * anchor
+            loss = loss + anchor_share * settings.nll_anchor * anchor
             metrics["loss/anchor"] = anchor.item()
         metrics |= self.turn_metrics(logprobs.detach(), batch, "chosen", "rejected")
         return loss, metrics

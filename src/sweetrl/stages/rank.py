@@ -21,12 +21,14 @@ def rank(settings: Settings) -> None:
         from sweetrl.learning import preferences as files
         from sweetrl.learning import ranking
         from sweetrl.learning.adapters import context_limit, load_adapter, load_base
+        from sweetrl.learning.passes import model_layout
 
         trajectories = list(TrajectoryStore(TRAJECTORIES).read())
         for name, path in (("trajectories", TRAJECTORIES), ("critic", CRITIC), ("base", settings.model.base)):
             run.log_input(name, path)
         model, tokenizer = load_base(settings.model)
         critic = load_adapter(model, CRITIC)
+        layout = model_layout(critic, settings.rank.layout, settings.rank.tokens, tokenizer.pad_token_id or 0)
         chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt)
         chosen = ranking.choose_dialogues(trajectories, settings.rank.share, settings.seed)
         dialogues = ranking.rankable(chosen, chat, system, settings.critic.privileged, context_limit(model))
@@ -57,7 +59,7 @@ def rank(settings: Settings) -> None:
                         privileged=settings.critic.privileged,
                         conditioned_reference=settings.rank.reference == "conditioned",
                         mean=settings.critic.normalization != "none",
-                        pad_id=tokenizer.pad_token_id or 0,
+                        layout=layout,
                     )
                     files.write_candidates(part, ranked)
                 states += files.read_candidates(part)

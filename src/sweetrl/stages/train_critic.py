@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sweetrl.settings import Settings
 from sweetrl.stages.common import stage_main, stage_run
-from sweetrl.stages.training import CRITIC, PAIRS, TRAJECTORIES, Progress, train_and_publish
+from sweetrl.stages.training import CRITIC, PAIRS, REFERENCES, TRAJECTORIES, Progress, train_and_publish
 
 
 def train_critic(settings: Settings) -> None:
@@ -29,7 +29,9 @@ def train_critic(settings: Settings) -> None:
         chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt)
         prefix = privileged_prefix if settings.critic.privileged else lambda task: None
         rows = tuple(encode(one, chat, critic_system(prefix(one.task), system)) for one in trajectories)
-        data, too_long = within(PreferenceData(rows, tuple(indices)), context_limit(model))
+        tasks = {one.task.id: number for number, one in enumerate(trajectories)}
+        groups = tuple(tasks[one.task.id] for one in trajectories)
+        data, too_long = within(PreferenceData(rows, tuple(indices), groups=groups), context_limit(model))
         run.log_metrics({"pairs": len(data.pairs), "pairs_too_long": too_long})
         scratch = run.scratch(TRAJECTORIES, PAIRS, Path(settings.model.base))
         progress = Progress(run)
@@ -41,6 +43,7 @@ def train_critic(settings: Settings) -> None:
             settings.seed,
             tokenizer.pad_token_id or 0,
             progress,
+            cache=REFERENCES,
         )
         train_and_publish(run, trainer, progress, scratch, CRITIC)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sweetrl.settings import Settings
 from sweetrl.stages.common import stage_main, stage_run
-from sweetrl.stages.training import POLICY, PREFERENCES, Progress, train_and_publish
+from sweetrl.stages.training import POLICY, PREFERENCES, REFERENCES, Progress, train_and_publish
 
 
 def train_policy(settings: Settings) -> None:
@@ -36,6 +36,7 @@ def train_policy(settings: Settings) -> None:
             tokenizer.pad_token_id or 0,
             progress,
             settings.policy.anchors,
+            cache=REFERENCES,
         )
         train_and_publish(run, trainer, progress, scratch, POLICY)
 

@@ -22,6 +22,7 @@ PAIRS = Path("data/pairs.parquet")
 PREFERENCES = Path("data/preferences")
 CRITIC = Path("models/critic")
 POLICY = Path("models/policy")
+REFERENCES = Path(".cache/reference")  # log-probs of the reference, by weights and tokens: never stale, free to remove
 
 
 class Progress:

@@ -1,0 +1,110 @@
+"""How the rows of a step or of a dialogue are cut into forward passes, as trees or as flat padded batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.learning.batches import MicroBatch, PreferenceData, Row, collate
+from sweetrl.learning.trees.attention import Backend
+from sweetrl.learning.trees.forward import collate_trees
+from sweetrl.learning.trees.layout import forest_tokens, layout_order, split_rows
+
+if TYPE_CHECKING:
+    from torch import nn
+
+TOKENS = 16_384
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Trees (with the attention backend that the model and its device take) or flat batches (`backend` None).
+
+    tokens   the most that one pass computes, padding included; a single row or pair may be longer
+    pad_id   what flat batches are padded with
+    """
+
+    backend: Backend | None
+    tokens: int = TOKENS
+    pad_id: int = 0
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """One pass over `rows`, for sweetrl.learning.logprobs.reply_logprobs."""
+        return collate(rows, self.pad_id) if self.backend is None else collate_trees(rows, self.backend)
+
+    def cost(self, rows: Sequence[Row]) -> int:
+        """Tokens that one pass over `rows` computes."""
+        if self.backend is None:
+            return len(rows) * max(len(row.token_ids) for row in rows)
+        return forest_tokens(rows)
+
+    def cut_rows(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Indices of `rows` in passes of at most `tokens`."""
+        return length_batches(rows, self.tokens) if self.backend is None else split_rows(rows, self.tokens)
+
+
+def model_layout(model: nn.Module, layout: str, tokens: int = TOKENS, pad_id: int = 0) -> Layout:
+    """The layout called `layout` in the settings, or flat batches where the model's attention cannot be masked."""
+    from sweetrl.learning.trees.forward import choose_layout
+
+    return Layout(choose_layout(model, layout), tokens, pad_id)
+
+
+def length_batches(rows: Sequence[Row], batch_tokens: int) -> list[list[int]]:
+    """Indices of `rows` by rising length, in batches of at most `batch_tokens` padded tokens (or of one row)."""
+    result: list[list[int]] = []
+    for index in sorted(range(len(rows)), key=lambda i: len(rows[i].token_ids)):
+        # Rows come by rising length, so the new one is the longest of its batch.
+        if result and (len(result[-1]) + 1) * len(rows[index].token_ids) <= batch_tokens:
+            result[-1].append(index)
+        else:
+            result.append([index])
+    return result
+
+
+def cut_step(data: PreferenceData, step: MicroBatch, layout: Layout, most_pairs: int) -> list[MicroBatch]:
+    """Cut a step into passes of at most `most_pairs` pairs and `layout.tokens` tokens; at least one pair each.
+
+    Each anchor goes with a pair: in trees with one that begins like it, in flat batches evenly.
+    """
+    pairs, anchors = list(step.pairs), list(step.anchors)
+    units: list[tuple[tuple[int, int], list[int]]]
+    if layout.backend is None:
+        units = [(pair, []) for pair in pairs]
+        for number, anchor in enumerate(anchors):
+            units[number * len(units) // len(anchors)][1].append(anchor)
+    else:
+        firsts = [pair[0] for pair in pairs] + anchors
+        units = []
+        early: list[int] = []
+        for place in layout_order([data.rows[index] for index in firsts]):
+            if place < len(pairs):
+                units.append((pairs[place], early))
+                early = []
+            elif units:
+                units[-1][1].append(firsts[place])
+            else:
+                early.append(firsts[place])
+    passes: list[MicroBatch] = []
+    held: dict[int, None] = {}
+    for pair, extra in units:
+        more = held | dict.fromkeys([*pair, *extra])
+        fits = passes and len(passes[-1].pairs) < most_pairs
+        if fits and layout.cost([data.rows[index] for index in more]) <= layout.tokens:
+            passes[-1] = MicroBatch((*passes[-1].pairs, pair), (*passes[-1].anchors, *extra))
+            held = more
+        else:
+            passes.append(MicroBatch((pair,), tuple(extra)))
+            held = dict.fromkeys([*pair, *extra])
+    return passes
+
+
+def share_of_step(data: PreferenceData, step: MicroBatch, layout: Layout, rank: int, ranks: int) -> MicroBatch:
+    """The part of a step that process `rank` of `ranks` computes: neighbours in the layout, pairs in equal number."""
+    if ranks == 1:
+        return step
+    whole = cut_step(data, step, Layout(layout.backend, 2**62, layout.pad_id), len(step.pairs))[0]
+    cuts = [len(whole.pairs) * number // ranks for number in (rank, rank + 1)]
+    anchors = [len(whole.anchors) * number // ranks for number in (rank, rank + 1)]
+    return MicroBatch(whole.pairs[slice(*cuts)], whole.anchors[slice(*anchors)])

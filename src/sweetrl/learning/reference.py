@@ -1,0 +1,87 @@
+"""Log-probs of many rows without gradients, by the policy and by its reference; the latter are kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweetrl.io import atomic_path
+from sweetrl.learning.batches import Row
+from sweetrl.learning.logprobs import reply_logprobs
+from sweetrl.learning.passes import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
+    """Log-probs of every row's reply tokens, as the model stands: CPU tensors [reply tokens], in order, no gradient."""
+    import torch
+
+    from sweetrl.learning.trees.forward import to_device
+
+    device = next(model.parameters()).device
+    result: list[Tensor] = [torch.empty(0)] * len(rows)
+    with torch.no_grad():
+        for indices in layout.cut_rows(rows):
+            batch = to_device(layout.collate([rows[index] for index in indices]), device)
+            pieces = reply_logprobs(model, batch).cpu().split([rows[index].reply_tokens for index in indices])
+            for index, piece in zip(indices, pieces, strict=True):
+                result[index] = piece.clone()
+    return result
+
+
+def starts_trained(model: Any) -> bool:
+    """Whether the adapter on `model` already changes it: then its start, not the bare base, is the reference."""
+    return any("lora_B" in name and bool(value.any()) for name, value in model.named_parameters())
+
+
+def reference_logprobs(
+    model: Any, rows: Sequence[Row], layout: Layout, cache: Path | None = None, adapter: bool = False
+) -> list[Tensor]:
+    """log pi_ref of every row's reply tokens, once and for all; CPU tensors [reply tokens], in order.
+
+    The reference is the base, the adapter switched off; with `adapter` it is the model as it stands. With a folder
+    `cache` they are computed once for each (weights, layout, rows) and read from there afterwards.
+    """
+    import torch
+
+    path = cache / f"{_key(model, rows, layout, adapter)}.npy" if cache is not None else None
+    lengths = [row.reply_tokens for row in rows]
+    if path is not None and path.exists():
+        values = torch.from_numpy(np.load(path))
+        if len(values) == sum(lengths):
+            return list(values.split(lengths))
+    was_training = model.training
+    model.eval()
+    off = model.disable_adapter() if hasattr(model, "disable_adapter") and not adapter else nullcontext()
+    try:
+        with off:
+            found = row_logprobs(model, rows, layout)
+    finally:
+        model.train(was_training)
+    if path is not None:
+        with atomic_path(path) as temporary, temporary.open("wb") as file:
+            np.save(file, torch.cat(found).numpy())
+    return found
+
+
+def _key(model: Any, rows: Sequence[Row], layout: Layout, adapter: bool) -> str:
+    """Digest of what the values are a function of: weights that matter, how they are computed, tokens and spans."""
+    import torch
+
+    digest = hashlib.sha256(repr((layout, adapter, torch.get_num_threads(), torch.__version__)).encode())
+    for name, value in model.state_dict().items():
+        if "lora_" in name and not adapter:
+            continue
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    for row in rows:
+        digest.update(np.asarray(row.token_ids, dtype=np.int64).tobytes())
+        digest.update(repr(row.spans).encode())
+    return digest.hexdigest()[:32]
