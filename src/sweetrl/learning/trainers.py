@@ -54,7 +54,8 @@ class _Checkpoints(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        (folder / COMPLETE).touch()
+        if state.is_world_process_zero:
+            (folder / COMPLETE).touch()
 
 
 class PreferenceTrainer(Trainer):
@@ -147,7 +148,7 @@ class PreferenceTrainer(Trainer):
         )
 
     def make_passes(self, step: MicroBatch) -> list[dict[str, Any]]:
-        """This process's part of a step, pass by pass; `share` is what share of the step's pairs and anchors is in it."""
+        """This process's part of a step, pass by pass; `share` is the share of the step's pairs and anchors in one."""
         own = share_of_step(self.data, step, self.layout, self.args.process_index, self.args.world_size)
         made = []
         for one in cut_step(self.data, own, self.layout, self.settings.micro_batch):
@@ -216,7 +217,7 @@ class PreferenceTrainer(Trainer):
 
         The history spans the whole run, steps before an interruption included; each entry has the key `step`.
         """
-        last = last_checkpoint(Path(str(self.args.output_dir)))
+        last = shared(lambda: last_checkpoint(Path(str(self.args.output_dir))))
         if last is not None and self.report is not None and self.args.process_index == 0:
             history = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
             for entry in history:
