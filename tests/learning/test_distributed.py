@@ -62,6 +62,7 @@ if trainer.args.process_index == 0:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
@@ -72,7 +73,7 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
         launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         command = [sys.executable, *(launcher if processes > 1 else []), str(program), str(out)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr
         results.append(json.loads((out / "result.json").read_text()))
     for kind in ("critic", "policy"):
@@ -81,6 +82,6 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
         assert len(one["history"]) == len(two["history"]) == 6
         for name in ("loss", "grad_norm", "learning_rate", "accuracy", "loss/preference", "loss/nll", "reward/margin"):
             curves = [[entry[name] for entry in history] for history in (one["history"], two["history"])]
-            assert curves[1] == pytest.approx(curves[0], abs=1e-5), (kind, name)
+            assert curves[1] == pytest.approx(curves[0], rel=1e-5, abs=1e-5), (kind, name)
         assert two["weights"] == pytest.approx(one["weights"], rel=1e-5)
         assert one["history"][0]["loss"] != pytest.approx(one["history"][-1]["loss"], abs=1e-3)

@@ -171,7 +171,7 @@ class PreferenceTrainer(Trainer):
                 loss = self.compute_loss(model, batch)
             self.accelerator.backward(loss)
             total += loss.detach()
-        add_gradients(self.model)
+        add_gradients(self.accelerator.unwrap_model(model))
         return total * self.args.world_size
 
     def compute_loss(
@@ -180,7 +180,7 @@ class PreferenceTrainer(Trainer):
         """One forward pass over the distinct rows of the pass. The adapter's gradients are added up afterwards, so the
         model itself is called, not what a distributed launcher has wrapped around it."""
         rows = inputs["rows"]
-        loss, metrics = self.pair_loss(reply_logprobs(self.model, rows), inputs)
+        loss, metrics = self.pair_loss(reply_logprobs(self.accelerator.unwrap_model(model), rows), inputs)
         self._step_metrics.append((len(inputs["chosen"]), len(inputs["anchor"]), metrics))
         self._step_tokens += int(rows["tokens"].sum())
         self._step_computed += rows["input_ids"].numel()
@@ -193,13 +193,13 @@ class PreferenceTrainer(Trainer):
         the layers (with padding in flat batches).
         """
         if self._step_metrics and "loss" in logs:
-            parts = gathered((self._step_metrics, self._step_tokens, self._step_computed))
-            passes = [one for metrics, _, _ in parts for one in metrics]
+            parts = gathered((self._step_metrics, (self._step_tokens, self._step_computed)))
+            passes = [one for metrics, _ in parts for one in metrics]
             for name in dict.fromkeys(name for _, _, metrics in passes for name in metrics):
                 of_anchors = name == "loss/anchor"
                 weights = [(one[1] if of_anchors else one[0], one[2][name]) for one in passes if name in one[2]]
                 logs[name] = sum(weight * value for weight, value in weights) / sum(weight for weight, _ in weights)
-            tokens, computed = (sum(part[index] for part in parts) for index in (1, 2))
+            tokens, computed = (sum(counts) for counts in zip(*(counts for _, counts in parts), strict=True))
             logs["computed"] = computed / tokens
             now = time.perf_counter()
             logs["tokens_per_second"] = tokens / max(now - self._step_start, 1e-9)

@@ -123,13 +123,10 @@ class TreeAttention:
             def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
                 return (key <= query) & (query < end[key])
 
-            tables = []
-            for blocks in (some & ~whole, whole):  # how many key blocks, and which first
-                order = np.argsort(~blocks, axis=1, kind="stable")
-                tables += [
-                    torch.from_numpy(one.astype(np.int32))[None, None].to(device) for one in (blocks.sum(1), order)
-                ]
-            self._made[device] = BlockMask.from_kv_blocks(*tables, BLOCK_SIZE=FLEX_BLOCK, mask_mod=sees)
+            made = BlockMask.from_kv_blocks(
+                *_listed(some & ~whole, device), *_listed(whole, device), BLOCK_SIZE=FLEX_BLOCK, mask_mod=sees
+            )
+            self._made[device] = made
         return self._made[device]
 
     @property
@@ -137,6 +134,14 @@ class TreeAttention:
         """Length of the sequence that is given to the model: S, or S rounded up for FlexAttention."""
         count = len(self.forest.token_ids)
         return -(-count // FLEX_BLOCK) * FLEX_BLOCK if self.backend == "flex" else count
+
+
+def _listed(blocks: Any, device: Any) -> Any:
+    """How many blocks each row of blocks sees [1, 1, rows], and all columns with these first [1, 1, rows, columns]."""
+    import torch
+
+    order = np.argsort(~blocks, axis=1, kind="stable")
+    return (torch.from_numpy(one.astype(np.int32))[None, None].to(device) for one in (blocks.sum(1), order))
 
 
 def seen_blocks(end: Any, block: int) -> tuple[Any, Any]:
@@ -252,12 +257,13 @@ def _function() -> Any:
             to_query, to_key, to_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
             for chunk, mask in context.tree.chunks(query.device, query.dtype):
                 span = slice(chunk.first, chunk.last)
-                own = [_grouped(one[:, :, span], groups) for one in (grad, query, out, sums)]
+                own: Any = [_grouped(one[:, :, span], groups) for one in (grad, query, out, sums)]
                 total = torch.zeros_like(own[1])
                 for runs, seen_mask in ((chunk.partly, mask.repeat(groups, 1)), (chunk.seen, None)):
                     if not runs:
                         continue
-                    parts = _attend_backward(*own, _gather(key, runs), _gather(value, runs), seen_mask, context.scale)
+                    keys: Any = (_gather(key, runs), _gather(value, runs), seen_mask, context.scale)
+                    parts = _attend_backward(*own, *keys)
                     total += parts[0]
                     _scatter(to_key, runs, parts[1])
                     _scatter(to_value, runs, parts[2])
