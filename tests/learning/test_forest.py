@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import Row
-from sweetrl.learning.trees.attention import plan_chunks
+from sweetrl.learning.trees.attention import plan_chunks, seen_blocks
 from sweetrl.learning.trees.layout import build_forest, fed, forest_tokens, row_cost, split_rows
 
 
@@ -69,6 +69,18 @@ def test_chunks_of_queries_meet_all_that_they_see_and_little_more(rows: list[Row
         assert chunk.scores == lines.shape[0] * (len(seen) + len(partly))
         covered += lines.shape[0]
     assert covered == len(sees)
+
+
+@given(row_sets(), st.integers(1, 5))
+def test_blocks_are_seen_wholly_in_part_or_not_at_all(rows: list[Row], block: int) -> None:
+    forest = build_forest(rows)
+    count = len(forest.end) // block
+    end, sees = forest.end[: count * block], forest.ancestors()[: count * block, : count * block]
+    parts = sees.reshape(count, block, count, block)
+    some, whole = seen_blocks(end, block)
+    assert (some == parts.any(axis=(1, 3))).all()
+    # A block is never taken for wholly seen by itself: FlexAttention then masks it node by node.
+    assert (whole == (parts.all(axis=(1, 3)) & ~np.eye(count, dtype=bool))).all()
 
 
 @given(row_sets(), st.integers(1, 40), st.randoms(use_true_random=False))

@@ -54,7 +54,8 @@ class _Checkpoints(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
-        (folder / COMPLETE).touch()
+        if state.is_world_process_zero:
+            (folder / COMPLETE).touch()
 
 
 class PreferenceTrainer(Trainer):
@@ -147,7 +148,7 @@ class PreferenceTrainer(Trainer):
         )
 
     def make_passes(self, step: MicroBatch) -> list[dict[str, Any]]:
-        """This process's part of a step, pass by pass; `share` is what share of the step's pairs and anchors is in it."""
+        """This process's part of a step, pass by pass; `share` is the share of the step's pairs and anchors in one."""
         own = share_of_step(self.data, step, self.layout, self.args.process_index, self.args.world_size)
         made = []
         for one in cut_step(self.data, own, self.layout, self.settings.micro_batch):
@@ -170,7 +171,7 @@ class PreferenceTrainer(Trainer):
                 loss = self.compute_loss(model, batch)
             self.accelerator.backward(loss)
             total += loss.detach()
-        add_gradients(self.model)
+        add_gradients(self.accelerator.unwrap_model(model))
         return total * self.args.world_size
 
     def compute_loss(
@@ -179,7 +180,7 @@ class PreferenceTrainer(Trainer):
         """One forward pass over the distinct rows of the pass. The adapter's gradients are added up afterwards, so the
         model itself is called, not what a distributed launcher has wrapped around it."""
         rows = inputs["rows"]
-        loss, metrics = self.pair_loss(reply_logprobs(self.model, rows), inputs)
+        loss, metrics = self.pair_loss(reply_logprobs(self.accelerator.unwrap_model(model), rows), inputs)
         self._step_metrics.append((len(inputs["chosen"]), len(inputs["anchor"]), metrics))
         self._step_tokens += int(rows["tokens"].sum())
         self._step_computed += rows["input_ids"].numel()
@@ -192,13 +193,13 @@ class PreferenceTrainer(Trainer):
         the layers (with padding in flat batches).
         """
         if self._step_metrics and "loss" in logs:
-            parts = gathered((self._step_metrics, self._step_tokens, self._step_computed))
-            passes = [one for metrics, _, _ in parts for one in metrics]
+            parts = gathered((self._step_metrics, (self._step_tokens, self._step_computed)))
+            passes = [one for metrics, _ in parts for one in metrics]
             for name in dict.fromkeys(name for _, _, metrics in passes for name in metrics):
                 of_anchors = name == "loss/anchor"
                 weights = [(one[1] if of_anchors else one[0], one[2][name]) for one in passes if name in one[2]]
                 logs[name] = sum(weight * value for weight, value in weights) / sum(weight for weight, _ in weights)
-            tokens, computed = (sum(part[index] for part in parts) for index in (1, 2))
+            tokens, computed = (sum(counts) for counts in zip(*(counts for _, counts in parts), strict=True))
             logs["computed"] = computed / tokens
             now = time.perf_counter()
             logs["tokens_per_second"] = tokens / max(now - self._step_start, 1e-9)
@@ -216,7 +217,7 @@ class PreferenceTrainer(Trainer):
 
         The history spans the whole run, steps before an interruption included; each entry has the key `step`.
         """
-        last = last_checkpoint(Path(str(self.args.output_dir)))
+        last = shared(lambda: last_checkpoint(Path(str(self.args.output_dir))))
         if last is not None and self.report is not None and self.args.process_index == 0:
             history = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
             for entry in history:

@@ -113,17 +113,20 @@ class TreeAttention:
     def block_mask(self, device: Any) -> Any:
         """FlexAttention's block mask over S rounded up to whole blocks; nodes beyond the forest see themselves."""
         import torch
-        from torch.nn.attention.flex_attention import create_block_mask
+        from torch.nn.attention.flex_attention import BlockMask
 
         if device not in self._made:
-            count = self.padded
-            ends = np.concatenate([self.forest.end, np.arange(len(self.forest.end), count) + 1])
+            ends = np.concatenate([self.forest.end, np.arange(len(self.forest.end), self.padded) + 1])
+            some, whole = seen_blocks(ends, FLEX_BLOCK)
             end = torch.from_numpy(ends).to(device)
 
             def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
                 return (key <= query) & (query < end[key])
 
-            self._made[device] = create_block_mask(sees, None, None, count, count, device=device)
+            made = BlockMask.from_kv_blocks(
+                *_listed(some & ~whole, device), *_listed(whole, device), BLOCK_SIZE=FLEX_BLOCK, mask_mod=sees
+            )
+            self._made[device] = made
         return self._made[device]
 
     @property
@@ -131,6 +134,27 @@ class TreeAttention:
         """Length of the sequence that is given to the model: S, or S rounded up for FlexAttention."""
         count = len(self.forest.token_ids)
         return -(-count // FLEX_BLOCK) * FLEX_BLOCK if self.backend == "flex" else count
+
+
+def _listed(blocks: Any, device: Any) -> Any:
+    """How many blocks each row of blocks sees [1, 1, rows], and all columns with these first [1, 1, rows, columns]."""
+    import torch
+
+    order = np.argsort(~blocks, axis=1, kind="stable")
+    return (torch.from_numpy(one.astype(np.int32))[None, None].to(device) for one in (blocks.sum(1), order))
+
+
+def seen_blocks(end: Any, block: int) -> tuple[Any, Any]:
+    """For blocks of `block` nodes: whether block i (row) sees some of block j, and whether all of it sees all of j.
+
+    A block before another one is seen in part if its longest subtree reaches the other's first node, and wholly if its
+    shortest one reaches the other's end.
+    """
+    count = len(end) // block
+    longest, shortest = (pick(end.reshape(count, block), axis=1) for pick in (np.max, np.min))
+    first = np.arange(count)[:, None] * block
+    before = np.tri(count, k=-1, dtype=bool)
+    return (before & (longest > first)) | np.eye(count, dtype=bool), before & (shortest >= first + block)
 
 
 def choose_backend(device: Any) -> Backend:
@@ -171,7 +195,7 @@ def tree_attention_forward(
         )
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     if tree.backend == "flex":
-        out = _flex()(query, key, value, block_mask=tree.block_mask(query.device), scale=scale, enable_gqa=True)
+        out = _flex(query)(query, key, value, block_mask=tree.block_mask(query.device), scale=scale, enable_gqa=True)
     else:
         out = _function().apply(query, key, value, scale, tree)
     return out.transpose(1, 2).contiguous(), None
@@ -180,15 +204,15 @@ def tree_attention_forward(
 _compiled: list[Any] = []
 
 
-def _flex() -> Any:
-    """FlexAttention, compiled where there is a kernel for it; on a CPU it runs as plain tensor operations."""
+def _flex(query: Tensor) -> Any:
+    """FlexAttention, compiled for devices that have a kernel for it; on a CPU it runs as plain tensor operations."""
     import torch
     from torch.nn.attention.flex_attention import flex_attention
 
-    if not torch.cuda.is_available():
+    if query.device.type == "cpu":
         return flex_attention
     if not _compiled:
-        _compiled.append(torch.compile(flex_attention, dynamic=False))
+        _compiled.append(torch.compile(flex_attention))
     return _compiled[0]
 
 
@@ -233,12 +257,13 @@ def _function() -> Any:
             to_query, to_key, to_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
             for chunk, mask in context.tree.chunks(query.device, query.dtype):
                 span = slice(chunk.first, chunk.last)
-                own = [_grouped(one[:, :, span], groups) for one in (grad, query, out, sums)]
+                own: Any = [_grouped(one[:, :, span], groups) for one in (grad, query, out, sums)]
                 total = torch.zeros_like(own[1])
                 for runs, seen_mask in ((chunk.partly, mask.repeat(groups, 1)), (chunk.seen, None)):
                     if not runs:
                         continue
-                    parts = _attend_backward(*own, _gather(key, runs), _gather(value, runs), seen_mask, context.scale)
+                    keys: Any = (_gather(key, runs), _gather(value, runs), seen_mask, context.scale)
+                    parts = _attend_backward(*own, *keys)
                     total += parts[0]
                     _scatter(to_key, runs, parts[1])
                     _scatter(to_value, runs, parts[2])
