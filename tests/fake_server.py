@@ -41,6 +41,7 @@ class FakeServer:
     context: int = 2048
     latency: Callable[[dict[str, Any]], float] = lambda body: 0.0
     stuck: float = 30.0
+    pause: str = "0.02"
     adapters: dict[str, str] = field(default_factory=dict)
     seen: Counter[str] = field(default_factory=Counter)
     bodies: list[dict[str, Any]] = field(default_factory=list)
@@ -132,7 +133,7 @@ class FakeServer:
             self.adapters.clear()
             return False
         if fault in ("429", "500", "503"):
-            return await self._send(writer, int(fault), {"error": {"message": "busy"}}, {"Retry-After": "0.02"})
+            return await self._send(writer, int(fault), {"error": {"message": "busy"}}, {"Retry-After": self.pause})
         await asyncio.sleep(self.latency(body))
         if fault == "not-json":
             return await self._send(writer, 200, "<html>Bad gateway</html>")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import time
 from collections.abc import Sequence
@@ -64,6 +65,7 @@ class RemoteEngine:
         self._usage = Usage()
         self._asking, self._since = 0, 0.0
         self._http: httpx.AsyncClient | None = None
+        importlib.import_module("httpx")  # here, where nothing waits for the event loop yet
 
     async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """Return `sampling.n` completions of one prompt; EngineError where they cannot be had."""
@@ -159,15 +161,15 @@ class RemoteEngine:
 
         try:
             response = await self._client().request(method, server.url + path, json=body)
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise UserError(
+                f"{server.url}: this is no address of a server; it begins with http:// and ends with /v1."
+            ) from error
         except httpx.TimeoutException as error:
             raise Fault(f"{server.url}: no connection in time", server=True) from error
         except httpx.TransportError as error:
             detail = str(error) or type(error).__name__
             raise Fault(f"{server.url}: the connection failed ({detail})", server=True) from error
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
-            raise UserError(
-                f"{server.url}: this is no address of a server; it begins with http:// and ends with /v1."
-            ) from error
         except httpx.DecodingError as error:
             raise Fault(f"{server.url}: the reply's encoding is broken") from error
         return response.status_code, response.text, response.headers
