@@ -170,7 +170,9 @@ class FakeServer:
         self.seen[path.rpartition("/")[2]] += 1
         if "unload" in path:
             found = self.adapters.pop(name, None)
-            return (200, "ok") if found else (404, {"error": {"message": f"The lora adapter '{name}' cannot be found."}})
+            return (
+                (200, "ok") if found else (404, {"error": {"message": f"The lora adapter '{name}' cannot be found."}})
+            )
         if name in self.adapters:
             return 400, {"error": {"message": f"The lora adapter '{name}' has already been loaded."}}
         self.adapters[name] = body["lora_path"]
@@ -205,5 +207,8 @@ class FakeServer:
                 {"index": index, "text": text, "token_ids": ids, "logprobs": {"token_logprobs": logprobs}}
                 | {"finish_reason": reason}
             )
-        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": sum(len(one["token_ids"]) for one in choices)}
+        usage = {
+            "prompt_tokens": len(body["prompt"]),
+            "completion_tokens": sum(len(one["token_ids"]) for one in choices),
+        }
         return 200, {"choices": choices, "usage": usage}

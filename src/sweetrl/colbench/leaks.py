@@ -40,7 +40,7 @@ _STATEMENTS = (
     ast.ImportFrom,
     ast.Delete,
 )
-_HEADER = re.compile(r"^(?:(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[(:]|(?:for|while|if|elif|with|try|else)\b.*:$)")
+_HEADER = re.compile(r"^(?:(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[(:]|(?:for|while|if|elif|with)\b.*:$)")
 _EXPRESSIONS = (ast.Call, ast.BinOp, ast.Compare, ast.BoolOp, ast.Subscript, ast.Lambda, ast.ListComp, ast.IfExp)
 # A quoted stretch: so many tokens in a row, of them so many that are neither words nor numbers.
 RUN, MARKS = 8, 4
@@ -86,11 +86,10 @@ def _is_statement(line: str) -> bool:
     """Whether `line` is a statement of Python that nobody writes in a plain sentence."""
     if not line:
         return False
+    if line in ("else:", "try:", "finally:"):
+        return True
     if _HEADER.match(line):
-        opened = re.sub(r"^(?:elif|else)\b", "if", line) if line.startswith("elif") else line
-        block = f"try:\n    pass\n{line}\n    pass" if line.startswith("else") else f"{opened}\n    pass"
-        tree = _parsed(block) or _parsed(f"{opened}\n    pass\nexcept Exception:\n    pass")
-        return tree is not None
+        return _parsed(line.removeprefix("el") + "\n    pass") is not None
     tree = _parsed(line)
     if tree is None or not tree.body:
         return False

@@ -85,4 +85,3 @@ def _log(store: Store, run_id: str, policy: str, one: Trajectory) -> None:
         status="ERROR" if one.outcome == "lost" else "OK",
         end_time_ns=now + len(one.turns) + 2,
     )
-
