@@ -1,5 +1,6 @@
-"""A server that speaks chat completions and vLLM's protocol, and misbehaves on demand. Its replies are a function of the
-request alone, so whatever it does to some requests, patience must end with the same replies.
+"""A server that speaks chat completions and vLLM's protocol, and misbehaves on demand.
+
+Its replies are a function of the request alone, so whatever it does to some requests, patience must end with the same.
 """
 
 from __future__ import annotations

@@ -167,6 +167,16 @@ class SimulatorSettings(Section):
     leak_attempts: Positive = Field(3, description="leaks: refuse: how often one answer is asked for.")
     server: PersonServerSettings = Field(default_factory=PersonServerSettings, description="The language model.")
 
+    def words(self) -> dict[str, Any]:
+        """Return what decides what the person says; where a server is, and how patiently it is asked, does not."""
+        said: dict[str, Any] = {"kind": self.kind, "reply_characters": self.reply_characters}
+        if self.kind == "replay":
+            said["recording"] = self.recording
+        if self.kind == "llm":
+            model = {"model": self.server.model, "max_new_tokens": self.server.max_new_tokens}
+            said |= {"prompt": self.prompt, "leaks": self.leaks, "temperature": self.server.temperature, **model}
+        return said
+
 
 class RewardSettings(Section):
     """How an answer is scored."""

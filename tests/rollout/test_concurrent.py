@@ -156,10 +156,10 @@ def test_finished_dialogues_survive_and_are_not_repeated(actors: Actors, cast: A
     for stop_at in (3, 2, 7, 1, 4):
         count = 0
 
-        def plug(more: int, limit: int = stop_at) -> None:
+        def plug(more: int, limit: int = finished + stop_at) -> None:
             nonlocal count
             count += more
-            if count > finished + limit:
+            if count > limit:
                 raise Stopped
 
         with pytest.raises(Stopped):
