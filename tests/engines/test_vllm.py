@@ -1,4 +1,4 @@
-"""vLLM's protocol against a fake that speaks it: ids in and out, adapters that come and go, and what each fault means."""
+"""vLLM's protocol against a fake that speaks it: ids in and out, adapters that come and go, what faults mean."""
 
 from __future__ import annotations
 

@@ -125,8 +125,9 @@ class Losses:
         """What is said when too many are lost."""
         causes = "; ".join(f"{count} x {cause}" for cause, count in self.causes.most_common(3))
         return UserError(
-            f"{self.count} of {self.total} dialogues are lost, more than the allowed share of {self.share:g} ({causes}); "
-            "mend the cause and run the same command again: what is finished is kept, lost dialogues get another chance."
+            f"{self.count} of {self.total} dialogues are lost, more than the allowed share of {self.share:g} "
+            f"({causes}); mend the cause and run the same command again: what is finished is kept, lost dialogues get "
+            "another chance."
         )
 
 
