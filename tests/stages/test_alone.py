@@ -62,7 +62,7 @@ def test_collect_writes_official_files_and_shards(fake_server: Any, here: Path) 
         far = ["--url", server.url, "--model", "mine", "--person-url", people.url, "--person-model", "theirs"]
         output = sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "all.jsonl", "--attempts", 2, *far)
         sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "shards", "--attempts", 2, "--limit", 3, *far)
-        with pytest.raises(UserError, match="all.jsonl: this is there already"):
+        with pytest.raises(UserError, match=r"all\.jsonl: this is there already"):
             sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "all.jsonl", *far)
     facts = dict(line.split("\t") for line in output.splitlines() if "\t" in line)
     assert (facts["agent"], facts["person"], facts["tasks"], facts["dialogues"]) == ("mine", "llm", "5", "10")
