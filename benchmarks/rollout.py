@@ -3,11 +3,11 @@
     python benchmarks/rollout.py [--dialogues 256] [--concurrent 64] [--repeats 3] [--json OUT]
 
 The person answers after a log-normal wait (median 0.3 s, 95th percentile 3 s), the agent's server after 0.05 to
-0.15 s; both are waits and no work, so the two schemes differ in nothing but what waits for what. Every wait follows from the
-dialogue and the turn, so both schemes meet the same ones. The peer is the scheme of the official code: of `--concurrent`
-dialogues all take a turn, all persons are asked side by side, and the slowest one is waited for; a new set begins when
-the last dialogue of the old one has ended. `refilled` is a lock-step loop that puts a new dialogue into the place of an
-ended one at every round.
+0.15 s. Both are waits and no work, so the schemes differ in nothing but what waits for what. Every wait follows from
+the dialogue and the turn, so all schemes meet the same ones. `lock-step` is the scheme of the official code: of
+`--concurrent` dialogues all take a turn, all persons are asked side by side, and the slowest one is waited for; a new
+set begins when the last dialogue of the old one has ended. `lock-step, refilled` puts a new dialogue into the place of
+an ended one at every round.
 """
 
 from __future__ import annotations
