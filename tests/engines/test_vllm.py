@@ -138,7 +138,7 @@ def test_what_the_user_must_mend_is_one_sentence(fake_server: Any, tokenizer: An
         with pytest.raises(UserError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"):
             engine.sample([Prompt((7,), 1)], SAMPLING)
         engine.close()
-        server._adapter = lambda path, body: (400, {"error": {"message": "rank 64 is greater than max_lora_rank"}})
+        server._adapter = lambda path, body: (500, {"error": {"message": "LoRA rank 64 is greater than 16"}})
         engine = make_engine(tokenizer, server.url, adapter=adapter)
         with pytest.raises(UserError, match="rank 64 is greater"):
             engine.sample([Prompt((7,), 1)], SAMPLING)

@@ -152,7 +152,7 @@ def vllm_command(
             f"engine.command: {template!r} has no {{model}} in it; put it where the model's folder belongs."
         )
     needed = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", served]
-    needed += ["--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]
+    needed += ["--enable-prompt-tokens-details", "--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]
     if context is not None:
         needed += ["--max-model-len", str(context)]
     return [*words, *more, *needed]

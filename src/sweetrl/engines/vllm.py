@@ -157,7 +157,8 @@ class VllmEngine(RemoteEngine):
             status, text, headers = await self._exchange("POST", server, "/load_lora_adapter", body)
             if status == 404 and "does not exist" not in text.lower() and "no adapter" not in text.lower():
                 raise UserError(f"{server.url}: the server loads no adapters; {_RUNTIME}.")
-            if status >= 500 or status == 429:
+            # An adapter that does not fit (its rank, its layers) is a 500 that speaks of LoRA; others may pass.
+            if (status >= 500 and "lora" not in text.lower()) or status == 429:
                 super()._refuse(server, status, text, headers)
             if status >= 400 and "already" not in text:
                 raise UserError(
