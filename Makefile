@@ -23,7 +23,9 @@ export PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS ?= 300
 export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
-.PHONY: help environment run test test-all lint format docs base-model ui doctor clean clean-environment
+VLLM_VENV ?= .venv-vllm
+
+.PHONY: help environment run test test-all test-vllm lint format docs base-model ui doctor clean clean-environment
 
 help: ## list the words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -36,6 +38,17 @@ test: environment ## the everyday tests
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)
+
+test-vllm: environment $(VLLM_VENV)/.ready ## the tests against a real vLLM on the CPU, in an environment of its own
+	@SWEETRL_VLLM=$(abspath $(VLLM_VENV)/bin/python) $(BIN)/python -m pytest tests/integration $(ARGS)
+
+# vLLM wants other versions of much that the project uses, so nothing is shared. What it asks for and does not need here
+# (pictures, sound) has no build without a GPU, so its own list of needs is not followed: the lock is.
+$(VLLM_VENV)/.ready: requirements-vllm.lock
+	@echo "setting up $(VLLM_VENV), $$(grep -c == requirements-vllm.lock) packages, 3 GiB"
+	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
+	@$(VLLM_VENV)/bin/python -m pip install --quiet --no-compile --no-deps -r requirements-vllm.lock
+	@touch $@
 
 lint: environment ## style, formatting, architecture, types
 	@$(BIN)/ruff check .
@@ -77,7 +90,7 @@ $(READY): requirements.lock pyproject.toml
 
 clean: ## remove caches and unfinished work
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache build dist .scratch .cache
-	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(VLLM_VENV)/*' -prune -exec rm -rf {} +
 
 clean-environment: ## remove the environment
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(VLLM_VENV)

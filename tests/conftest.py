@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -42,6 +44,17 @@ def real_backend_tasks() -> Path:
     if not path.exists():
         pytest.skip("the real ColBench tasks (CC-BY-NC) are not here: put backend_300.jsonl in ../shared/colbench")
     return path
+
+
+@pytest.fixture
+def fake_server() -> Any:
+    """The class FakeServer of tests/fake_server.py, to be used as a context manager."""
+    folder = str(Path(__file__).resolve().parent)  # tests are no package
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    from fake_server import FakeServer  # type: ignore[import-not-found]
+
+    return FakeServer
 
 
 @pytest.fixture(scope="session")

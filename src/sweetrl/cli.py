@@ -52,6 +52,44 @@ class Semantics(StrEnum):
     official_noblacklist = "official-noblacklist"
 
 
+class Engines(StrEnum):
+    """Who produces the agent's tokens; docs/real-models.md tells them apart."""
+
+    transformers = "transformers"
+    vllm = "vllm"
+    openai = "openai"
+
+
+class People(StrEnum):
+    """Who answers the agent."""
+
+    scripted = "scripted"
+    llm = "llm"
+    replay = "replay"
+    person = "person"
+
+
+# Options that `collect` and `evaluate` share; what is not given comes from params.yaml.
+Tasks = Annotated[Path, typer.Option(help="Official task file (.jsonl) or a table of tasks (.parquet).")]
+EngineName = Annotated[Engines | None, typer.Option(help="The agent's engine; with --url: openai.")]
+Url = Annotated[
+    list[str] | None, typer.Option(help="Address of the agent's server, as in http://HOST:8000/v1; any number.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="The agent: its name at the server (openai), else a model's folder or hub name.")
+]
+Adapter = Annotated[Path | None, typer.Option(help="A trained adapter's folder (transformers and vllm).")]
+PersonName = Annotated[People | None, typer.Option(help="Who answers the agent; with --person-url: llm.")]
+PersonUrl = Annotated[list[str] | None, typer.Option(help="Address of the person's server; any number.")]
+PersonModel = Annotated[str | None, typer.Option(help="The person's model: its name at that server.")]
+RecordingFile = Annotated[
+    Path | None, typer.Option(help="Answers of the person: kept and found here (llm), or replayed.")
+]
+Limit = Annotated[int | None, typer.Option(help="Only so many tasks, from the first.", min=1)]
+Concurrency = Annotated[int | None, typer.Option(help="Dialogues under way at a time.", min=1)]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+
+
 @app.command()
 def run() -> None:
     """Run the whole pipeline: tasks, training, evaluation, registration. Unchanged stages are skipped."""
@@ -78,6 +116,60 @@ def score(
     _facts("score", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
     if out is not None:
         _console().print(f"every verdict: [bold]{out}[/]", highlight=False)
+
+
+@app.command()
+def collect(
+    tasks: Tasks,
+    out: Annotated[
+        Path, typer.Option(help="What to write: an official trajectory file (.jsonl) or a folder of shards.")
+    ],
+    attempts: Annotated[int, typer.Option(help="Attempts at each task.", min=1)] = 1,
+    engine: EngineName = None,
+    url: Url = None,
+    model: Model = None,
+    adapter: Adapter = None,
+    person: PersonName = None,
+    person_url: PersonUrl = None,
+    person_model: PersonModel = None,
+    recording: RecordingFile = None,
+    limit: Limit = None,
+    concurrency: Concurrency = None,
+    seed: Seed = None,
+) -> None:
+    """Let any agent attempt the tasks of a file, score its answers, and write the dialogues."""
+    from sweetrl.stages.alone import Choices, collect_alone, with_choices
+
+    choices = Choices(engine, url, model, person, person_url, person_model, recording, concurrency, seed)
+    summary = collect_alone(with_choices(_settings(), choices), tasks, out, attempts, limit, adapter)
+    _facts("collect", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
+
+
+@app.command()
+def evaluate(
+    tasks: Tasks,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the dialogues here, too: a .jsonl file (official) or a folder of shards.")
+    ] = None,
+    report: Annotated[Path | None, typer.Option("--json", help="Write the numbers here.")] = None,
+    engine: EngineName = None,
+    url: Url = None,
+    model: Model = None,
+    adapter: Adapter = None,
+    person: PersonName = None,
+    person_url: PersonUrl = None,
+    person_model: PersonModel = None,
+    recording: RecordingFile = None,
+    limit: Limit = None,
+    concurrency: Concurrency = None,
+    seed: Seed = None,
+) -> None:
+    """Measure any agent on the tasks of a file, one attempt each: success and tests passed, with intervals."""
+    from sweetrl.stages.alone import Choices, evaluate_alone, with_choices
+
+    choices = Choices(engine, url, model, person, person_url, person_model, recording, concurrency, seed)
+    summary = evaluate_alone(with_choices(_settings(), choices), tasks, out, limit, adapter, report)
+    _facts("evaluate", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
 
 
 @sandbox_app.command("run")

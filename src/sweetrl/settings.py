@@ -7,11 +7,10 @@ explained in one place. Sections are what dvc.yaml's `params:` name.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from pydantic.fields import FieldInfo
 
 from sweetrl.errors import UserError
 
@@ -96,13 +95,87 @@ class AgentSettings(Section):
     top_p: Probability = Field(1.0, description="Nucleus sampling.")
 
 
+class ServerSettings(Section):
+    """How servers are reached, and how patiently."""
+
+    urls: str = Field(
+        "",
+        description="Base addresses of the servers, as in `http://localhost:8000/v1`, with spaces between several, "
+        "which serve the same model and are balanced by outstanding work.",
+    )
+    model: str = Field("", description="The model's name at the server (vllm: empty takes the first one there).")
+    key_variable: str = Field(
+        "OPENAI_API_KEY", description="Environment variable with the server's key; unset or empty where there is none."
+    )
+    concurrency: Positive = Field(64, description="Requests under way at a time, all servers together.")
+    timeout_seconds: Rate = Field(300.0, description="Longest time for one attempt at a reply.")
+    attempts: Positive = Field(12, description="Attempts at one reply; then its dialogue is lost.")
+    budget_seconds: Rate = Field(1800.0, description="Longest time for all attempts at one reply.")
+    backoff_seconds: Rate = Field(
+        0.5, description="Longest first wait before asking again; it doubles, up to 60 s. Retry-After is obeyed."
+    )
+
+
+class EngineSettings(ServerSettings):
+    """Who produces the agent's tokens in `collect` and `evaluate`."""
+
+    kind: Literal["transformers", "vllm", "openai"] = Field(
+        "transformers",
+        description="`transformers`: in this process. `vllm`: a vLLM server, by token ids, adapters included. "
+        "`openai`: any server of chat completions; text only, so no token ids, log-probs or adapters.",
+    )
+    command: str = Field(
+        "vllm serve {model}",
+        description="vllm without `urls`: the command that starts a server of `model.base` ({model}) for the stage; it "
+        "gets `arguments` and what sweetrl needs (port, name, adapters) behind it.",
+    )
+    arguments: str = Field("--enforce-eager", description="Further arguments of that program.")
+    start_seconds: Rate = Field(900.0, description="How long that server may take until it answers.")
+
+
+class PersonServerSettings(ServerSettings):
+    """The language model behind the person (kind: llm), at a server of chat completions."""
+
+    max_new_tokens: Positive = Field(256, description="Token limit of the person's reply, before it is cut.")
+    temperature: float = Field(0.0, ge=0.0, description="Sampling temperature of the person (official: 0).")
+
+
 class SimulatorSettings(Section):
     """Who plays the person."""
 
-    kind: Literal["scripted"] = Field(
-        "scripted", description="`scripted` answers from the reference of a synthetic task."
+    kind: Literal["scripted", "llm", "replay", "person"] = Field(
+        "scripted",
+        description="`scripted` answers from the reference of a synthetic task. `llm`: a language model that sees the "
+        "reference. `replay`: recorded answers only. `person`: you, at the terminal.",
     )
     reply_characters: Positive = Field(400, description="The person's replies are cut here (official: 400).")
+    prompt: str = Field(
+        "backend_simulator",
+        description="llm: the instruction; a shipped prompt's name, or the path of a text file of your own with "
+        "{request}, {reference} and {dialogue} in it.",
+    )
+    recording: str = Field(
+        "",
+        description="llm: file in which answers are kept and found again, so that a rerun costs nothing. replay: "
+        "such a file, a folder of trajectory shards, or an official trajectory file.",
+    )
+    leaks: Literal["count", "refuse"] = Field(
+        "count",
+        description="llm: what to do with an answer that holds code or quotes the reference. `count`: note it with the "
+        "dialogue. `refuse`: ask again with a reminder, `leak_attempts` times in all; then the dialogue is lost.",
+    )
+    leak_attempts: Positive = Field(3, description="leaks: refuse: how often one answer is asked for.")
+    server: PersonServerSettings = Field(default_factory=PersonServerSettings, description="The language model.")
+
+    def words(self) -> dict[str, Any]:
+        """Return what decides what the person says; where a server is, and how patiently it is asked, does not."""
+        said: dict[str, Any] = {"kind": self.kind, "reply_characters": self.reply_characters}
+        if self.kind == "replay":
+            said["recording"] = self.recording
+        if self.kind == "llm":
+            model = {"model": self.server.model, "max_new_tokens": self.server.max_new_tokens}
+            said |= {"prompt": self.prompt, "leaks": self.leaks, "temperature": self.server.temperature, **model}
+        return said
 
 
 class RewardSettings(Section):
@@ -137,8 +210,15 @@ class CollectSettings(Section):
     tasks: Positive = Field(400, description="How many training tasks to attempt.")
     first: int = Field(0, ge=0, description="The batch begins at this training task; a retraining moves it on.")
     attempts: Positive = Field(4, description="Attempts at each task (k contiguous blocks when exported).")
-    batch: Positive = Field(128, description="Dialogues that advance together.")
-    shard: Positive = Field(256, description="Dialogues in one Parquet shard; what a killed run repeats at most.")
+    batch: Positive = Field(128, description="Dialogues under way at a time.")
+    shard: Positive = Field(
+        256,
+        description="Dialogues in one Parquet shard; what a killed run repeats at most (engine: transformers; with a "
+        "server every finished dialogue is kept).",
+    )
+    lost_share: Probability = Field(
+        0.05, description="The stage stops when more than this share of the dialogues is lost; finished ones are kept."
+    )
 
 
 class ValidateSettings(Section):
@@ -288,7 +368,10 @@ class EvaluateSettings(Section):
     """Stage `evaluate`: the held-out comparison of the policy before and after training."""
 
     tasks: Positive = Field(1_000, description="How many test tasks (the first ones).")
-    batch: Positive = Field(128, description="Dialogues that advance together.")
+    batch: Positive = Field(128, description="Dialogues under way at a time, and in one shard.")
+    lost_share: Probability = Field(
+        0.05, description="The stage stops when more than this share of the dialogues is lost; finished ones are kept."
+    )
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="Level of intervals and of the gate.")
     resamples: Positive = Field(10_000, description="Bootstrap resamples.")
 
@@ -302,6 +385,9 @@ class TrackingSettings(Section):
     artifacts: str = Field("mlartifacts", description="Artifact root of the embedded store.")
     experiment: str = Field("sweetrl", description="MLflow experiment.")
     model: str = Field("sweetrl-agent", description="Name of the registered model.")
+    traces: Probability = Field(
+        0.0, description="Share of the dialogues of `collect` and `evaluate` that are logged as MLflow traces."
+    )
 
 
 class Settings(Section):
@@ -313,6 +399,7 @@ class Settings(Section):
     model: ModelSettings = Field(default_factory=ModelSettings)
     pretrain: PretrainSettings = Field(default_factory=PretrainSettings)
     agent: AgentSettings = Field(default_factory=AgentSettings)
+    engine: EngineSettings = Field(default_factory=EngineSettings)
     simulator: SimulatorSettings = Field(default_factory=SimulatorSettings)
     reward: RewardSettings = Field(default_factory=RewardSettings)
     collect: CollectSettings = Field(default_factory=CollectSettings)
@@ -354,62 +441,9 @@ def parse_settings(values: dict[str, Any], where: str = "params") -> Settings:
 
 def parameters_page() -> str:
     """Return docs/parameters.md: every key with its default, its allowed values and its description."""
-    top = {name: field for name, field in Settings.model_fields.items() if not _section(field)}
-    parts = [
-        "# Parameters",
-        "Every key of `params.yaml`, generated from the settings' own descriptions by `python -m sweetrl.settings`\n"
-        "(a test keeps this page current). Unknown keys are errors. The defaults are the paper's or the official\n"
-        "protocol's numbers where there are any; the project's `params.yaml` spells out the values of the embedded\n"
-        "run, a small agent on two CPU cores.",
-        _table(top),
-    ]
-    for name, field in Settings.model_fields.items():
-        if (section := _section(field)) is not None:
-            parts += _describe(field.alias or name, section)
-    return "\n\n".join(parts) + "\n"
+    from sweetrl.parameters import page
 
-
-def _describe(name: str, section: type[Section]) -> list[str]:
-    """One section of the page, and those nested in it."""
-    fields = section.model_fields
-    parts = [
-        f"## {name}",
-        (section.__doc__ or "").strip(),
-        _table({n: f for n, f in fields.items() if not _section(f)}),
-    ]
-    for inner, field in fields.items():
-        if (nested := _section(field)) is not None:
-            parts += _describe(f"{name}.{field.alias or inner}", nested)
-    return parts
-
-
-def _section(field: FieldInfo) -> type[Section] | None:
-    kind = field.annotation
-    return kind if isinstance(kind, type) and issubclass(kind, Section) else None
-
-
-def _table(fields: dict[str, FieldInfo]) -> str:
-    rows = ["| key | default | allowed | what it is |", "|---|---|---|---|"]
-    for name, field in fields.items():
-        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
-        text = (field.description or "").replace("|", "\\|")
-        rows.append(
-            f"| `{field.alias or name}` | {f'`{default}`' if default != '' else ''} | {_allowed(field)} | {text} |"
-        )
-    return "\n".join(rows)
-
-
-def _allowed(field: FieldInfo) -> str:
-    """The values that a field takes, in words: its choices, or its type and bounds."""
-    if get_origin(field.annotation) is Literal:
-        return ", ".join(f"`{choice}`" for choice in get_args(field.annotation))
-    names: dict[Any, str] = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
-    words = [names.get(field.annotation, str(field.annotation))]
-    for bound in field.metadata:
-        for sign, attribute in (("≥", "ge"), (">", "gt"), ("≤", "le"), ("<", "lt")):
-            if (limit := getattr(bound, attribute, None)) is not None:
-                words.append(f"{sign} {limit:g}")
-    return " ".join(words)
+    return page(Settings)
 
 
 def main() -> None:

@@ -40,6 +40,9 @@ def outcome_of(messages: Sequence[Message]) -> Outcome:
 class Environment:
     """One dialogue about `task`: `step` takes the agent's raw replies until `done`.
 
+    Where the person takes time, `say` takes the agent's reply alone, `turn_seed(seed, round)` is the person's seed, and
+    `hear` or `lose` ends the turn.
+
     `simulator` plays the person; its replies are cut at `reply_characters`. `seed` decides everything random about
     them: turn t gets a seed derived from (seed, t). A person who cannot reply (SimulatorError) loses the dialogue:
     `outcome` is "lost" and `error` says why.
@@ -86,8 +89,25 @@ class Environment:
 
         Raises RuntimeError if the dialogue has ended before.
         """
+        self.say(raw_reply)
+        if self.done:
+            return
+        try:
+            reply = self.simulator.reply(self.task, self.messages, turn_seed(self.seed, self.round))
+        except SimulatorError as error:
+            self.lose(str(error))
+            return
+        self.hear(reply)
+
+    def say(self, raw_reply: str) -> None:
+        """Take the agent's next raw reply; unless the dialogue is `done` now, the person is next.
+
+        Raises RuntimeError if the dialogue has ended before, or if it is the person's turn.
+        """
         if self.done:
             raise RuntimeError(f"the dialogue about task {self.task.id!r} has ended; make a new Environment")
+        if self._messages[-1].role != "user":
+            raise RuntimeError(f"the dialogue about task {self.task.id!r} waits for the person, not for the agent")
         self.round += 1
         visible = visible_reply(raw_reply)
         self._messages.append(Message("assistant", visible))
@@ -95,13 +115,14 @@ class Environment:
         if answer is not None or self.round >= self.rounds:
             self._answer = visible if answer is None else answer
             self._outcome = outcome_of(self._messages)
-            return
-        try:
-            reply = self.simulator.reply(self.task, self.messages, turn_seed(self.seed, self.round))
-        except SimulatorError as error:
-            self._outcome, self.error = "lost", str(error)
-            return
+
+    def hear(self, reply: str) -> None:
+        """Take the person's reply, cut as the protocol says."""
         self._messages.append(Message("user", reply[: self.reply_characters]))
+
+    def lose(self, cause: str) -> None:
+        """End the dialogue without an answer, because of `cause`."""
+        self._outcome, self.error = "lost", cause
 
 
 def turn_seed(seed: int, turn: int) -> int:

@@ -1,5 +1,4 @@
-"""Who plays the person: the protocol every human simulator follows, one that replays recorded dialogues, and the prompt
-that makes a language model one.
+"""Who plays the person: the protocol every human simulator follows, a language model, recorded dialogues, and you.
 
 A simulator knows the hidden reference (Task.ground_truth) and must never hand it over; what it says is all that the
 agent learns about it.
@@ -7,10 +6,13 @@ agent learns about it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Literal, Protocol, runtime_checkable
 
-from sweetrl.colbench.prompts import render
+from sweetrl.colbench.leaks import Leak, find_leak
+from sweetrl.colbench.prompts import load_prompt, render
 from sweetrl.colbench.types import Message, Task, Trajectory
 
 
@@ -28,8 +30,133 @@ class Simulator(Protocol):
 
         `messages` starts with the person's request; `seed` decides everything random. Raises SimulatorError where
         there is no reply. May be called from several threads.
+
+        A simulator may say more of itself: `instant` (it answers at once, without waiting for anything), `alone` (it
+        has one dialogue at a time), `checked` (what it says is searched for leaks).
         """
         ...
+
+
+@runtime_checkable
+class AsyncSimulator(Simulator, Protocol):
+    """A person who takes time: many dialogues wait for them at once."""
+
+    async def answer(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        """As Simulator.reply; may be awaited in any event loop."""
+        ...
+
+
+class Speaker(Protocol):
+    """A language model that follows an instruction."""
+
+    name: str
+
+    async def say(self, instruction: str, seed: int) -> str:
+        """Return the model's words; SimulatorError where there are none to be had."""
+        ...
+
+
+class Memory(Protocol):
+    """Answers of earlier runs: sweetrl.colbench.recording.Recording."""
+
+    def find(self, task: Task, messages: Sequence[Message], speaker: str | None = None) -> str | None:
+        """Return what `speaker` answered, or None."""
+        ...
+
+    def add(self, task: Task, messages: Sequence[Message], speaker: str, reply: str) -> None:
+        """Keep what `speaker` answered."""
+        ...
+
+
+class LlmSimulator:
+    """A language model that plays the person, from an instruction with the reference in it.
+
+    Its answer is cut at `reply_characters`, which is what the agent sees and what is searched for leaks. With
+    leaks="refuse" a leaking answer is asked for again, with a reminder and another seed, `attempts` times in all.
+    `recording` keeps answers for later runs. `identity` tells speakers with other models, prompts or sampling apart.
+    """
+
+    checked = True
+
+    def __init__(
+        self,
+        speaker: Speaker,
+        template: str = "backend_simulator",
+        reply_characters: int = 400,
+        leaks: Literal["count", "refuse"] = "count",
+        attempts: int = 3,
+        recording: Memory | None = None,
+        identity: str = "",
+    ) -> None:
+        self.name = f"llm:{speaker.name}"
+        self.speaker, self.template, self.reply_characters = speaker, template, reply_characters
+        self.leaks, self.attempts = leaks, attempts
+        self.recording, self.identity = recording, identity or self.name
+        self.refused = 0
+        """How many answers were not let through."""
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        """As `answer`, waiting for it; not for use inside an event loop."""
+        return asyncio.run(self.answer(task, messages, seed))
+
+    async def answer(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        """Return the person's words after `messages`; SimulatorError where there are none, or none without a leak."""
+        if self.recording is not None:
+            known = self.recording.find(task, messages, self.identity)
+            if known is not None:
+                return known
+        said = await self._ask(task, messages, seed)
+        if self.recording is not None:
+            self.recording.add(task, messages, self.identity, said)
+        return said
+
+    async def _ask(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        instruction = simulator_prompt(task, messages, self.template)
+        leak: Leak | None = None
+        for attempt in range(self.attempts if self.leaks == "refuse" else 1):
+            reminder = f"\n\n{load_prompt('backend_simulator_reminder')}" if attempt else ""
+            said = spoken(await self.speaker.say(instruction + reminder, seed + attempt))[: self.reply_characters]
+            if not said:
+                raise SimulatorError("the person said nothing")
+            leak = find_leak(task, said)
+            if leak is None or self.leaks == "count":
+                return said
+            self.refused += 1
+        assert leak is not None
+        raise SimulatorError(
+            f"the person's answer leaks the reference ({leak.kind}) in each of {self.attempts} attempts"
+        )
+
+
+def spoken(text: str) -> str:
+    """Return what a model means the other to hear: without its thoughts and the name in front."""
+    said = text.rpartition("</think>")[2].strip()
+    for name in ("Person:", "PERSON:"):
+        said = said.removeprefix(name).lstrip()
+    return said
+
+
+class ConsolePerson:
+    """Whoever sits at the terminal, one dialogue at a time; the end of the input (Ctrl-D) loses the dialogue."""
+
+    name = "person"
+    alone = checked = True
+
+    def __init__(self, ask: Callable[[str], str] = input, tell: Callable[[str], None] = print) -> None:
+        self.ask, self.tell = ask, tell
+        self._lock = threading.Lock()
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        """Show who you are (at the first question) and the agent's words; return what is typed."""
+        with self._lock:
+            if len(messages) == 2:
+                self.tell(f"\ntask {task.id}: you asked for\n{task.problem_description}\n")
+                self.tell(f"what you have in mind (never paste it):\n{task.ground_truth}\n")
+            self.tell(f"agent> {messages[-1].content}")
+            try:
+                return self.ask("you> ").strip()
+            except EOFError:
+                raise SimulatorError("the person left the dialogue") from None
 
 
 class ReplaySimulator:
@@ -39,20 +166,23 @@ class ReplaySimulator:
     """
 
     name = "replay"
+    instant = checked = True
 
     def __init__(self, trajectories: Iterable[Trajectory]) -> None:
-        # Keyed by the whole dialogue, so that several attempts at one task replay side by side. Where two attempts
-        # heard different replies to the same words, the first one recorded is taken.
+        # Keyed by the whole dialogue (which begins with the request) and the reference, not by the task's id, which
+        # official files do not have; so several attempts at one task replay side by side. Where two attempts heard
+        # different replies to the same words, the first one recorded is taken.
         self._replies: dict[tuple[str, tuple[Message, ...]], str] = {}
         for trajectory in trajectories:
             for index, message in enumerate(trajectory.messages):
                 if index > 0 and message.role == "user":
-                    self._replies.setdefault((trajectory.task.id, trajectory.messages[:index]), message.content)
+                    key = (trajectory.task.ground_truth, trajectory.messages[:index])
+                    self._replies.setdefault(key, message.content)
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """Return the recorded reply to exactly these messages; SimulatorError where there is none."""
         try:
-            return self._replies[task.id, tuple(messages)]
+            return self._replies[task.ground_truth, tuple(messages)]
         except KeyError:
             raise SimulatorError(
                 f"task {task.id!r}: no recorded reply after {len(messages)} messages; the agent has left the recording"

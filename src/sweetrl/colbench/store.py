@@ -66,6 +66,10 @@ class TrajectoryStore:
         found = ((_SHARD.fullmatch(path.name), path) for path in self.folder.iterdir())
         return dict(sorted((int(match[1]), path) for match, path in found if match))
 
+    def read_shard(self, index: int) -> list[Trajectory]:
+        """Return the trajectories of one shard in order."""
+        return [_trajectory(record) for record in _read(self.shards()[index], TRAJECTORIES_FORMAT)]
+
     def count(self) -> int:
         """How many trajectories there are, from the shards' footers alone."""
         return sum(_open(path, TRAJECTORIES_FORMAT).metadata.num_rows for path in self.shards().values())

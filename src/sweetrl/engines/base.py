@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
+
+
+class EngineError(Exception):
+    """One reply could not be had, and the message says why: this dialogue is lost, others go on."""
+
+
+class NoRoom(EngineError):
+    """The prompt leaves no room for a reply in the model's context; asking again changes nothing."""
 
 
 @dataclass(frozen=True)
 class Prompt:
     """A prompt as token ids, and the seed that decides everything random about its completions.
 
-    Equal (engine, prompt, sampling) gives equal completions, whatever else is in the batch.
+    Equal (engine, prompt, sampling) gives equal completions, whatever else is in the batch. `messages` are the same
+    prompt as (role, text) pairs, for engines that take text only. Prompts of equal `group` begin alike: an engine with
+    several servers sends them to the same one, where the beginning is cached.
     """
 
     token_ids: tuple[int, ...]
     seed: int
+    messages: tuple[tuple[str, str], ...] = ()
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -30,22 +42,35 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Completion:
-    """One sampled reply: ids as sampled (an end-of-turn id included), log-probs at temperature 1, text without it."""
+    """One sampled reply: ids as sampled (an end-of-turn id included), log-probs at temperature 1, text without it.
+
+    An engine that knows only text leaves ids and log-probs empty. `prompt_tokens` and `generated_tokens` are what a
+    server says it has read and written for this reply (0: not told; with n > 1 the prompt counts once, with the first).
+    """
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     text: str
     finish_reason: Literal["stop", "length"]
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Tokens and time spent so far by an engine."""
+    """Tokens and time spent so far by an engine.
+
+    `seconds` is the time in which at least one reply was under way. Of `requests` to servers `retries` were repetitions
+    after a fault; `failures` replies could not be had at all. What a fault cost is part of `requests` and of no tokens.
+    """
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
     generated_tokens: int = 0
     seconds: float = 0.0
+    requests: int = 0
+    retries: int = 0
+    failures: int = 0
 
 
 class Sampler(Protocol):
@@ -68,6 +93,33 @@ class Engine(Sampler, Protocol):
         """Return a sampler for calls that belong together: it may keep what it computed and reuse it for prompts that
         begin like earlier ones (the next turn of a dialogue). Results equal those of `sample` up to rounding, and are a
         function of the session's calls alone: a session is the unit of determinism.
+        """
+        ...
+
+    def usage(self) -> Usage:
+        """What this engine has spent since it was made."""
+        ...
+
+    def close(self) -> None:
+        """Free everything; the engine is not used afterwards."""
+        ...
+
+
+@runtime_checkable
+class AsyncEngine(Protocol):
+    """Produces tokens for each prompt on its own, many at once: a server, or a batch engine behind a bridge.
+
+    `speaks_tokens` says whether completions hold token ids; where not, prompts need `messages`.
+    """
+
+    name: str
+    speaks_tokens: bool
+
+    async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        """Return `sampling.n` completions of one prompt; may be awaited in any event loop.
+
+        Raises EngineError where they cannot be had (NoRoom: the context is full), UserError for what the user must
+        mend before anybody gets a reply.
         """
         ...
 

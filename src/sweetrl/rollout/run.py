@@ -1,35 +1,18 @@
-"""The loop of engine and environments: all dialogues of a batch advance together, one agent turn a round."""
+"""The loop of a batch engine and environments: all dialogues of a batch advance together, one agent turn a round."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
-from sweetrl.colbench.environment import Environment
-from sweetrl.colbench.prompts import system_prompt
-from sweetrl.colbench.simulators import Simulator
-from sweetrl.colbench.types import AgentTurn, Task, Trajectory
-from sweetrl.engines.base import Completion, Engine, Prompt, Sampling
+from sweetrl.colbench.environment import turn_seed
+from sweetrl.colbench.simulators import AsyncSimulator, Simulator, SimulatorError
+from sweetrl.colbench.types import Task, Trajectory
+from sweetrl.engines.background import wait
+from sweetrl.engines.base import Engine, Sampling
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.rollout.seeds import dialogue_seed
+from sweetrl.rollout.dialogue import Dialogue, open_dialogue
 from sweetrl.settings import AgentSettings
-
-
-@dataclass
-class _Dialogue:
-    """One dialogue on its way: what both sides see (environment) and the agent's own context as token ids."""
-
-    task: Task
-    attempt: int
-    seed: int
-    environment: Environment
-    ids: tuple[int, ...]
-    turns: list[AgentTurn] = field(default_factory=list)
-    error: str = ""
-
-    @property
-    def done(self) -> bool:
-        return self.environment.done or bool(self.error)
 
 
 def rollout(
@@ -48,39 +31,25 @@ def rollout(
 
     Deterministic: equal arguments give equal trajectories. The agent's context holds its replies as the ids it sampled;
     the person's words are appended to them. A dialogue that outgrows the model's context, or whose person cannot reply,
-    comes back with outcome "lost" and the cause in `error`. `progress` is told of every finished dialogue.
+    comes back with outcome "lost" and the cause in `error`. `progress` is told of every finished dialogue. A person who
+    takes time (AsyncSimulator) answers all dialogues of a round side by side.
     """
     trajectories: list[Trajectory] = []
     for start in range(0, len(attempts), batch):
         dialogues = [
-            _open(task, attempt, chat, simulator, agent, reply_characters, seed)
+            open_dialogue(task, attempt, chat, simulator, agent, reply_characters, seed)
             for task, attempt in attempts[start : start + batch]
         ]
-        _advance(dialogues, engine, chat, agent, seed, progress)
-        trajectories.extend(_close(dialogue, simulator.name, policy_name) for dialogue in dialogues)
+        _advance(dialogues, engine, simulator, agent, progress)
+        trajectories.extend(dialogue.close(policy_name) for dialogue in dialogues)
     return trajectories
 
 
-def _open(
-    task: Task,
-    attempt: int,
-    chat: ChatFormat,
+def _advance(
+    dialogues: Sequence[Dialogue],
+    engine: Engine,
     simulator: Simulator,
     agent: AgentSettings,
-    reply_characters: int,
-    seed: int,
-) -> _Dialogue:
-    own = dialogue_seed(seed, task.id, attempt)
-    environment = Environment(task, simulator, rounds=agent.rounds, reply_characters=reply_characters, seed=own)
-    return _Dialogue(task, attempt, own, environment, chat.open(system_prompt(agent.prompt), task.problem_description))
-
-
-def _advance(
-    dialogues: Sequence[_Dialogue],
-    engine: Engine,
-    chat: ChatFormat,
-    agent: AgentSettings,
-    seed: int,
     progress: Callable[[int], None] | None,
 ) -> None:
     """Run all dialogues to their ends."""
@@ -88,50 +57,52 @@ def _advance(
     session = engine.session()
     active = [dialogue for dialogue in dialogues if not dialogue.done]
     while active:
-        prompts = [
-            Prompt(each.ids, dialogue_seed(seed, each.task.id, each.attempt, len(each.turns))) for each in active
-        ]
+        prompts = [each.prompt() for each in active]
         for dialogue, (completion,) in zip(active, session.sample(prompts, sampling), strict=True):
-            _take(dialogue, completion, chat)
+            if completion.token_ids:
+                dialogue.take(completion)
+            else:
+                count = len(dialogue.ids)
+                dialogue.error = f"the dialogue's {count} tokens leave no room for a reply in the model's context"
+        _answer([dialogue for dialogue in active if not dialogue.done], simulator)
         left = [dialogue for dialogue in active if not dialogue.done]
         if progress is not None and len(left) < len(active):
             progress(len(active) - len(left))
         active = left
 
 
-def _take(dialogue: _Dialogue, completion: Completion, chat: ChatFormat) -> None:
-    """Let the agent say `completion`, and the person answer unless the dialogue ends."""
-    if not completion.token_ids:
-        dialogue.error = f"the dialogue's {len(dialogue.ids)} tokens leave no room for a reply in the model's context"
+def _answer(dialogues: Sequence[Dialogue], simulator: Simulator) -> None:
+    """Let the person answer in each of `dialogues`."""
+    if isinstance(simulator, AsyncSimulator):
+        wait(_answer_all(dialogues, simulator))
         return
-    environment = dialogue.environment
-    dialogue.turns.append(
-        AgentTurn(
-            message_index=len(environment.messages),
-            raw=completion.text,
-            token_ids=completion.token_ids,
-            logprobs=completion.logprobs,
-            finish_reason=completion.finish_reason,
-        )
-    )
-    environment.step(completion.text)
-    if not environment.done:
-        follow = chat.follow(completion.finish_reason == "stop", environment.messages[-1].content)
-        dialogue.ids = (*dialogue.ids, *completion.token_ids, *follow)
+    for dialogue in dialogues:
+        environment = dialogue.environment
+        try:
+            words = simulator.reply(environment.task, environment.messages, person_seed(dialogue))
+        except SimulatorError as error:
+            environment.lose(str(error))
+        else:
+            environment.hear(words)
+            dialogue.go_on()
 
 
-def _close(dialogue: _Dialogue, simulator: str, policy: str) -> Trajectory:
+async def _answer_all(dialogues: Sequence[Dialogue], simulator: AsyncSimulator) -> None:
+    await asyncio.gather(*(let_answer(dialogue, simulator) for dialogue in dialogues))
+
+
+async def let_answer(dialogue: Dialogue, simulator: AsyncSimulator) -> None:
+    """Let the person answer in one dialogue."""
     environment = dialogue.environment
-    error = dialogue.error or environment.error
-    return Trajectory(
-        task=dialogue.task,
-        attempt=dialogue.attempt,
-        messages=environment.messages,
-        turns=tuple(dialogue.turns),
-        answer=None if error else environment.answer,
-        outcome="lost" if error else environment.outcome or "lost",
-        seed=dialogue.seed,
-        policy=policy,
-        simulator=simulator,
-        error=error,
-    )
+    try:
+        words = await simulator.answer(environment.task, environment.messages, person_seed(dialogue))
+    except SimulatorError as error:
+        environment.lose(str(error))
+    else:
+        environment.hear(words)
+        dialogue.go_on()
+
+
+def person_seed(dialogue: Dialogue) -> int:
+    """Return the person's seed for the turn that is theirs now."""
+    return turn_seed(dialogue.environment.seed, dialogue.environment.round)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sweetrl.settings import Settings, SimulatorSettings
+from sweetrl.settings import Settings
 from sweetrl.stages.common import publish, stage_main, stage_run
+from sweetrl.tracking.traces import log_dialogues
 
 if TYPE_CHECKING:
-    from sweetrl.colbench.simulators import Simulator
     from sweetrl.colbench.types import Task
+    from sweetrl.engines.base import Usage
 
 TASKS = Path("data/tasks/train.parquet")
 TRAJECTORIES = Path("data/trajectories")
@@ -25,49 +26,51 @@ def collect(settings: Settings) -> None:
     attempts = [(task, attempt) for task in tasks for attempt in range(settings.collect.attempts)]
     with stage_run("collect", settings) as run:
         from sweetrl.colbench.rewards import Scorer
-        from sweetrl.engines.transformers import TransformersEngine
+        from sweetrl.engines.make import make_agent, serving
+        from sweetrl.rollout.people import person, usage_of
         from sweetrl.rollout.scored import Actors, rollout_scored, summarize
         from sweetrl.stages.meter import Meter
 
         base = Path(settings.model.base)
         run.log_input("train-tasks", TASKS)
         run.log_input("base", base)
-        model = settings.model
-        engine = TransformersEngine(model.base, None, model.dtype, model.device, model.threads, settings.collect.batch)
-        store = TrajectoryStore(run.scratch(TASKS, base) / "shards")
-        with Scorer(settings.reward) as scorer, Meter("collect", len(attempts), "dialogues") as meter:
+        scratch = run.scratch(TASKS, base)
+        store = TrajectoryStore(scratch / "shards")
+        with (
+            serving(settings.engine, settings.model, scratch / "server.log") as engine,
+            person(settings.simulator, settings.model) as simulator,
+            Scorer(settings.reward) as scorer,
+            Meter("collect", len(attempts), "dialogues") as meter,
+        ):
+            agent = make_agent(engine, settings.model, None, settings.collect.batch)
             actors = Actors(
-                engine,
-                engine.chat,
-                make_simulator(settings.simulator),
+                agent.engine,
+                agent.chat,
+                simulator,
                 scorer,
                 settings.agent,
                 settings.simulator.reply_characters,
             )
-            rollout_scored(
-                attempts,
-                actors,
-                store,
-                seed=settings.seed,
-                policy_name=model.base,
-                batch=settings.collect.batch,
-                shard=settings.collect.shard,
-                progress=meter,
-            )
-        usage = engine.usage()
-        engine.close()
+            try:
+                rollout_scored(
+                    attempts,
+                    actors,
+                    store,
+                    seed=settings.seed,
+                    policy_name=policy_name(settings),
+                    batch=settings.collect.batch,
+                    shard=settings.collect.shard,
+                    progress=meter,
+                    lost_share=settings.collect.lost_share,
+                )
+            finally:
+                usage, heard = agent.engine.usage(), usage_of(simulator)
+                run.log_metrics(cost(usage) | cost(heard, "simulator/"))
+                agent.engine.close()
         metrics = summarize(store.read())
+        log_dialogues(run.log, {"collect": store}, settings)
         publish(store.folder, TRAJECTORIES)
-        run.log_metrics(
-            metrics
-            | {
-                "prompt_tokens": usage.prompt_tokens,
-                "cached_tokens": usage.cached_tokens,
-                "generated_tokens": usage.generated_tokens,
-                "seconds_sampling": usage.seconds,
-                "tokens_per_second": usage.generated_tokens / max(usage.seconds, 1e-9),
-            }
-        )
+        run.log_metrics(metrics)
         run.summary = (
             f"{len(attempts)} dialogues on {len(tasks)} tasks, success {metrics['success']:.1%}, mean reward "
             f"{metrics['reward']:.3f}, {metrics['turns']:.1f} turns"
@@ -79,11 +82,25 @@ def batch_of(tasks: list[Task], first: int, count: int) -> list[Task]:
     return [tasks[(first + offset) % len(tasks)] for offset in range(min(count, len(tasks)))]
 
 
-def make_simulator(settings: SimulatorSettings) -> Simulator:
-    """Return the person that the settings ask for."""
-    from sweetrl.colbench.synthetic import ScriptedSimulator
+def policy_name(settings: Settings) -> str:
+    """Return what trajectories call the agent that collects: the base model, or the model at a server of text."""
+    return settings.engine.model if settings.engine.kind == "openai" else settings.model.base
 
-    return ScriptedSimulator()
+
+def cost(usage: Usage | None, prefix: str = "") -> dict[str, float]:
+    """Return the metrics of what an engine has spent; nothing where nobody counts."""
+    if usage is None:
+        return {}
+    metrics: dict[str, Any] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "generated_tokens": usage.generated_tokens,
+        "seconds_sampling": usage.seconds,
+        "tokens_per_second": usage.generated_tokens / max(usage.seconds, 1e-9),
+    }
+    if usage.requests:
+        metrics |= {"requests": usage.requests, "retries": usage.retries, "failed_requests": usage.failures}
+    return {f"{prefix}{name}": float(value) for name, value in metrics.items()}
 
 
 def main() -> None:

@@ -48,12 +48,12 @@ SCRATCH = Path(".scratch")
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "tasks": ("seed", "suite", "tasks"),
     "pretrain": ("pretrain", "tasks.difficulty"),
-    "collect": ("seed", "model", "agent", "simulator", "reward", "collect"),
+    "collect": ("seed", "model", "agent", "engine", "simulator", "reward", "collect"),
     "validate": ("model", "agent.prompt", "agent.rounds", "collect.attempts", "critic.pairs", "critic.gap", "validate"),
     "train-critic": ("seed", "model", "agent.prompt", "critic"),
     "rank": ("seed", "model", "agent", "critic.normalization", "critic.privileged", "rank"),
     "train-policy": ("seed", "model", "agent.prompt", "policy"),
-    "evaluate": ("seed", "model", "agent", "simulator", "reward", "evaluate"),
+    "evaluate": ("seed", "model", "agent", "engine", "simulator", "reward", "evaluate"),
 }
 
 

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.errors import UserError
 from sweetrl.io import write_json, write_text
 from sweetrl.settings import Settings
-from sweetrl.stages.collect import make_simulator
+from sweetrl.stages.collect import cost
 from sweetrl.stages.common import publish, stage_main, stage_run
+from sweetrl.tracking.traces import log_dialogues
 
 if TYPE_CHECKING:
     from sweetrl.colbench.rewards import Scorer
+    from sweetrl.colbench.simulators import Simulator
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.colbench.types import Task, Trajectory
     from sweetrl.engines.base import Usage
@@ -46,8 +48,10 @@ def evaluate(settings: Settings) -> None:
         raise UserError(f"{POLICY}: there is no trained policy here; run the stage `train-policy` first.")
     with stage_run("evaluate", settings) as run:
         from sweetrl.colbench.rewards import Scorer
+        from sweetrl.engines.make import adapter_rank, serving
         from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, write_results
         from sweetrl.evaluation.report import Report, render
+        from sweetrl.rollout.people import person, usage_of
         from sweetrl.stages.meter import Meter
 
         run.log_input("test-tasks", TASKS)
@@ -56,12 +60,18 @@ def evaluate(settings: Settings) -> None:
         scratch = run.scratch(TASKS, settings.model.base, POLICY)
         adapters = {BEFORE: None, AFTER: POLICY}
         stores = {name: TrajectoryStore(scratch / "dialogues" / name) for name in adapters}
-        with Scorer(settings.reward) as scorer, Meter("evaluate", 2 * len(tasks), "dialogues") as meter:
+        with (
+            serving(settings.engine, settings.model, scratch / "server.log", adapter_rank(POLICY)) as engine,
+            person(settings.simulator, settings.model) as simulator,
+            Scorer(settings.reward) as scorer,
+            Meter("evaluate", 2 * len(tasks), "dialogues") as meter,
+        ):
+            served = settings.model_copy(update={"engine": engine})
             for name, adapter in adapters.items():
-                usage = attempt(tasks, adapter, name, stores[name], settings, scorer, meter)
-                run.log_metrics(
-                    {f"generated_tokens/{name}": usage.generated_tokens, f"seconds_sampling/{name}": usage.seconds}
-                )
+                usage = attempt(tasks, adapter, name, stores[name], served, simulator, scorer, meter)
+                run.log_metrics({f"{key}/{name}": value for key, value in cost(usage).items()})
+            run.log_metrics(cost(usage_of(simulator), "simulator/"))
+        log_dialogues(run.log, stores, settings)
         dialogues = {name: list(store.read()) for name, store in stores.items()}
         rounds = settings.agent.rounds
         results = [result_of(one, name, rounds) for name, trajectories in dialogues.items() for one in trajectories]
@@ -99,36 +109,39 @@ def attempt(
     name: str,
     store: TrajectoryStore,
     settings: Settings,
+    simulator: Simulator,
     scorer: Scorer,
     meter: Meter,
 ) -> Usage:
     """Let one policy attempt every task once and score it, into `store`; a complete store is left as it is."""
-    from sweetrl.engines.transformers import TransformersEngine
+    from sweetrl.engines.make import make_agent
     from sweetrl.rollout.scored import Actors, rollout_scored
 
-    model, batch = settings.model, settings.evaluate.batch
-    engine = TransformersEngine(model.base, adapter, model.dtype, model.device, model.threads, batch)
+    batch = settings.evaluate.batch
+    agent = make_agent(settings.engine, settings.model, adapter, batch)
     actors = Actors(
-        engine,
-        engine.chat,
-        make_simulator(settings.simulator),
+        agent.engine,
+        agent.chat,
+        simulator,
         scorer,
         settings.agent,
         settings.simulator.reply_characters,
     )
-    rollout_scored(
-        [(task, 0) for task in tasks],
-        actors,
-        store,
-        seed=settings.seed,
-        policy_name=name,
-        batch=batch,
-        shard=batch,
-        progress=meter,
-    )
-    usage = engine.usage()
-    engine.close()
-    return usage
+    try:
+        rollout_scored(
+            [(task, 0) for task in tasks],
+            actors,
+            store,
+            seed=settings.seed,
+            policy_name=name,
+            batch=batch,
+            shard=batch,
+            progress=meter,
+            lost_share=settings.evaluate.lost_share,
+        )
+        return agent.engine.usage()
+    finally:
+        agent.engine.close()
 
 
 def facts(settings: Settings) -> dict[str, Any]:

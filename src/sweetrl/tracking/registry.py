@@ -184,7 +184,8 @@ def read_rewards(path: Path) -> dict[str, float]:
 def evaluation_key(settings: Settings, root: Path) -> str:
     """Return what two evaluations must share to be compared task by task: the tasks and how they are attempted."""
     tree = settings.model_dump(mode="json", by_alias=True)
-    how = [tree["agent"], tree["simulator"], tree["reward"]["semantics"], tree["evaluate"]["tasks"], tree["seed"]]
+    rules = [tree["reward"]["semantics"], tree["evaluate"]["tasks"], tree["seed"]]
+    how = [tree["agent"], settings.simulator.words(), *rules]
     return digest(file_hash(root / TEST_TASKS), how)
 
 

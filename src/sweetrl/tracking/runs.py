@@ -135,6 +135,10 @@ class RunLog:
         """Close as KILLED the runs below this one that a killed process has left open."""
         self._guarded(self._close_children)
 
+    def use(self, action: Callable[[Store, str], object]) -> None:
+        """Open the run and call `action(store, run id)`; what goes wrong there is a warning, as with all logging."""
+        self._guarded(lambda: action(self._opened(), self._id()))
+
     def _close_children(self) -> None:
         if self.run_id is None or self.store is None:
             return

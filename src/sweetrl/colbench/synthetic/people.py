@@ -22,6 +22,7 @@ class ScriptedSimulator:
     """
 
     name = "scripted"
+    instant = True
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """The person's reply to the last (assistant) message; equal arguments give equal words."""

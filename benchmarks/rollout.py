@@ -1,0 +1,185 @@
+"""Dialogues with a slow person: the asynchronous loop against a lock-step loop, in one run.
+
+    python benchmarks/rollout.py [--dialogues 256] [--concurrent 64] [--repeats 3] [--json OUT]
+
+The person answers after a log-normal wait (median 0.3 s, 95th percentile 3 s), the agent's server after 0.05 to
+0.15 s. Both are waits and no work, so the schemes differ in nothing but what waits for what. Every wait follows from
+the dialogue and the turn, so all schemes meet the same ones. `lock-step` is the scheme of the official code: of
+`--concurrent` dialogues all take a turn, all persons are asked side by side, and the slowest one is waited for; a new
+set begins when the last dialogue of the old one has ended. `lock-step, refilled` puts a new dialogue into the place of
+an ended one at every round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import math
+import random
+import resource
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sweetrl.colbench.types import Message, Task, Trajectory
+from sweetrl.engines.background import wait
+from sweetrl.engines.base import Completion, Prompt, Sampling, Usage
+from sweetrl.rollout.concurrent import rollout_concurrent
+from sweetrl.rollout.dialogue import Dialogue, open_dialogue
+from sweetrl.rollout.run import let_answer
+from sweetrl.settings import AgentSettings
+
+MEDIAN, HIGH = 0.3, 3.0
+# The 95th percentile of a log-normal is its median times exp(1.645 sigma).
+SIGMA = math.log(HIGH / MEDIAN) / statistics.NormalDist().inv_cdf(0.95)
+AGENT = AgentSettings(rounds=10, max_new_tokens=64)
+Attempt = tuple[int, Task, int]
+
+
+def chance(*what: object) -> random.Random:
+    """A generator that belongs to `what`, whoever asks and when."""
+    return random.Random(hashlib.sha256(repr(what).encode()).digest())
+
+
+class WaitingEngine:
+    """An agent's server: two to nine questions, then an answer; each after a short wait."""
+
+    name, speaks_tokens = "waiting", False
+
+    async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        draw = chance(prompt.seed)
+        await asyncio.sleep(draw.uniform(0.05, 0.15))
+        turns = sum(role == "assistant" for role, _ in prompt.messages)
+        last = chance("turns", prompt.messages[1]).randint(2, 9)
+        text = "I WANT TO ANSWER: x" if turns >= last else f"Question {turns}: what about {draw.randrange(100)}?"
+        return [Completion((), (), text, "stop")]
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def close(self) -> None: ...
+
+
+class WaitingPerson:
+    """Answers every question after a heavy-tailed wait; `waits` are those that there were."""
+
+    name = "waiting"
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        raise NotImplementedError
+
+    async def answer(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        seconds = chance(seed).lognormvariate(math.log(MEDIAN), SIGMA)
+        self.waits.append(seconds)
+        await asyncio.sleep(seconds)
+        return f"It is {seed % 100}."
+
+
+def asynchronous(attempts: Sequence[Attempt], person: WaitingPerson, concurrent: int) -> dict[int, Trajectory]:
+    found: dict[int, Trajectory] = {}
+    rollout_concurrent(attempts, WaitingEngine(), None, person, AGENT, found.__setitem__, dialogues=concurrent)
+    return found
+
+
+def lock_step(attempts: Sequence[Attempt], person: WaitingPerson, concurrent: int) -> dict[int, Trajectory]:
+    found: dict[int, Trajectory] = {}
+    for start in range(0, len(attempts), concurrent):
+        active = begin(attempts[start : start + concurrent], person)
+        while active:
+            active = wait(one_round(active, person, found))
+    return found
+
+
+def refilled(attempts: Sequence[Attempt], person: WaitingPerson, concurrent: int) -> dict[int, Trajectory]:
+    found: dict[int, Trajectory] = {}
+    waiting, active = list(attempts), []
+    while waiting or active:
+        room = concurrent - len(active)
+        active += begin(waiting[:room], person)
+        waiting = waiting[room:]
+        active = wait(one_round(active, person, found))
+    return found
+
+
+def begin(attempts: Sequence[Attempt], person: WaitingPerson) -> list[tuple[int, Dialogue]]:
+    return [(at, open_dialogue(task, k, None, person, AGENT, 400, 0)) for at, task, k in attempts]
+
+
+async def one_round(
+    active: list[tuple[int, Dialogue]], person: WaitingPerson, found: dict[int, Trajectory]
+) -> list[tuple[int, Dialogue]]:
+    """All agents, then all persons; return the dialogues that go on."""
+    engine = WaitingEngine()
+    replies = await asyncio.gather(*(engine.ask(one.prompt(), Sampling(64)) for _, one in active))
+    for (_, one), (completion,) in zip(active, replies, strict=True):
+        one.take(completion)
+    await asyncio.gather(*(let_answer(one, person) for _, one in active if not one.done))
+    found.update({at: one.close("") for at, one in active if one.done})
+    return [(at, one) for at, one in active if not one.done]
+
+
+def measure(
+    scheme: Callable[[Sequence[Attempt], WaitingPerson, int], dict[int, Trajectory]],
+    count: int,
+    concurrent: int,
+    run: int,
+) -> tuple[dict[str, float], dict[int, Trajectory], list[float]]:
+    attempts = [(n, Task(f"t-{run}-{n}", f"I want function {run} {n}.", "def f(): ..."), 0) for n in range(count)]
+    person = WaitingPerson()
+    started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
+    found = scheme(attempts, person, concurrent)
+    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    numbers = {
+        "dialogues_per_second": count / seconds,
+        "seconds": seconds,
+        "processor_ms_per_dialogue": 1000 * processor / count,
+        "turns": statistics.mean(len(one.turns) for one in found.values()),
+    }
+    return numbers, found, person.waits
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dialogues", type=int, default=256)
+    parser.add_argument("--concurrent", type=int, default=64)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    schemes = {"asynchronous": asynchronous, "lock-step": lock_step, "lock-step, refilled": refilled}
+    runs: dict[str, list[dict[str, float]]] = {name: [] for name in schemes}
+    waits: list[float] = []
+    for repeat in range(options.repeats):
+        results = []
+        for name, scheme in schemes.items():
+            numbers, found, waited = measure(scheme, options.dialogues, options.concurrent, repeat)
+            runs[name].append(numbers)
+            results.append(found)
+            print(f"run {repeat + 1}, {name}: {numbers['seconds']:.1f} s", flush=True)
+            waits += waited
+        assert all(one == results[0] for one in results), "the schemes must have the same dialogues"
+    result = {
+        name: {key: statistics.median(run[key] for run in found) for key in found[0]} for name, found in runs.items()
+    }
+    first = result["asynchronous"]["dialogues_per_second"]
+    cuts = statistics.quantiles(waits, n=20)
+    print(f"the person's waits: median {statistics.median(waits):.2f} s, 95th percentile {cuts[-1]:.2f} s")
+    for name, numbers in result.items():
+        numbers["ours_is_faster_by"] = first / numbers["dialogues_per_second"]
+        print(
+            f"{name:20s} {numbers['dialogues_per_second']:7.2f} dialogues/s {numbers['seconds']:7.1f} s"
+            f" {numbers['processor_ms_per_dialogue']:7.1f} ms of processor a dialogue {numbers['turns']:5.1f} turns"
+            f"   asynchronous is {numbers['ours_is_faster_by']:.2f} times as fast"
+        )
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

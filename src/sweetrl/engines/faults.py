@@ -1,0 +1,107 @@
+"""What goes wrong between us and a server, and what is done about it: wait (a little at random), and ask again.
+
+A request may be asked again after a fault of transport (no connection, a connection that breaks, no reply in time), of
+the server (429, 408, 5xx), and of the reply itself (broken off, not JSON, without choices, without words). The same
+request has the same seed, so asking again gives the reply that was meant. Waits double from `backoff` on, each drawn
+from the upper half of its range; a Retry-After is obeyed. Attempts and the time for all of them together are limited.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sweetrl.engines.base import EngineError
+
+Result = TypeVar("Result")
+
+LONGEST_WAIT = 60.0
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long one reply is waited for: `timeout` for each attempt, `attempts` of them in at most `budget` seconds."""
+
+    timeout: float = 300.0
+    attempts: int = 8
+    budget: float = 1800.0
+    backoff: float = 0.5
+
+
+class Fault(Exception):
+    """An attempt failed and may be repeated, `wait` seconds from now at the earliest.
+
+    `server` says whether it looks as if the server, and not just this request, was in trouble.
+    """
+
+    def __init__(self, cause: str, wait: float = 0.0, server: bool = False) -> None:
+        super().__init__(cause)
+        self.wait = wait
+        self.server = server
+
+
+def retry_after(headers: Mapping[str, str]) -> float:
+    """Return the seconds that a reply's Retry-After asks for (a number or a date), 0 where there is none."""
+    value = headers.get("retry-after", "").strip()
+    if not value:
+        return 0.0
+    try:
+        return max(float(value), 0.0)
+    except ValueError:
+        pass
+    try:
+        moment = email.utils.parsedate_to_datetime(value)
+    except ValueError:
+        return 0.0
+    return max(moment.timestamp() - time.time(), 0.0)
+
+
+async def persist(
+    attempt: Callable[[], Awaitable[Result]], patience: Patience, retried: Callable[[Fault], None] = lambda fault: None
+) -> Result:
+    """Await `attempt()` until it succeeds; EngineError with the last cause when patience ends.
+
+    `retried` is told of each fault that is followed by another attempt.
+    """
+    from tenacity import AsyncRetrying, RetryError, retry_if_exception_type
+
+    started = time.monotonic()
+
+    def fault_of(state: Any) -> Fault:
+        fault = state.outcome.exception()
+        assert isinstance(fault, Fault)
+        return fault
+
+    def wait(state: Any) -> float:
+        # Not from a seed: equal draws would bring all who wait back at one moment, and no result depends on them.
+        ceiling = min(patience.backoff * 2.0 ** (state.attempt_number - 1), LONGEST_WAIT)
+        return max(fault_of(state).wait, random.SystemRandom().uniform(ceiling / 2, ceiling))
+
+    def enough(state: Any) -> bool:
+        late = time.monotonic() - started + state.upcoming_sleep > patience.budget
+        return bool(late or state.attempt_number >= patience.attempts)
+
+    retrying = AsyncRetrying(
+        retry=retry_if_exception_type(Fault),
+        stop=enough,
+        wait=wait,
+        before_sleep=lambda state: retried(fault_of(state)),
+    )
+    tries = 0
+
+    async def counted() -> Result:
+        nonlocal tries
+        tries += 1
+        return await attempt()
+
+    try:
+        return await retrying(counted)
+    except RetryError as error:
+        last = error.last_attempt.exception()
+        plural = "" if tries == 1 else "s"
+        raise EngineError(f"{last} (after {tries} attempt{plural})") from last

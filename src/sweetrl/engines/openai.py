@@ -1,0 +1,80 @@
+"""The engine `openai`: any server of chat completions, hosted or your own. It knows text only.
+
+What it therefore cannot do: give token ids or log-probs (its dialogues can be scored, shown and exported; training
+tokenises them again, as it does with imported ones), and load adapters (serve the model you want; or use vllm).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sweetrl.engines.base import Completion, EngineError, Prompt, Sampling
+from sweetrl.engines.faults import Fault
+from sweetrl.engines.pool import Server
+from sweetrl.engines.remote import Access, EmptyReply, RemoteEngine, choices_of, clean
+from sweetrl.errors import UserError
+
+# Servers keep seeds in numbers of different sizes; this one fits all.
+SEEDS = 2**31
+
+
+class OpenAIEngine(RemoteEngine):
+    """Replies of `POST /chat/completions`. Prompts need `messages`; completions have text and a finish reason."""
+
+    speaks_tokens = False
+
+    def __init__(self, access: Access) -> None:
+        if not access.urls:
+            raise UserError("engine openai: `urls` is empty; name the server, as in http://localhost:8000/v1.")
+        if not access.model:
+            raise UserError("engine openai: `model` is empty; give the name under which the server serves the model.")
+        super().__init__(access)
+        self._limit = "max_tokens"
+
+    async def _request(self, server: Server, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        reply = await self._json(server, "/chat/completions", self._body(prompt, sampling))
+        completions = [read_choice(server.url, one) for one in choices_of(server.url, reply, sampling.n)]
+        completions = self._count(reply.get("usage"), completions)
+        if any(not one.text and one.finish_reason == "stop" for one in completions):
+            raise EmptyReply(server.url, completions)
+        return completions
+
+    def _body(self, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
+        if not prompt.messages:
+            raise ValueError("a chat-completions server needs the prompt's messages")
+        body: dict[str, Any] = {
+            "model": self.access.model,
+            "messages": [{"role": role, "content": text} for role, text in prompt.messages],
+            self._limit: sampling.max_new_tokens,
+            "temperature": sampling.temperature,
+            "seed": prompt.seed % SEEDS,
+        }
+        if sampling.top_p != 1.0:
+            body["top_p"] = sampling.top_p
+        if sampling.n != 1:
+            body["n"] = sampling.n
+        return body
+
+    def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
+        # The limit's name has changed over the years, and some servers refuse the old one.
+        if status == 400 and self._limit == "max_tokens" and "max_completion_tokens" in text:
+            self._limit = "max_completion_tokens"
+            raise Fault(f"{server.url}: the server wants max_completion_tokens")
+        super()._refuse(server, status, text, headers)
+
+
+def read_choice(url: str, choice: dict[str, Any]) -> Completion:
+    """Return one choice as a completion; Fault where it is broken off, EngineError where it is no reply in words."""
+    message, reason = choice.get("message"), choice.get("finish_reason")
+    if not isinstance(message, dict):
+        raise Fault(f"{url}: the reply has no message")
+    if reason in ("content_filter", "tool_calls", "function_call"):
+        raise EngineError(f"{url}: the model gave no reply (finish reason {reason})")
+    if not isinstance(reason, str):
+        raise Fault(f"{url}: the reply is broken off (no finish reason)")
+    content = message.get("content")
+    if content is None:
+        content = message.get("refusal") or ""
+    if not isinstance(content, str):
+        raise Fault(f"{url}: the reply's content is no text")
+    return Completion((), (), clean(content), "length" if reason == "length" else "stop")

@@ -1,0 +1,271 @@
+"""What all engines behind HTTP share: limits on what is under way, retries, time-outs, balancing, accounting."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.engines.background import in_background, wait
+from sweetrl.engines.base import Completion, EngineError, NoRoom, Prompt, Sampling, Usage
+from sweetrl.engines.faults import RETRIED, Fault, Patience, persist, retry_after
+from sweetrl.engines.pool import Pool, Server
+from sweetrl.errors import UserError
+
+if TYPE_CHECKING:
+    import httpx
+
+# An empty reply is asked for again; the same answer this many times is what the model says.
+EMPTIES = 3
+# What servers say when a prompt does not fit.
+_FULL = ("maximum context length", "context_length_exceeded", "context length", "max_model_len", "prompt is too long")
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where servers are and how they may be used: base addresses (".../v1"), the model's name there, a key, limits.
+
+    `key_variable` names the environment variable that holds the key, for messages; `key` is its value.
+    """
+
+    urls: tuple[str, ...]
+    model: str
+    key: str = ""
+    key_variable: str = ""
+    concurrency: int = 64
+    patience: Patience = Patience()  # noqa: RUF009  frozen
+
+
+class EmptyReply(Fault):
+    """A reply without words, which may be a fault or may be meant."""
+
+    def __init__(self, url: str, completions: list[Completion]) -> None:
+        super().__init__(f"{url}: the reply is empty")
+        self.completions = completions
+
+
+class RemoteEngine:
+    """An AsyncEngine (and an Engine) over HTTP; subclasses say in `_request` what is sent and how a reply is read.
+
+    At most `access.concurrency` requests are under way; who waits to ask again does not count. Thread-safe: everything
+    happens in the background loop.
+    """
+
+    speaks_tokens = False
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.name = access.model
+        self._pool = Pool(access.urls)
+        self._slots = asyncio.Semaphore(access.concurrency)
+        self._usage = Usage()
+        self._asking, self._since = 0, 0.0
+        self._http: httpx.AsyncClient | None = None
+        importlib.import_module("httpx")  # here, where nothing waits for the event loop yet
+
+    async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        """Return `sampling.n` completions of one prompt; EngineError where they cannot be had."""
+        return await in_background(self._ask(prompt, sampling))
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        """Return `sampling.n` completions for each prompt, in order; EngineError where one cannot be had."""
+        return wait(self._ask_all(prompts, sampling))
+
+    def session(self) -> RemoteEngine:
+        """Return the engine: servers keep what they computed on their own."""
+        return self
+
+    def usage(self) -> Usage:
+        """What this engine has spent since it was made."""
+        return self._usage
+
+    def close(self) -> None:
+        """Close the connections."""
+        wait(self._close())
+
+    async def _close(self) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+
+    async def _request(self, server: Server, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        raise NotImplementedError
+
+    async def _ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        empties = 0
+
+        async def attempt() -> list[Completion]:
+            nonlocal empties
+            try:
+                return await self._attempt(prompt, sampling)
+            except EmptyReply as empty:
+                empties += 1
+                if empties < EMPTIES:
+                    raise
+                return empty.completions
+
+        if self._asking == 0:
+            self._since = time.monotonic()
+        self._asking += 1
+        try:
+            completions = await persist(attempt, self.access.patience, lambda fault: self._spend(retries=1))
+        except EngineError:
+            self._spend(failures=1)
+            raise
+        finally:
+            self._asking -= 1
+            if self._asking == 0:
+                self._usage = replace(self._usage, seconds=self._usage.seconds + time.monotonic() - self._since)
+        return completions
+
+    async def _ask_all(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        async def one(prompt: Prompt) -> list[Completion]:
+            try:
+                return await self._ask(prompt, sampling)
+            except NoRoom:
+                return [Completion((), (), "", "length")] * sampling.n
+
+        tasks = [asyncio.ensure_future(one(prompt)) for prompt in prompts]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _attempt(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        async with self._slots:
+            with self._pool.lease(prompt.group) as server:
+                self._spend(requests=1)
+                seconds = self.access.patience.timeout
+                try:
+                    # Around everything: a server that sends a byte now and then never runs into a time-out of reading.
+                    async with asyncio.timeout(seconds):
+                        return await self._request(server, prompt, sampling)
+                except TimeoutError as error:
+                    self._pool.failed(server)
+                    raise Fault(f"{server.url}: no reply within {seconds:g} s", server=True) from error
+                except Fault as fault:
+                    if fault.server:
+                        self._pool.failed(server)
+                    raise
+
+    def _spend(self, **more: int) -> None:
+        self._usage = replace(self._usage, **{name: getattr(self._usage, name) + value for name, value in more.items()})
+
+    async def _exchange(self, method: str, server: Server, path: str, body: Any = None) -> tuple[int, str, Any]:
+        """Send one request; return the reply's status, text and headers. Fault where there is no whole reply."""
+        import httpx
+
+        try:
+            response = await self._client().request(method, server.url + path, json=body)
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
+            raise UserError(
+                f"{server.url}: this is no address of a server; it begins with http:// and ends with /v1."
+            ) from error
+        except httpx.TimeoutException as error:
+            raise Fault(f"{server.url}: no connection in time", server=True) from error
+        except httpx.TransportError as error:
+            detail = str(error) or type(error).__name__
+            raise Fault(f"{server.url}: the connection failed ({detail})", server=True) from error
+        except httpx.DecodingError as error:
+            raise Fault(f"{server.url}: the reply's encoding is broken") from error
+        return response.status_code, response.text, response.headers
+
+    def _client(self) -> httpx.AsyncClient:
+        import httpx
+
+        if self._http is None:
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=self.access.concurrency)
+            key = self.access.key
+            self._http = httpx.AsyncClient(
+                timeout=httpx.Timeout(self.access.patience.timeout, connect=min(15.0, self.access.patience.timeout)),
+                limits=limits,
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+            )
+        return self._http
+
+    async def _json(self, server: Server, path: str, body: Any) -> dict[str, Any]:
+        """POST `body`, return the reply's JSON object; every other kind of reply is the exception that fits it."""
+        status, text, headers = await self._exchange("POST", server, path, body)
+        if status >= 400:
+            self._refuse(server, status, text, headers)
+        return read_object(server.url, text)
+
+    def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
+        """Raise what an error status means."""
+        said = error_message(text)
+        where = f"{server.url}: status {status}" + (f" ({said})" if said else "")
+        if status in RETRIED:
+            raise Fault(where, retry_after(headers), server=status >= 500)
+        if status in (401, 403):
+            variable = self.access.key_variable or "the key's environment variable"
+            raise UserError(f"{where}: the server does not let us in; put a valid key into {variable}.")
+        if status == 404:
+            raise UserError(
+                f"{where}: there is no such model or address; name a served model in `model` and an address that ends "
+                "with /v1 in `urls`."
+            )
+        if any(word in text.lower() for word in _FULL):
+            raise NoRoom(f"{server.url}: the dialogue leaves no room for a reply in the model's context ({said})")
+        raise EngineError(where)
+
+    def _count(self, usage: Any, completions: list[Completion]) -> list[Completion]:
+        """Add a reply's own account to ours and to its completions."""
+        usage = usage if isinstance(usage, dict) else {}
+        details = usage.get("prompt_tokens_details")
+        prompt, generated = whole(usage.get("prompt_tokens")), whole(usage.get("completion_tokens"))
+        cached = whole(details.get("cached_tokens")) if isinstance(details, dict) else 0
+        self._spend(prompt_tokens=prompt, cached_tokens=cached, generated_tokens=generated)
+        only = len(completions) == 1
+        return [
+            replace(
+                one,
+                prompt_tokens=prompt if index == 0 else 0,
+                generated_tokens=len(one.token_ids) or (generated if only else 0),
+            )
+            for index, one in enumerate(completions)
+        ]
+
+
+def read_object(url: str, text: str) -> dict[str, Any]:
+    """Return the JSON object that `text` is; Fault where it is something else or broken off."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise Fault(f"{url}: the reply is not JSON, or broken off") from error
+    if not isinstance(found, dict):
+        raise Fault(f"{url}: the reply is not a JSON object")
+    return found
+
+
+def choices_of(url: str, reply: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """Return the reply's choices in order; Fault where there are not `count` of them."""
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or len(choices) != count or not all(isinstance(one, dict) for one in choices):
+        raise Fault(f"{url}: the reply has no {'choices' if count > 1 else 'choice'}")
+    return sorted(choices, key=lambda one: whole(one.get("index")))
+
+
+def error_message(text: str) -> str:
+    """Return what a server says about an error, in one line of at most 300 characters."""
+    try:
+        found: Any = json.loads(text)
+    except ValueError:
+        found = text
+    for key in ("error", "message", "detail"):
+        if isinstance(found, dict) and key in found:
+            found = found[key]
+    return " ".join(str(found).split())[:300]
+
+
+def clean(text: str) -> str:
+    """Return `text` without halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def whole(value: Any) -> int:
+    """Return `value` where it is a count, else 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -1,0 +1,175 @@
+"""A vLLM server that we start, watch and end. It dies with us, and is started again when it dies on its own."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from sweetrl.errors import UserError
+
+logger = logging.getLogger("sweetrl")
+
+RESTARTS = 3
+# Adapters at run time, nothing sent home, no hub asked for what is a folder here.
+ENVIRONMENT = {
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+class ManagedServer:
+    """`command` as a process of its own on `port`, with its output in the file `log`.
+
+    `wait_ready` returns when it answers. A process that ends by itself is started again, `RESTARTS` times at most. A
+    context manager; `close` ends the process and all that it has started.
+    """
+
+    def __init__(self, command: Sequence[str], port: int, log: Path, restarts: int = RESTARTS) -> None:
+        self.command, self.port, self.log = list(command), port, Path(log)
+        self.url = f"http://127.0.0.1:{port}/v1"
+        self.restarts = 0
+        self._allowed = restarts
+        self._closing = threading.Event()
+        self._changing = threading.Lock()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.process = self._start()
+        self._watcher = threading.Thread(target=self._watch, name="sweetrl-server", daemon=True)
+        self._watcher.start()
+
+    def wait_ready(self, seconds: float) -> None:
+        """Return when the server's health page answers; UserError where it ends, or takes more than `seconds`."""
+        import httpx
+
+        address = self.url.removesuffix("/v1") + "/health"
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None and self.restarts >= self._allowed:
+                raise UserError(
+                    f"{self.log}: the server `{self.command[0]}` ended with status {self.process.returncode} before it "
+                    f"answered: {self.last_words()}"
+                )
+            with contextlib.suppress(httpx.HTTPError):
+                if httpx.get(address, timeout=2.0).status_code == 200:
+                    return
+            time.sleep(0.25)
+        raise UserError(
+            f"{self.log}: the server has not answered within {seconds:g} s; raise `engine.start_seconds`, or mend what "
+            f"it says last: {self.last_words()}"
+        )
+
+    def last_words(self) -> str:
+        """The last line of the log that is not empty."""
+        try:
+            with self.log.open(encoding="utf-8", errors="replace") as lines:
+                last = deque((line.strip() for line in lines if line.strip()), maxlen=1)
+        except OSError:
+            return ""
+        return last[0][:300] if last else ""
+
+    def close(self) -> None:
+        """End the server, first politely."""
+        with self._changing:
+            self._closing.set()
+        self._end(signal.SIGTERM)
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._end(signal.SIGKILL)
+            self.process.wait()
+        self._end(signal.SIGKILL)  # children that did not listen
+
+    def __enter__(self) -> ManagedServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            with self.log.open("ab") as output:
+                return subprocess.Popen(
+                    self.command,
+                    env=ENVIRONMENT | os.environ,
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
+                )
+        except OSError as error:
+            raise UserError(
+                f"engine.command: `{self.command[0]}` cannot be started ({error.strerror}); install vLLM, or name a "
+                "running server in `engine.urls`."
+            ) from error
+
+    def _end(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+    def _watch(self) -> None:
+        while not self._closing.wait(0.25):
+            if self.process.poll() is None:
+                continue
+            # The kernel ends a child with the thread that started it: this one lives as long as its child.
+            with self._changing:
+                if self._closing.is_set() or self.restarts >= self._allowed:
+                    return
+                self._end(signal.SIGKILL)
+                self.restarts += 1
+                logger.warning(
+                    "the server ended with status %s; starting it again (%s)", self.process.returncode, self.log
+                )
+                self.process = self._start()
+
+
+def vllm_command(
+    template: str, arguments: str, model: str, port: int, served: str, rank: int, context: int | None = None
+) -> list[str]:
+    """Return the command line of a vLLM server of `model` that loads adapters up to `rank` while it runs."""
+    try:
+        words = [word.replace("{model}", model) for word in shlex.split(template)]
+        more = shlex.split(arguments)
+    except ValueError as error:
+        raise UserError(f"engine.command or engine.arguments: {error}; mend the quotes.") from error
+    if model not in words:
+        raise UserError(
+            f"engine.command: {template!r} has no {{model}} in it; put it where the model's folder belongs."
+        )
+    needed = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", served]
+    needed += ["--enable-prompt-tokens-details", "--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]
+    if context is not None:
+        needed += ["--max-model-len", str(context)]
+    return [*words, *more, *needed]
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _lora_rank(rank: int) -> int:
+    """The smallest limit that vLLM knows and that `rank` fits in."""
+    return next((limit for limit in (8, 16, 32, 64, 128, 256, 320, 512) if rank <= limit), rank)
+
+
+def _die_with_parent() -> None:
+    with contextlib.suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG

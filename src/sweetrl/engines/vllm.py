@@ -1,0 +1,191 @@
+"""The engine `vllm`: a running vLLM server, token ids in and token ids out, with adapters loaded while it runs.
+
+Prompts go to /v1/completions as ids and replies come back as ids with the log-probs that vLLM keeps at temperature 1
+(its default `--logprobs-mode raw_logprobs`); text is decoded here, as the transformers engine does. An adapter has the
+name of its content: a server that was started again, and has forgotten it, is given it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.engines.background import wait
+from sweetrl.engines.base import Completion, EngineError, NoRoom, Prompt, Sampling
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.faults import Fault, persist
+from sweetrl.engines.pool import Server
+from sweetrl.engines.remote import Access, RemoteEngine, choices_of, error_message, read_object, whole
+from sweetrl.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger("sweetrl")
+
+_RUNTIME = "start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and --max-lora-rank"
+
+
+class _Gone(Exception):
+    """The server knows the model or adapter no more."""
+
+
+class VllmEngine(RemoteEngine):
+    """Replies of a vLLM server (0.10.2 or later) by token ids.
+
+    `tokenizer` is that of the served model; `adapter` is a peft folder at a path that the servers see, too. Without a
+    model's name in `access` the first that the server names is taken.
+    """
+
+    speaks_tokens = True
+
+    def __init__(self, access: Access, tokenizer: PreTrainedTokenizerBase, adapter: Path | None = None) -> None:
+        if not access.urls:
+            raise UserError("engine vllm: `urls` is empty; name the server, as in http://localhost:8000/v1.")
+        super().__init__(access)
+        self.tokenizer = tokenizer
+        self.chat = ChatFormat(tokenizer)
+        self.adapter = adapter
+        self._served = access.model
+        self._adapter_name = "" if adapter is None else adapter_name(adapter)
+        self._loaded: set[str] = set()
+        self._locks: dict[str, asyncio.Lock] = {}
+        ends = {self.chat.end_of_turn, tokenizer.eos_token_id}
+        self._ends = sorted(id_ for id_ in ends if isinstance(id_, int))
+        self.context = wait(self._look())
+        """Positions of the model: prompt and reply together are never longer."""
+        self.name = self._served if adapter is None else f"{self._served}+{adapter}"
+
+    async def _look(self) -> int:
+        """Return the context's length of the served model; waits for a server that does not answer yet."""
+
+        async def attempt() -> int:
+            server = self._pool.choose()
+            status, text, headers = await self._exchange("GET", server, "/models")
+            if status >= 400:
+                self._refuse(server, status, text, headers)
+            data = read_object(server.url, text).get("data")
+            models = {one.get("id"): one for one in data if isinstance(one, dict)} if isinstance(data, list) else {}
+            if not models:
+                raise Fault(f"{server.url}: the server names no models")
+            if self._served and self._served not in models:
+                known = ", ".join(str(name) for name in models)
+                raise UserError(f"{server.url}: there is no model {self._served!r}; the server has {known}.")
+            self._served = self._served or str(next(iter(models)))
+            return whole(models[self._served].get("max_model_len")) or 2**31
+
+        try:
+            return await persist(attempt, self.access.patience)
+        except EngineError as error:
+            raise UserError(f"{error}; start the server or mend its address in `urls`.") from error
+
+    async def _request(self, server: Server, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        room = min(sampling.max_new_tokens, self.context - len(prompt.token_ids))
+        if room < 1:
+            raise NoRoom(f"the dialogue's {len(prompt.token_ids)} tokens leave no room in the model's context")
+        model = self._served
+        if self._adapter_name:
+            model = self._adapter_name
+            await self._load(server)
+        body = self._body(model, prompt, sampling, room)
+        try:
+            reply = await self._json(server, "/completions", body)
+        except _Gone:
+            if not self._adapter_name:
+                raise Fault(f"{server.url}: the server has no model {model!r} (yet)", server=True) from None
+            # Started again since: the adapter is given to it once more, and this request goes on.
+            self._loaded.discard(server.url)
+            await self._load(server)
+            try:
+                reply = await self._json(server, "/completions", body)
+            except _Gone:
+                raise Fault(f"{server.url}: the adapter is gone again", server=True) from None
+        completions = [self._read(server.url, one) for one in choices_of(server.url, reply, sampling.n)]
+        return self._count(reply.get("usage"), completions)
+
+    def _body(self, model: str, prompt: Prompt, sampling: Sampling, room: int) -> dict[str, Any]:
+        # Everything that the model's generation_config.json could change is said here.
+        return {
+            "model": model,
+            "prompt": list(prompt.token_ids),
+            "max_tokens": room,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": -1,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+            "n": sampling.n,
+            "seed": prompt.seed % 2**63,
+            "logprobs": 0,
+            "return_token_ids": True,
+            "stop_token_ids": self._ends,
+            "add_special_tokens": False,
+        }
+
+    def _read(self, url: str, choice: dict[str, Any]) -> Completion:
+        ids, logprobs, reason = choice.get("token_ids"), choice.get("logprobs"), choice.get("finish_reason")
+        if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
+            raise Fault(f"{url}: the reply has no token ids (a vLLM before 0.10.2 has none)")
+        if reason not in ("stop", "length"):
+            raise Fault(f"{url}: the reply is broken off (finish reason {reason})")
+        values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
+        if not isinstance(values, list) or len(values) != len(ids):
+            raise Fault(f"{url}: the reply has no log-prob for each of its tokens")
+        if not ids or not all(isinstance(one, int | float) for one in values):
+            raise Fault(f"{url}: the reply is empty, or its log-probs are no numbers")
+        spoken = ids[:-1] if reason == "stop" else ids
+        text = str(self.tokenizer.decode(spoken, skip_special_tokens=True))
+        return Completion(tuple(ids), tuple(float(one) for one in values), text, reason)
+
+    def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
+        if status == 404 and "does not exist" in text:
+            raise _Gone
+        super()._refuse(server, status, text, headers)
+
+    async def _load(self, server: Server) -> None:
+        """Make sure that `server` has the adapter; only one request for it is under way."""
+        if server.url in self._loaded:
+            return
+        async with self._locks.setdefault(server.url, asyncio.Lock()):
+            if server.url in self._loaded:
+                return
+            assert self.adapter is not None
+            body = {"lora_name": self._adapter_name, "lora_path": str(Path(self.adapter).resolve())}
+            status, text, headers = await self._exchange("POST", server, "/load_lora_adapter", body)
+            if status == 404 and "does not exist" not in text.lower() and "no adapter" not in text.lower():
+                raise UserError(f"{server.url}: the server loads no adapters; {_RUNTIME}.")
+            # An adapter that does not fit (its rank, its layers) is a 500 that speaks of LoRA; others may pass.
+            if (status >= 500 and "lora" not in text.lower()) or status == 429:
+                super()._refuse(server, status, text, headers)
+            if status >= 400 and "already" not in text:
+                raise UserError(
+                    f"{server.url}: the adapter {self.adapter} was refused ({error_message(text)}); it must lie where "
+                    f"the server sees it and fit its limits: {_RUNTIME}."
+                )
+            self._loaded.add(server.url)
+            logger.info("%s: adapter %s is loaded as %s", server.url, self.adapter, self._adapter_name)
+
+    async def _close(self) -> None:
+        for server in self._pool.servers:
+            if server.url in self._loaded:
+                # What cannot be unloaded (the server has gone) needs no unloading.
+                try:
+                    async with asyncio.timeout(10):
+                        await self._exchange("POST", server, "/unload_lora_adapter", {"lora_name": self._adapter_name})
+                except (Fault, TimeoutError):
+                    logger.info("%s: the adapter could not be unloaded", server.url)
+        await super()._close()
+
+
+def adapter_name(folder: Path) -> str:
+    """Return the name under which a peft folder is served, which says what is in it; UserError where there is none."""
+    folder = Path(folder)
+    if not (folder / "adapter_config.json").exists():
+        raise UserError(f"{folder}: there is no peft adapter here (adapter_config.json); run the stage that trains it.")
+    content = hashlib.sha256()
+    for path in sorted(folder.glob("adapter_*")):
+        content.update(path.name.encode() + b"\0" + path.read_bytes())
+    return f"{folder.name}-{content.hexdigest()[:12]}"

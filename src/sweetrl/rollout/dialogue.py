@@ -1,0 +1,110 @@
+"""One dialogue on its way: what both sides see, and the agent's own context as token ids or as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sweetrl.colbench.environment import Environment
+from sweetrl.colbench.leaks import leaks_of
+from sweetrl.colbench.prompts import system_prompt
+from sweetrl.colbench.simulators import Simulator
+from sweetrl.colbench.types import AgentTurn, Task, Trajectory
+from sweetrl.engines.base import Completion, Prompt
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.rollout.seeds import dialogue_seed
+from sweetrl.settings import AgentSettings
+
+
+@dataclass
+class Dialogue:
+    """An attempt at a task. The agent's turn: `prompt`, then `take`. The person's: `environment.hear`, then `go_on`.
+
+    `chat` None keeps the context as text only. The agent reads its own raw replies, the person what is visible of them.
+    """
+
+    task: Task
+    attempt: int
+    run_seed: int
+    environment: Environment
+    chat: ChatFormat | None
+    ids: tuple[int, ...] = ()
+    texts: list[tuple[str, str]] = field(default_factory=list)
+    turns: list[AgentTurn] = field(default_factory=list)
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    error: str = ""
+
+    @property
+    def done(self) -> bool:
+        """Whether the dialogue has ended, well or not."""
+        return self.environment.done or bool(self.error)
+
+    def prompt(self) -> Prompt:
+        """What the agent is asked next; its seed follows from task, attempt and turn, not from when it is asked."""
+        seed = dialogue_seed(self.run_seed, self.task.id, self.attempt, len(self.turns))
+        return Prompt(self.ids, seed, tuple(self.texts), self.task.id)
+
+    def take(self, completion: Completion) -> None:
+        """Let the agent say `completion`; the person is next unless the dialogue is `done`."""
+        self.prompt_tokens += completion.prompt_tokens
+        self.generated_tokens += completion.generated_tokens
+        self.turns.append(
+            AgentTurn(
+                message_index=len(self.environment.messages),
+                raw=completion.text,
+                token_ids=completion.token_ids,
+                logprobs=completion.logprobs,
+                finish_reason=completion.finish_reason,
+            )
+        )
+        self.environment.say(completion.text)
+
+    def go_on(self) -> None:
+        """Put the last turn and the person's words behind the agent's context."""
+        turn, words = self.turns[-1], self.environment.messages[-1].content
+        self.texts += [("assistant", turn.raw), ("user", words)]
+        if self.chat is not None:
+            self.ids = (*self.ids, *turn.token_ids, *self.chat.follow(turn.finish_reason == "stop", words))
+
+    def close(self, policy: str) -> Trajectory:
+        """Return the ended dialogue, not yet scored."""
+        environment = self.environment
+        error = self.error or environment.error
+        extra = {}
+        if self.generated_tokens:
+            extra = {"generated_tokens": str(self.generated_tokens), "prompt_tokens": str(self.prompt_tokens)}
+        if getattr(environment.simulator, "checked", False):
+            leaks = leaks_of(self.task, environment.messages)
+            if leaks:
+                extra["leaks"] = " ".join(f"{index}:{leak.kind}" for index, leak in leaks)
+        return Trajectory(
+            task=self.task,
+            attempt=self.attempt,
+            messages=environment.messages,
+            turns=tuple(self.turns),
+            answer=None if error else environment.answer,
+            outcome="lost" if error else environment.outcome or "lost",
+            seed=environment.seed,
+            policy=policy,
+            simulator=environment.simulator.name,
+            error=error,
+            extra=extra,
+        )
+
+
+def open_dialogue(
+    task: Task,
+    attempt: int,
+    chat: ChatFormat | None,
+    simulator: Simulator,
+    agent: AgentSettings,
+    reply_characters: int,
+    seed: int,
+) -> Dialogue:
+    """Begin an attempt at `task`; `seed` is the run's."""
+    own = dialogue_seed(seed, task.id, attempt)
+    environment = Environment(task, simulator, rounds=agent.rounds, reply_characters=reply_characters, seed=own)
+    system = system_prompt(agent.prompt)
+    texts = [("system", system), ("user", task.problem_description)]
+    ids = () if chat is None else chat.open(system, task.problem_description)
+    return Dialogue(task, attempt, seed, environment, chat, ids, texts)

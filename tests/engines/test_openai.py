@@ -1,0 +1,214 @@
+"""Chat completions against a server that misbehaves: the same replies, or the cause in one sentence."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sweetrl.engines.base import AsyncEngine, EngineError, NoRoom, Prompt, Sampling
+from sweetrl.engines.faults import Patience
+from sweetrl.engines.openai import OpenAIEngine
+from sweetrl.engines.remote import Access
+from sweetrl.errors import UserError
+
+SAMPLING = Sampling(max_new_tokens=64)
+QUICK = Patience(timeout=20.0, attempts=6, budget=60.0, backoff=0.01)
+IMPATIENT = Patience(timeout=1.0, attempts=6, budget=60.0, backoff=0.01)
+FAULTS = ["429", "500", "503", "drop", "cut", "stuck", "empty", "not-json", "no-choices", "no-finish"]
+
+
+def make_engine(*urls: str, patience: Patience = QUICK, concurrency: int = 8, **more: str) -> OpenAIEngine:
+    return OpenAIEngine(Access(urls, "a-model", concurrency=concurrency, patience=patience, **more))
+
+
+def prompt(seed: int = 0, text: str = "I want a function.") -> Prompt:
+    return Prompt((), seed, (("system", "Ask."), ("user", text)))
+
+
+def test_a_request_says_everything_and_the_reply_is_read_as_it_is(fake_server: Any) -> None:
+    with fake_server() as server:
+        engine = make_engine(server.url, key="secret")
+        assert isinstance(engine, AsyncEngine) and not engine.speaks_tokens
+        ((one,),) = engine.sample([prompt(2**40 + 5)], Sampling(64, temperature=0.5, top_p=0.9))
+        engine.close()
+    (body,) = server.bodies
+    assert body == {
+        "model": "a-model",
+        "messages": [{"role": "system", "content": "Ask."}, {"role": "user", "content": "I want a function."}],
+        "max_tokens": 64,
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "seed": 5,
+    }
+    assert server.headers[0]["authorization"] == "Bearer secret"
+    assert one.text.startswith("Question ")
+    assert (one.token_ids, one.logprobs, one.finish_reason) == ((), (), "stop")
+    assert (one.prompt_tokens, one.generated_tokens) == (5, 6)
+    usage = engine.usage()
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens) == (5, 1, 6)
+    assert (usage.requests, usage.retries, usage.failures) == (1, 0, 0)
+    assert usage.seconds > 0
+
+
+def test_seeds_decide_and_n_replies_come_in_order(fake_server: Any) -> None:
+    with fake_server() as server:
+        engine = make_engine(server.url)
+        first, again, other = engine.sample([prompt(1), prompt(1), prompt(2)], Sampling(64, n=3))
+        engine.close()
+    assert first == again
+    assert len({one.text for one in first}) == 3
+    assert [one.text for one in first[1:]] == [one.text for one in other[:2]]  # the fake counts its seeds up
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_after_a_fault_the_same_reply(fake_server: Any, fault: str) -> None:
+    with fake_server() as server:
+        engine = make_engine(server.url, patience=IMPATIENT if fault == "stuck" else QUICK)
+        undisturbed = engine.sample([prompt(3)], SAMPLING)
+        server.scripted = [fault, fault]
+        assert engine.sample([prompt(3)], SAMPLING) == undisturbed
+        usage = engine.usage()
+        engine.close()
+    assert (server.seen[fault], usage.failures, usage.requests - usage.retries) == (2, 0, 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("429", r"status 429 \(busy\) \(after 6 attempts\)"),
+        ("500", r"status 500 \(busy\)"),
+        ("drop", "the connection failed"),
+        ("stuck", r"no reply within 0.2 s"),
+        ("not-json", "not JSON, or broken off"),
+        ("no-choices", "the reply has no choice"),
+        ("no-finish", "broken off"),
+    ],
+)
+def test_patience_ends_with_the_cause(fake_server: Any, fault: str, said: str) -> None:
+    with fake_server(share=1.0, faults=[fault]) as server:
+        engine = make_engine(server.url, patience=replace(QUICK, timeout=0.2) if fault == "stuck" else QUICK)
+        with pytest.raises(EngineError, match=said):
+            engine.sample([prompt()], SAMPLING)
+        usage = engine.usage()
+        engine.close()
+    assert (usage.requests, usage.retries, usage.failures) == (6, 5, 1)
+
+
+def test_an_empty_reply_that_stays_empty_is_what_the_model_says(fake_server: Any) -> None:
+    with fake_server(reply=lambda body: "") as server:
+        engine = make_engine(server.url)
+        ((one,),) = engine.sample([prompt()], SAMPLING)
+        engine.close()
+    assert (one.text, one.finish_reason, server.requests) == ("", "stop", 3)
+
+
+def test_the_budget_limits_all_attempts_together(fake_server: Any) -> None:
+    with fake_server(share=1.0, faults=["500"]) as server:
+        engine = make_engine(server.url, patience=Patience(1.0, attempts=1000, budget=0.4, backoff=0.1))
+        started = time.monotonic()
+        with pytest.raises(EngineError, match="status 500"):
+            engine.sample([prompt()], SAMPLING)
+        engine.close()
+    assert time.monotonic() - started < 5.0
+    assert 2 <= server.requests < 12
+
+
+def test_retry_after_is_waited_for(fake_server: Any) -> None:
+    with fake_server(scripted=["429"]) as server:
+        server.pause = "0.5"
+        engine = make_engine(server.url)
+        started = time.monotonic()
+        engine.sample([prompt()], SAMPLING)
+        engine.close()
+    assert time.monotonic() - started >= 0.5
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "kind", "said"),
+    [
+        (401, "bad key", UserError, "put a valid key into A_KEY"),
+        (404, "no such model", UserError, "name a served model"),
+        (400, "maximum context length is 10 tokens", NoRoom, "leaves no room"),
+        (400, "the picture is too large", EngineError, r"status 400 \(the picture is too large\)"),
+    ],
+)
+def test_what_asking_again_cannot_mend_is_said_at_once(
+    fake_server: Any, status: int, message: str, kind: type[Exception], said: str
+) -> None:
+    with fake_server() as server:
+        server._chat = lambda body: (status, {"error": {"message": message}})
+        engine = make_engine(server.url, key_variable="A_KEY")
+        if kind is NoRoom:  # to those who ask for many it is a reply without tokens
+            ((one,),) = engine.sample([prompt()], SAMPLING)
+            assert (one.text, one.token_ids, one.finish_reason) == ("", (), "length")
+        else:
+            with pytest.raises(kind, match=said):
+                engine.sample([prompt()], SAMPLING)
+        engine.close()
+    assert server.requests == 1
+
+
+def test_a_server_that_wants_the_limit_under_its_new_name_gets_it(fake_server: Any) -> None:
+    with fake_server() as server:
+        chat = server._chat
+        refusal = (400, {"error": {"message": "Use 'max_completion_tokens' instead of 'max_tokens'."}})
+        server._chat = lambda body: refusal if "max_tokens" in body else chat(body)
+        engine = make_engine(server.url)
+        engine.sample([prompt(1)], SAMPLING)
+        engine.sample([prompt(2)], SAMPLING)
+        engine.close()
+    assert ["max_tokens" in body for body in server.bodies] == [True, False, False]
+
+
+def test_no_more_than_so_many_requests_are_under_way(fake_server: Any) -> None:
+    with fake_server(latency=lambda body: 0.03) as server:
+        engine = make_engine(server.url, concurrency=3)
+        engine.sample([prompt(seed) for seed in range(12)], SAMPLING)
+        engine.close()
+    assert server.most_active == 3
+
+
+def test_half_a_surrogate_pair_is_no_reason_to_stop(fake_server: Any) -> None:
+    with fake_server(reply=lambda body: "a\ud83db") as server:
+        engine = make_engine(server.url)
+        ((one,),) = engine.sample([prompt()], SAMPLING)
+        engine.close()
+    assert one.text == "a?b"
+
+
+def test_a_server_that_is_gone_is_replaced_by_the_other(fake_server: Any) -> None:
+    with fake_server() as gone:
+        pass
+    with fake_server() as server:
+        engine = make_engine(gone.url, server.url)
+        replies = engine.sample([prompt(seed) for seed in range(8)], SAMPLING)
+        engine.close()
+    assert server.requests == len(replies) == 8
+
+
+def test_what_is_missing_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="`urls` is empty"):
+        OpenAIEngine(Access((), "a-model"))
+    with pytest.raises(UserError, match="`model` is empty"):
+        OpenAIEngine(Access(("http://localhost:1/v1",), ""))
+    engine = make_engine("localhost:1/v1")
+    with pytest.raises(UserError, match="no address of a server"):
+        engine.sample([prompt()], SAMPLING)
+    engine.close()
+
+
+def test_the_official_client_understands_the_fake_server(fake_server: Any) -> None:
+    """What the tests speak is the real protocol."""
+    from openai import OpenAI
+
+    with fake_server() as server:
+        client = OpenAI(base_url=server.url, api_key="x", max_retries=0)
+        reply = client.chat.completions.create(model="base", messages=[{"role": "user", "content": "Hello"}], seed=4)
+        names = [one.id for one in client.models.list().data]
+    assert (reply.choices[0].message.content or "").startswith("Question")
+    assert reply.choices[0].finish_reason == "stop"
+    assert reply.usage is not None and reply.usage.completion_tokens == 6
+    assert names == ["base"]

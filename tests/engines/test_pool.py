@@ -1,0 +1,58 @@
+"""Balancing and patience as plain functions."""
+
+from __future__ import annotations
+
+import email.utils
+import time
+
+import pytest
+
+from sweetrl.engines.faults import retry_after
+from sweetrl.engines.pool import PAUSE, SLACK, Pool
+
+
+def test_the_server_with_the_least_work_is_chosen() -> None:
+    pool = Pool(["a", "b", "c"])
+    with pool.lease() as one, pool.lease() as two, pool.lease() as three:
+        assert {one.url, two.url, three.url} == {"a", "b", "c"}
+        three.outstanding += 2
+        with pool.lease() as four, pool.lease() as five:
+            assert {four.url, five.url} == {one.url, two.url}
+    assert [server.outstanding for server in pool.servers if server is not three] == [0, 0]
+
+
+def test_prompts_of_a_group_stay_together_until_that_costs_too_much() -> None:
+    pool = Pool(["a", "b"])
+    usual = pool.choose("task-1")
+    usual.outstanding = SLACK
+    assert pool.choose("task-1") is usual
+    usual.outstanding = SLACK + 1
+    assert pool.choose("task-1") is not usual
+    usual.outstanding = 0
+    assert len({pool.choose(f"task-{number}").url for number in range(20)}) == 2
+
+
+def test_a_server_that_failed_is_left_alone_for_a_while() -> None:
+    now = [0.0]
+    pool = Pool(["a", "b"], clock=lambda: now[0])
+    first, second = pool.servers
+    pool.failed(first)
+    assert {pool.choose().url for _ in range(4)} == {"b"}
+    pool.failed(second)  # all have failed: better one of them than none
+    assert {pool.choose().url for _ in range(4)} == {"a", "b"}
+    now[0] = PAUSE + 1
+    assert {pool.choose().url for _ in range(4)} == {"a", "b"}
+
+
+def test_a_pool_without_servers_is_a_mistake() -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        Pool([])
+
+
+def test_retry_after_as_a_number_and_as_a_date() -> None:
+    assert retry_after({}) == 0.0
+    assert retry_after({"retry-after": "7"}) == 7.0
+    assert retry_after({"retry-after": "-3"}) == 0.0
+    assert retry_after({"retry-after": "soon"}) == 0.0
+    later = email.utils.formatdate(time.time() + 30, usegmt=True)
+    assert 25 < retry_after({"retry-after": later}) <= 30

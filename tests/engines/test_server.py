@@ -1,0 +1,83 @@
+"""The server of our own: started, waited for, started again, ended with all its children; and its command line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sweetrl.engines.server import ManagedServer, free_port, vllm_command
+from sweetrl.errors import UserError
+
+SERVER = """
+import subprocess, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("child", child.pid, flush=True)
+class Health(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200 if self.path == "/health" else 404)
+        self.end_headers()
+    def log_message(self, *arguments): ...
+HTTPServer(("127.0.0.1", int(sys.argv[1])), Health).serve_forever()
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_server_is_started_again_and_ends_with_its_children(tmp_path: Path) -> None:
+    port = free_port()
+    with ManagedServer([sys.executable, "-c", SERVER, str(port)], port, tmp_path / "log") as server:
+        server.wait_ready(60)
+        assert server.url == f"http://127.0.0.1:{port}/v1"
+        first = server.process.pid
+        os.kill(first, signal.SIGKILL)
+        deadline = time.monotonic() + 60
+        while server.restarts == 0 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        server.wait_ready(60)
+        assert server.process.pid != first and server.restarts == 1
+        pids = [int(line.split()[1]) for line in (tmp_path / "log").read_text().splitlines()]
+        pids += [server.process.pid]
+    deadline = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [pid for pid in pids if alive(pid)]
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(server.url)
+
+
+def test_a_server_that_cannot_live_says_why(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "raise SystemExit('no such model')"]
+    server = ManagedServer(command, free_port(), tmp_path / "log", restarts=1)
+    with pytest.raises(UserError, match="ended with status 1 before it answered: no such model"):
+        server.wait_ready(60)
+    server.close()
+    slow = ManagedServer([sys.executable, "-c", "import time; time.sleep(600)"], free_port(), tmp_path / "slow")
+    with pytest.raises(UserError, match=r"has not answered within 0.1 s; raise `engine.start_seconds`"):
+        slow.wait_ready(0.1)
+    slow.close()
+    with pytest.raises(UserError, match="`no-such-program` cannot be started"):
+        ManagedServer(["no-such-program"], free_port(), tmp_path / "none")
+
+
+def test_the_command_line() -> None:
+    words = vllm_command("vllm serve {model}", "--enforce-eager --seed '1'", "/models/a b", 81, "base", 12)
+    assert words[:6] == ["vllm", "serve", "/models/a b", "--enforce-eager", "--seed", "1"]
+    assert words[words.index("--port") + 1] == "81"
+    assert words[words.index("--max-lora-rank") + 1] == "16"
+    with pytest.raises(UserError, match=r"no \{model\} in it"):
+        vllm_command("vllm serve", "", "m", 81, "base", 8)
+    with pytest.raises(UserError, match="mend the quotes"):
+        vllm_command("vllm 'serve {model}", "", "m", 81, "base", 8)

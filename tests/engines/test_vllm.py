@@ -1,0 +1,147 @@
+"""vLLM's protocol against a fake that speaks it: ids in and out, adapters that come and go, what faults mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from sweetrl.engines.base import EngineError, NoRoom, Prompt, Sampling
+from sweetrl.engines.faults import Patience
+from sweetrl.engines.remote import Access
+from sweetrl.engines.vllm import VllmEngine, adapter_name
+from sweetrl.errors import UserError
+
+PATIENCE = Patience(timeout=20.0, attempts=6, budget=60.0, backoff=0.01)
+SAMPLING = Sampling(max_new_tokens=64)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> Any:
+    return AutoTokenizer.from_pretrained(tiny_model)
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text('{"r": 8}')
+    (folder / "adapter_model.safetensors").write_bytes(b"weights")
+    return folder
+
+
+def make_engine(tokenizer: Any, *urls: str, adapter: Path | None = None, model: str = "") -> VllmEngine:
+    return VllmEngine(Access(urls, model, patience=PATIENCE), tokenizer, adapter)
+
+
+def test_ids_go_in_and_come_out(fake_server: Any, tokenizer: Any) -> None:
+    with fake_server(tokenizer=tokenizer) as server:
+        engine = make_engine(tokenizer, server.url)
+        ((one, two),) = engine.sample([Prompt((7, 8, 9), 2**62 + 1)], Sampling(64, temperature=0.7, top_p=0.9, n=2))
+        engine.close()
+    (body,) = server.bodies
+    assert (body["model"], body["prompt"], body["seed"], body["n"]) == ("base", [7, 8, 9], 2**62 + 1, 2)
+    assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0.7, 0.9, 64)
+    assert engine.chat.end_of_turn in body["stop_token_ids"]
+    assert engine.context == 2048
+    assert one.finish_reason == "stop" and one.token_ids[-1] == engine.chat.end_of_turn
+    assert one.text == tokenizer.decode(one.token_ids[:-1]) and one.text.startswith("Question")
+    assert len(one.logprobs) == len(one.token_ids) and one.text != two.text
+    assert (one.prompt_tokens, two.prompt_tokens) == (3, 0)
+    usage = engine.usage()
+    assert (usage.prompt_tokens, usage.generated_tokens) == (3, len(one.token_ids) + len(two.token_ids))
+
+
+def test_a_reply_cut_by_the_limit_keeps_all_its_ids(fake_server: Any, tokenizer: Any) -> None:
+    with fake_server(tokenizer=tokenizer) as server:
+        engine = make_engine(tokenizer, server.url)
+        ((one,),) = engine.sample([Prompt((7,), 1)], Sampling(3))
+        engine.close()
+    assert (len(one.token_ids), one.finish_reason) == (3, "length")
+    assert one.text == tokenizer.decode(one.token_ids)
+
+
+def test_the_context_limits_the_reply(fake_server: Any, tokenizer: Any) -> None:
+    with fake_server(tokenizer=tokenizer, context=70) as server:
+        engine = make_engine(tokenizer, server.url)
+        (short,), (full,) = engine.sample([Prompt((7,) * 66, 1), Prompt((7,) * 70, 1)], SAMPLING)
+        assert len(short.token_ids) == 4
+        assert (full.token_ids, full.finish_reason) == ((), "length")
+        engine.close()
+    assert [body["max_tokens"] for body in server.bodies] == [4]
+    assert issubclass(NoRoom, EngineError)
+
+
+def test_an_adapter_is_loaded_once_and_unloaded_at_the_end(fake_server: Any, tokenizer: Any, adapter: Path) -> None:
+    with fake_server(tokenizer=tokenizer) as one, fake_server(tokenizer=tokenizer) as two:
+        engine = make_engine(tokenizer, one.url, two.url, adapter=adapter)
+        engine.sample([Prompt((7, seed), seed) for seed in range(10)], SAMPLING)
+        for server in (one, two):
+            assert server.adapters == {adapter_name(adapter): str(adapter.resolve())}
+            assert server.seen["load_lora_adapter"] == 1
+            assert {body["model"] for body in server.bodies} == {adapter_name(adapter)}
+        engine.close()
+        assert one.adapters == two.adapters == {}
+
+
+def test_a_server_that_was_started_again_gets_the_adapter_again(
+    fake_server: Any, tokenizer: Any, adapter: Path
+) -> None:
+    with fake_server(tokenizer=tokenizer) as server:
+        engine = make_engine(tokenizer, server.url, adapter=adapter)
+        before = engine.sample([Prompt((7,), 1)], SAMPLING)
+        server.scripted = ["restart"]
+        assert engine.sample([Prompt((7,), 1)], SAMPLING) == before
+        assert server.seen["load_lora_adapter"] == 2
+        server.adapters["another"] = server.adapters.pop(adapter_name(adapter))
+        assert engine.sample([Prompt((7,), 1)], SAMPLING) == before
+        engine.close()
+
+
+def test_an_adapter_that_somebody_else_has_loaded_is_used(fake_server: Any, tokenizer: Any, adapter: Path) -> None:
+    with fake_server(tokenizer=tokenizer, adapters={adapter_name(adapter): "x"}) as server:
+        engine = make_engine(tokenizer, server.url, adapter=adapter)
+        engine.sample([Prompt((7,), 1)], SAMPLING)
+        engine.close()
+
+
+def test_the_name_of_an_adapter_says_what_is_in_it(adapter: Path, tmp_path: Path) -> None:
+    first = adapter_name(adapter)
+    assert first.startswith("policy-") and adapter_name(adapter) == first
+    (adapter / "adapter_model.safetensors").write_bytes(b"others")
+    assert adapter_name(adapter) != first
+    with pytest.raises(UserError, match=r"adapter_config\.json"):
+        adapter_name(tmp_path)
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "drop", "cut", "empty", "not-json", "no-choices", "no-finish"])
+def test_after_a_fault_the_same_reply(fake_server: Any, tokenizer: Any, fault: str) -> None:
+    with fake_server(tokenizer=tokenizer) as server:
+        engine = make_engine(tokenizer, server.url)
+        before = engine.sample([Prompt((7,), 1)], SAMPLING)
+        server.scripted = [fault, fault]
+        assert engine.sample([Prompt((7,), 1)], SAMPLING) == before
+        engine.close()
+    assert server.seen[fault] == 2
+
+
+def test_what_the_user_must_mend_is_one_sentence(fake_server: Any, tokenizer: Any, adapter: Path) -> None:
+    with pytest.raises(UserError, match="`urls` is empty"):
+        make_engine(tokenizer)
+    with fake_server(tokenizer=tokenizer) as server:
+        with pytest.raises(UserError, match="there is no model 'large'; the server has base"):
+            make_engine(tokenizer, server.url, model="large")
+        server._adapter = lambda path, body: (404, {"detail": "Not Found"})
+        engine = make_engine(tokenizer, server.url, adapter=adapter)
+        with pytest.raises(UserError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"):
+            engine.sample([Prompt((7,), 1)], SAMPLING)
+        engine.close()
+        server._adapter = lambda path, body: (500, {"error": {"message": "LoRA rank 64 is greater than 16"}})
+        engine = make_engine(tokenizer, server.url, adapter=adapter)
+        with pytest.raises(UserError, match="rank 64 is greater"):
+            engine.sample([Prompt((7,), 1)], SAMPLING)
+        engine.close()
+    with pytest.raises(UserError, match=r"the connection failed.*; start the server or mend its address"):
+        make_engine(tokenizer, server.url)

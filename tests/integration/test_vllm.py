@@ -1,0 +1,189 @@
+"""A real vLLM on the CPU, started by ourselves: the same tokens as the transformers engine, adapters, whole dialogues.
+
+`make test-vllm` builds vLLM's own environment and names its Python in SWEETRL_VLLM; without it these tests are skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sweetrl.colbench.prompts import system_prompt
+from sweetrl.colbench.simulators import LlmSimulator, Simulator
+from sweetrl.colbench.synthetic import ScriptedSimulator, generate
+from sweetrl.colbench.types import Task
+from sweetrl.engines.base import Prompt, Sampling
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.make import serving
+from sweetrl.engines.openai import OpenAIEngine
+from sweetrl.engines.remote import Access
+from sweetrl.engines.transformers import TransformersEngine, load_tokenizer
+from sweetrl.engines.vllm import VllmEngine, adapter_name
+from sweetrl.evaluation.statistics import wilson_interval
+from sweetrl.rollout.people import EngineSpeaker
+from sweetrl.settings import AgentSettings, EngineSettings, ModelSettings, RewardSettings
+
+BASE = Path(__file__).resolve().parents[2] / "models" / "base"
+PYTHON = os.environ.get("SWEETRL_VLLM", "")
+GREEDY = Sampling(64, temperature=0.0)
+AGENT = AgentSettings(rounds=10, max_new_tokens=192)
+# Small, in this process's reach, and without a thread for each core.
+SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1800),
+    pytest.mark.skipif(not PYTHON, reason="vLLM has an environment of its own: run `make test-vllm`"),
+]
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineSettings]:
+    """A server of the base model, as the stages start it."""
+    before = {name: os.environ.get(name) for name in SMALL}
+    os.environ.update(SMALL)
+    command = f"'{PYTHON}' -m vllm.entrypoints.openai.api_server --model {{model}}"
+    settings = EngineSettings(kind="vllm", command=command, timeout_seconds=300.0)
+    try:
+        with serving(settings, ModelSettings(base=str(BASE)), tmp_path_factory.mktemp("vllm") / "log") as running:
+            yield running
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def access(served: EngineSettings) -> Access:
+    return Access((served.urls,), served.model)
+
+
+@pytest.fixture(scope="module")
+def remote(served: EngineSettings) -> Iterator[VllmEngine]:
+    engine = VllmEngine(access(served), load_tokenizer(BASE))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def local() -> TransformersEngine:
+    return TransformersEngine(BASE, device="cpu", threads=1)
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter that changes what the base says."""
+    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+    from sweetrl.settings import LoraSettings
+
+    model, _ = load_base(ModelSettings(base=str(BASE), threads=1))
+    adapted = attach_adapter(model, LoraSettings(rank=8), 1)
+    for name, value in adapted.named_parameters():
+        if "lora_B" in name:
+            value.data.fill_(0.02)
+    folder = tmp_path_factory.mktemp("adapter") / "policy"
+    save_adapter(adapted, folder, str(BASE))
+    return folder
+
+
+def prompts(chat: ChatFormat, count: int) -> list[Prompt]:
+    tasks = generate("test", count, seed=7, difficulty=3)
+    return [Prompt(chat.open(system_prompt("short"), one.problem_description), n) for n, one in enumerate(tasks)]
+
+
+def equal_up_to_ties(ours: list[Any], theirs: list[Any], share: float) -> None:
+    """At least `share` of the replies have the same tokens (sums in another order break ties), and equal log-probs."""
+    same = [(one, two) for (one,), (two,) in zip(ours, theirs, strict=True) if one.token_ids == two.token_ids]
+    assert len(same) >= share * len(ours)
+    for one, two in same:
+        assert one.logprobs == pytest.approx(two.logprobs, abs=2e-3)
+        assert (one.text, one.finish_reason) == (two.text, two.finish_reason)
+
+
+def test_the_same_greedy_tokens_and_log_probs(remote: VllmEngine, local: TransformersEngine) -> None:
+    assert remote.context == local.context
+    asked = prompts(local.chat, 32)
+    equal_up_to_ties(remote.sample(asked, GREEDY), local.sample(asked, GREEDY), 0.95)
+
+
+def test_seeds_decide(remote: VllmEngine) -> None:
+    asked = prompts(remote.chat, 8)
+    first = remote.sample(asked, Sampling(64, n=2))
+    again = remote.sample(asked[::-1], Sampling(64, n=2))[::-1]
+    tokens = [[one.token_ids for one in group] for group in first]
+    assert tokens == [[one.token_ids for one in group] for group in again]
+    assert sum(one != two for one, two in tokens) >= 6
+    for group in first:
+        for one in group:
+            assert len(one.token_ids) == len(one.logprobs) and max(one.logprobs) <= 0.0
+            assert one.finish_reason == "length" or one.token_ids[-1] == remote.chat.end_of_turn
+
+
+def test_a_full_context_is_said(remote: VllmEngine) -> None:
+    (nearly,), (full,) = remote.sample(
+        [Prompt((7,) * (remote.context - 4), 1), Prompt((7,) * remote.context, 1)], GREEDY
+    )
+    assert 1 <= len(nearly.token_ids) <= 4
+    assert (full.token_ids, full.finish_reason) == ((), "length")
+
+
+def test_an_adapter_speaks_as_in_this_process_and_comes_back(
+    served: EngineSettings, local: TransformersEngine, adapter: Path
+) -> None:
+    asked = prompts(local.chat, 16)
+    expected = TransformersEngine(BASE, adapter, device="cpu", threads=1).sample(asked, GREEDY)
+    engine = VllmEngine(access(served), local.tokenizer, adapter)
+    found = engine.sample(asked, GREEDY)
+    equal_up_to_ties(found, expected, 0.9)
+    assert [one for (one,) in found] != [one for (one,) in local.sample(asked, GREEDY)]
+    # Gone, as after a restart: it is loaded again.
+    gone = httpx.post(f"{served.urls}/unload_lora_adapter", json={"lora_name": adapter_name(adapter)}, timeout=60)
+    assert gone.status_code == 200
+    assert engine.sample(asked, GREEDY) == found
+    engine.close()
+    names = [one["id"] for one in httpx.get(f"{served.urls}/models", timeout=60).json()["data"]]
+    assert names == [served.model]
+
+
+def rate(tasks: list[Task], engine: Any, chat: Any, simulator: Simulator, folder: Path) -> tuple[int, int]:
+    """Dialogues about `tasks`: how many end with a success, and how many there are."""
+    from sweetrl.colbench.rewards import Scorer
+    from sweetrl.colbench.store import TrajectoryStore
+    from sweetrl.rollout.scored import Actors, rollout_scored
+
+    with Scorer(RewardSettings()) as scorer:
+        actors = Actors(engine, chat, simulator, scorer, AGENT)
+        attempts = [(task, 0) for task in tasks]
+        store = rollout_scored(
+            attempts, actors, TrajectoryStore(folder), seed=3, policy_name="base", batch=16, shard=64, lost_share=0.0
+        )
+    found = list(store.read())
+    assert [one.task for one in found] == tasks
+    return sum(one.success for one in found), len(found)
+
+
+def test_whole_dialogues_succeed_as_often(remote: VllmEngine, local: TransformersEngine, tmp_path: Path) -> None:
+    tasks = list(generate("test", 50, seed=7, difficulty=3))
+    person = ScriptedSimulator()
+    far, count = rate(tasks, remote, remote.chat, person, tmp_path / "far")
+    near, _ = rate(tasks, local, local.chat, person, tmp_path / "near")
+    one, two = wilson_interval(far, count), wilson_interval(near, count)
+    assert one.low <= two.value <= one.high, (far, near)
+
+
+def test_a_model_at_the_server_plays_the_person(
+    served: EngineSettings, remote: VllmEngine, tmp_path: Path, real_backend_tasks: Path
+) -> None:
+    """A tiny model is no good person; what is shown is that agent and person get on through one server."""
+    from sweetrl.colbench.files import read_tasks
+
+    tasks = list(read_tasks(real_backend_tasks))[:20]
+    speaker = OpenAIEngine(access(served))
+    person = LlmSimulator(EngineSpeaker(speaker, Sampling(32, 1.0)), reply_characters=100)
+    successes, count = rate(tasks, remote, remote.chat, person, tmp_path)
+    assert (count, successes) == (20, 0)
+    assert speaker.usage().generated_tokens > 0
+    speaker.close()

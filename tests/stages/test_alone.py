@@ -1,0 +1,106 @@
+"""`sweetrl collect` and `sweetrl evaluate` on a task file of one's own, against servers: one command, no pipeline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sweetrl.cli import app
+from sweetrl.colbench.files import read_trajectories, write_tasks
+from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.colbench.synthetic import generate
+from sweetrl.colbench.types import Task
+from sweetrl.errors import UserError
+
+FOREIGN = [
+    Task(
+        f"mine-{n}",
+        f"I want function {n}. The signature of the function is: def f(x)",
+        f"def f(x):\n    return x + {n}",
+    )
+    for n in range(5)
+]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is no project, with two task files."""
+    monkeypatch.chdir(tmp_path)
+    tasks = [Task(**{**vars(one), "test_cases": (("test1", "f(1)"), ("test2", "f(5)"))}) for one in FOREIGN]
+    write_tasks(Path("tasks.jsonl"), tasks)
+    write_task_table(Path("synthetic.parquet"), generate("test", 4, seed=1))
+    return tmp_path
+
+
+def sweetrl(*words: Any) -> str:
+    """Run the command line; its output, or the UserError that it would print."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    if isinstance(done.exception, UserError):
+        raise done.exception
+    assert done.exit_code == 0, done.output + str(done.exception)
+    return done.output
+
+
+def says(body: dict[str, Any]) -> str:
+    return "I do not know."
+
+
+def right(body: dict[str, Any]) -> str:
+    """Ask once, then write what is right for the tasks with an even number."""
+    if len(body["messages"]) < 4:
+        return "What shall it add?"
+    number = int(body["messages"][1]["content"].split(".")[0].rpartition(" ")[2])
+    return f"I WANT TO ANSWER:\ndef f(x):\n    return x + {number if number % 2 == 0 else 99}"
+
+
+def test_collect_writes_official_files_and_shards(fake_server: Any, here: Path) -> None:
+    with fake_server(reply=right) as server, fake_server(reply=says) as people:
+        far = ["--url", server.url, "--model", "mine", "--person-url", people.url, "--person-model", "theirs"]
+        output = sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "all.jsonl", "--attempts", 2, *far)
+        sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "shards", "--attempts", 2, "--limit", 3, *far)
+        with pytest.raises(UserError, match=r"all\.jsonl: this is there already"):
+            sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "all.jsonl", *far)
+    facts = dict(line.split("\t") for line in output.splitlines() if "\t" in line)
+    assert (facts["agent"], facts["person"], facts["tasks"], facts["dialogues"]) == ("mine", "llm", "5", "10")
+    assert (facts["success"], facts["share leaked"], facts["written"]) == ("0.6", "0", "all.jsonl")
+    assert float(facts["prompt tokens"]) > 0 and float(facts["person prompt tokens"]) > 0
+    found = list(read_trajectories(Path("all.jsonl"), attempts=2))
+    assert [one.attempt for one in found] == [0] * 5 + [1] * 5
+    assert [one.reward for one in found] == [1.0, 0.0, 1.0, 0.0, 1.0] * 2
+    shards = list(TrajectoryStore(Path("shards")).read())
+    assert [(one.task.id, one.attempt) for one in shards] == [(f"mine-{n}", k) for n in range(3) for k in range(2)]
+    assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
+
+
+def test_evaluate_has_intervals_and_goes_on_after_a_failure(fake_server: Any, here: Path) -> None:
+    words = ["evaluate", "--tasks", "tasks.jsonl", "--json", "numbers.json", "--url"]
+    with fake_server(reply=right) as server, fake_server(reply=says) as people:
+        more = ["--model", "mine", "--person-url", people.url, "--person-model", "theirs", "--concurrency", 1]
+        server._chat, chat = (lambda body: chat(body) if server.requests < 7 else (418, {"error": "tea"})), server._chat
+        with pytest.raises(UserError, match=r"2 of 5 dialogues are lost|1 of 5 dialogues are lost"):
+            sweetrl(*words, server.url, *more)
+        server._chat = chat
+        asked = server.requests
+        output = sweetrl(*words, server.url, *more)
+        assert server.requests - asked == 2 * 2  # three of five were finished
+    numbers = json.loads(Path("numbers.json").read_text())
+    assert numbers["success"]["value"] == 0.6 and numbers["success"]["n"] == 5
+    assert numbers["success"]["low"] < 0.6 < numbers["success"]["high"]
+    assert (numbers["dialogues"], numbers["agent"], numbers["share_lost"]) == (5.0, "mine", 0.0)
+    assert "success\t60.0% (" in output
+
+
+def test_a_model_in_this_process_and_the_scripted_person(here: Path, tiny_model: Path) -> None:
+    Path("params.yaml").write_text("agent: {rounds: 2, max_new_tokens: 8}\nmodel: {device: cpu, threads: 1}\n")
+    output = sweetrl("evaluate", "--tasks", "synthetic.parquet", "--model", tiny_model, "--out", "said.jsonl")
+    assert f"agent\t{tiny_model}\n" in output and "dialogues\t4\n" in output
+    assert len(list(read_trajectories(Path("said.jsonl"), attempts=1))) == 4
+
+
+def test_the_scripted_person_is_not_asked_about_foreign_tasks(here: Path) -> None:
+    with pytest.raises(UserError, match=r"tasks.jsonl: the scripted person knows nothing about these tasks"):
+        sweetrl("evaluate", "--tasks", "tasks.jsonl", "--url", "http://localhost:1/v1", "--model", "mine")

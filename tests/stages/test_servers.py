@@ -1,0 +1,125 @@
+"""The stages `collect` and `evaluate` against servers: an agent of text, vLLM with adapters, a model as the person."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.colbench.synthetic import generate
+from sweetrl.engines.vllm import adapter_name
+from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import read_results
+from sweetrl.io import read_json
+from sweetrl.settings import Settings, parse_settings
+from sweetrl.stages import collect as collecting
+from sweetrl.stages import evaluate as evaluating
+
+TASKS = 6
+
+
+@pytest.fixture
+def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project's root with a few tasks and the tiny model, as the working directory."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    for split in ("train", "test"):
+        write_task_table(Path(f"data/tasks/{split}.parquet"), generate(split, TASKS, seed=1))
+    Path("models").mkdir()
+    Path("models/base").symlink_to(tiny_model)
+    evaluating.POLICY.mkdir()
+    (evaluating.POLICY / "adapter_config.json").write_text('{"r": 8}')
+    return tmp_path
+
+
+def settings(engine: dict[str, Any], simulator: dict[str, Any] | None = None, **changes: Any) -> Settings:
+    patience = {"timeout_seconds": 20.0, "backoff_seconds": 0.01, "attempts": 4}
+    simulator = {"kind": "scripted"} if simulator is None else simulator | {"server": simulator["server"] | patience}
+    values: dict[str, Any] = {
+        "model": {"base": "models/base", "device": "cpu", "threads": 1},
+        "agent": {"rounds": 5, "max_new_tokens": 64},
+        "engine": engine | patience,
+        "simulator": simulator,
+        "collect": {"tasks": TASKS, "attempts": 2, "batch": 4, "shard": 5},
+        "evaluate": {"tasks": TASKS, "batch": 4, "resamples": 100},
+    }
+    return parse_settings(values | changes)
+
+
+def leaky(body: dict[str, Any]) -> str:
+    """A person's model that gives code away in every reply about a table."""
+    return "It is\nx = 7" if "what is the rate" in body["messages"][0]["content"].lower() else "I do not know."
+
+
+def test_an_agent_of_text_and_a_model_as_the_person(fake_server: Any, project: Path) -> None:
+    with fake_server() as server, fake_server(reply=leaky) as people:
+        engine = {"kind": "openai", "urls": server.url, "model": "their-agent"}
+        person = {"kind": "llm", "server": {"urls": people.url, "model": "a-person"}, "recording": "answers.jsonl"}
+        collecting.collect(settings(engine, person))
+        asked = people.requests
+        first = {path.name: path.read_bytes() for path in collecting.TRAJECTORIES.iterdir()}
+        collecting.collect(settings(engine, person))
+        assert people.requests == asked  # the recording speaks
+        assert {path.name: path.read_bytes() for path in collecting.TRAJECTORIES.iterdir()} == first
+        collecting.collect(settings(engine, {"kind": "replay", "recording": "answers.jsonl", "server": {}}))
+        assert people.requests == asked
+        replayed = [one.messages for one in TrajectoryStore(collecting.TRAJECTORIES).read()]
+        with pytest.raises(UserError, match=r"dialogues are lost.*leaks the reference \(code\) in each of 3 attempts"):
+            collecting.collect(settings(engine, person | {"leaks": "refuse", "recording": ""}))
+    assert sorted(first) == ["shard-00000.parquet", "shard-00001.parquet", "shard-00002.parquet"]
+    found = list(TrajectoryStore(collecting.TRAJECTORIES).read())
+    assert [one.messages for one in found] == replayed
+    assert len(found) == 2 * TASKS
+    for one in found:
+        assert (one.policy, one.outcome, one.reward) == ("their-agent", "answered", 0.0)
+        assert all(turn.token_ids == () for turn in one.turns)
+        assert int(one.extra["generated_tokens"]) > 0
+        assert one.extra["leaks"].split()[0] == "2:code"
+    run = read_json(Path("reports/runs/collect.json"))["metrics"]
+    assert run["share_leaked"] == 1.0 and run["requests"] > 0
+
+
+def test_an_evaluation_loads_the_adapter_into_the_server(fake_server: Any, project: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained("models/base")
+    with fake_server(tokenizer=tokenizer) as server:
+        evaluating.evaluate(settings({"kind": "vllm", "urls": server.url}))
+        models = [body["model"] for body in server.bodies]
+        assert server.adapters == {}
+    assert set(models) == {"base", adapter_name(evaluating.POLICY)}
+    assert models == sorted(models, key=lambda name: name != "base")  # first the one policy, then the other
+    rows = read_results(evaluating.RESULTS)
+    assert [row.policy for row in rows] == ["base"] * TASKS + ["trained"] * TASKS
+    (one, *_) = TrajectoryStore(evaluating.DIALOGUES / "trained").read()
+    assert all(len(turn.token_ids) == len(turn.logprobs) > 0 for turn in one.turns)
+    assert (tokenizer.decode(one.turns[0].token_ids[:-1]), one.turns[0].finish_reason) == (one.turns[0].raw, "stop")
+
+
+def test_what_an_engine_of_text_cannot_do_is_said(fake_server: Any, project: Path) -> None:
+    with fake_server() as server:
+        engine = {"kind": "openai", "urls": server.url, "model": "their-agent"}
+        with pytest.raises(UserError, match=r"the adapter models/policy cannot be loaded through chat completions"):
+            evaluating.evaluate(settings(engine))
+    with pytest.raises(UserError, match="`model` is empty"):
+        collecting.collect(settings({"kind": "openai", "urls": server.url}))
+    with pytest.raises(UserError, match="`urls` and `model` are empty"):
+        collecting.collect(settings({"kind": "transformers"}, {"kind": "llm", "server": {}}))
+    with pytest.raises(UserError, match="`recording` is empty"):
+        collecting.collect(settings({"kind": "transformers"}, {"kind": "replay", "server": {}}))
+
+
+def test_a_model_in_this_process_can_be_the_person(project: Path) -> None:
+    person = {"kind": "llm", "server": {"model": "models/base", "max_new_tokens": 8, "temperature": 1.0}}
+    everything = {"tasks": TASKS, "attempts": 2, "batch": 4, "shard": 5, "lost_share": 1.0}  # a random model
+    agent = {"rounds": 2, "max_new_tokens": 8}
+    changed = settings({"kind": "transformers"}, person, agent=agent, collect=everything)
+    collecting.collect(changed)
+    first = {path.name: path.read_bytes() for path in collecting.TRAJECTORIES.iterdir()}
+    collecting.collect(changed)
+    assert {path.name: path.read_bytes() for path in collecting.TRAJECTORIES.iterdir()} == first
+    found = list(TrajectoryStore(collecting.TRAJECTORIES).read())
+    heard = [one.messages[2].content for one in found if one.outcome != "lost"]
+    assert {one.error for one in found} <= {"", "the person said nothing"}
+    assert len(heard) >= 3 and all(heard)
