@@ -54,14 +54,17 @@ _NUMBERS = {
 def attack(zygote: Any) -> dict[str, bool]:
     """{name of the attack: whether it got through}. An attack that ends its child counts as got through."""
     memory = (zygote.config["limits"]["memory_mib"] + 64) << 20
-    child = zygote.spawn(body=lambda channel: _attack_all(channel, memory))
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    child = zygote.spawn(theirs.fileno(), lambda: _attack_all(theirs, memory))
+    theirs.close()
     found: dict[str, bool] = {"report": True}
-    if select.select([child.channel], [], [], 20)[0]:
-        message = child.channel.recv(1 << 16)
+    if select.select([ours], [], [], 20)[0]:
+        message = ours.recv(1 << 16)
         if message:
             found = json.loads(message)
-    child.channel.close()
-    child.end()
+    ours.close()
+    child.kill(zygote.guards.groups)
+    child.reap()
     found["scratch"] = not zygote.guards.clean_scratch()
     return found
 

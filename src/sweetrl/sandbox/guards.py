@@ -35,6 +35,8 @@ class Guards:
         self.scratch = ""
         self.base = 0
         self.processes: int | None = None
+        self.groups = False  # whether a child could start processes, and must lead a process group
+        self._limits: list[tuple[int, tuple[int, int]]] = []
 
     def lock_zygote(self) -> list[str]:
         """Put on everything that the zygote itself can live with; return the names of the layers that hold."""
@@ -64,6 +66,7 @@ class Guards:
         if self.filter is not None and self.filter.supported:
             self.filter.install_zygote()
             self.layers.append("seccomp")
+        self.groups = "seccomp" not in self.layers
         if "rlimits" not in self.without:
             self.layers.append("rlimits")
         return self.layers
@@ -102,25 +105,31 @@ class Guards:
         """Put on what only the child can bear. After this only what the seccomp filter allows is possible."""
         os.closerange(3, keep)
         os.closerange(keep + 1, 4096)
-        _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the signal was asked for
-            os._exit(0)
-        if "rlimits" in self.layers:  # the others are inherited; these would keep the zygote itself from its work
-            _set_limit(resource.RLIMIT_CPU, self.config["limits"]["cpu_seconds"])
-            if self.processes is not None:
-                _set_limit(resource.RLIMIT_NPROC, self.processes)
-        if "seccomp" in self.layers and self.filter is not None:
+        if self.groups:
+            os.setpgid(0, 0)
+        if not self.scratch:  # in a process namespace of its own everything ends with the zygote anyway
+            _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
+            if os.getppid() != parent:  # it died before the signal was asked for
+                os._exit(1)
+        for name, pair in self._limits:
+            resource.setrlimit(name, pair)
+        if self.filter is not None and "seccomp" in self.layers:
             self.filter.install_child(os.getpid())
 
     def _limit(self) -> None:
-        """Limits that the zygote can live with, so that no child has to set them."""
+        """Limits that the zygote can live with, so that no child has to set them; the others are kept for later."""
         limits = self.config["limits"]
         _set_limit(resource.RLIMIT_AS, self.base + (limits["memory_mib"] << 20))
-        _set_limit(resource.RLIMIT_FSIZE, limits["disk_mib"] << 20)
+        _set_limit(resource.RLIMIT_FSIZE, max(limits["disk_mib"] << 20, limits["output_kib"] << 14))
         _set_limit(resource.RLIMIT_NOFILE, 64)
         _set_limit(resource.RLIMIT_CORE, 0)
         _set_limit(resource.RLIMIT_MEMLOCK, 0)
         _set_limit(resource.RLIMIT_MSGQUEUE, 0)
+        self._limits = [(resource.RLIMIT_CPU, _within_hard(resource.RLIMIT_CPU, limits["cpu_seconds"]))]
+        if self.scratch:  # counted in the user namespace, where the zygote and its child are alone
+            _set_limit(resource.RLIMIT_NPROC, self.processes or 0)
+        elif self.processes is not None:
+            self._limits.append((resource.RLIMIT_NPROC, _within_hard(resource.RLIMIT_NPROC, self.processes)))
 
     def clean_scratch(self) -> bool:
         """Empty the scratch folder; False if something stays, and the zygote must be given up."""
@@ -129,18 +138,23 @@ class Guards:
         try:
             if stat.S_IMODE(os.stat(self.scratch).st_mode) != 0o700:
                 return False
-            if os.listdir(self.scratch):
-                _empty(self.scratch)
+            if not os.listdir(self.scratch):
+                return True
+            _empty(self.scratch)
             return not os.listdir(self.scratch)
-        except OSError:
+        except (OSError, RecursionError):
             return False
 
 
-def _set_limit(name: int, value: int) -> None:
+def _within_hard(name: int, value: int) -> tuple[int, int]:
     _, hard = resource.getrlimit(name)
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
-    resource.setrlimit(name, (value, value))
+    return value, value
+
+
+def _set_limit(name: int, value: int) -> None:
+    resource.setrlimit(name, _within_hard(name, value))
 
 
 def _empty(folder: str) -> None:
