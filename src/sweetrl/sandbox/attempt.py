@@ -52,7 +52,8 @@ class Attempt:
     def __init__(self, number: int, running: Running) -> None:
         self.number = number
         self.running = running
-        self.begun = False
+        self.begun = False  # the clock runs
+        self.opened = False  # its first frame has been seen; a hostile child can take that back
         self.first = self.started = self.progress = time.monotonic()  # first in its queue; begun; last result
         self.killing = False
         self.verdict: CallResult | None = None  # why the call in progress is lost, once that is known
@@ -76,6 +77,11 @@ class Attempt:
         rights = array.array("i", [self.file]).tobytes()
         jobs.sendmsg([_MESSAGE.pack(self.number, self._length)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
 
+    def begin(self, moment: float) -> None:
+        """The clock runs since `moment`."""
+        self.begun = True
+        self.started = self.progress = moment
+
     def close(self) -> None:
         """Let go of the file."""
         os.close(self.file)
@@ -83,21 +89,22 @@ class Attempt:
     def read(self) -> bool:
         """Take the frames that are complete as results; False where one is longer than allowed."""
         running, wanted = self.running, len(self.running.job.calls)
-        if len(running.results) == wanted and self.begun:
+        if running.complete:
             return True
         now, limit, chunk = time.monotonic(), (running.limits.output_kib << 10) + 1024, _CHUNK
         found = len(running.results)
         while True:
             data = os.pread(self.file, chunk, self._position)
             position, size = 0, 0
-            if not self.begun:
+            if not self.opened:
                 if len(data) < _BEGUN.size:
                     return True
                 size, stamp = _BEGUN.unpack_from(data)
                 if size != _BEGUN.size - 4:
                     return True
-                self.begun = True
-                self.started = self.progress = stamp if self.first <= stamp <= now else self.first
+                self.opened = True
+                if not self.begun:
+                    self.begin(stamp if self.first <= stamp <= now else self.first)
                 position = _BEGUN.size
             while len(data) - position >= 4 and len(running.results) < wanted:
                 size = int.from_bytes(data[position : position + 4], "big")

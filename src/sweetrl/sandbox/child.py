@@ -10,19 +10,33 @@ from __future__ import annotations
 
 import _json
 import _queue
-import importlib
 import marshal
 import os
 import random
-import signal
 import struct
 import sys
 import time
 import types
-from typing import Any
+
+TYPE_CHECKING = False  # what typing says of it, without importing that
+if TYPE_CHECKING:
+    from typing import Any
 
 SEED = 0  # the state in which the zygote leaves `random`
 _DETAIL = 300
+
+
+def _no_default(value: Any) -> Any:
+    raise TypeError
+
+
+# What json.JSONEncoder(separators=(",", ":")).encode does, without its Python layers.
+_CHUNKS = _json.make_encoder(None, _no_default, _json.encode_basestring_ascii, None, ":", ",", False, False, True)
+
+
+def to_json(tree: Any, chunks: Any = _CHUNKS, join: Any = "".join) -> str:
+    """`tree` (dicts, lists and plain values) as JSON in ASCII."""
+    return join(chunks(tree, 0))
 
 
 def run_job(file: int, length: int, values: Any) -> None:
@@ -46,19 +60,13 @@ def run_job(file: int, length: int, values: Any) -> None:
             _call_one(code, call, encode, refused, write)
 
 
-def _no_default(value: Any) -> Any:
-    raise TypeError
-
-
 def _writer(file: int, limit: int) -> Any:
-    # What json.JSONEncoder(separators=(",", ":")).encode does, without its Python layers.
-    dumps = _json.make_encoder(None, _no_default, _json.encode_basestring_ascii, None, ":", ",", False, False, True)
-    os_write, encode, size, number, join = os.write, str.encode, len, int.to_bytes, "".join
+    os_write, encode, size, number, dumps = os.write, str.encode, len, int.to_bytes, to_json
 
     def write(frame: dict[str, Any]) -> None:
-        payload = encode(join(dumps(frame, 0)))
+        payload = encode(dumps(frame))
         if size(payload) > limit:
-            payload = encode(join(dumps({"r": f"the value takes {size(payload)} bytes, more than {limit}"}, 0)))
+            payload = encode(dumps({"r": f"the value takes {size(payload)} bytes, more than {limit}"}))
         data = number(size(payload), 4, "big") + payload
         while data:
             data = data[os_write(file, data) :]
@@ -87,7 +95,8 @@ class _Lazy(types.ModuleType):
     """A module that is imported when it is first used: hardly anybody does, and every child would pay for it."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self.__name__), name)
+        __import__(self.__name__)
+        return getattr(sys.modules[self.__name__], name)
 
 
 _OFFICIAL: dict[str, Any] = {}
@@ -101,7 +110,7 @@ def _official_globals() -> dict[str, Any]:
             raise TimeoutError("Operation timed out")
 
         space = _module("sweet_rl.utils.code_utils")
-        space.update(multiprocessing=_Lazy("multiprocessing"), signal=signal, Empty=_queue.Empty)
+        space.update(multiprocessing=_Lazy("multiprocessing"), signal=_Lazy("signal"), Empty=_queue.Empty)
         space["timeout_handler"] = timeout_handler
         space["__builtins__"] = __builtins__
         _OFFICIAL["space"] = space

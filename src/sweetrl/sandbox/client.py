@@ -21,7 +21,7 @@ from typing import Any
 
 from sweetrl.errors import UserError
 from sweetrl.sandbox.limits import Job, Limits, Outcome
-from sweetrl.sandbox.tiers import HEAVY, is_heavy
+from sweetrl.sandbox.tiers import lightest, preloads
 from sweetrl.sandbox.worker import Worker, describe_isolation
 
 
@@ -50,9 +50,9 @@ def _room(worker: Worker) -> int:
 class Sandbox:
     """Runs jobs in `workers` zygotes. Safe to share between threads; a process forked from this one starts its own.
 
-    `libraries` are the third-party modules that solutions may import. Solutions that import one of them, or another
-    module that takes long, are run by zygotes of a second kind, started when they are first needed; there are up to
-    `workers` of each kind. `without` leaves isolation layers out and is meant for tests;
+    `libraries` are the third-party modules that solutions may import. Solutions that import one of them, or
+    another module that takes its time, are run by zygotes of other kinds (tiers.py), started when they are first
+    needed; there are up to `workers` of each kind. `without` leaves isolation layers out and is meant for tests;
     `unsafe` accepts a machine on which the layers that remain are not a boundary, and every result says so.
     """
 
@@ -77,7 +77,7 @@ class Sandbox:
     def _reset(self) -> None:
         self._process = os.getpid()
         self._thread: threading.Thread | None = None
-        self._light, self._heavy = _Tier(()), _Tier((*HEAVY, *self._options["libraries"]))
+        self._tiers = [_Tier(preload) for preload in preloads(self._options["libraries"])]
         self._layers: tuple[str, ...] = ()
         self._closed = False
         self._hungry = False  # whether the thread sleeps although a zygote could take a job
@@ -94,7 +94,7 @@ class Sandbox:
     def submit(self, job: Job) -> Future[Outcome]:
         """Queue one job; the future's result is its Outcome. Raises UserError where nothing safe can be started."""
         self._start()
-        tier = self._heavy if is_heavy(job.sources, self._options["libraries"]) else self._light
+        tier = self._tiers[lightest(job.sources, self._options["libraries"])]
         future: Future[Outcome] = Future()
         with self._lock:
             if self._closed:
@@ -164,7 +164,7 @@ class Sandbox:
             workers: list[Worker] = []
             try:
                 for _ in range(self._count):
-                    workers.append(Worker(self.limits, self._options, self._light.preload))
+                    workers.append(Worker(self.limits, self._options, self._tiers[0].preload))
                 for worker in workers:
                     worker.wait_ready()
             except BaseException:
@@ -172,7 +172,7 @@ class Sandbox:
                     worker.stop()
                 raise
             self._layers = workers[0].layers
-            self._light.workers = workers
+            self._tiers[0].workers = workers
             self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             self._thread = threading.Thread(target=self._serve, name="sandbox", daemon=True)
             _LIVE.add(self)
@@ -194,11 +194,11 @@ class Sandbox:
                 with self._lock:
                     if self._closed:
                         return
-                    for tier in (self._light, self._heavy):
+                    for tier in self._tiers:
                         if not tier.distribute() and len(tier.workers) < self._count:
                             tier.workers.append(Worker(self.limits, self._options, tier.preload))
                             tier.workers[-1].attach(selector)
-                    self._hungry = not (self._light.queue and self._heavy.queue)
+                    self._hungry = not all(tier.queue for tier in self._tiers)
                 due = min(worker.due for worker in self._workers())
                 wait = None if due == float("inf") else max(0.0, due - time.monotonic())
                 for key, _ in selector.select(wait):
@@ -223,15 +223,14 @@ class Sandbox:
             self._wake = None
 
     def _workers(self) -> list[Worker]:
-        return [*self._light.workers, *self._heavy.workers]
+        return [worker for tier in self._tiers for worker in tier.workers]
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._closed = True
-            queues = self._light.queue, self._heavy.queue
-            waiting = [future for queue in queues for _, future in queue]
-            for queue in queues:
-                queue.clear()
+            waiting = [future for tier in self._tiers for _, future in tier.queue]
+            for tier in self._tiers:
+                tier.queue.clear()
         for worker in self._workers():
             waiting += worker.abandon()
         for future in waiting:

@@ -7,20 +7,21 @@ configuration names it in `without` (tests); what is active is reported, and the
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import resource
 import stat
-import sysconfig
-from typing import Any
+
+TYPE_CHECKING = False  # what typing says of it, without importing that
+if TYPE_CHECKING:
+    from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 28, 38
 _CAPABILITY_VERSION = 0x20080522
 # Shared objects that extension modules of the standard library and of the allowed libraries link against.
 _SHARED = ("/usr/lib/{0}", "/lib/{0}", "/usr/lib64", "/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
 _NOBODY = 65534
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.PyDLL(None, use_errno=True)  # one thread: no lock to let go of
 
 
 class Guards:
@@ -51,11 +52,13 @@ class Guards:
         else:
             self.processes = _own_processes() + limits["processes"] + 1024
             if os.geteuid() == 0 and _open_to_all(readable):
-                with contextlib.suppress(PermissionError):  # root of a container that may not change users
+                try:
                     os.setgroups([])
                     os.setresgid(_NOBODY, _NOBODY, _NOBODY)
                     os.setresuid(_NOBODY, _NOBODY, _NOBODY)
                     self.processes = None
+                except PermissionError:  # root of a container that may not change users
+                    pass
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         if "landlock" not in self.without and self.landlock.abi() > 0:
             self.landlock.restrict(self._split(readable), listable, [self.scratch] if self.scratch else [])
@@ -73,7 +76,7 @@ class Guards:
 
     def _paths(self) -> tuple[list[str], list[str], list[str]]:
         """(readable files and folders, folders that may only be listed, folders to hide inside the readable ones)."""
-        stdlib = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+        stdlib = {os.path.realpath(path) for path in self.config["stdlib"]}
         stdlib.add(os.path.dirname(os.path.realpath(os.__file__)))
         dynamic = {os.path.realpath(p) for p in _dynload()}
         machine = os.uname().machine + "-linux-gnu"
@@ -162,12 +165,14 @@ def _empty(folder: str) -> None:
     with os.scandir(folder) as entries:
         found = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for path, is_folder in found:
-        with contextlib.suppress(OSError):
+        try:
             if is_folder:
                 _empty(path)
                 os.rmdir(path)
             else:
                 os.unlink(path)
+        except OSError:
+            pass
 
 
 def _dynload() -> list[str]:
@@ -192,9 +197,11 @@ def _own_processes() -> int:
     uid, count = os.geteuid(), 0
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError):
+            try:
                 if os.stat("/proc/" + name).st_uid == uid:
                     count += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:
+                pass
     return count
 
 

@@ -12,7 +12,10 @@ import collections
 import math
 import sys
 import types
-from typing import Any
+
+TYPE_CHECKING = False  # what typing says of it, without importing that
+if TYPE_CHECKING:
+    from typing import Any
 
 DEPTH = 150
 _SMALL = 1 << 62

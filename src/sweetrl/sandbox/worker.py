@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import marshal
 import os
 import selectors
 import socket
 import struct
 import subprocess
 import sys
+import sysconfig
 import time
 from collections import deque
 from concurrent.futures import Future
@@ -24,7 +26,7 @@ from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 
 _HERE = Path(__file__).parent
 _READY_SECONDS = 60.0
-_REPORT, _TIME = struct.Struct(">cQi?dq"), struct.Struct(">cQdq")  # as in zygote.py
+_REPORT, _TIME = struct.Struct(">cQi?dq"), struct.Struct(">cQdq?")  # as in zygote.py
 # Jobs that a zygote is given in advance, so that neither side waits for the other to get a core.
 _DEPTH = 4
 # Where the kernel does not say how long a child waited for a core: below this share of one it is taken to be asleep.
@@ -77,6 +79,7 @@ class Worker:
             "preload": self.preload,
             "without": self.options["without"],
             "canaries": not self.options["unsafe"],
+            "stdlib": [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")],
             "libraries": library_paths(self.options["libraries"]),
         }
         environment = {
@@ -91,7 +94,7 @@ class Worker:
             "OPENBLAS_NUM_THREADS": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-s", "-P", str(_HERE / "zygote.py"), json.dumps(config)],
+            [sys.executable, "-S", "-s", "-P", str(_HERE / "zygote.py"), marshal.dumps(config).hex()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -125,7 +128,10 @@ class Worker:
             raise UserError(f"the sandbox process could not start ({hello['error']}): run `sweetrl doctor`.")
         self.layers = tuple(hello["layers"])
         self.hello = hello
-        succeeded = sorted(name for name, open_ in hello["canaries"].items() if open_)
+        # Attacks of which nothing is heard count as successful: they ended the process that should have told.
+        attacks = {**json.loads(hello["attacks"] or '{"report": true}'), "scratch": not hello["clean"]}
+        hello["canaries"] = attacks
+        succeeded = sorted(name for name, open_ in attacks.items() if open_)
         if not self.options["unsafe"]:
             if not is_safe(self.layers):
                 raise UserError(
@@ -236,7 +242,7 @@ class Worker:
         if self._read(attempt):
             self._arm(attempt)
             now = time.monotonic()
-            if self.due <= now or (not attempt.begun and now - attempt.first > _START_SECONDS):
+            if self.due <= now or not attempt.begun:
                 self.due = float("inf")
                 self._send(b"C")
 
@@ -250,18 +256,20 @@ class Worker:
             self._kill(attempt, None)
         return not attempt.killing
 
-    def _judge_time(self, number: int, cpu: float, inside: int) -> None:
+    def _judge_time(self, number: int, cpu: float, inside: int, taken: bool) -> None:
         """Count what the child ran or slept, but not what it waited for a core: a busy machine is not its fault."""
         if not self._queue or self._queue[0].number != number or not self._read(self._queue[0]):
             return
         attempt = self._queue[0]
         now = time.monotonic()
         if not attempt.begun:
-            if now - attempt.first > _START_SECONDS:
-                self._kill(attempt, CallResult("killed", None, "the machine was too busy to start it"))
-            else:
-                self._arm(attempt)
-            return
+            if not taken:
+                if now - attempt.first > _START_SECONDS:
+                    self._kill(attempt, CallResult("killed", None, "the machine was too busy to start it"))
+                else:
+                    self._arm(attempt)
+                return
+            attempt.begin(attempt.first)
         whole, call = max(now - attempt.started, 1e-6), now - attempt.progress
         schedule = schedule_of(self._process.pid, inside)
         if schedule is None:
@@ -323,7 +331,7 @@ class Worker:
         running = attempt.running
         if not attempt.killing and not attempt.read():
             attempt.verdict = CallResult("refused", None, "a frame longer than allowed")
-        if not attempt.begun and not attempt.killing:  # whatever ended it, that was no solution
+        if not attempt.opened and not attempt.killing and os.WIFSIGNALED(status):  # ended before it could begin
             return False
         running.cpu += cpu
         self._queue.popleft().close()

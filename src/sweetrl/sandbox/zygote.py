@@ -2,45 +2,55 @@
 solution.
 
 It isolates itself once (namespaces, Landlock, no capabilities, limits), attacks itself, reports, and then serves. It
-never sees a job or a result: the client passes it two file descriptors, which it hands on to a spare child that
-already waits behind its seccomp filter. It only starts, kills and reaps. Run as a script, with the standard library
-and the files beside it and nothing else:  python -S -s -P zygote.py CONFIG-JSON
+never sees a job or a result: the client sends a job to whoever waits at a socket, and that is a child behind its
+seccomp filter. The zygote only starts, kills and reaps.
+
+Run as a script, with the standard library and the files beside it and nothing else: python -S -s -P zygote.py CONFIG
+(marshalled, as hexadecimal text). What it imports, every child inherits and pays for: no wrapper is imported here for
+which a module written in C will do.
 """
 
 from __future__ import annotations
 
-import contextlib
+import _socket
+import ctypes
 import gc
-import importlib
-import importlib.util
-import json
 import marshal
 import os
 import resource
 import select
-import signal
-import socket
 import struct
 import sys
 import time
-from typing import Any
+from importlib.machinery import PathFinder
+
+TYPE_CHECKING = False  # what typing says of it, without importing that
+if TYPE_CHECKING:
+    from _socket import socket
+    from collections.abc import Callable
+    from typing import Any
 
 MESSAGE = struct.Struct(">QQ")  # with a job's memory file: its number, its length
 NUMBER = struct.Struct(">Q")
 REPORT = struct.Struct(">cQi?dq")  # a job is over: number, wait status, clean, CPU seconds, memory in KiB
-TIME = struct.Struct(">cQdq")  # so far: number, CPU seconds, process id
-HERE = os.path.dirname(os.path.abspath(__file__))  # pathlib would cost start-up time
+TIME = struct.Struct(">cQdq?")  # so far: number, CPU seconds, process id, whether the child has its job
+HERE = os.path.dirname(os.path.abspath(__file__))
 # Modules that solutions often import and that cost next to nothing: loaded once here, so that no child has to.
 COMMON = "bisect collections functools heapq itertools math operator random time".split()
+_RIGHTS_SIZE = _socket.CMSG_SPACE(4)
+_KILL = 9
+
+# _Fork leaves out what a process with one thread does not need: every page that it does not touch is one less to copy.
+_libc = ctypes.PyDLL(None, use_errno=True)
+fork: Callable[[], int] = getattr(_libc, "_Fork", os.fork)
 
 
 def load(name: str) -> Any:
     """Load a file that lies beside this one, as a module of its own."""
-    spec = importlib.util.spec_from_file_location("sandbox_" + name, os.path.join(HERE, name + ".py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    module = sys.modules["sandbox_" + name] = type(sys)("sandbox_" + name)
+    module.__file__ = os.path.join(HERE, name + ".py")
+    with open(module.__file__, "rb") as file:
+        exec(compile(file.read(), module.__file__, "exec"), module.__dict__)
     return module
 
 
@@ -48,17 +58,12 @@ class Libraries:
     """Finds the allowed third-party modules, and no others: the folder that they lie in is not on the path."""
 
     def __init__(self, paths: list[str]) -> None:
-        self.paths = {os.path.basename(path).removesuffix(".py"): path for path in reversed(paths)}
+        self.folders = {os.path.basename(path).removesuffix(".py"): os.path.dirname(path) for path in reversed(paths)}
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The protocol of sys.meta_path."""
-        place = self.paths.get(name)
-        if place is None or path is not None:
-            return None
-        if place.endswith(".py"):
-            return importlib.util.spec_from_file_location(name, place)
-        start = os.path.join(place, "__init__.py")
-        return importlib.util.spec_from_file_location(name, start, submodule_search_locations=[place])
+        folder = self.folders.get(name)
+        return None if folder is None or path is not None else PathFinder.find_spec(name, [folder])
 
 
 class Child:
@@ -72,7 +77,7 @@ class Child:
         """Kill it, with the process group that it leads if it does."""
         for kill in (os.killpg, os.kill) if group else (os.kill,):
             try:
-                kill(self.pid, signal.SIGKILL)
+                kill(self.pid, _KILL)
             except (ProcessLookupError, PermissionError):
                 pass
 
@@ -91,13 +96,14 @@ class Zygote:
     job that is over.
     """
 
-    def __init__(self, control: socket.socket, jobs: socket.socket, config: dict[str, Any]) -> None:
+    def __init__(self, control: socket, jobs: socket, config: dict[str, Any]) -> None:
         self.control = control
         self.jobs = jobs
         self.config = config
         self.child = load("child")
         self.values = load("values")
-        self.canaries = load("canaries")
+        with open(os.path.join(HERE, "canaries.py"), "rb") as file:
+            self.canaries = compile(file.read(), "canaries.py", "exec")
         guards = load("guards")
         modules = {name: load(name) for name in ("landlock", "namespaces", "seccomp")}
         self.guards = guards.Guards(config, modules)
@@ -119,7 +125,7 @@ class Zygote:
     def spawn(self, keep: int, body: Any) -> Child:
         """Fork a child that locks itself in, with one descriptor to `keep`, and then runs `body`."""
         parent, leave, status = os.getpid(), os._exit, 1
-        pid = os.fork()
+        pid = fork()
         if pid:
             return Child(pid)
         try:
@@ -131,10 +137,31 @@ class Zygote:
 
     def _work(self) -> None:
         """In the child: wait for a job and do it."""
-        message, ancillary, _, _ = self.jobs.recvmsg(MESSAGE.size, socket.CMSG_SPACE(4))
+        message, ancillary, _, _ = self.jobs.recvmsg(MESSAGE.size, _RIGHTS_SIZE)
         os.close(self.jobs.fileno())
         file = int.from_bytes(ancillary[0][2], sys.byteorder)
         self.child.run_job(file, MESSAGE.unpack(message)[1], self.values)
+
+    def attack(self) -> tuple[str, bool]:
+        """Make the attacks of canaries.py in a child like any other.
+
+        Returns what came of them as JSON (nothing if they ended the child) and whether the scratch folder was clean.
+        """
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        memory = (self.config["limits"]["memory_mib"] + 64) << 20
+
+        def attack() -> None:
+            space: dict[str, Any] = {"__name__": "canaries", "__file__": os.path.join(HERE, "canaries.py")}
+            exec(self.canaries, space)
+            space["attack"](theirs, memory)
+
+        child = self.spawn(theirs.fileno(), attack)
+        theirs.close()
+        message = ours.recv(1 << 16) if select.select([ours], [], [], 20)[0] else b""
+        ours.close()
+        child.kill(self.guards.groups)
+        child.reap()
+        return message.decode(), self.guards.clean_scratch()
 
     def serve(self) -> None:
         """Answer the client until it goes away, however it goes."""
@@ -168,14 +195,11 @@ class Zygote:
                 cpu = time.clock_gettime((~child.pid << 3) | 2)
             except OSError:
                 cpu = 0.0
-            self.control.send(TIME.pack(b"T", self.number, cpu, child.pid))
+            self.control.send(TIME.pack(b"T", self.number, cpu, child.pid, self._had_job(False)))
         elif question == b"S":
             own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-            usage = {
-                "cpu": own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime,
-                "rss_kib": own.ru_maxrss,
-            }
-            self.control.send(b"U" + json.dumps(usage).encode())
+            seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+            self.control.send(b"U" + self.child.to_json({"cpu": seconds, "rss_kib": own.ru_maxrss}).encode())
 
     def _finish(self, child: Child, killed: bool) -> None:
         """Reap the child, clean up after it, report. Who leaves anything behind takes the zygote along."""
@@ -196,9 +220,10 @@ class Zygote:
         self.number += 1
 
     def _had_job(self, killed: bool) -> bool:
-        """Whether a child that is gone had taken its job. `killed` on request, the job counts as taken either way."""
+        """Whether the child has taken its job, as the queue tells and not the child. If it was `killed` on request, the
+        job counts as taken either way."""
         try:
-            message = self.jobs.recv(MESSAGE.size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+            message = self.jobs.recv(MESSAGE.size, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
             if MESSAGE.unpack(message)[0] != self.number:
                 return True
             if killed:
@@ -210,19 +235,20 @@ class Zygote:
 
 def main() -> None:
     """Isolate, attack, report, serve."""
-    config = json.loads(sys.argv[1])
-    control, jobs = socket.socket(fileno=config["control"]), socket.socket(fileno=config["jobs"])
+    config = marshal.loads(bytes.fromhex(sys.argv[1]))
+    zygote = Zygote(_socket.socket(fileno=config["control"]), _socket.socket(fileno=config["jobs"]), config)
     try:
         sys.meta_path.append(Libraries(config["libraries"]))
         # What modules would do after every fork (new seeds, new locks) is not needed here: a zygote has one thread, and
         # every job brings its seed.
         register, os.register_at_fork = os.register_at_fork, lambda **_: None
         for name in (*COMMON, *config["preload"]):
-            with contextlib.suppress(ImportError):  # not every library is installed
-                importlib.import_module(name)
+            try:
+                __import__(name)
+            except ImportError:  # not every library is installed
+                continue
         os.register_at_fork = register
         null = os.open("/dev/null", os.O_RDWR)
-        zygote = Zygote(control, jobs, config)
         zygote.warm_up()
         layers = zygote.guards.lock_zygote()
         for number in (0, 1, 2):
@@ -230,11 +256,11 @@ def main() -> None:
         os.close(null)
         gc.collect()
         gc.freeze()
-        canaries = zygote.canaries.attack(zygote) if config["canaries"] else {}
-        hello = {"layers": layers, "canaries": canaries, "pid": os.getpid(), "python": sys.version.split()[0]}
+        attacks, clean = zygote.attack() if config["canaries"] else ("{}", True)
+        hello = {"layers": layers, "attacks": attacks, "clean": clean, "python": sys.version.split()[0]}
     except BaseException as error:
         hello = {"error": f"{type(error).__name__}: {error}"}
-    control.send(json.dumps(hello).encode())
+    zygote.control.send(zygote.child.to_json(hello).encode())
     if "error" not in hello:
         zygote.serve()
     os._exit(0)
