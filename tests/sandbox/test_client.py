@@ -263,3 +263,9 @@ def test_a_claim_about_the_clock_buys_no_time() -> None:
             assert time.monotonic() - began < 30  # it is 0.3 s on a machine that is not busy
             assert outcome.calls[0].kind in ("timeout", "refused", "killed"), (claim, outcome)
         assert sandbox.submit(Job((DOUBLE,), ("f(1)",))).result().calls[0].tree == 2
+
+
+def test_a_busy_loop_gets_its_limit_of_processor_time_however_busy_the_machine_is(sandbox: Sandbox) -> None:
+    outcome = sandbox.submit(Job(("def f(x):\n    while True: pass",), tuple(f"f({n})" for n in range(10)))).result()
+    assert {call.kind for call in outcome.calls} == {"timeout"}
+    assert outcome.cpu_seconds < 2 * sandbox.limits.wall_seconds
