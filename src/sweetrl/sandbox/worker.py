@@ -122,7 +122,7 @@ class Worker:
     def _greet(self, message: bytes) -> None:
         """Judge what the zygote tells of itself; raises UserError where it is not safe to go on."""
         if not message:
-            raise UserError(_LATE)
+            raise UserError("the sandbox process ended before it was ready: run `sweetrl doctor`.")
         hello = json.loads(message)
         if "error" in hello:
             raise UserError(f"the sandbox process could not start ({hello['error']}): run `sweetrl doctor`.")
