@@ -15,6 +15,7 @@ import pytest
 
 from sweetrl.errors import UserError
 from sweetrl.sandbox import Job, Limits, Sandbox, run_file
+from sweetrl.sandbox.tiers import lightest
 
 DOUBLE = "def f(x):\n    return 2 * x"
 
@@ -210,3 +211,61 @@ def test_run_file(tmp_path: Path) -> None:
         run_file(tmp_path / "missing.py", ["f(1)"])
     with pytest.raises(UserError, match="nothing to call"):
         run_file(path, [])
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("def f(): return 1", 0),
+        ("# important\nimport math\ndef f(): return math.pi", 0),
+        ("from typing import List\ndef f(): return 1", 1),
+        ("import math, re", 1),
+        ("def f():\n    import numpy as np\n    return 1", 2),
+        ("import re\nfrom urllib.parse import quote", 2),
+        ("__import__('numpy')", 2),
+    ],
+)
+def test_what_a_solution_imports_decides_who_runs_it(source: str, kind: int) -> None:
+    assert lightest(("def g(): return 0", source), ("numpy", "bs4")) == kind
+
+
+def test_every_kind_of_zygote_gives_the_same_results() -> None:
+    body = "def f(x):\n    import sys\n    return [x, 'numpy' in sys.modules, 'typing' in sys.modules]"
+    with Sandbox(workers=1) as sandbox:
+        jobs = [Job((f"{body}\n# {hint}",), ("f(1)",)) for hint in ("", "import typing", "import numpy")]
+        found = [outcome.calls[0].tree for outcome in sandbox.run(jobs * 3)]
+        assert len(below(os.getpid())) >= 3
+    assert found == [["l", 1, False, False], ["l", 1, False, True], ["l", 1, True, True]] * 3
+
+
+def test_jobs_that_wait_behind_a_hang_or_a_death_are_done(sandbox: Sandbox) -> None:
+    bad = ("while True: pass", "import os\nos._exit(5)", "import os\nos.kill(os.getpid(), 9)", "raise SystemExit")
+    futures = []
+    for n in range(24):
+        source = bad[n // 3 % 4] if n % 3 == 0 else DOUBLE
+        futures.append((n, sandbox.submit(Job((source,), (f"f({n})",)))))
+    for n, future in futures:
+        call = future.result().calls[0]
+        assert (call.tree == 2 * n) == (n % 3 != 0), (n, call)
+
+
+def test_a_claim_about_the_clock_buys_no_time() -> None:
+    source = (
+        "import os, struct\ndef f():\n    for fd in range(3, 64):\n        try:\n"
+        "            for place in range(os.fstat(fd).st_size):\n"
+        "                os.pwrite(fd, struct.pack('>Id', 8, {claim}), place)\n"
+        "        except OSError: pass\n    while True: pass\n"
+    )
+    with Sandbox(Limits(wall_seconds=0.6, call_seconds=0.3), workers=1) as sandbox:
+        for claim in ("float('nan')", "1e300", "-1e300", "float('inf')"):
+            began = time.monotonic()
+            outcome = sandbox.submit(Job((source.replace("{claim}", claim),), ("f()",))).result()
+            assert time.monotonic() - began < 30  # it is 0.3 s on a machine that is not busy
+            assert outcome.calls[0].kind in ("timeout", "refused", "killed"), (claim, outcome)
+        assert sandbox.submit(Job((DOUBLE,), ("f(1)",))).result().calls[0].tree == 2
+
+
+def test_a_busy_loop_gets_its_limit_of_processor_time_however_busy_the_machine_is(sandbox: Sandbox) -> None:
+    outcome = sandbox.submit(Job(("def f(x):\n    while True: pass",), tuple(f"f({n})" for n in range(10)))).result()
+    assert {call.kind for call in outcome.calls} == {"timeout"}
+    assert outcome.cpu_seconds < 2 * sandbox.limits.wall_seconds

@@ -32,7 +32,7 @@ class References:
     def __init__(self, sandbox: Sandbox, libraries: Sequence[str], folder: Path | None) -> None:
         self._sandbox = sandbox
         self._folder = folder
-        self._known: dict[str, Future[tuple[CallResult, ...]]] = {}
+        self._known: dict[tuple[str, str, tuple[str, ...]], Future[tuple[CallResult, ...]]] = {}
         self._lock = threading.Lock()
         base = sandbox.limits
         # The official evaluator does not limit the reference; a machine that must go on has to, generously.
@@ -60,30 +60,37 @@ class References:
         self, reference: str, calls: tuple[str, ...], namespace: Literal["one", "split"]
     ) -> Future[tuple[CallResult, ...]]:
         """The results of `calls` on `reference`; runs it only if nobody has."""
-        text = json.dumps([*self._machine, namespace, reference, calls])
-        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        name = (namespace, reference, calls)
         with self._lock:
-            known = self._known.get(key)
+            known = self._known.get(name)
             if known is not None:
                 return known
             future: Future[tuple[CallResult, ...]] = Future()
-            self._known[key] = future
+            self._known[name] = future
+        text = json.dumps([*self._machine, namespace, reference, calls])
+        key = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         stored = self._read(key, len(calls))
         if stored is not None:
             future.set_result(stored)
             return future
         try:
             job = Job((reference,), calls, namespace, _SEED, self._limits)
-            self._sandbox.submit(job).add_done_callback(lambda done: self._finish(key, future, done))
+            self._sandbox.submit(job).add_done_callback(lambda done: self._finish(name, key, future, done))
         except BaseException as error:
-            self._finish(key, future, None)
+            self._finish(name, key, future, None)
             future.set_exception(error)
         return future
 
-    def _finish(self, key: str, future: Future[tuple[CallResult, ...]], done: Future[Outcome] | None) -> None:
+    def _finish(
+        self,
+        name: tuple[str, str, tuple[str, ...]],
+        key: str,
+        future: Future[tuple[CallResult, ...]],
+        done: Future[Outcome] | None,
+    ) -> None:
         if done is None or done.cancelled() or done.exception() is not None:
             with self._lock:
-                self._known.pop(key, None)
+                self._known.pop(name, None)
             if done is not None:
                 future.set_exception(done.exception() or RuntimeError("cancelled"))
             return

@@ -118,7 +118,7 @@ class Scorer:
         if self._official:
             sources: tuple[str, ...] = (official_source(answer),)
         else:
-            sources = fixed_sources(answer, function_name([call for _, call in task.test_cases]))
+            sources = fixed_sources(answer, _name(task.test_cases))
         expected = self._references.results(task.ground_truth, calls, namespace)
         actual = self._sandbox.submit(Job(sources, calls, namespace))
         return _Pending(checks, expected, actual, None)
@@ -169,6 +169,11 @@ class _Pending:
 @lru_cache(maxsize=4096)
 def _checks(tests: tuple[tuple[str, str], ...], official: bool) -> tuple[Check, ...]:
     return tuple(parse_check(name, call, official) for name, call in tests)
+
+
+@lru_cache(maxsize=4096)
+def _name(tests: tuple[tuple[str, str], ...]) -> str:
+    return function_name([call for _, call in tests])
 
 
 def limits_of(reward: RewardSettings) -> Limits:

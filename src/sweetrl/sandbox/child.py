@@ -1,61 +1,80 @@
 """What a fresh child of the zygote does with one job. Loaded by the zygote on its own: standard library only.
 
 The child is the untrusted side: as soon as it has executed one line of the solution, whatever it writes is a claim. It
-holds the source, the calls and the writing end of one pipe, and nothing else.
+holds one memory file with the source and the calls, in which it writes down what they come to, and nothing else.
+Whatever is needed after that first line is bound before it. A process this short-lived pays for every page that it
+touches, so this file avoids wrappers that elsewhere would be too cheap to mention.
 """
 
 from __future__ import annotations
 
+import _json
 import _queue
-import importlib
-import json
+import marshal
 import os
 import random
-import signal
 import struct
 import sys
+import time
 import types
-from typing import Any
 
-_LENGTH = struct.Struct(">I")
+TYPE_CHECKING = False  # what typing says of it, without importing that
+if TYPE_CHECKING:
+    from typing import Any
+
+SEED = 0  # the state in which the zygote leaves `random`
 _DETAIL = 300
-BEGUN = _LENGTH.pack(0)  # an empty frame before all others: from here on the clock runs
 
 
-def run_job(job_fd: int, out_fd: int, values: Any) -> None:
-    """Read the job from `job_fd` (a memory file), make its calls, write one frame for each to `out_fd`."""
-    with os.fdopen(job_fd, "rb") as source:
-        source.seek(0)
-        job = json.loads(source.read())
-    os.write(out_fd, BEGUN)
-    random.seed(job["seed"])
-    write = _writer(out_fd, json.JSONEncoder(separators=(",", ":")).encode, job["output"])
-    encoder = values.Encoder(job["nodes"])
-    code, text, error = _compile(job["sources"])
-    for call in job["calls"]:
+def _no_default(value: Any) -> Any:
+    raise TypeError
+
+
+# What json.JSONEncoder(separators=(",", ":")).encode does, without its Python layers.
+_CHUNKS = _json.make_encoder(None, _no_default, _json.encode_basestring_ascii, None, ":", ",", False, False, True)
+
+
+def to_json(tree: Any, chunks: Any = _CHUNKS, join: Any = "".join) -> str:
+    """`tree` (dicts, lists and plain values) as JSON in ASCII."""
+    return join(chunks(tree, 0))
+
+
+def run_job(file: int, length: int, values: Any) -> None:
+    """Read the job (`length` bytes at the start of the memory file), make its calls, append one frame for each.
+
+    A frame is its length (4 bytes, big-endian) and tagged JSON. The first one holds the time at which the calls begin.
+    """
+    sources, calls, namespace, seed, output, nodes = marshal.loads(os.pread(file, length, 0))
+    if seed != SEED:
+        random.seed(seed)
+    write = _writer(file, output)
+    encode, refused = values.Encoder(nodes).encode, values.Refused
+    os.write(file, struct.pack(">Id", 8, time.monotonic()))
+    code, text, error = _compile(sources)
+    for call in calls:
         if code is None:
             write({"e": error})
-        elif job["namespace"] == "split":
-            _call_split(code, text, call, encoder, values.Refused, write)
+        elif namespace == "split":
+            _call_split(code, text, call, encode, refused, write)
         else:
-            _call_one(code, call, encoder, values.Refused, write)
+            _call_one(code, call, encode, refused, write)
 
 
-def _writer(out_fd: int, dumps: Any, limit: int) -> Any:
-    pack, os_write, encode, size = _LENGTH.pack, os.write, str.encode, len
+def _writer(file: int, limit: int) -> Any:
+    os_write, encode, size, number, dumps = os.write, str.encode, len, int.to_bytes, to_json
 
     def write(frame: dict[str, Any]) -> None:
         payload = encode(dumps(frame))
         if size(payload) > limit:
             payload = encode(dumps({"r": f"the value takes {size(payload)} bytes, more than {limit}"}))
-        data = pack(size(payload)) + payload
+        data = number(size(payload), 4, "big") + payload
         while data:
-            data = data[os_write(out_fd, data) :]
+            data = data[os_write(file, data) :]
 
     return write
 
 
-def _compile(sources: list[str]) -> tuple[Any, str, Any]:
+def _compile(sources: tuple[str, ...]) -> tuple[Any, str, Any]:
     """The first reading that compiles, or the error of the first."""
     error = None
     for text in sources:
@@ -76,7 +95,8 @@ class _Lazy(types.ModuleType):
     """A module that is imported when it is first used: hardly anybody does, and every child would pay for it."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module(self.__name__), name)
+        __import__(self.__name__)
+        return getattr(sys.modules[self.__name__], name)
 
 
 _OFFICIAL: dict[str, Any] = {}
@@ -90,14 +110,14 @@ def _official_globals() -> dict[str, Any]:
             raise TimeoutError("Operation timed out")
 
         space = _module("sweet_rl.utils.code_utils")
-        space.update(multiprocessing=_Lazy("multiprocessing"), signal=signal, Empty=_queue.Empty)
+        space.update(multiprocessing=_Lazy("multiprocessing"), signal=_Lazy("signal"), Empty=_queue.Empty)
         space["timeout_handler"] = timeout_handler
         space["__builtins__"] = __builtins__
         _OFFICIAL["space"] = space
     return _OFFICIAL["space"]
 
 
-def _call_split(code: Any, text: str, call: str, encoder: Any, refused: Any, write: Any) -> None:
+def _call_split(code: Any, text: str, call: str, encode: Any, refused: Any, write: Any) -> None:
     outer = _official_globals()
     inner: dict[str, Any] = {"function_definition": text, "test_case": call}
     try:
@@ -105,7 +125,7 @@ def _call_split(code: Any, text: str, call: str, encoder: Any, refused: Any, wri
         # The evaluator's own local names come back before the call is evaluated, and its unbound `e` goes.
         inner.update(function_definition=text, test_case=call)
         inner.pop("e", None)
-        frame = {"v": encoder.encode(eval(call, outer, inner))}
+        frame = {"v": encode(eval(call, outer, inner))}
     except refused as error:
         frame = {"r": str(error)}
     except BaseException as error:
@@ -113,11 +133,11 @@ def _call_split(code: Any, text: str, call: str, encoder: Any, refused: Any, wri
     write(frame)
 
 
-def _call_one(code: Any, call: str, encoder: Any, refused: Any, write: Any) -> None:
+def _call_one(code: Any, call: str, encode: Any, refused: Any, write: Any) -> None:
     try:
         space = _module("solution")
         exec(code, space)
-        frame = {"v": encoder.encode(eval(call, space))}
+        frame = {"v": encode(eval(call, space))}
     except refused as error:
         frame = {"r": str(error)}
     except BaseException as error:

@@ -21,14 +21,38 @@ from typing import Any
 
 from sweetrl.errors import UserError
 from sweetrl.sandbox.limits import Job, Limits, Outcome
-from sweetrl.sandbox.worker import Attempt, Worker, describe_isolation
+from sweetrl.sandbox.tiers import lightest, preloads
+from sweetrl.sandbox.worker import Worker, describe_isolation
+
+
+class _Tier:
+    """The zygotes that have imported `preload`, and the jobs that wait for one of them."""
+
+    def __init__(self, preload: tuple[str, ...]) -> None:
+        self.preload = preload
+        self.queue: deque[tuple[Job, Future[Outcome]]] = deque()
+        self.workers: list[Worker] = []
+
+    def distribute(self) -> bool:
+        """Give jobs to the zygotes that have least to do; False if jobs remain."""
+        while self.queue:
+            worker = max(self.workers, key=_room, default=None)
+            if worker is None or worker.room <= 0:
+                return False
+            worker.begin(*self.queue.popleft())
+        return True
+
+
+def _room(worker: Worker) -> int:
+    return worker.room
 
 
 class Sandbox:
     """Runs jobs in `workers` zygotes. Safe to share between threads; a process forked from this one starts its own.
 
-    `libraries` are the third-party modules that solutions may import; `preload` those that are imported once in advance
-    (every child is a little slower to start for each). `without` leaves isolation layers out and is meant for tests;
+    `libraries` are the third-party modules that solutions may import. Solutions that import one of them, or
+    another module that takes its time, are run by zygotes of other kinds (tiers.py), started when they are first
+    needed; there are up to `workers` of each kind. `without` leaves isolation layers out and is meant for tests;
     `unsafe` accepts a machine on which the layers that remain are not a boundary, and every result says so.
     """
 
@@ -37,14 +61,12 @@ class Sandbox:
         limits: Limits = Limits(),  # noqa: B008 - frozen
         workers: int = 2,
         libraries: Sequence[str] = ("numpy", "bs4", "soupsieve", "typing_extensions"),
-        preload: Sequence[str] = (),
         without: Sequence[str] = (),
         unsafe: bool = False,
     ) -> None:
         self.limits = limits
         self._options: dict[str, Any] = {
             "libraries": tuple(libraries),
-            "preload": tuple(preload),
             "without": tuple(without),
             "unsafe": unsafe,
         }
@@ -55,10 +77,10 @@ class Sandbox:
     def _reset(self) -> None:
         self._process = os.getpid()
         self._thread: threading.Thread | None = None
-        self._queue: deque[tuple[Job, Future[Outcome]]] = deque()
-        self._workers: list[Worker] = []
+        self._tiers = [_Tier(preload) for preload in preloads(self._options["libraries"])]
         self._layers: tuple[str, ...] = ()
         self._closed = False
+        self._hungry = False  # whether the thread sleeps although a zygote could take a job
         self._wake: tuple[int, int] | None = None
 
     def __enter__(self) -> Sandbox:
@@ -72,12 +94,15 @@ class Sandbox:
     def submit(self, job: Job) -> Future[Outcome]:
         """Queue one job; the future's result is its Outcome. Raises UserError where nothing safe can be started."""
         self._start()
+        tier = self._tiers[lightest(job.sources, self._options["libraries"])]
         future: Future[Outcome] = Future()
         with self._lock:
             if self._closed:
                 raise UserError("this sandbox is closed: make a new one.")
-            self._queue.append((job, future))
-        self._poke()
+            tier.queue.append((job, future))
+            hungry, self._hungry = self._hungry, False
+        if hungry:
+            self._poke()
         return future
 
     def run(self, jobs: Iterable[Job], window: int | None = None) -> Iterator[Outcome]:
@@ -106,7 +131,7 @@ class Sandbox:
         self._start()
         answers: list[Future[dict[str, float]]] = []
         with self._lock:
-            for worker in self._workers:
+            for worker in self._workers():
                 answers.append(worker.ask_usage())
         self._poke()
         found = [answer.result(timeout=60) for answer in answers]
@@ -139,7 +164,7 @@ class Sandbox:
             workers: list[Worker] = []
             try:
                 for _ in range(self._count):
-                    workers.append(Worker(self.limits, self._options))
+                    workers.append(Worker(self.limits, self._options, self._tiers[0].preload))
                 for worker in workers:
                     worker.wait_ready()
             except BaseException:
@@ -147,7 +172,7 @@ class Sandbox:
                     worker.stop()
                 raise
             self._layers = workers[0].layers
-            self._workers = workers
+            self._tiers[0].workers = workers
             self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
             self._thread = threading.Thread(target=self._serve, name="sandbox", daemon=True)
             _LIVE.add(self)
@@ -162,25 +187,27 @@ class Sandbox:
         selector = selectors.DefaultSelector()
         assert self._wake is not None
         selector.register(self._wake[0], selectors.EVENT_READ, None)
-        for worker in self._workers:
+        for worker in self._workers():
             worker.attach(selector)
         try:
             while True:
                 with self._lock:
                     if self._closed:
                         return
-                    for worker in self._workers:
-                        if worker.idle and self._queue:
-                            worker.begin(*self._queue.popleft())
-                due = min((worker.due for worker in self._workers), default=None)
-                wait = None if due is None or due == float("inf") else max(0.0, due - time.monotonic())
+                    for tier in self._tiers:
+                        if not tier.distribute() and len(tier.workers) < self._count:
+                            tier.workers.append(Worker(self.limits, self._options, tier.preload))
+                            tier.workers[-1].attach(selector)
+                    self._hungry = not all(tier.queue for tier in self._tiers)
+                due = min(worker.due for worker in self._workers())
+                wait = None if due == float("inf") else max(0.0, due - time.monotonic())
                 for key, _ in selector.select(wait):
                     if key.data is None:
                         os.read(self._wake[0], 4096)
                     else:
                         key.data()
                 now = time.monotonic()
-                for worker in self._workers:
+                for worker in self._workers():
                     if worker.due <= now:
                         worker.check()
         except BaseException as error:
@@ -189,18 +216,22 @@ class Sandbox:
         finally:
             selector.close()
             self._fail(UserError("the sandbox was closed before this solution was scored."))
-            for worker in self._workers:
+            for worker in self._workers():
                 worker.stop()
             for descriptor in self._wake:
                 os.close(descriptor)
             self._wake = None
 
+    def _workers(self) -> list[Worker]:
+        return [worker for tier in self._tiers for worker in tier.workers]
+
     def _fail(self, error: BaseException) -> None:
         with self._lock:
             self._closed = True
-            waiting = [future for _, future in self._queue]
-            self._queue.clear()
-        for worker in self._workers:
+            waiting = [future for tier in self._tiers for _, future in tier.queue]
+            for tier in self._tiers:
+                tier.queue.clear()
+        for worker in self._workers():
             waiting += worker.abandon()
         for future in waiting:
             if not future.done():
@@ -213,11 +244,11 @@ _LIVE: weakref.WeakSet[Sandbox] = weakref.WeakSet()
 def _after_fork() -> None:
     # A forked copy must not keep the zygotes alive after their client is gone: it lets go of their sockets.
     for sandbox in list(_LIVE):
-        for worker in sandbox._workers:
+        for worker in sandbox._workers():
             worker.forget()
         sandbox._lock = threading.Lock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
-__all__ = ["Attempt", "Sandbox"]
+__all__ = ["Sandbox"]

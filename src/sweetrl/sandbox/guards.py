@@ -7,20 +7,21 @@ configuration names it in `without` (tests); what is active is reported, and the
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import resource
 import stat
-import sysconfig
-from typing import Any
+
+TYPE_CHECKING = False  # what typing says of it, without importing that
+if TYPE_CHECKING:
+    from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 28, 38
 _CAPABILITY_VERSION = 0x20080522
 # Shared objects that extension modules of the standard library and of the allowed libraries link against.
 _SHARED = ("/usr/lib/{0}", "/lib/{0}", "/usr/lib64", "/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
 _NOBODY = 65534
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.PyDLL(None, use_errno=True)  # one thread: no lock to let go of
 
 
 class Guards:
@@ -35,6 +36,8 @@ class Guards:
         self.scratch = ""
         self.base = 0
         self.processes: int | None = None
+        self.groups = False  # whether a child could start processes, and must lead a process group
+        self._limits: list[tuple[int, tuple[int, int]]] = []
 
     def lock_zygote(self) -> list[str]:
         """Put on everything that the zygote itself can live with; return the names of the layers that hold."""
@@ -49,11 +52,13 @@ class Guards:
         else:
             self.processes = _own_processes() + limits["processes"] + 1024
             if os.geteuid() == 0 and _open_to_all(readable):
-                with contextlib.suppress(PermissionError):  # root of a container that may not change users
+                try:
                     os.setgroups([])
                     os.setresgid(_NOBODY, _NOBODY, _NOBODY)
                     os.setresuid(_NOBODY, _NOBODY, _NOBODY)
                     self.processes = None
+                except PermissionError:  # root of a container that may not change users
+                    pass
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         if "landlock" not in self.without and self.landlock.abi() > 0:
             self.landlock.restrict(self._split(readable), listable, [self.scratch] if self.scratch else [])
@@ -64,13 +69,14 @@ class Guards:
         if self.filter is not None and self.filter.supported:
             self.filter.install_zygote()
             self.layers.append("seccomp")
+        self.groups = "seccomp" not in self.layers
         if "rlimits" not in self.without:
             self.layers.append("rlimits")
         return self.layers
 
     def _paths(self) -> tuple[list[str], list[str], list[str]]:
         """(readable files and folders, folders that may only be listed, folders to hide inside the readable ones)."""
-        stdlib = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+        stdlib = {os.path.realpath(path) for path in self.config["stdlib"]}
         stdlib.add(os.path.dirname(os.path.realpath(os.__file__)))
         dynamic = {os.path.realpath(p) for p in _dynload()}
         machine = os.uname().machine + "-linux-gnu"
@@ -102,25 +108,31 @@ class Guards:
         """Put on what only the child can bear. After this only what the seccomp filter allows is possible."""
         os.closerange(3, keep)
         os.closerange(keep + 1, 4096)
-        _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
-        if os.getppid() != parent:  # it died before the signal was asked for
-            os._exit(0)
-        if "rlimits" in self.layers:  # the others are inherited; these would keep the zygote itself from its work
-            _set_limit(resource.RLIMIT_CPU, self.config["limits"]["cpu_seconds"])
-            if self.processes is not None:
-                _set_limit(resource.RLIMIT_NPROC, self.processes)
-        if "seccomp" in self.layers and self.filter is not None:
+        if self.groups:
+            os.setpgid(0, 0)
+        if not self.scratch:  # in a process namespace of its own everything ends with the zygote anyway
+            _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
+            if os.getppid() != parent:  # it died before the signal was asked for
+                os._exit(1)
+        for name, pair in self._limits:
+            resource.setrlimit(name, pair)
+        if self.filter is not None and "seccomp" in self.layers:
             self.filter.install_child(os.getpid())
 
     def _limit(self) -> None:
-        """Limits that the zygote can live with, so that no child has to set them."""
+        """Limits that the zygote can live with, so that no child has to set them; the others are kept for later."""
         limits = self.config["limits"]
         _set_limit(resource.RLIMIT_AS, self.base + (limits["memory_mib"] << 20))
-        _set_limit(resource.RLIMIT_FSIZE, limits["disk_mib"] << 20)
+        _set_limit(resource.RLIMIT_FSIZE, max(limits["disk_mib"] << 20, limits["output_kib"] << 14))
         _set_limit(resource.RLIMIT_NOFILE, 64)
         _set_limit(resource.RLIMIT_CORE, 0)
         _set_limit(resource.RLIMIT_MEMLOCK, 0)
         _set_limit(resource.RLIMIT_MSGQUEUE, 0)
+        self._limits = [(resource.RLIMIT_CPU, _within_hard(resource.RLIMIT_CPU, limits["cpu_seconds"]))]
+        if self.scratch:  # counted in the user namespace, where the zygote and its child are alone
+            _set_limit(resource.RLIMIT_NPROC, self.processes or 0)
+        elif self.processes is not None:
+            self._limits.append((resource.RLIMIT_NPROC, _within_hard(resource.RLIMIT_NPROC, self.processes)))
 
     def clean_scratch(self) -> bool:
         """Empty the scratch folder; False if something stays, and the zygote must be given up."""
@@ -129,18 +141,23 @@ class Guards:
         try:
             if stat.S_IMODE(os.stat(self.scratch).st_mode) != 0o700:
                 return False
-            if os.listdir(self.scratch):
-                _empty(self.scratch)
+            if not os.listdir(self.scratch):
+                return True
+            _empty(self.scratch)
             return not os.listdir(self.scratch)
-        except OSError:
+        except (OSError, RecursionError):
             return False
 
 
-def _set_limit(name: int, value: int) -> None:
+def _within_hard(name: int, value: int) -> tuple[int, int]:
     _, hard = resource.getrlimit(name)
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
-    resource.setrlimit(name, (value, value))
+    return value, value
+
+
+def _set_limit(name: int, value: int) -> None:
+    resource.setrlimit(name, _within_hard(name, value))
 
 
 def _empty(folder: str) -> None:
@@ -148,12 +165,14 @@ def _empty(folder: str) -> None:
     with os.scandir(folder) as entries:
         found = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
     for path, is_folder in found:
-        with contextlib.suppress(OSError):
+        try:
             if is_folder:
                 _empty(path)
                 os.rmdir(path)
             else:
                 os.unlink(path)
+        except OSError:
+            pass
 
 
 def _dynload() -> list[str]:
@@ -178,9 +197,11 @@ def _own_processes() -> int:
     uid, count = os.geteuid(), 0
     for name in os.listdir("/proc"):
         if name.isdigit():
-            with contextlib.suppress(OSError):
+            try:
                 if os.stat("/proc/" + name).st_uid == uid:
                     count += len(os.listdir(f"/proc/{name}/task"))
+            except OSError:
+                pass
     return count
 
 

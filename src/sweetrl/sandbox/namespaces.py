@@ -8,11 +8,14 @@ library only.
 
 from __future__ import annotations
 
+import _socket
 import ctypes
 import os
-import signal
-import socket
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket
 
 SCRATCH = "/scratch"
 NOBODY = 65534
@@ -22,7 +25,7 @@ _BIND, _REC, _PRIVATE = 4096, 16384, 1 << 18
 _MOUNT_SETATTR, _PIVOT_ROOT = 442, {"x86_64": 155, "aarch64": 41}
 _BASE = "/tmp"  # only a place to mount on, in a mount namespace of our own
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
@@ -100,9 +103,9 @@ def _become_nobody() -> None:
     os.setresuid(NOBODY, NOBODY, NOBODY)
 
 
-def _helper() -> tuple[int, socket.socket]:
+def _helper() -> tuple[int, socket]:
     """A process that stays outside and has the right to map another user than its own into the new namespace."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     target = os.getpid()
     pid = os.fork()
     if pid:
@@ -180,7 +183,7 @@ def _become_first() -> None:
     """Fork into the new pid namespace; the process outside only waits."""
     pid = os.fork()
     if pid == 0:
-        _libc.prctl(1, signal.SIGKILL, 0, 0, 0)  # PR_SET_PDEATHSIG
+        _libc.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG
         return
     os.closerange(3, 4096)
     os.waitpid(pid, 0)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import platform
+import os
 import struct
 
 # name: (x86_64, aarch64); -1 where the architecture does not have it
@@ -67,7 +67,7 @@ _F_SETFL, _O_ASYNC = 4, 0x2000
 _OWN_PID = 0x7EADBEEF  # stands in the program for the child's own process id until it is known
 _MARK = struct.pack("I", _OWN_PID)
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_libc = ctypes.PyDLL(None, use_errno=True)
 
 
 class _Program(ctypes.Structure):
@@ -78,9 +78,9 @@ class Filter:
     """The allowlist of this machine; `supported` is False where its architecture or kernel has none."""
 
     def __init__(self) -> None:
-        self.supported = platform.machine() in _ARCHITECTURES and struct.pack("H", 1) == b"\1\0" and _available()
+        self.supported = os.uname().machine in _ARCHITECTURES and struct.pack("H", 1) == b"\1\0" and _available()
         if self.supported:
-            column, architecture = _ARCHITECTURES[platform.machine()]
+            column, architecture = _ARCHITECTURES[os.uname().machine]
             self._zygote = _assemble_zygote(column, architecture)
             self._child = _Compiled(_assemble_child(column))
 

@@ -8,16 +8,14 @@ imports only the standard library and nothing of this package.
 
 from __future__ import annotations
 
-import array
 import collections
-import datetime
-import decimal
-import fractions
 import math
-import re
 import sys
 import types
-from typing import Any
+
+TYPE_CHECKING = False  # what typing says of it, without importing that
+if TYPE_CHECKING:
+    from typing import Any
 
 DEPTH = 150
 _SMALL = 1 << 62
@@ -26,6 +24,11 @@ _ITEMS: Any = type({}.items())
 _OKEYS: Any = type(collections.OrderedDict().keys())
 _OITEMS: Any = type(collections.OrderedDict().items())
 _INFINITY = float("inf")
+
+
+def _of(module: str, name: str) -> Any:
+    """The object `name` of a module that somebody has imported; None if nobody has, for then there is no such value."""
+    return getattr(sys.modules.get(module), name, None)
 
 
 class Refused(Exception):
@@ -124,17 +127,17 @@ class Encoder:
             return ["b", (bytes if subclass(kind, bytes) else bytearray).hex(value)]
         if subclass(kind, complex):
             return ["c", self._node(complex.real.__get__(value), depth), self._node(complex.imag.__get__(value), depth)]
-        if kind is decimal.Decimal:
+        if kind is _of("decimal", "Decimal"):
             return ["dec", str(value)]
-        if kind is fractions.Fraction:
+        if kind is _of("fractions", "Fraction"):
             return ["fr", hex(value.numerator), hex(value.denominator)]
         if kind is range:
             return ["r", *(self._node(part, depth) for part in (len(value), value.start, value.step))]
         if subclass(kind, collections.deque):
             return self._sequence("dq", collections.deque.__iter__(value), depth)
-        if kind is array.array:
+        if kind is _of("array", "array"):
             return self._sequence("arr", value, depth)
-        if kind is re.Pattern:
+        if kind is _of("re", "Pattern"):
             return ["re", self._node(value.pattern, depth), value.flags]
         if value is ... or value is NotImplemented:
             return ["const", repr(value)]
@@ -144,16 +147,16 @@ class Encoder:
         return ["o", str(getattr(kind, "__name__", "object"))[:80]]
 
     def _dates(self, value: Any, kind: type) -> Any:
-        if kind is datetime.datetime:
+        if kind is _of("datetime", "datetime"):
             tag = "dt"
             if value.utcoffset() is not None:
-                tag, value = "dtz", value.astimezone(datetime.UTC)
+                tag, value = "dtz", value.astimezone(_of("datetime", "UTC"))
             return [tag, value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond]
-        if kind is datetime.date:
+        if kind is _of("datetime", "date"):
             return ["date", value.year, value.month, value.day]
-        if kind is datetime.timedelta:
+        if kind is _of("datetime", "timedelta"):
             return ["td", value.days, value.seconds, value.microseconds]
-        if kind is datetime.time:
+        if kind is _of("datetime", "time"):
             offset = value.utcoffset()
             zone = None if offset is None else offset.total_seconds()
             return ["time", value.hour, value.minute, value.second, value.microsecond, zone]

@@ -1,35 +1,42 @@
-"""One zygote as the client sees it: started, given jobs one after the other, timed, and replaced when it is gone."""
+"""One zygote as the client sees it: started, given jobs to queue, timed, and replaced when it is gone."""
 
 from __future__ import annotations
 
-import array
 import contextlib
 import json
+import marshal
 import os
 import selectors
 import socket
 import struct
 import subprocess
 import sys
+import sysconfig
 import time
+from collections import deque
 from concurrent.futures import Future
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.sandbox.claims import describe_status, library_paths, parse_frame, schedule_of
+from sweetrl.sandbox.attempt import Attempt, Running
+from sweetrl.sandbox.claims import describe_status, library_paths, schedule_of
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 
 _HERE = Path(__file__).parent
 _READY_SECONDS = 60.0
-_REPORT = struct.Struct(">i?dq")
+_REPORT, _TIME = struct.Struct(">cQi?dq"), struct.Struct(">cQdq?")  # as in zygote.py
+# Jobs that a zygote is given in advance, so that neither side waits for the other to get a core.
+_DEPTH = 4
 # Where the kernel does not say how long a child waited for a core: below this share of one it is taken to be asleep.
 _ASLEEP = 0.05
 # A child that does not get a core is waited for at most this many times as long.
 _PATIENCE = 10.0
 # So long may a child take to begin, before any untrusted code runs in it.
 _START_SECONDS = 60.0
+_GLANCE_SECONDS = 0.05
+_LATE = f"the sandbox process did not start within {_READY_SECONDS:.0f} s: run `sweetrl doctor`."
 UNSAFE = "UNSAFE"
 
 
@@ -44,32 +51,19 @@ def is_safe(layers: tuple[str, ...]) -> bool:
     return "seccomp" in layers and ("namespaces" in layers or "landlock" in layers)
 
 
-class Attempt:
-    """One child at work on the calls of a job from `first` on."""
-
-    def __init__(self, first: int, out: int) -> None:
-        self.first = first
-        self.out = out
-        self.buffer = bytearray()
-        self.begun = False  # the child has told that it starts; until then it waits for the zygote and for a core
-        self.started = self.progress = time.monotonic()
-        self.ended = False  # the pipe is at its end
-        self.killing = False
-        self.verdict: CallResult | None = None  # why the call in progress is lost, once that is known
-
-
 class Worker:
     """A zygote process and the job it is busy with. Used by the client's thread only, except where noted."""
 
-    def __init__(self, limits: Limits, options: dict[str, Any]) -> None:
+    def __init__(self, limits: Limits, options: dict[str, Any], preload: tuple[str, ...]) -> None:
         self.limits = limits
         self.options = options
+        self.preload = preload
         self.layers: tuple[str, ...] = ()
         self.due = float("inf")
+        self._isolation = ""
         self._selector: selectors.BaseSelector | None = None
-        self._job: Job | None = None
-        self._future: Future[Outcome] | None = None
-        self._attempt: Attempt | None = None
+        self._queue: deque[Attempt] = deque()  # the first is at work, the others wait for it
+        self._lost: list[Running] = []  # what the last zygote did not finish
         self._usage: list[Future[dict[str, float]]] = []
         self._owner = os.getpid()
         self._launch()
@@ -77,13 +71,15 @@ class Worker:
     # -- the process -------------------------------------------------------------------------------------------------
 
     def _launch(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
         config = {
-            "control": theirs.fileno(),
+            "control": pairs[0][1].fileno(),
+            "jobs": pairs[1][1].fileno(),
             "limits": {**asdict(self.limits), "cpu_seconds": 120},
-            "preload": self.options["preload"],
+            "preload": self.preload,
             "without": self.options["without"],
             "canaries": not self.options["unsafe"],
+            "stdlib": [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")],
             "libraries": library_paths(self.options["libraries"]),
         }
         environment = {
@@ -93,37 +89,49 @@ class Worker:
             "TZ": "UTC",
             "PATH": "/nonexistent",
             "HOME": "/",
+            "LD_BIND_NOW": "1",  # every child would look its symbols up again
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-S", "-s", "-P", str(_HERE / "zygote.py"), json.dumps(config)],
+            [sys.executable, "-S", "-s", "-P", str(_HERE / "zygote.py"), marshal.dumps(config).hex()],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environment,
             cwd="/",
-            pass_fds=[theirs.fileno()],
+            pass_fds=[theirs.fileno() for _, theirs in pairs],
             start_new_session=True,
         )
-        theirs.close()
-        self._control = ours
+        for _, theirs in pairs:
+            theirs.close()
+        (self._control, _), (self._jobs, _) = pairs
+        self._jobs.setblocking(False)
+        self._number = 0
+        self.ready = False
 
     def wait_ready(self) -> None:
         """Wait for the zygote's report; raises UserError where it is not safe to go on."""
         self._control.settimeout(_READY_SECONDS)
         try:
-            message = self._control.recv(1 << 16)
+            self._greet(self._control.recv(1 << 16))
         except TimeoutError:
-            message = b""
+            raise UserError(_LATE) from None
+        self._control.setblocking(False)
+
+    def _greet(self, message: bytes) -> None:
+        """Judge what the zygote tells of itself; raises UserError where it is not safe to go on."""
         if not message:
-            raise UserError(f"the sandbox process did not start within {_READY_SECONDS:.0f} s: run `sweetrl doctor`.")
+            raise UserError("the sandbox process ended before it was ready: run `sweetrl doctor`.")
         hello = json.loads(message)
         if "error" in hello:
             raise UserError(f"the sandbox process could not start ({hello['error']}): run `sweetrl doctor`.")
         self.layers = tuple(hello["layers"])
         self.hello = hello
-        succeeded = sorted(name for name, open_ in hello["canaries"].items() if open_)
+        # Attacks of which nothing is heard count as successful: they ended the process that should have told.
+        attacks = {**json.loads(hello["attacks"] or '{"report": true}'), "scratch": not hello["clean"]}
+        hello["canaries"] = attacks
+        succeeded = sorted(name for name, open_ in attacks.items() if open_)
         if not self.options["unsafe"]:
             if not is_safe(self.layers):
                 raise UserError(
@@ -136,21 +144,24 @@ class Worker:
                     f"the sandbox's own attacks succeeded ({', '.join(succeeded)}), so nothing is scored: run "
                     "`sweetrl doctor`."
                 )
-        self._control.setblocking(False)
+        self._isolation = describe_isolation(self.layers)
+        self.ready, self.due = True, float("inf")
 
     def attach(self, selector: selectors.BaseSelector) -> None:
-        """Let `selector` watch the zygote's socket."""
+        """Let `selector` watch the zygote's socket, from which its report may still have to come."""
         self._selector = selector
+        self._control.setblocking(False)
+        if not self.ready:
+            self.due = time.monotonic() + _READY_SECONDS
         selector.register(self._control, selectors.EVENT_READ, self._on_control)
 
     def stop(self) -> None:
         """End the zygote and reap it."""
         if self._owner != os.getpid():
             return
-        if self._attempt is not None:
-            os.close(self._attempt.out)
-            self._attempt = None
-        self._control.close()
+        while self._queue:
+            self._queue.popleft().close()
+        self.forget()
         try:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -160,105 +171,106 @@ class Worker:
     def forget(self) -> None:
         """In a forked copy of the client: let go of the socket, so that the copy does not keep the zygote alive."""
         self._control.close()
+        self._jobs.close()
 
     def _replace(self) -> None:
-        """The zygote is gone: start another, and do again what was lost with it (once)."""
+        """The zygote is gone or of no more use: start another, and do again what was lost with it."""
         assert self._selector is not None
+        if self._queue and not self._queue[0].killing:
+            self._queue[0].read()
+        self._lost += [attempt.running for attempt in self._queue]
         self._selector.unregister(self._control)
-        self._drop_attempt()
         self.stop()
-        self._launch()
-        self.wait_ready()
-        self.attach(self._selector)
         for future in self._usage:
             future.set_result({"cpu": 0.0, "rss_kib": 0.0})
         self._usage.clear()
+        if self._lost and not self._lost[0].complete:
+            self._lost[0].losses += 1
+            if self._lost[0].losses > 1:  # twice is no accident: the call in progress is to blame
+                self._lost[0].losses = 0
+                self._lost[0].results.append(CallResult("killed", None, "the sandbox process died with it, twice"))
+        self._launch()
+        self.attach(self._selector)
 
     # -- jobs --------------------------------------------------------------------------------------------------------
 
     @property
-    def idle(self) -> bool:
-        """Whether it can begin a job."""
-        return self._job is None
+    def room(self) -> int:
+        """How many more jobs it may be given now."""
+        return _DEPTH - len(self._queue) if self.ready else 0
 
     def begin(self, job: Job, future: Future[Outcome]) -> None:
-        """Start `job`; `future` is resolved when it is done."""
-        if not future.set_running_or_notify_cancel():
-            return
-        self._job, self._future = job, future
-        self._limits = job.limits or self.limits
-        self._results: list[CallResult] = []
-        self._began = time.monotonic()
-        self._spent = self._cpu = 0.0
-        self._children = self._losses = 0
-        self._try()
+        """Queue `job`; `future` is resolved when it is done."""
+        if future.set_running_or_notify_cancel():
+            self._try(Running(job, future, job.limits or self.limits))
 
-    def _try(self) -> None:
-        """Give the calls that are left to a fresh child."""
-        assert self._job is not None and self._selector is not None
-        first = len(self._results)
-        if first == len(self._job.calls):
-            self._resolve()
+    def _try(self, running: Running) -> None:
+        """Queue the calls that are left for a fresh child."""
+        if running.complete:
+            running.resolve(self._isolation)
             return
-        limits = self._limits
-        body = {
-            "sources": self._job.sources,
-            "calls": self._job.calls[first:],
-            "namespace": self._job.namespace,
-            "seed": self._job.seed,
-            "output": limits.output_kib << 10,
-            "nodes": limits.nodes,
-        }
-        out, theirs = os.pipe2(os.O_CLOEXEC)
-        memory = os.memfd_create("job", os.MFD_CLOEXEC)
-        try:
-            with os.fdopen(memory, "wb", closefd=False) as file:
-                file.write(json.dumps(body).encode())
-            seconds = _START_SECONDS + _PATIENCE * (limits.wall_seconds + limits.call_seconds)
-            self._control.sendmsg(
-                [b"R" + struct.pack(">d", seconds)],
-                [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [memory, theirs]).tobytes())],
-            )
-        except OSError:  # its end is read from the socket next
-            pass
-        finally:
-            os.close(memory)
-            os.close(theirs)
-        os.set_blocking(out, False)
-        self._children += 1
-        self._attempt = Attempt(first, out)
-        self._selector.register(out, selectors.EVENT_READ, self._on_output)
-        self._arm()
+        attempt = Attempt(self._number, running)
+        self._number += 1
+        running.children += 1
+        with contextlib.suppress(OSError):  # the zygote is gone: the control socket's end tells
+            attempt.send(self._jobs)
+        self._queue.append(attempt)
+        if len(self._queue) == 1:
+            self._arm(attempt)
 
-    def _arm(self) -> None:
-        attempt = self._attempt
-        if attempt is None or attempt.killing:
+    def _arm(self, attempt: Attempt) -> None:
+        """Say when to look at the first in the queue again if nothing is heard until then."""
+        if attempt.killing:
             self.due = float("inf")
-            return
-        if not attempt.begun:
-            self.due = attempt.started + _START_SECONDS
-            return
-        left = self._limits.wall_seconds - self._spent - (attempt.progress - attempt.started)
-        self.due = attempt.progress + max(0.0, min(self._limits.call_seconds, left)) + 0.002
+        elif not attempt.begun:
+            self.due = max(attempt.first + self._allowed(attempt), time.monotonic() + _GLANCE_SECONDS)
+        else:
+            self.due = attempt.progress + max(0.0, self._allowed(attempt)) + 0.002
+
+    @staticmethod
+    def _allowed(attempt: Attempt, scale: float = 1.0) -> float:
+        """Seconds that the call in progress may take, of which `scale` count."""
+        limits = attempt.running.limits
+        used = attempt.running.spent + (attempt.progress - attempt.started) * scale
+        return min(limits.call_seconds, limits.wall_seconds - used)
 
     def check(self) -> None:
-        """The call in progress has had its time on the clock: ask what of it was spent on a core."""
-        self.due = float("inf")
-        self._send(b"C")
+        """The call in progress may have had its time on the clock: ask what of it was spent on a core."""
+        if not self.ready:
+            raise UserError(_LATE)
+        attempt = self._queue[0]
+        if self._read(attempt):
+            self._arm(attempt)
+            now = time.monotonic()
+            if self.due <= now or not attempt.begun:
+                self.due = float("inf")
+                self._send(b"C")
 
-    def _judge_time(self, cpu: float, inside: int) -> None:
-        """Count what the child ran or slept, but not what it waited for a core: a busy machine is not its fault."""
-        attempt = self._attempt
-        if attempt is None or attempt.killing:
-            return
-        self._read(attempt)
+    def _read(self, attempt: Attempt) -> bool:
+        """Take what the child has written so far; False if it has no more business to live."""
         if attempt.killing:
+            return False
+        if not attempt.read():
+            self._kill(attempt, CallResult("refused", None, "a frame longer than allowed"))
+        elif attempt.running.complete:
+            self._kill(attempt, None)
+        return not attempt.killing
+
+    def _judge_time(self, number: int, cpu: float, inside: int, taken: bool) -> None:
+        """Count what the child ran or slept, but not what it waited for a core: a busy machine is not its fault."""
+        if not self._queue or self._queue[0].number != number or not self._read(self._queue[0]):
             return
+        attempt = self._queue[0]
         now = time.monotonic()
-        whole, call = max(now - attempt.started, 1e-6), now - attempt.progress
         if not attempt.begun:
-            self._kill(CallResult("killed", None, "the machine was too busy to start it"))
-            return
+            if not taken:
+                if now - attempt.first > _START_SECONDS:
+                    self._kill(attempt, CallResult("killed", None, "the machine was too busy to start it"))
+                else:
+                    self._arm(attempt)
+                return
+            attempt.begin(attempt.first)
+        whole, call = max(now - attempt.started, 1e-6), now - attempt.progress
         schedule = schedule_of(self._process.pid, inside)
         if schedule is None:
             active = whole if cpu < _ASLEEP * whole else cpu
@@ -267,21 +279,17 @@ class Worker:
         else:
             active = max(cpu, whole - schedule.waited)
         counted = min(1.0, max(active / whole, 1.0 / _PATIENCE))
-        left = self._limits.wall_seconds - self._spent - (whole - call) * counted
-        allowed = min(self._limits.call_seconds, left)
+        allowed = self._allowed(attempt, counted)
         if call * counted >= 0.95 * allowed:
-            text = f"no result after {min(call, allowed):.1f} s"
-            self._kill(CallResult("timeout", None, text))
+            self._kill(attempt, CallResult("timeout", None, f"no result after {min(call, allowed):.1f} s"))
         else:
             self.due = now + max(0.01, allowed - call * counted)
 
-    def _kill(self, verdict: CallResult | None) -> None:
-        attempt = self._attempt
-        assert attempt is not None
+    def _kill(self, attempt: Attempt, verdict: CallResult | None) -> None:
         attempt.killing = True
         attempt.verdict = verdict
         self.due = float("inf")
-        self._send(b"K")
+        self._send(struct.pack(">cQ", b"K", attempt.number))
 
     def _send(self, message: bytes) -> None:
         with contextlib.suppress(OSError):  # the zygote is gone: the socket's end tells
@@ -289,129 +297,72 @@ class Worker:
 
     # -- events ------------------------------------------------------------------------------------------------------
 
-    def _on_output(self) -> None:
-        if self._attempt is not None:
-            self._read(self._attempt)
-
-    def _read(self, attempt: Attempt) -> None:
-        """Take what the child wrote; complete frames become results."""
-        assert self._selector is not None and self._job is not None
-        while not attempt.ended:
-            try:
-                data = os.read(attempt.out, 1 << 17)
-            except BlockingIOError:
-                break
-            if not data:
-                attempt.ended = True
-                self._selector.unregister(attempt.out)
-                break
-            if not attempt.killing:
-                attempt.buffer += data
-                self._take_frames(attempt)
-            if attempt.killing and not self._selector_has(attempt):
-                break
-        if not attempt.killing:
-            self._arm()
-
-    def _selector_has(self, attempt: Attempt) -> bool:
-        """Stop listening to a child that is being killed: what it still writes is of no interest."""
-        assert self._selector is not None
-        self._selector.unregister(attempt.out)
-        attempt.ended = True
-        return False
-
-    def _take_frames(self, attempt: Attempt) -> None:
-        assert self._job is not None
-        limit = (self._limits.output_kib << 10) + 1024
-        buffer, position, wanted = attempt.buffer, 0, len(self._job.calls)
-        while len(buffer) - position >= 4 and len(self._results) < wanted:
-            size = int.from_bytes(buffer[position : position + 4], "big")
-            if size > limit:
-                self._kill(CallResult("refused", None, f"a frame of {size} bytes"))
-                break
-            if len(buffer) - position - 4 < size:
-                break
-            if not attempt.begun:
-                attempt.begun = True
-                attempt.started = attempt.progress = time.monotonic()
-                position += 4 + size
-                continue
-            self._results.append(parse_frame(bytes(buffer[position + 4 : position + 4 + size])))
-            attempt.progress = time.monotonic()
-            position += 4 + size
-        del buffer[:position]
-        if len(self._results) == wanted and not attempt.killing:
-            self._kill(None)
-
     def _on_control(self) -> None:
-        try:
-            message = self._control.recv(4096)
-        except BlockingIOError:
-            return
-        except OSError:
-            message = b""
-        if not message:
-            self._zygote_died()
-        elif message[:1] == b"T":
-            self._judge_time(*struct.unpack(">dq", message[1:]))
-        elif message[:1] == b"U":
-            self._usage.pop(0).set_result(json.loads(message[1:]))
-        elif message[:1] == b"D":
-            self._child_ended(*_REPORT.unpack(message[1:]))
+        while True:
+            try:
+                message = self._control.recv(4096)
+            except BlockingIOError:
+                return
+            except OSError:
+                message = b""
+            if not self.ready:
+                self._greet(message)
+                lost, self._lost = self._lost, []
+                for running in lost:
+                    self._try(running)
+                continue
+            if not message:
+                self._replace()
+                return
+            if message[:1] == b"D":
+                if not self._child_ended(*_REPORT.unpack(message)[1:]):
+                    self._replace()
+                    return
+            elif message[:1] == b"T":
+                self._judge_time(*_TIME.unpack(message)[1:])
+            elif message[:1] == b"U":
+                self._usage.pop(0).set_result(json.loads(message[1:]))
 
-    def _child_ended(self, status: int, clean: bool, cpu: float, memory_kib: int) -> None:
-        attempt, job = self._attempt, self._job
-        if attempt is None or job is None:
-            return
-        if not attempt.killing:
-            self._read(attempt)
-        self._cpu += cpu
+    def _child_ended(self, number: int, status: int, clean: bool, cpu: float, memory_kib: int) -> bool:
+        """Take what the child left; False if the zygote's word and the child's do not fit together."""
+        attempt = self._queue[0] if self._queue else None
+        if attempt is None or attempt.number != number:
+            return False
+        running = attempt.running
+        if not attempt.killing and not attempt.read():
+            attempt.verdict = CallResult("refused", None, "a frame longer than allowed")
+        if not attempt.opened and not attempt.killing and os.WIFSIGNALED(status):  # ended before it could begin
+            return False
+        running.cpu += cpu
+        self._queue.popleft().close()
+        if not running.complete:
+            self._charge(attempt, status, cpu)
+        if self._queue:
+            self._queue[0].first = time.monotonic()
+            self._arm(self._queue[0])
+        else:
+            self.due = float("inf")
+        self._try(running)
+        return True
+
+    def _charge(self, attempt: Attempt, status: int, cpu: float) -> None:
+        """The call in progress is lost: say why, and what that costs the solution."""
+        running, limits, verdict = attempt.running, attempt.running.limits, attempt.verdict
         # What came back in time is charged by the clock where a core was free; a call that timed out costs its full
         # limit.
-        self._spent += min(attempt.progress - attempt.started, cpu + (attempt.progress - attempt.started) / _PATIENCE)
-        verdict = attempt.verdict
+        seconds = attempt.progress - attempt.started
+        running.spent += min(seconds, cpu + seconds / _PATIENCE)
         if verdict is not None and verdict.kind == "timeout":
-            self._spent += self._limits.call_seconds
-        self._drop_attempt()
-        if len(self._results) < len(job.calls):
-            self._results.append(verdict or CallResult("killed", None, describe_status(status)))
-        if self._spent >= 0.95 * self._limits.wall_seconds:
-            text = f"the solution's {self._limits.wall_seconds:g} s were used up"
-            left = len(job.calls) - len(self._results)
-            self._results += [CallResult("timeout", None, text)] * left
-        self._try()
-
-    def _drop_attempt(self) -> None:
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            assert self._selector is not None
-            if not attempt.ended:
-                self._selector.unregister(attempt.out)
-            os.close(attempt.out)
-        self.due = float("inf")
-
-    def _zygote_died(self) -> None:
-        self._replace()
-        if self._job is None:
-            return
-        self._losses += 1
-        if self._losses > 1:  # twice is no accident: the call in progress is to blame
-            self._losses = 0
-            self._results.append(CallResult("killed", None, "the sandbox process died with it, twice"))
-        self._try()
-
-    def _resolve(self) -> None:
-        job, future = self._job, self._future
-        assert job is not None and future is not None
-        self._job = self._future = None
-        self.due = float("inf")
-        seconds = time.monotonic() - self._began
-        results = tuple(self._results)
-        future.set_result(Outcome(results, describe_isolation(self.layers), seconds, self._cpu, self._children))
+            running.spent += limits.call_seconds
+        running.results.append(verdict or CallResult("killed", None, describe_status(status)))
+        if running.spent >= 0.95 * limits.wall_seconds:
+            text = f"the solution's {limits.wall_seconds:g} s were used up"
+            running.results += [CallResult("timeout", None, text)] * (len(running.job.calls) - len(running.results))
 
     def abandon(self) -> list[Future[Any]]:
         """The futures that will not be answered any more."""
-        futures: list[Future[Any]] = [*self._usage, *([self._future] if self._future is not None else [])]
+        unfinished = [*self._lost, *(attempt.running for attempt in self._queue)]
+        futures: list[Future[Any]] = [*self._usage, *(running.future for running in unfinished)]
         self._usage.clear()
         return futures
 

@@ -1,0 +1,128 @@
+"""One child at work on (the rest of) a solution's calls, as the client sees it: the memory file that they share.
+
+The client writes the job into it, the child appends a frame for each call, and nobody is woken by that: the client
+reads the frames when the child has ended, or when a time limit is near. The file's time of change, which the kernel
+keeps, says when the last of them came. What is in the file is a claim, and may change while it is read.
+"""
+
+from __future__ import annotations
+
+import array
+import marshal
+import os
+import socket
+import struct
+import time
+from concurrent.futures import Future
+
+from sweetrl.sandbox.claims import parse_frame
+from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
+
+_MESSAGE = struct.Struct(">QQ")  # as in zygote.py
+_BEGUN = struct.Struct(">Id")  # the frame before all others: from here on the clock runs
+_CHUNK = 1 << 16
+
+
+class Running:
+    """A job and what it has come to so far."""
+
+    def __init__(self, job: Job, future: Future[Outcome], limits: Limits) -> None:
+        self.job = job
+        self.future = future
+        self.limits = limits
+        self.results: list[CallResult] = []
+        self.queued = time.monotonic()
+        self.spent = self.cpu = 0.0  # seconds: of its wall-clock limit, on a core
+        self.children = self.losses = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every call has its result."""
+        return len(self.results) == len(self.job.calls)
+
+    def resolve(self, isolation: str) -> None:
+        """Hand the results over."""
+        seconds = time.monotonic() - self.queued
+        self.future.set_result(Outcome(tuple(self.results), isolation, seconds, self.cpu, self.children))
+
+
+class Attempt:
+    """A child's work on the calls of `running` that have no result yet. The times are those of time.monotonic()."""
+
+    def __init__(self, number: int, running: Running) -> None:
+        self.number = number
+        self.running = running
+        self.begun = False  # the clock runs
+        self.opened = False  # its first frame has been seen; a hostile child can take that back
+        self.first = self.started = self.progress = time.monotonic()  # first in its queue; begun; last result
+        self.killing = False
+        self.verdict: CallResult | None = None  # why the call in progress is lost, once that is known
+        job, limits = running.job, running.limits
+        body = (
+            job.sources,
+            job.calls[len(running.results) :],
+            job.namespace,
+            job.seed,
+            limits.output_kib << 10,
+            limits.nodes,
+        )
+        text = marshal.dumps(body)
+        self.file = os.memfd_create("job", os.MFD_CLOEXEC)
+        self._position = self._length = len(text)
+        while text:
+            text = text[os.write(self.file, text) :]
+
+    def send(self, jobs: socket.socket) -> None:
+        """Queue it for the children that wait at the other end of `jobs`."""
+        rights = array.array("i", [self.file]).tobytes()
+        jobs.sendmsg([_MESSAGE.pack(self.number, self._length)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+
+    def begin(self, moment: float) -> None:
+        """The clock runs since `moment`."""
+        self.begun = True
+        self.started = self.progress = moment
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self.file)
+
+    def read(self) -> bool:
+        """Take the frames that are complete as results; False where one is longer than allowed."""
+        running, wanted = self.running, len(self.running.job.calls)
+        if running.complete:
+            return True
+        now, limit, chunk = time.monotonic(), (running.limits.output_kib << 10) + 1024, _CHUNK
+        found = len(running.results)
+        while True:
+            data = os.pread(self.file, chunk, self._position)
+            position, size = 0, 0
+            if not self.opened:
+                if len(data) < _BEGUN.size:
+                    return True
+                size, stamp = _BEGUN.unpack_from(data)
+                if size != _BEGUN.size - 4:
+                    return True
+                self.opened = True
+                if not self.begun:
+                    self.begin(stamp if self.first <= stamp <= now else self.first)
+                position = _BEGUN.size
+            while len(data) - position >= 4 and len(running.results) < wanted:
+                size = int.from_bytes(data[position : position + 4], "big")
+                if size > limit or len(data) - position - 4 < size:
+                    break
+                running.results.append(parse_frame(data[position + 4 : position + 4 + size]))
+                position += 4 + size
+                size = 0
+            self._position += position
+            if size > limit:
+                return False
+            if len(running.results) == wanted or len(data) < chunk:
+                break
+            chunk = max(_CHUNK, size + 4)
+        if len(running.results) > found:
+            age = max(0.0, time.time() - os.fstat(self.file).st_mtime)
+            self.progress = max(self.progress, now - age)
+        return True
+
+
+__all__ = ["Attempt", "Running"]
