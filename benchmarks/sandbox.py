@@ -24,6 +24,7 @@ from pathlib import Path
 from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.rewards import Scorer
 from sweetrl.colbench.types import Task
+from sweetrl.sandbox import Job
 from sweetrl.settings import RewardSettings
 
 TESTS = Path(__file__).resolve().parents[1] / "tests" / "sandbox"
@@ -61,7 +62,8 @@ def official(tasks: list[Task]) -> tuple[float, float, int]:
 def sandbox(tasks: list[Task], workers: int) -> tuple[float, float, int]:
     """References are not cached from one round to the next here: each round has its own texts, and runs them too."""
     with Scorer(RewardSettings(semantics="official", workers=workers)) as scorer:
-        scorer.score([(tasks[0], tasks[0].ground_truth)])  # the zygotes are started once, not for each batch
+        for text in ("", "import typing", "import numpy"):  # zygotes of every kind are started once, not for each batch
+            scorer.sandbox.submit(Job((f"def f(): return 0\n{text}",), ("f()",))).result()
         wall, cpu, inside = time.perf_counter(), time.process_time(), scorer.sandbox.usage()["cpu"]
         # A comment keeps equal answers from being run once only.
         scores = scorer.score([(task, f"{task.ground_truth}\n# {i}") for i, task in enumerate(tasks)])
