@@ -193,7 +193,7 @@ def failure(stage: str, lines: list[str], code: int) -> StageFailed:
 
 
 def _signal(code: int) -> int:
-    """The signal that an exit status tells of, 0 if none: -n of a program run directly, 128 + n of one run by a shell."""
+    """The signal in an exit status, 0 if none: -n of a program run directly, 128 + n of one run by a shell."""
     return -code if code < 0 else code - 128 if 128 < code < 128 + signal.NSIG else 0
 
 

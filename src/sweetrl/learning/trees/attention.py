@@ -123,10 +123,11 @@ class TreeAttention:
             def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
                 return (key <= query) & (query < end[key])
 
-            made = BlockMask.from_kv_blocks(
-                *_listed(some & ~whole, device), *_listed(whole, device), BLOCK_SIZE=FLEX_BLOCK, mask_mod=sees
+            count, columns = _listed(some & ~whole, device)
+            full_count, full_columns = _listed(whole, device)
+            self._made[device] = BlockMask.from_kv_blocks(
+                count, columns, full_count, full_columns, BLOCK_SIZE=FLEX_BLOCK, mask_mod=sees
             )
-            self._made[device] = made
         return self._made[device]
 
     @property
