@@ -33,6 +33,7 @@ SMALL: dict[str, Any] = {
     "critic.checkpoints": 2,
     "rank.share": 0.2,
     "rank.candidates": 4,
+    "rank.margin": 0.0,  # so short a training leaves small advantages
     "policy.learning_rate": 1e-4,
     "policy.epochs": 1,
     "policy.checkpoints": 2,

@@ -90,6 +90,15 @@ def test_no_claim_raises_or_takes_long(expected: Any, claim: Any) -> None:
     assert time.process_time() - began < 1
 
 
+@pytest.mark.parametrize("shape", [["l", 1 << 40], [[0], 1 << 40], "ab", [True], [-1, -1], None])
+def test_a_claimed_shape_is_never_computed_with_unless_it_is_one(shape: Any) -> None:
+    """A word times a number is a word of that length: such a claim must cost nothing."""
+    for rules in (Rules(), Rules(arrays=True)):
+        assert not equal(1, ["nd", shape, 1], rules)
+        assert not equal(["nd", [1], 1], ["nd", shape, 1], rules)
+        assert not equal(None, ["nd", shape, None], rules)
+
+
 @pytest.fixture(scope="module")
 def sandbox() -> Any:
     with Sandbox(workers=1) as shared:

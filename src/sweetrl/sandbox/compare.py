@@ -223,16 +223,23 @@ def _arrays(a: Any, b: Any, rules: Rules, depth: int) -> bool:
 def _single(tree: Any) -> tuple[Any] | None:
     if type(tree) is list and tree and tree[0] in ("nd", "l", "t"):
         values = tree[2:] if tree[0] == "nd" else tree[1:]
-        if tree[0] == "nd" and math.prod(tree[1]) != len(values):
+        if tree[0] == "nd" and _count(tree[1]) != len(values):
             return None
         return _single(values[0]) if len(values) == 1 else None
     return (tree,)
 
 
+def _count(shape: Any) -> int:
+    """How many numbers an array of this shape holds; ValueError for a shape that is none: words multiply, too."""
+    if type(shape) is not list or any(type(n) is not int or n < 0 for n in shape):
+        raise ValueError
+    return math.prod(shape)
+
+
 def _nested(tree: list[Any]) -> Any:
     """An array as the nested lists that its tolist() gives."""
     shape, flat = tree[1], tree[2:]
-    if any(type(n) is not int or n < 0 for n in shape) or math.prod(shape) != len(flat):
+    if _count(shape) != len(flat):
         raise ValueError
     if not shape:
         return flat[0]
