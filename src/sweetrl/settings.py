@@ -67,21 +67,15 @@ class PretrainSettings(Section):
     value_weight: Rate = Field(3.0, description="Loss weight of values that must be copied from the person's words.")
     program_weight: Rate = Field(1.0, description="Loss weight of the other tokens of a program (questions have 1).")
     person_weight: float = Field(0.02, ge=0.0, description="Loss weight of the person's words.")
-    poorest: Probability = Field(
-        0.3, description="Demonstrations: the least quality of a demonstrator (chance that a turn is a good one)."
-    )
+    poorest: Probability = Field(0.3, description="Least quality of a demonstrator: chance that a turn is a good one.")
     best: Probability = Field(1.0, description="The greatest; each dialogue has a demonstrator between the two.")
     repeat: Probability = Field(0.15, description="Share of repeated questions among the turns that are not good.")
     stop: Probability = Field(0.04, description="Chance that the poorest demonstrator answers before any question.")
     stop_growth: Probability = Field(0.03, description="Growth of that chance with every turn.")
-    forget: Probability = Field(
-        0.02, description="Demonstrations: chance that a known detail does not get into the program."
-    )
+    forget: Probability = Field(0.02, description="Chance that a known detail does not get into the program.")
     informed: Probability = Field(0.25, description="Share of the dialogues that show the finished program beforehand.")
     informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the person's words in those.")
-    informed_program: float = Field(
-        1.0, ge=0.0, description="Factor on the weights of the program in those, where it can be copied from above."
-    )
+    informed_program: float = Field(1.0, ge=0.0, description="Factor on the weights of the program in those.")
     seed: int = Field(11, description="Seed of weights and demonstrations.")
 
 
@@ -233,7 +227,7 @@ class ValidateSettings(Section):
         0.5, description="Largest allowed share of attempts that repeat another attempt at the same task word for word."
     )
     lost_share: Probability = Field(
-        0.05, description="Largest allowed share of dialogues lost to a failing engine or simulator."
+        0.05, description="Largest share of dialogues lost to a failing engine or simulator."
     )
 
 
