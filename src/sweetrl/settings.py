@@ -226,9 +226,7 @@ class ValidateSettings(Section):
     duplicate_share: Probability = Field(
         0.5, description="Largest allowed share of attempts that repeat another attempt at the same task word for word."
     )
-    lost_share: Probability = Field(
-        0.05, description="Largest share of dialogues lost to a failing engine or simulator."
-    )
+    lost_share: Probability = Field(0.05, description="Largest share of dialogues lost to engine or simulator.")
 
 
 class LoraSettings(Section):
@@ -298,9 +296,7 @@ class RankSettings(Section):
 
     share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(0.1, description="Share of the trajectories that are used.")
     candidates: Annotated[int, Field(ge=2)] = Field(16, description="Replies sampled at each turn.")
-    pairs: Positive = Field(
-        4, description="Pairs drawn at each turn: chosen from the top half, rejected from the bottom half."
-    )
+    pairs: Positive = Field(4, description="Pairs drawn at each turn, chosen above rejected.")
     margin: float = Field(0.0, ge=0.0, description="Smallest difference of advantage in a pair.")
     reference: Literal["conditioned", "unconditioned"] = Field(
         "conditioned", description="Whether pi_ref sees c in Eq. 3 (paper) or not (the official code)."
