@@ -18,6 +18,7 @@ from sweetrl.errors import UserError
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0.0)]
+Method = Literal["sweet", "multi-turn-dpo", "rft", "single-turn", "zero-shot"]
 
 
 class Section(BaseModel):
@@ -217,6 +218,23 @@ class CriticSettings(TrainerSettings):
     gap: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         0.1, description="Smallest difference of reward in a pair (pairs: all)."
     )
+    parameterization: Literal["log-ratio", "regression-head", "value-head"] = Field(
+        "log-ratio",
+        description="`log-ratio`: A = mean over the reply of log pi_theta - log pi_ref (Eq. 3). `regression-head`: "
+        "A = w . mean hidden state of the reply, by Eq. 2. `value-head`: a classifier of final success, w . last "
+        "hidden state of the reply, by cross-entropy on all attempts. The heads leave `normalization` and `nll` aside.",
+    )
+    place: Literal["system", "before"] = Field(
+        "system",
+        description="Where c stands: at the head of the system message, or `before` the whole formatted prompt, even "
+        "its begin-of-text token (the official code).",
+    )
+    token_set: Literal["replies", "official"] = Field(
+        "replies",
+        description="Which tokens are scored. `replies`: those that were sampled. `official`: in training also the "
+        "last token of the assistant's header; in ranking the whole header and the reply without its end-of-turn, "
+        "against a reference over the reply with it.",
+    )
 
 
 class RankSettings(Section):
@@ -244,6 +262,11 @@ class RankSettings(Section):
         "any",
         description="`same`: a question is compared with questions only and a final answer with final answers only.",
     )
+    critic: Literal["trained", "judge", "random", "oracle"] = Field(
+        "trained",
+        description="Who ranks: `trained` (stage `train-critic`), `judge` (a language model compares replies two by "
+        "two, see `judge`), or a control: `random`, and `oracle`, which knows how a synthetic task was made.",
+    )
     block: Positive = Field(32, description="Dialogues ranked together; what a killed run repeats at most.")
     layout: Literal["trees", "flat"] = Field(
         "trees",
@@ -254,6 +277,21 @@ class RankSettings(Section):
         16_384,
         description="Most tokens that one forward pass computes; a longer tree is split at its turns, exactly.",
     )
+
+
+class JudgeSettings(Section):
+    """The language model that ranks replies where `rank.critic` is `judge`."""
+
+    model: str = Field("", description="Folder or hub name of the judge; empty: `model.base`.")
+    prompt: str = Field(
+        "judge",
+        description="`judge`, or the path of a text file with {reference}, {dialogue}, {first} and {second}; the reply "
+        "must end with A or B.",
+    )
+    comparisons: Positive = Field(
+        2, description="Rivals that each reply is compared with, in both orders; its advantage is its share of wins."
+    )
+    max_new_tokens: Positive = Field(256, description="Token limit of one verdict.")
 
 
 class PolicySettings(TrainerSettings):
@@ -282,6 +320,24 @@ class PolicySettings(TrainerSettings):
     anchor_turns: Literal["final", "all"] = Field(
         "final", description="Whether an anchor is the final reply of a successful dialogue or all of its replies."
     )
+    loss_tokens: Literal["replies", "all"] = Field(
+        "replies",
+        description="`all`: the loss goes over every token of a row, the person's and the system's too (the official "
+        "code): they cancel in the preference, and not in the likelihood.",
+    )
+
+
+class MultiTurnSettings(PolicySettings):
+    """Method `multi-turn-dpo`: DPO of the policy on pairs of whole trajectories, without c (Eq. 2 without a critic)."""
+
+    epochs: Rate = Field(4.0, description="Passes over the pairs.")
+
+
+class RftSettings(TrainerSettings):
+    """Method `rft`: Rejection Fine-Tuning, the likelihood of every reply of the successful attempts."""
+
+    epochs: Rate = Field(4.0, description="Passes over the successful attempts.")
+    batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
 
 
 class EvaluateSettings(Section):
@@ -309,6 +365,18 @@ class Settings(Section):
 
     seed: int = Field(7, description="The seed of everything random; each stage derives its own from it.")
     suite: Literal["backend"] = Field("backend", description="Which half of ColBench.")
+    method: Method = Field(
+        "sweet",
+        description="How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo` and `rft` learn "
+        "from whole trajectories. `zero-shot` trains nothing; `single-turn` neither, and its first reply is the "
+        "answer. Stages that a method does not need write down that they were left out.",
+    )
+    preset: Literal["paper", "official"] = Field(
+        "paper",
+        description="`paper`: every switch as it is written in this file; the defaults are the paper's. `official`: "
+        "what the official code does, over what is written here: critic.normalization `trajectory`, critic.place "
+        "`before`, critic.token_set `official`, rank.reference `unconditioned`, policy.loss_tokens `all`.",
+    )
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     pretrain: PretrainSettings = Field(default_factory=PretrainSettings)
@@ -319,9 +387,36 @@ class Settings(Section):
     validate_: ValidateSettings = Field(default_factory=ValidateSettings, alias="validate")
     critic: CriticSettings = Field(default_factory=CriticSettings)
     rank: RankSettings = Field(default_factory=RankSettings)
+    judge: JudgeSettings = Field(default_factory=JudgeSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)
+    multi_turn_dpo: MultiTurnSettings = Field(default_factory=MultiTurnSettings)
+    rft: RftSettings = Field(default_factory=RftSettings)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
+
+
+# What the official code does differently from the paper (its plain errors are not among it).
+OFFICIAL: dict[str, dict[str, str]] = {
+    "critic": {"normalization": "trajectory", "place": "before", "token_set": "official"},
+    "rank": {"reference": "unconditioned"},
+    "policy": {"loss_tokens": "all"},
+}
+
+
+def with_preset(settings: Settings) -> Settings:
+    """Return `settings` with the switches of its preset set."""
+    if settings.preset == "paper":
+        return settings
+    update = {name: getattr(settings, name).model_copy(update=switches) for name, switches in OFFICIAL.items()}
+    return settings.model_copy(update=update)
+
+
+def at_stage(settings: Settings, stage: str) -> Settings:
+    """Return `settings` as the method wants them at a stage: `single-turn` leaves one round to the evaluated agent."""
+    if settings.method != "single-turn" or stage != "evaluate":
+        return settings
+    prompt = "single" if settings.agent.prompt == "full" else settings.agent.prompt
+    return settings.model_copy(update={"agent": settings.agent.model_copy(update={"rounds": 1, "prompt": prompt})})
 
 
 def load_settings(path: Path | str = "params.yaml") -> Settings:
@@ -343,7 +438,7 @@ def parse_settings(values: dict[str, Any], where: str = "params") -> Settings:
     if not isinstance(values, dict):
         raise UserError(f"{where}: expected sections of settings at the top level; see docs/parameters.md.")
     try:
-        return Settings.model_validate(values)
+        return with_preset(Settings.model_validate(values))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

@@ -10,6 +10,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import PreferenceData, Row
 from sweetrl.learning.ranking import Anchor, Candidate, Preference, RankedState
+from sweetrl.learning.whole import all_tokens
 from sweetrl.settings import PolicySettings
 
 CANDIDATES, PREFERENCES, ANCHORS = "candidates.parquet", "preferences.parquet", "anchors.parquet"
@@ -162,6 +163,8 @@ def preference_rows(
         rows = [
             Row(one.prompt_ids + reply, ((start, start + len(reply)),)) for reply in (one.chosen_ids, one.rejected_ids)
         ]
+        if settings.loss_tokens == "all":
+            rows = [all_tokens(row) for row in rows]
         chosen, rejected = (place(row, one) for row in rows)
         pairs.append((chosen, rejected))
     kept = []
