@@ -209,3 +209,47 @@ def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], m
     TrajectoryStore(Path("data/trajectories")).write_shard(0, failed)
     with pytest.raises(UserError, match="no attempt was successful"):
         train_policy(parse_settings({"method": "rft", "model": {"device": "cpu", "threads": 1}}))
+
+
+@pytest.mark.parametrize("kind", ["regression-head", "value-head"])
+def test_a_critic_with_a_head_resumes_and_ranks(
+    project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    from sweetrl.learning import preferences as files
+    from sweetrl.learning.trainers import PreferenceTrainer
+    from sweetrl.settings import parse_settings
+    from sweetrl.stages.rank import rank
+    from sweetrl.stages.train_critic import train_critic
+
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    model = {"base": "models/base", "device": "cpu", "threads": 1}
+    critic = {"epochs": 4, "batch_size": 4, "micro_batch": 4, "checkpoints": 4, "lora": {"rank": 4}}
+    settings = parse_settings(
+        {
+            "model": model,
+            "agent": {"max_new_tokens": 6},
+            "critic": critic | {"learning_rate": 1e-3, "parameterization": kind},
+            "rank": {"share": 0.1, "candidates": 3, "margin": 0.0},
+        }
+    )
+    weights = []
+    for name in ("undisturbed", "killed"):
+        monkeypatch.chdir(project(name))
+        if name == "killed":
+            log = PreferenceTrainer.log
+
+            def dies(self, logs, *more, log=log):  # type: ignore[no-untyped-def]
+                log(self, logs, *more)
+                if self.state.global_step == self.steps - 1:
+                    raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(PreferenceTrainer, "log", dies)
+                train_critic(settings)
+            assert list(Path(".scratch").glob("train-critic-*/checkpoint-*/complete"))
+        train_critic(settings)
+        weights.append(Path("models/critic/adapter_model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+    rank(settings)
+    states = files.read_candidates(Path("data/preferences") / files.CANDIDATES)
+    assert len({one.advantage for state in states for one in state.candidates}) > len(states)
