@@ -349,6 +349,14 @@ class EvaluateSettings(Section):
     resamples: Positive = Field(10_000, description="Bootstrap resamples.")
 
 
+class BestOfNSettings(Section):
+    """`python -m sweetrl.stages.best_of_n`: the base agent with a critic that picks its replies."""
+
+    tasks: Positive = Field(200, description="How many test tasks (the first ones).")
+    most: Positive = Field(32, description="The largest N; the others are the powers of two below it.")
+    batch: Positive = Field(16, description="Tasks that advance together, each in a dialogue for every critic and N.")
+
+
 class TrackingSettings(Section):
     """Where MLflow is and what things are called there."""
 
@@ -392,6 +400,7 @@ class Settings(Section):
     multi_turn_dpo: MultiTurnSettings = Field(default_factory=MultiTurnSettings)
     rft: RftSettings = Field(default_factory=RftSettings)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
+    best_of_n: BestOfNSettings = Field(default_factory=BestOfNSettings)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
 
 

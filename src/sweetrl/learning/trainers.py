@@ -163,7 +163,8 @@ class PreferenceTrainer(Trainer):
 
     def outputs(self, rows: dict[str, Any]) -> Tensor:
         """What the loss is made of: the log-probs [N] of a pass's reply tokens."""
-        return reply_logprobs(self.model, rows)
+        model: Any = self.model
+        return reply_logprobs(model, rows)
 
     def pair_loss(self, outputs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """Return a pass's part of the step's loss and its metrics, given its `outputs`."""
@@ -317,7 +318,8 @@ class HeadTrainer(PreferenceTrainer):
 
     def outputs(self, rows: dict[str, Any]) -> Tensor:
         """The head's value of every turn, [T]."""
-        return turn_values(self.model, rows, POOLING[self.settings.parameterization])
+        model: Any = self.model
+        return turn_values(model, rows, POOLING[self.settings.parameterization])
 
 
 class RegressionTrainer(HeadTrainer):

@@ -58,6 +58,10 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     ),
     "train-policy": ("seed", "model", "agent.prompt", "method", "preset", "policy", "multi_turn_dpo", "rft"),
     "evaluate": ("seed", "model", "agent", "simulator", "reward", "method", "evaluate"),
+    "best-of-n": (
+        *("seed", "preset", "model", "agent", "simulator", "reward"),
+        *("critic", "rank.reference", "rank.layout", "rank.tokens", "best_of_n"),
+    ),
 }
 
 

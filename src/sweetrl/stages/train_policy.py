@@ -38,12 +38,12 @@ def train_policy(settings: Settings) -> None:
         if settings.method not in INPUTS:
             untrained(run)
             return
-        data, wanted, trainer_class, anchors = prepare(settings)
+        lay_out, wanted, trainer_class, anchors = prepare(settings)
         for path in INPUTS[settings.method]:
             run.log_input(path.stem, path)
         run.log_input("base", settings.model.base)
         model, tokenizer = load_base(settings.model)
-        data = fitting(run, data(tokenizer), model)
+        data = fitting(run, lay_out(tokenizer), model)
         scratch = run.scratch(*INPUTS[settings.method], Path(settings.model.base))
         progress = Progress(run)
         trainer = trainer_class(
