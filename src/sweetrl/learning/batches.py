@@ -135,7 +135,8 @@ class PreferenceData:
     """Rows, pairs of them as (chosen, rejected) indices, and anchors: rows that are learnt by likelihood alone.
 
     `groups` says for each row which dialogue or task it comes from: rows of one group begin alike. Empty: all differ.
-    `labels` (if any) says for each row whether its attempt succeeded. A row that is learnt alone is a pair with itself.
+    `labels` (if any) says for each row whether its attempt succeeded, `turns` at which turn (from 0) its first reply is
+    (else 0). A row that is learnt alone is a pair with itself.
     """
 
     rows: tuple[Row, ...]
@@ -143,6 +144,7 @@ class PreferenceData:
     anchors: tuple[int, ...] = ()
     groups: tuple[int, ...] = ()
     labels: tuple[float, ...] = ()
+    turns: tuple[int, ...] = ()
 
 
 def within(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
@@ -158,6 +160,7 @@ def within(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
         tuple(place[anchor] for anchor in anchors),
         tuple(data.groups[index] for index in kept) if data.groups else (),
         tuple(data.labels[index] for index in kept) if data.labels else (),
+        tuple(data.turns[index] for index in kept) if data.turns else (),
     )
     return rest, len(data.pairs) - len(pairs)
 
@@ -254,6 +257,9 @@ def collate_pairs(
         "rejected": torch.tensor([number[rejected] for _, rejected in batch.pairs], dtype=torch.long),
         "anchor": torch.tensor([number[anchor] for anchor in batch.anchors], dtype=torch.long),
     }
+    if data.turns:
+        first = torch.tensor([data.turns[index] for index in order])
+        result["rows"]["turn_index"] = result["rows"]["turn_index"] + first[result["rows"]["turn_row"]]
     if data.labels:
         result["label"] = torch.tensor([data.labels[index] for index in order])
     if reference is not None:

@@ -294,6 +294,6 @@ def judged_metrics(states: Sequence[RankedState], dialogues: Iterable[Trajectory
                     pairs[f"{better}_over_{worse}"] = (won + (high > low) + 0.5 * (high == low), many + 1)
     everything = sum(count for count, _ in totals.values())
     metrics: dict[str, float] = {}
-    for verdict, (count, total) in sorted(totals.items()):
-        metrics |= {f"judged/{verdict}/share": count / everything, f"judged/{verdict}/advantage": total / count}
+    for name, (count, total) in sorted(totals.items()):
+        metrics |= {f"judged/{name}/share": count / everything, f"judged/{name}/advantage": total / count}
     return metrics | {f"ranked/{name}": won / many for name, (won, many) in pairs.items()}

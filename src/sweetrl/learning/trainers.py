@@ -180,7 +180,8 @@ class PreferenceTrainer(Trainer):
                 loss = self.compute_loss(model, batch)
             self.accelerator.backward(loss)
             total += loss.detach()
-        add_gradients(self.model)
+        trained: Any = self.model
+        add_gradients(trained)
         return total * self.args.world_size
 
     def compute_loss(
@@ -202,7 +203,7 @@ class PreferenceTrainer(Trainer):
         the layers (with padding in flat batches).
         """
         if self._step_metrics and "loss" in logs:
-            parts = gathered((self._step_metrics, self._step_tokens, self._step_computed))
+            parts: list[Any] = gathered((self._step_metrics, self._step_tokens, self._step_computed))
             passes = [one for metrics, _, _ in parts for one in metrics]
             for name in dict.fromkeys(name for _, _, metrics in passes for name in metrics):
                 of_anchors = name == "loss/anchor"
