@@ -91,3 +91,21 @@ def test_one_task_is_too_few(settings: Settings) -> None:
     few = settings.model_copy(update={"best_of_n": settings.best_of_n.model_copy(update={"tasks": 1})})
     with pytest.raises(UserError, match=r"at least 2 tasks; raise best_of_n\.tasks"):
         stage.best_of_n(few)
+
+
+def test_a_real_engine_judges(settings: Settings) -> None:
+    from sweetrl.colbench.store import read_task_table
+    from sweetrl.colbench.types import Message, Trajectory
+    from sweetrl.learning.critics import JudgeCritic, Reply
+    from sweetrl.stages.rank import make_critic
+
+    judge = settings.judge.model_copy(update={"max_new_tokens": 4, "comparisons": 4})
+    rank = settings.rank.model_copy(update={"critic": "judge"})
+    critic = make_critic(settings.model_copy(update={"judge": judge, "rank": rank}), Path("no such critic"))
+    assert isinstance(critic, JudgeCritic)
+    task = read_task_table(stage.TASKS)[0]
+    dialogue = Trajectory(task, 0, (Message("user", task.problem_description), Message("assistant", "What?")))
+    replies = [Reply((number,), text) for number, text in enumerate(("What is the rate?", "Is there a limit?", "Hm"))]
+    found = critic.advantages([(dialogue, [replies])])
+    assert found == critic.advantages([(dialogue, [replies])])
+    assert len(found[0][0]) == 3 and sum(found[0][0]) == pytest.approx(1.5), "each comparison is won once"
