@@ -11,11 +11,11 @@ from sweetrl.colbench.types import Task
 from sweetrl.errors import UserError
 
 # The agent's prompts by the names that params.yaml uses; the others are named by their file.
-AGENT_PROMPTS = {"short": "backend_agent_short", "full": "backend_agent_full"}
+AGENT_PROMPTS = {"short": "backend_agent_short", "full": "backend_agent_full", "single": "backend_agent_single"}
 
 
 def system_prompt(name_or_path: str) -> str:
-    """Return the agent's system prompt: "short", "full", or the text of a file of your own."""
+    """Return the agent's prompt: "short", "full", "single" (to answer at once), or the text of a file of your own."""
     return load_prompt(AGENT_PROMPTS.get(name_or_path, name_or_path))
 
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sweetrl.colbench.environment import marked_answer, visible_reply
-from sweetrl.colbench.prompts import privileged_prefix
 from sweetrl.colbench.synthetic.judge import judge_reply
 from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.base import Engine, Prompt, Sampling
-from sweetrl.learning.batches import Chat, Row, critic_system, encode
+from sweetrl.learning.batches import Chat, Row, encode
+from sweetrl.learning.critics import LogRatioCritic, Reply, ReplyCritic, derived_seed
 from sweetrl.learning.pairs import usable
 from sweetrl.learning.passes import Layout, model_layout
-from sweetrl.learning.scoring import branch_advantages
-from sweetrl.settings import RankSettings
+from sweetrl.learning.whole import critic_row
+from sweetrl.settings import CriticSettings, RankSettings
 
 
 @dataclass(frozen=True)
@@ -69,12 +68,6 @@ class Anchor:
     row: Row
 
 
-def derived_seed(seed: int, purpose: str, task_id: str, attempt: int, turn: int) -> int:
-    """Return a 63-bit seed of its own for one purpose at one state; stable everywhere."""
-    text = f"{purpose}:{seed}:{task_id}:{attempt}:{turn}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
 def choose_dialogues(trajectories: Iterable[Trajectory], share: float, seed: int) -> list[Trajectory]:
     """Draw `share` of the usable trajectories (at least one), in their own order."""
     candidates = [trajectory for trajectory in trajectories if usable(trajectory)]
@@ -87,12 +80,8 @@ def rankable(
     dialogues: Sequence[Trajectory], chat: Chat, system: str, privileged: bool, limit: int
 ) -> list[Trajectory]:
     """Leave out the dialogues that the critic cannot read in `limit` tokens, with c in front if `privileged`."""
-    return [
-        one
-        for one in dialogues
-        if len(encode(one, chat, critic_system(privileged_prefix(one.task) if privileged else None, system)).token_ids)
-        <= limit
-    ]
+    view = CriticSettings(privileged=privileged)
+    return [one for one in dialogues if len(critic_row(one, chat, system, view).token_ids) <= limit]
 
 
 def sample_candidates(
@@ -135,22 +124,36 @@ def rank_dialogues(
     mean: bool = True,
     layout: Layout | None = None,
 ) -> list[RankedState]:
-    """Sample candidates at every turn of `dialogues` and score their advantages with the critic.
+    """Sample candidates at every turn of `dialogues` and score their advantages with the critic, a model.
 
-    The engine sees what the actor sees; only the critic's trunk has c in front. `layout` says how the critic computes
-    (by default in trees, where its attention can be masked). Depends on nothing but its arguments.
+    `layout` says how the critic computes (by default in trees, where its attention can be masked). Other critics and
+    views of the dialogue: `rank_with`.
     """
+    view = CriticSettings(privileged=privileged, normalization="turn" if mean else "none")
     layout = model_layout(critic, "trees") if layout is None else layout
+    judge = LogRatioCritic(critic, chat, system, view, layout, conditioned_reference)
+    return rank_with(dialogues, engine, judge, chat, system, sampling, seed)
+
+
+def rank_with(
+    dialogues: Sequence[Trajectory],
+    engine: Engine,
+    critic: ReplyCritic,
+    chat: Chat,
+    system: str,
+    sampling: Sampling,
+    seed: int,
+) -> list[RankedState]:
+    """Sample candidates at every turn of `dialogues` and let `critic` score them.
+
+    The engine sees what the actor sees; only the critic knows c. Depends on nothing but its arguments.
+    """
     rows = [(trajectory, encode(trajectory, chat, system)) for trajectory in dialogues]
     sampled = sample_candidates(rows, engine, sampling, seed)
+    branches = [[[Reply(ids, text) for ids, (text, _) in distinct.items()] for distinct in turns] for turns in sampled]
+    scored = critic.advantages(list(zip(dialogues, branches, strict=True)))
     states: list[RankedState] = []
-    for (trajectory, row), turns in zip(rows, sampled, strict=True):
-        trunk = row
-        if privileged:
-            trunk = encode(trajectory, chat, critic_system(privileged_prefix(trajectory.task), system))
-        reference = None if conditioned_reference else row
-        branches = [list(distinct) for distinct in turns]
-        advantages = branch_advantages(critic, trunk, branches, layout, reference, mean)
+    for (trajectory, row), turns, advantages in zip(rows, sampled, scored, strict=True):
         for turn, (distinct, values) in enumerate(zip(turns, advantages, strict=True)):
             candidates = tuple(
                 Candidate(ids, text, count, value)

@@ -34,7 +34,7 @@ from typing import Any
 
 from sweetrl.errors import UserError
 from sweetrl.io import digest, write_json
-from sweetrl.settings import Settings, load_settings
+from sweetrl.settings import Settings, at_stage, load_settings
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
 
@@ -50,10 +50,18 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "pretrain": ("pretrain", "tasks.difficulty"),
     "collect": ("seed", "model", "agent", "engine", "simulator", "reward", "collect"),
     "validate": ("model", "agent.prompt", "agent.rounds", "collect.attempts", "critic.pairs", "critic.gap", "validate"),
-    "train-critic": ("seed", "model", "agent.prompt", "critic"),
-    "rank": ("seed", "model", "agent", "critic.normalization", "critic.privileged", "rank"),
-    "train-policy": ("seed", "model", "agent.prompt", "policy"),
-    "evaluate": ("seed", "model", "agent", "engine", "simulator", "reward", "evaluate"),
+    "train-critic": ("seed", "model", "agent.prompt", "method", "preset", "critic", "rank.critic"),
+    "rank": (
+        *("seed", "model", "agent", "method", "preset"),
+        *("critic.normalization", "critic.privileged", "critic.parameterization", "critic.place", "critic.token_set"),
+        *("rank", "judge"),
+    ),
+    "train-policy": ("seed", "model", "agent.prompt", "method", "preset", "policy", "multi_turn_dpo", "rft"),
+    "evaluate": ("seed", "model", "agent", "engine", "simulator", "reward", "method", "evaluate"),
+    "best-of-n": (
+        *("seed", "preset", "model", "agent", "simulator", "reward"),
+        *("critic", "rank.reference", "rank.layout", "rank.tokens", "best_of_n"),
+    ),
 }
 
 
@@ -208,7 +216,10 @@ def publish(source: Path, out: Path) -> None:
 
 
 def stage_main(function: Callable[[Settings], object]) -> None:
-    """Run a stage as a program: parameters from params.yaml; a UserError is one sentence on stderr and status 1."""
+    """Run a stage as a program: parameters from params.yaml, as the method wants them at this stage.
+
+    A UserError is one sentence on stderr and status 1.
+    """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for name in ("httpx", "alembic", "mlflow", "great_expectations", "transformers", "absl"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -218,7 +229,7 @@ def stage_main(function: Callable[[Settings], object]) -> None:
         with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
     try:
-        function(load_settings())
+        function(at_stage(load_settings(), getattr(function, "__name__", "")))
     except UserError as error:
         sys.exit(_sentence(str(error)))
     except KeyboardInterrupt:
