@@ -25,13 +25,18 @@ export TOKENIZERS_PARALLELISM ?= false
 .DEFAULT_GOAL := help
 VLLM_VENV ?= .venv-vllm
 
-.PHONY: help environment run test test-all test-vllm lint format docs base-model ui doctor clean clean-environment
+PROFILE ?= small
+
+.PHONY: help environment run reproduce test test-all test-vllm lint format docs base-model ui doctor clean clean-environment
 
 help: ## list the words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
 
 run: environment ## train, evaluate and register an agent; unchanged stages are skipped
 	@$(BIN)/python -m flows.train $(ARGS)
+
+reproduce: environment ## the paper's tables in small, cell by cell (PROFILE=small, about three hours, or full)
+	@cd reproduce/$(PROFILE) && dvc repro dvc.yaml $(ARGS)
 
 test: environment ## the everyday tests
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
