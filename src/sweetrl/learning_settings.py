@@ -117,9 +117,11 @@ class RankSettings(Section):
         description="Whether the halves are formed over distinct replies, each counted once (else over all samples, "
         "so that frequent replies are drawn more often, as in the official code). A pair never holds one reply twice.",
     )
-    kinds: Literal["any", "same"] = Field(
+    kinds: Literal["any", "same", "centred"] = Field(
         "any",
-        description="`same`: a question is compared with questions only and a final answer with final answers only.",
+        description="`same`: a question is compared with questions only and a final answer with final answers only. "
+        "`centred`: any with any, after the mean advantage of all questions and that of all answers are taken off: "
+        "every dialogue has one answer, so Eq. 2 leaves open what all answers have in common.",
     )
     critic: Literal["trained", "judge", "random", "oracle"] = Field(
         "trained",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sweetrl.colbench.environment import marked_answer, visible_reply
@@ -199,9 +199,9 @@ def choose_pairs(
 
 
 def choose_preferences(states: Iterable[RankedState], settings: RankSettings, seed: int) -> list[Preference]:
-    """Choose pairs at every state, from a seed of the state's own."""
+    """Choose pairs at every state, from a seed of the state's own. The advantages are those that were compared."""
     result = []
-    for state in states:
+    for state in centred(states) if settings.kinds == "centred" else states:
         where = (state.task_id, state.attempt, state.turn)
         chance = random.Random(derived_seed(seed, "pairs", *where))
         for good, bad in choose_pairs(state.candidates, settings, chance):
@@ -209,6 +209,28 @@ def choose_preferences(states: Iterable[RankedState], settings: RankSettings, se
                 Preference(*where, state.prompt_ids, good.token_ids, bad.token_ids, good.advantage, bad.advantage)
             )
     return result
+
+
+def centred(states: Iterable[RankedState]) -> list[RankedState]:
+    """Return `states` with the questions' mean advantage taken off each question, and the answers' off each answer.
+
+    The means go over all samples. Both attempts of a pair in Eq. 2 have exactly one answer, so a constant added to the
+    advantage of every answer changes no loss: only what is left without it says whether to ask or to answer.
+    """
+    known = list(states)
+    totals = {True: [0.0, 0], False: [0.0, 0]}
+    for state in known:
+        for one in state.candidates:
+            totals[one.answers][0] += one.count * one.advantage
+            totals[one.answers][1] += one.count
+    mean = {kind: total / max(1, count) for kind, (total, count) in totals.items()}
+    return [
+        replace(
+            state,
+            candidates=tuple(replace(one, advantage=one.advantage - mean[one.answers]) for one in state.candidates),
+        )
+        for state in known
+    ]
 
 
 def find_anchors(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> list[Anchor]:
