@@ -126,6 +126,50 @@ def test_retry_after_is_waited_for(fake_server: Any) -> None:
     assert time.monotonic() - started >= 0.5
 
 
+@pytest.mark.parametrize("status", ["429", "503"])
+def test_retry_after_holds_back_everybody(fake_server: Any, status: str) -> None:
+    """The first reply is "come back in 0.6 s": what was not sent by then is sent afterwards, and not refused again."""
+    arrivals: list[float] = []
+
+    def slow(body: dict[str, Any]) -> float:
+        arrivals.append(time.monotonic())
+        return 0.0
+
+    with fake_server(scripted=[status], latency=slow, pause="0.6") as server:
+        engine = make_engine(server.url, concurrency=2)
+        started = time.monotonic()
+        found = engine.sample([prompt(seed) for seed in range(30)], SAMPLING)
+        usage = engine.usage()
+        engine.close()
+    assert len(found) == 30 and usage.retries == 1 and server.requests == 31
+    # One request was under way beside the refused one; where its reply came first, one more may have gone out.
+    early = [one for one in arrivals if one - started < 0.6]
+    assert len(early) <= 3, [one - started for one in arrivals]
+    assert len(arrivals) == 30
+
+
+def test_while_one_server_wants_rest_another_is_asked(fake_server: Any) -> None:
+    with fake_server(scripted=["429"], pause="30") as busy, fake_server() as free:
+        engine = make_engine(busy.url, free.url)
+        started = time.monotonic()
+        engine.sample([prompt(seed) for seed in range(40)], SAMPLING)
+        engine.close()
+    assert time.monotonic() - started < 15
+    assert busy.requests <= 8 and free.requests >= 33  # 8 may have been under way when it said so
+    assert busy.seen["429"] == 1
+
+
+def test_a_rest_longer_than_patience_is_said(fake_server: Any) -> None:
+    with fake_server(scripted=["429"], pause="3600") as server:
+        engine = make_engine(server.url, concurrency=1)
+        started = time.monotonic()
+        for said in (r"status 429 \(busy\) \(after 1 attempt\)", r"wants no request for 3[56]\d\d s \(Retry-After\)"):
+            with pytest.raises(EngineError, match=said):
+                engine.sample([prompt()], SAMPLING)
+        engine.close()
+    assert time.monotonic() - started < 15 and server.requests == 1
+
+
 @pytest.mark.parametrize(
     ("status", "message", "kind", "said"),
     [

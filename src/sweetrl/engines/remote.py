@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.background import in_background, wait
 from sweetrl.engines.base import Completion, EngineError, NoRoom, Prompt, Sampling, Usage
-from sweetrl.engines.faults import RETRIED, Fault, Patience, persist, retry_after
+from sweetrl.engines.faults import PACED, RETRIED, Fault, Patience, persist, retry_after
 from sweetrl.engines.pool import Pool, Server
 from sweetrl.errors import UserError
 
@@ -51,8 +53,8 @@ class EmptyReply(Fault):
 class RemoteEngine:
     """An AsyncEngine (and an Engine) over HTTP; subclasses say in `_request` what is sent and how a reply is read.
 
-    At most `access.concurrency` requests are under way; who waits to ask again does not count. Thread-safe: everything
-    happens in the background loop.
+    At most `access.concurrency` requests are under way; who waits to ask (again) does not count. A server that says
+    when it may be asked again gets no request of anybody before. Thread-safe: everything happens in the background loop.
     """
 
     speaks_tokens = False
@@ -96,11 +98,12 @@ class RemoteEngine:
 
     async def _ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         empties = 0
+        deadline = time.monotonic() + self.access.patience.budget
 
         async def attempt() -> list[Completion]:
             nonlocal empties
             try:
-                return await self._attempt(prompt, sampling)
+                return await self._attempt(prompt, sampling, deadline)
             except EmptyReply as empty:
                 empties += 1
                 if empties < EMPTIES:
@@ -135,8 +138,26 @@ class RemoteEngine:
             for task in tasks:
                 task.cancel()
 
-    async def _attempt(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        async with self._slots:
+    @asynccontextmanager
+    async def _slot(self, deadline: float) -> AsyncIterator[None]:
+        """Wait for a slot, and until some server wants to be asked; EngineError if that would be after `deadline`."""
+        while True:
+            while (seconds := self._pool.held()) > 0.0:
+                # Not all at the same moment: the server has just had more than it could take.
+                seconds += random.SystemRandom().uniform(0.0, self.access.patience.backoff)
+                if time.monotonic() + seconds > deadline:
+                    raise EngineError(
+                        f"{' '.join(self.access.urls)}: the server wants no request for {seconds:.0f} s (Retry-After), "
+                        "which is longer than may be waited"
+                    )
+                await asyncio.sleep(seconds)
+            async with self._slots:
+                if not self._pool.held():
+                    yield
+                    return
+
+    async def _attempt(self, prompt: Prompt, sampling: Sampling, deadline: float) -> list[Completion]:
+        async with self._slot(deadline):
             with self._pool.lease(prompt.group) as server:
                 self._spend(requests=1)
                 seconds = self.access.patience.timeout
@@ -199,7 +220,11 @@ class RemoteEngine:
         said = error_message(text)
         where = f"{server.url}: status {status}" + (f" ({said})" if said else "")
         if status in RETRIED:
-            raise Fault(where, retry_after(headers), server=status >= 500)
+            pause = retry_after(headers)
+            if pause and status in PACED:
+                self._pool.hold(server, pause)
+                pause = self._pool.held()  # another server may be asked at once
+            raise Fault(where, pause, server=status >= 500)
         if status in (401, 403):
             variable = self.access.key_variable or "the key's environment variable"
             raise UserError(f"{where}: the server does not let us in; put a valid key into {variable}.")
