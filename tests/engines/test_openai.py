@@ -11,7 +11,7 @@ import pytest
 from sweetrl.engines.base import AsyncEngine, EngineError, NoRoom, Prompt, Sampling
 from sweetrl.engines.faults import Patience
 from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.engines.remote import Access
+from sweetrl.engines.remote import Access, Busy
 from sweetrl.errors import UserError
 
 SAMPLING = Sampling(max_new_tokens=64)
@@ -26,6 +26,23 @@ def make_engine(*urls: str, patience: Patience = QUICK, concurrency: int = 8, **
 
 def prompt(seed: int = 0, text: str = "I want a function.") -> Prompt:
     return Prompt((), seed, (("system", "Ask."), ("user", text)))
+
+
+def test_what_is_under_way_together_shares_the_time() -> None:
+    now = [10.0]
+    busy = Busy(lambda: now[0])
+    first = busy.enter()
+    now[0] = 12.0  # alone: 2
+    second = busy.enter()
+    now[0] = 16.0  # both: 2 each
+    assert busy.leave(first) == 4.0
+    assert busy.seconds == 6.0
+    now[0] = 17.0  # alone: 1
+    assert busy.seconds == 7.0
+    assert busy.leave(second) == 3.0
+    now[0] = 99.0  # nobody
+    assert busy.leave(busy.enter()) == 0.0
+    assert busy.seconds == 7.0
 
 
 def test_a_request_says_everything_and_the_reply_is_read_as_it_is(fake_server: Any) -> None:
@@ -107,7 +124,7 @@ def test_an_empty_reply_that_stays_empty_is_what_the_model_says(fake_server: Any
 
 def test_the_budget_limits_all_attempts_together(fake_server: Any) -> None:
     with fake_server(share=1.0, faults=["500"]) as server:
-        engine = make_engine(server.url, patience=Patience(1.0, attempts=1000, budget=0.4, backoff=0.1))
+        engine = make_engine(server.url, patience=Patience(1.0, attempts=1000, budget=1.5, backoff=0.1))
         started = time.monotonic()
         with pytest.raises(EngineError, match="status 500"):
             engine.sample([prompt()], SAMPLING)

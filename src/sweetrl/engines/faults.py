@@ -3,7 +3,8 @@
 A request may be asked again after a fault of transport (no connection, a connection that breaks, no reply in time), of
 the server (429, 408, 5xx), and of the reply itself (broken off, not JSON, without choices, without words). The same
 request has the same seed, so asking again gives the reply that was meant. Waits double from `backoff` on, each drawn
-from the upper half of its range; a Retry-After is obeyed, by all requests to that server. Attempts and the time for all of them together are limited.
+from the upper half of its range; a Retry-After is obeyed, by all requests to that server. Attempts and the time for all
+of them together are limited.
 """
 
 from __future__ import annotations

@@ -30,6 +30,12 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 
+_PARALLEL = (
+    ("--tensor-parallel-size", "-tp"),
+    ("--pipeline-parallel-size", "-pp"),
+    ("--data-parallel-size", "-dp"),
+)
+
 
 class ManagedServer:
     """`command` as a process of its own on `port`, with its output in the file `log`.
@@ -156,6 +162,18 @@ def vllm_command(
     if context is not None:
         needed += ["--max-model-len", str(context)]
     return [*words, *more, *needed]
+
+
+def gpus_of(command: Sequence[str], devices: Path = Path("/dev")) -> int:
+    """Return how many GPUs of this machine a vLLM server uses: what its parallel sizes make; 0 where there are none."""
+    if not any(devices.glob("nvidia[0-9]*")) and not (devices / "kfd").exists():
+        return 0
+    words = [part for word in command for part in word.split("=", 1)]
+    product = 1
+    for names in _PARALLEL:
+        sizes = [words[at + 1] for at, word in enumerate(words[:-1]) if word in names]
+        product *= int(sizes[-1]) if sizes and sizes[-1].isdecimal() else 1
+    return product
 
 
 def free_port() -> int:

@@ -11,6 +11,7 @@ from sweetrl.colbench.types import Task, Trajectory
 from sweetrl.engines.base import AsyncEngine
 from sweetrl.rollout.concurrent import rollout_concurrent
 from sweetrl.rollout.journal import Journal
+from sweetrl.rollout.ledger import Ledger
 
 if TYPE_CHECKING:
     from sweetrl.rollout.scored import Actors, Losses
@@ -28,6 +29,7 @@ def concurrent_shards(
     dialogues: int,
     shard: int,
     progress: Callable[[int], None] | None,
+    ledger: Ledger | None = None,
 ) -> None:
     """Attempt what neither a shard nor a journal holds, with `dialogues` under way; write each shard when it is whole.
 
@@ -49,6 +51,7 @@ def concurrent_shards(
                 seed=seed,
                 policy_name=policy_name,
                 dialogues=dialogues,
+                spent=None if ledger is None else ledger.add,
             )
         work.wait()
     finally:

@@ -12,9 +12,12 @@ from sweetrl.tracking.traces import log_dialogues
 if TYPE_CHECKING:
     from sweetrl.colbench.types import Task
     from sweetrl.engines.base import Usage
+    from sweetrl.rollout.ledger import Ledger
+    from sweetrl.stages.common import StageRun
 
 TASKS = Path("data/tasks/train.parquet")
 TRAJECTORIES = Path("data/trajectories")
+COSTS = "costs.jsonl"
 
 
 def collect(settings: Settings) -> None:
@@ -27,6 +30,7 @@ def collect(settings: Settings) -> None:
     with stage_run("collect", settings) as run:
         from sweetrl.colbench.rewards import Scorer
         from sweetrl.engines.make import make_agent, serving
+        from sweetrl.rollout.ledger import Ledger
         from sweetrl.rollout.people import person, usage_of
         from sweetrl.rollout.scored import Actors, rollout_scored, summarize
         from sweetrl.stages.meter import Meter
@@ -36,6 +40,7 @@ def collect(settings: Settings) -> None:
         run.log_input("base", base)
         scratch = run.scratch(TASKS, base)
         store = TrajectoryStore(scratch / "shards")
+        ledger = Ledger(scratch / COSTS)
         with (
             serving(settings.engine, settings.model, scratch / "server.log") as engine,
             person(settings.simulator, settings.model) as simulator,
@@ -62,6 +67,7 @@ def collect(settings: Settings) -> None:
                     shard=settings.collect.shard,
                     progress=meter,
                     lost_share=settings.collect.lost_share,
+                    ledger=ledger,
                 )
             finally:
                 usage, heard = agent.engine.usage(), usage_of(simulator)
@@ -71,6 +77,7 @@ def collect(settings: Settings) -> None:
         log_dialogues(run.log, {"collect": store}, settings)
         publish(store.folder, TRAJECTORIES)
         run.log_metrics(metrics)
+        log_costs(run, ledger)
         run.summary = (
             f"{len(attempts)} dialogues on {len(tasks)} tasks, success {metrics['success']:.1%}, mean reward "
             f"{metrics['reward']:.3f}, {metrics['turns']:.1f} turns"
@@ -96,11 +103,21 @@ def cost(usage: Usage | None, prefix: str = "") -> dict[str, float]:
         "cached_tokens": usage.cached_tokens,
         "generated_tokens": usage.generated_tokens,
         "seconds_sampling": usage.seconds,
+        "gpu_seconds": usage.gpu_seconds,
         "tokens_per_second": usage.generated_tokens / max(usage.seconds, 1e-9),
     }
     if usage.requests:
         metrics |= {"requests": usage.requests, "retries": usage.retries, "failed_requests": usage.failures}
     return {f"{prefix}{name}": float(value) for name, value in metrics.items()}
+
+
+def log_costs(run: StageRun, ledger: Ledger, suffix: str = "") -> None:
+    """Log what dialogues cost: means and percentiles as metrics, a line for each dialogue as an artifact."""
+    from sweetrl.rollout.ledger import cost_metrics
+
+    run.log_metrics({f"{name}{suffix}": value for name, value in cost_metrics(ledger.read()).items()})
+    if ledger.path.exists():
+        run.log_artifact(ledger.path, "costs")
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.errors import UserError
 from sweetrl.io import write_json, write_text
 from sweetrl.settings import Settings
-from sweetrl.stages.collect import cost
+from sweetrl.stages.collect import cost, log_costs
 from sweetrl.stages.common import publish, stage_main, stage_run
 from sweetrl.tracking.traces import log_dialogues
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.types import Task, Trajectory
     from sweetrl.engines.base import Usage
     from sweetrl.evaluation.report import AdvantageState
+    from sweetrl.rollout.ledger import Ledger
     from sweetrl.stages.meter import Meter
 
 TASKS = Path("data/tasks/test.parquet")
@@ -51,6 +52,7 @@ def evaluate(settings: Settings) -> None:
         from sweetrl.engines.make import adapter_rank, serving
         from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, write_results
         from sweetrl.evaluation.report import Report, render
+        from sweetrl.rollout.ledger import Ledger
         from sweetrl.rollout.people import person, usage_of
         from sweetrl.stages.meter import Meter
 
@@ -60,6 +62,7 @@ def evaluate(settings: Settings) -> None:
         scratch = run.scratch(TASKS, settings.model.base, POLICY)
         adapters = {BEFORE: None, AFTER: POLICY}
         stores = {name: TrajectoryStore(scratch / "dialogues" / name) for name in adapters}
+        ledgers = {name: Ledger(scratch / f"costs-{name}.jsonl") for name in adapters}
         with (
             serving(settings.engine, settings.model, scratch / "server.log", adapter_rank(POLICY)) as engine,
             person(settings.simulator, settings.model) as simulator,
@@ -68,8 +71,9 @@ def evaluate(settings: Settings) -> None:
         ):
             served = settings.model_copy(update={"engine": engine})
             for name, adapter in adapters.items():
-                usage = attempt(tasks, adapter, name, stores[name], served, simulator, scorer, meter)
+                usage = attempt(tasks, adapter, name, stores[name], served, simulator, scorer, meter, ledgers[name])
                 run.log_metrics({f"{key}/{name}": value for key, value in cost(usage).items()})
+                log_costs(run, ledgers[name], f"/{name}")
             run.log_metrics(cost(usage_of(simulator), "simulator/"))
         log_dialogues(run.log, stores, settings)
         dialogues = {name: list(store.read()) for name, store in stores.items()}
@@ -112,6 +116,7 @@ def attempt(
     simulator: Simulator,
     scorer: Scorer,
     meter: Meter,
+    ledger: Ledger | None = None,
 ) -> Usage:
     """Let one policy attempt every task once and score it, into `store`; a complete store is left as it is."""
     from sweetrl.engines.make import make_agent
@@ -138,6 +143,7 @@ def attempt(
             shard=batch,
             progress=meter,
             lost_share=settings.evaluate.lost_share,
+            ledger=ledger,
         )
         return agent.engine.usage()
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 from sweetrl.settings import Settings
@@ -43,6 +44,7 @@ def rank(settings: Settings) -> None:
             settings.model.base, None, settings.model.dtype, settings.model.device, settings.model.threads
         )
         states: list[ranking.RankedState] = []
+        started = time.monotonic()
         with Meter("rank", len(dialogues), "dialogues") as meter:
             for first in range(0, len(dialogues), settings.rank.block):
                 block = dialogues[first : first + settings.rank.block]
@@ -64,7 +66,7 @@ def rank(settings: Settings) -> None:
                     files.write_candidates(part, ranked)
                 states += files.read_candidates(part)
                 meter(len(block))
-        usage = engine.usage()
+        usage, seconds = engine.usage(), time.monotonic() - started
         engine.close()
         preferences = ranking.choose_preferences(states, settings.rank, settings.seed)
         anchors = ranking.find_anchors(trajectories, chat, system)
@@ -79,6 +81,7 @@ def rank(settings: Settings) -> None:
             "anchors": len(anchors),
             "generated_tokens": usage.generated_tokens,
             "seconds_sampling": usage.seconds,
+            "gpu_seconds": usage.devices * seconds,  # sampling and the critic, which share the device
         }
         metrics |= ranking.judged_metrics(states, dialogues)
         run.log_metrics(metrics)
