@@ -8,7 +8,7 @@ the way: contexts, log-probs, counts of tokens, leaks, causes.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -122,12 +122,13 @@ def adapter_of(base: Path, folder: Path, noise: float) -> Path:
 
 
 @pytest.fixture(scope="module")
-def person(served: EngineSettings, base_model: Path, work: Path) -> str:
+def person(served: EngineSettings, base_model: Path, work: Path) -> Iterator[str]:
     """The person's model: a second adapter, at the same server under a name of its own."""
     folder = adapter_of(base_model, work / "person-adapter", 0.01)
     body = {"lora_name": PERSON, "lora_path": str(folder)}
     assert httpx.post(f"{served.urls}/load_lora_adapter", json=body, timeout=300).status_code == 200
-    return PERSON
+    yield PERSON
+    httpx.post(f"{served.urls}/unload_lora_adapter", json={"lora_name": PERSON}, timeout=60).raise_for_status()
 
 
 @pytest.fixture(scope="module")
