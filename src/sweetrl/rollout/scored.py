@@ -56,6 +56,7 @@ def rollout_scored(
     progress: Callable[[int], None] | None = None,
     lost_share: float = 1.0,
     ledger: Ledger | None = None,
+    mine: Callable[[int], bool] | None = None,
 ) -> TrajectoryStore:
     """Let the agent attempt each (task, attempt number), score the answers, and write `store` shard by shard.
 
@@ -66,17 +67,19 @@ def rollout_scored(
 
     Raises UserError as soon as more than `lost_share` of the dialogues are lost. What is finished stays; running again
     attempts the lost ones again. `ledger` takes what each dialogue has cost, as it ends.
+    With `mine` only the shards that it says yes to are made (others make the rest, in the same folder).
     """
-    losses = Losses(len(attempts), lost_share)
+    own = [index for index in range(-(-len(attempts) // shard)) if mine is None or mine(index)]
+    losses = Losses(sum(len(attempts[index * shard : (index + 1) * shard]) for index in own), lost_share)
     batch = 1 if getattr(actors.simulator, "alone", False) else batch
     if isinstance(actors.engine, AsyncEngine):
         from sweetrl.rollout.shards import concurrent_shards
 
-        concurrent_shards(attempts, actors, store, losses, seed, policy_name, batch, shard, progress, ledger)
+        concurrent_shards(attempts, actors, store, losses, seed, policy_name, batch, shard, progress, ledger, mine)
         return store
     present = store.shards()
-    for index, start in enumerate(range(0, len(attempts), shard)):
-        part = attempts[start : start + shard]
+    for index in own:
+        part = attempts[index * shard : (index + 1) * shard]
         if index in present:
             if progress is not None:
                 progress(len(part))

@@ -12,12 +12,10 @@ from sweetrl.tracking.traces import log_dialogues
 if TYPE_CHECKING:
     from sweetrl.colbench.types import Task
     from sweetrl.engines.base import Usage
-    from sweetrl.rollout.ledger import Ledger
     from sweetrl.stages.common import StageRun
 
 TASKS = Path("data/tasks/train.parquet")
 TRAJECTORIES = Path("data/trajectories")
-COSTS = "costs.jsonl"
 
 
 def collect(settings: Settings) -> None:
@@ -40,9 +38,9 @@ def collect(settings: Settings) -> None:
         run.log_input("base", base)
         scratch = run.scratch(TASKS, base)
         store = TrajectoryStore(scratch / "shards")
-        ledger = Ledger(scratch / COSTS)
+        ledger = Ledger(scratch / f"costs{run.share.suffix}.jsonl")
         with (
-            serving(settings.engine, settings.model, scratch / "server.log") as engine,
+            serving(settings.engine, settings.model, scratch / f"server{run.share.suffix}.log") as engine,
             person(settings.simulator, settings.model) as simulator,
             Scorer(settings.reward) as scorer,
             Meter("collect", len(attempts), "dialogues") as meter,
@@ -68,16 +66,19 @@ def collect(settings: Settings) -> None:
                     progress=meter,
                     lost_share=settings.collect.lost_share,
                     ledger=ledger,
+                    mine=run.mine,
                 )
             finally:
                 usage, heard = agent.engine.usage(), usage_of(simulator)
                 run.log_metrics(cost(usage) | cost(heard, "simulator/"))
                 agent.engine.close()
+        if not run.share.whole:
+            return
         metrics = summarize(store.read())
         log_dialogues(run.log, {"collect": store}, settings)
         publish(store.folder, TRAJECTORIES)
         run.log_metrics(metrics)
-        log_costs(run, ledger)
+        log_costs(run, scratch, "costs*.jsonl")
         run.summary = (
             f"{len(attempts)} dialogues on {len(tasks)} tasks, success {metrics['success']:.1%}, mean reward "
             f"{metrics['reward']:.3f}, {metrics['turns']:.1f} turns"
@@ -111,13 +112,15 @@ def cost(usage: Usage | None, prefix: str = "") -> dict[str, float]:
     return {f"{prefix}{name}": float(value) for name, value in metrics.items()}
 
 
-def log_costs(run: StageRun, ledger: Ledger, suffix: str = "") -> None:
-    """Log what dialogues cost: means and percentiles as metrics, a line for each dialogue as an artifact."""
-    from sweetrl.rollout.ledger import cost_metrics
+def log_costs(run: StageRun, folder: Path, pattern: str, suffix: str = "") -> None:
+    """Log what the dialogues in the ledgers `pattern` cost: means and percentiles, and a line for each as an artifact."""
+    from sweetrl.rollout.ledger import Ledger, cost_metrics
 
-    run.log_metrics({f"{name}{suffix}": value for name, value in cost_metrics(ledger.read()).items()})
-    if ledger.path.exists():
-        run.log_artifact(ledger.path, "costs")
+    paths = sorted(folder.glob(pattern))
+    costs = [one for path in paths for one in Ledger(path).read()]
+    run.log_metrics({f"{name}{suffix}": value for name, value in cost_metrics(costs).items()})
+    for path in paths:
+        run.log_artifact(path, "costs")
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ data/trajectories) is shown in the report if it is there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,19 +63,26 @@ def evaluate(settings: Settings) -> None:
         scratch = run.scratch(TASKS, settings.model.base, POLICY)
         adapters = {BEFORE: None, AFTER: POLICY}
         stores = {name: TrajectoryStore(scratch / "dialogues" / name) for name in adapters}
-        ledgers = {name: Ledger(scratch / f"costs-{name}.jsonl") for name in adapters}
+        ledgers = {name: Ledger(scratch / f"costs-{name}{run.share.suffix}.jsonl") for name in adapters}
         with (
-            serving(settings.engine, settings.model, scratch / "server.log", adapter_rank(POLICY)) as engine,
+            serving(
+                settings.engine, settings.model, scratch / f"server{run.share.suffix}.log", adapter_rank(POLICY)
+            ) as engine,
             person(settings.simulator, settings.model) as simulator,
             Scorer(settings.reward) as scorer,
             Meter("evaluate", 2 * len(tasks), "dialogues") as meter,
         ):
             served = settings.model_copy(update={"engine": engine})
             for name, adapter in adapters.items():
-                usage = attempt(tasks, adapter, name, stores[name], served, simulator, scorer, meter, ledgers[name])
+                usage = attempt(
+                    tasks, adapter, name, stores[name], served, simulator, scorer, meter, ledgers[name], run.mine
+                )
                 run.log_metrics({f"{key}/{name}": value for key, value in cost(usage).items()})
-                log_costs(run, ledgers[name], f"/{name}")
             run.log_metrics(cost(usage_of(simulator), "simulator/"))
+        if not run.share.whole:
+            return
+        for name in adapters:
+            log_costs(run, scratch, f"costs-{name}*.jsonl", f"/{name}")
         log_dialogues(run.log, stores, settings)
         dialogues = {name: list(store.read()) for name, store in stores.items()}
         rounds = settings.agent.rounds
@@ -117,6 +125,7 @@ def attempt(
     scorer: Scorer,
     meter: Meter,
     ledger: Ledger | None = None,
+    mine: Callable[[int], bool] | None = None,
 ) -> Usage:
     """Let one policy attempt every task once and score it, into `store`; a complete store is left as it is."""
     from sweetrl.engines.make import make_agent
@@ -144,6 +153,7 @@ def attempt(
             progress=meter,
             lost_share=settings.evaluate.lost_share,
             ledger=ledger,
+            mine=mine,
         )
         return agent.engine.usage()
     finally:

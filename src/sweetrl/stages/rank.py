@@ -49,7 +49,7 @@ def rank(settings: Settings) -> None:
             for first in range(0, len(dialogues), settings.rank.block):
                 block = dialogues[first : first + settings.rank.block]
                 part = scratch / f"block-{first:06d}.parquet"
-                if not part.exists():
+                if not part.exists() and run.share(first // settings.rank.block):
                     ranked = ranking.rank_dialogues(
                         block,
                         engine,
@@ -64,10 +64,13 @@ def rank(settings: Settings) -> None:
                         layout=layout,
                     )
                     files.write_candidates(part, ranked)
-                states += files.read_candidates(part)
+                if run.share.whole:
+                    states += files.read_candidates(part)
                 meter(len(block))
         usage, seconds = engine.usage(), time.monotonic() - started
         engine.close()
+        if not run.share.whole:
+            return
         preferences = ranking.choose_preferences(states, settings.rank, settings.seed)
         anchors = ranking.find_anchors(trajectories, chat, system)
         out = scratch / "out"
