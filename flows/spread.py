@@ -1,9 +1,9 @@
 """Shares of a stage on the nodes of a Ray cluster, through Prefect's Ray task runner (the extra `ray`).
 
 SWEETRL_RAY names the cluster, as in ray://head:10001 or host:6379; then the flows let it make the parts of `collect`,
-`rank` and `evaluate` before those stages put them together. SWEETRL_RAY_SHARES says in how many shares (default: as many
-as the cluster has CPUs, or GPUs), SWEETRL_RAY_GPUS how many GPUs a share gets. All nodes must see the project's folder
-under the same path, and Prefect's server.
+`rank` and `evaluate` before those stages put them together. SWEETRL_RAY_SHARES says in how many shares (default: as
+many as the cluster has CPUs, or GPUs), SWEETRL_RAY_GPUS how many GPUs a share gets. All nodes must see the project's
+folder under the same path, and Prefect's server.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def cost(usage: Usage | None, prefix: str = "") -> dict[str, float]:
 
 
 def log_costs(run: StageRun, folder: Path, pattern: str, suffix: str = "") -> None:
-    """Log what the dialogues in the ledgers `pattern` cost: means and percentiles, and a line for each as an artifact."""
+    """Log what the dialogues in the ledgers `pattern` cost: means and percentiles, and a line for each in a file."""
     from sweetrl.rollout.ledger import Ledger, cost_metrics
 
     paths = sorted(folder.glob(pattern))
