@@ -21,8 +21,8 @@ def run_share(
 ) -> str:
     """Make one share of the parts of `stage` in the project at `root`; return the stage's last line.
 
-    `root` is the folder that all processes see. Raises StageFailed with one sentence. Nothing is recorded in MLflow: the
-    stage that puts the parts together records them.
+    `root` is the folder that all processes see. Raises StageFailed with one sentence. Nothing is recorded in MLflow:
+    the stage that puts the parts together records them.
     """
     if stage not in SPREAD:
         raise ValueError(f"stage {stage} has no parts")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from sweetrl.errors import UserError
 from sweetrl.settings import load_settings
 from sweetrl.stages.collect import collect
+from sweetrl.stages.common import StageRun
 from sweetrl.stages.evaluate import evaluate
 from sweetrl.stages.rank import rank
 from sweetrl.stages.share import VARIABLE, Share, current_share
@@ -53,14 +55,11 @@ def test_shares_leave_the_same_bytes(
         made = {path: path.stat().st_mtime_ns for path in (cut / ".scratch").rglob("*.parquet")}
         assert len(made) == {"collect": 4, "rank": 5, "evaluate": 6}[name], parts
         monkeypatch.delenv(VARIABLE)
-        from sweetrl.stages import common
-
-        kept = {}
-        monkeypatch.setattr(common.StageRun, "_clean", lambda run: kept.update({p: p.stat().st_mtime_ns for p in made}))
-        run(load_settings())
-        monkeypatch.undo()
-        monkeypatch.setenv("SWEETRL_TRACKING", "off")
-        assert kept == made  # put together, not made again
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StageRun, "_clean", lambda run: None)
+            run(load_settings())
+        assert {path: path.stat().st_mtime_ns for path in made} == made  # put together, not made again
+        shutil.rmtree(cut / ".scratch")
         assert (cut / f"reports/runs/{name}.json").exists()
     assert results(cut) == results(whole)
     assert len(results(cut)) == 4 + 3 + 6 + 2

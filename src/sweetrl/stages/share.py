@@ -1,9 +1,9 @@
 """A stage cut into shares: several processes, here or elsewhere, make its parts; the stage itself puts them together.
 
-`collect` and `evaluate` have shards, `rank` has blocks: parts whose bytes depend on nothing else. With SWEETRL_SHARE=2/8
-a stage makes every eighth part from number 2 on, leaves them in its scratch folder (which all processes must see), and
-writes no result. The stage without that variable finds what is there, makes what is missing, and writes the same bytes
-as if it had been alone.
+`collect` and `evaluate` have shards, `rank` has blocks: parts whose bytes depend on nothing else. With
+SWEETRL_SHARE=2/8 a stage makes every eighth part from number 2 on, leaves them in its scratch folder (which all
+processes must see), and writes no result. The stage without that variable finds what is there, makes what is missing,
+and writes the same bytes as if it had been alone.
 """
 
 from __future__ import annotations
