@@ -1,4 +1,9 @@
-"""One vLLM server of the base model on the CPU for all tests here, started as the stages start it."""
+"""One vLLM server of the base model on the CPU for all tests here, started as the stages start it.
+
+SWEETRL_VLLM_URL names one that runs already instead (another version, on a GPU): it must serve models/base in float32 as
+`base`, and be started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora, --max-loras 2 and
+--enable-prompt-tokens-details.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from sweetrl.engines.transformers import TransformersEngine, load_tokenizer
 from sweetrl.engines.vllm import VllmEngine
 from sweetrl.settings import EngineSettings, ModelSettings
 
-PYTHON = os.environ.get("SWEETRL_VLLM", "")
+PYTHON, URL = os.environ.get("SWEETRL_VLLM", ""), os.environ.get("SWEETRL_VLLM_URL", "")
 # Small, in this process's reach, and without a thread for each core.
 SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
@@ -28,6 +33,9 @@ def base_model() -> Path:
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[EngineSettings]:
     """A server of the base model that runs two adapters side by side."""
+    if URL:
+        yield EngineSettings(kind="vllm", urls=URL, model="base", timeout_seconds=600.0)
+        return
     if not PYTHON:
         pytest.skip("vLLM has an environment of its own: run `make test-vllm`")
     before = {name: os.environ.get(name) for name in SMALL}
@@ -37,7 +45,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterat
         command=f"'{PYTHON}' -m vllm.entrypoints.openai.api_server --model {{model}}",
         arguments="--enforce-eager --max-loras 2",
         timeout_seconds=600.0,
-        start_seconds=1700.0,  # 40 s on an idle machine
+        start_seconds=1500.0,  # 40 s on an idle machine
     )
     try:
         with serving(settings, ModelSettings(base=str(base_model)), tmp_path_factory.mktemp("vllm") / "log") as running:

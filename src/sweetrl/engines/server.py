@@ -62,16 +62,17 @@ class ManagedServer:
 
         address = self.url.removesuffix("/v1") + "/health"
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None and self.restarts >= self._allowed:
-                raise UserError(
-                    f"{self.log}: the server `{self.command[0]}` ended with status {self.process.returncode} before it "
-                    f"answered: {self.last_words()}"
-                )
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(address, timeout=2.0).status_code == 200:
-                    return
-            time.sleep(0.25)
+        with httpx.Client(timeout=2.0) as client:  # making one takes longer than asking
+            while time.monotonic() < deadline:
+                if self.process.poll() is not None and self.restarts >= self._allowed:
+                    raise UserError(
+                        f"{self.log}: the server `{self.command[0]}` ended with status {self.process.returncode} "
+                        f"before it answered: {self.last_words()}"
+                    )
+                with contextlib.suppress(httpx.HTTPError):
+                    if client.get(address).status_code == 200:
+                        return
+                time.sleep(0.25)
         raise UserError(
             f"{self.log}: the server has not answered within {seconds:g} s; raise `engine.start_seconds`, or mend what "
             f"it says last: {self.last_words()}"
