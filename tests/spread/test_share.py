@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sweetrl.errors import UserError
+from sweetrl.io import read_json
 from sweetrl.settings import load_settings
 from sweetrl.stages.collect import collect
 from sweetrl.stages.common import StageRun
@@ -60,6 +61,9 @@ def test_shares_leave_the_same_bytes(
             run(load_settings())
         assert {path: path.stat().st_mtime_ns for path in made} == made  # put together, not made again
         shutil.rmtree(cut / ".scratch")
-        assert (cut / f"reports/runs/{name}.json").exists()
+        mine, alone = (read_json(root / f"reports/runs/{name}.json")["metrics"] for root in (cut, whole))
+        for key in (one for one in alone if one.startswith(("prompt_tokens", "generated_tokens", "dialogue/prompt"))):
+            if name != "rank":  # the account is that of all shares
+                assert mine[key] == alone[key] > 0, key
     assert results(cut) == results(whole)
     assert len(results(cut)) == 4 + 3 + 6 + 2

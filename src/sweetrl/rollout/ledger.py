@@ -73,6 +73,12 @@ class Ledger:
         return found
 
 
+def cost_totals(costs: Sequence[DialogueCost]) -> dict[str, float]:
+    """Return what the agent has cost in all of `costs`: tokens and GPU-seconds; {} for none."""
+    names = ("prompt_tokens", "cached_tokens", "generated_tokens", "gpu_seconds")
+    return {name: float(sum(getattr(one, name) for one in costs)) for name in names} if costs else {}
+
+
 def cost_metrics(costs: Sequence[DialogueCost]) -> dict[str, float]:
     """Return what a dialogue costs: mean, median and 95th percentile of the times, means of the tokens; {} for none."""
     if not costs:
