@@ -46,7 +46,7 @@ def parameters(base: Path, **agent: Any) -> None:
         "model": {"base": str(base), "device": "cpu", "threads": 1},
         "agent": {"rounds": 10, "max_new_tokens": 192} | agent,
         "engine": patience,
-        "simulator": {"reply_characters": 100, "server": patience | {"max_new_tokens": 24, "temperature": 1.0}},
+        "simulator": {"server": patience | {"max_new_tokens": 24, "temperature": 1.0}},
         "collect": {"shard": 16, "lost_share": 0.5},
     }
     Path("params.yaml").write_text(json.dumps(values))  # JSON is YAML
