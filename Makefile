@@ -27,7 +27,8 @@ VLLM_VENV ?= .venv-vllm
 
 PROFILE ?= small
 
-.PHONY: help environment run reproduce test test-all test-vllm lint format docs base-model ui doctor clean clean-environment
+.PHONY: help environment run reproduce test test-all test-vllm lint format docs base-model ui doctor
+.PHONY: environment-vllm clean clean-environment
 
 help: ## list the words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -44,11 +45,13 @@ test: environment ## the everyday tests
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-vllm: environment $(VLLM_VENV)/.ready ## the tests against a real vLLM on the CPU, in an environment of its own
+test-vllm: environment environment-vllm ## the tests against a real vLLM on the CPU, in an environment of its own
 	@SWEETRL_VLLM=$(abspath $(VLLM_VENV)/bin/python) $(BIN)/python -m pytest tests/integration $(ARGS)
 
 # vLLM wants other versions of much that the project uses, so nothing is shared. What it asks for and does not need here
 # (pictures, sound) has no build without a GPU, so its own list of needs is not followed: the lock is.
+environment-vllm: $(VLLM_VENV)/.ready
+
 $(VLLM_VENV)/.ready: requirements-vllm.lock
 	@echo "setting up $(VLLM_VENV), $$(grep -c == requirements-vllm.lock) packages, 3 GiB"
 	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)

@@ -109,6 +109,12 @@ class ServerSettings(Section):
     backoff_seconds: Rate = Field(
         0.5, description="Longest first wait before asking again; it doubles, up to 60 s. Retry-After is obeyed."
     )
+    gpus: int = Field(
+        0,
+        ge=0,
+        description="GPUs behind all these servers together, for the account of GPU-seconds; 0: none, or not yours. A "
+        "server that the stage starts itself is counted without it.",
+    )
 
 
 class EngineSettings(ServerSettings):

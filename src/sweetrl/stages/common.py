@@ -35,6 +35,7 @@ from typing import Any
 from sweetrl.errors import UserError
 from sweetrl.io import digest, write_json
 from sweetrl.settings import Settings, at_stage, load_settings
+from sweetrl.stages.share import current_share
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
 
@@ -83,6 +84,8 @@ class StageRun:
     def __init__(self, stage: str, settings: Settings):
         self.stage = stage
         self.settings = settings
+        self.share = current_share()
+        """The parts that this process makes; with less than all of them the stage returns before it publishes."""
         self.parameters = stage_parameters(stage, settings)
         self.summary = "done"
         self.last_metrics: dict[str, float] = {}
@@ -95,6 +98,11 @@ class StageRun:
             parent=os.environ.get(PARENT_VARIABLE) or None,
         )
         self.log.log_params(self.parameters)
+
+    @property
+    def mine(self) -> Callable[[int], bool] | None:
+        """Which parts this process makes; None for all."""
+        return None if self.share.whole else self.share
 
     def log_params(self, values: Mapping[str, Any]) -> None:
         """Log parameters that are not settings (those are logged already); nested mappings become dotted names."""
@@ -144,7 +152,8 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
     """Run the body of a stage: seeds everything, records it, writes reports/runs/<stage>.json, prints one summary line.
 
     `torch=False` for stages that never need torch saves its import. When the body fails, the run is closed as FAILED
-    and no run file is written.
+    and no run file is written. A process that makes a share of the stage's parts leaves them in the scratch folder and
+    writes no run file either.
     """
     started = time.monotonic()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # else a missing folder is looked for on the hub, again and again
@@ -158,6 +167,11 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
         run.log.finish("KILLED" if killed else "FAILED")
         raise
     seconds = time.monotonic() - started
+    if not run.share.whole:
+        run.log.set_tags({"sweetrl.share": str(run.share)})
+        run.log.finish("FINISHED")
+        print(f"{stage}: share {run.share} is made ({seconds:.1f} s)", flush=True)
+        return
     run.log.log_metrics({"seconds": seconds})
     run.log.finish("FINISHED")
     write_json(

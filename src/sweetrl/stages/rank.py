@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,17 +50,21 @@ def rank(settings: Settings) -> None:
             settings.model.base, None, settings.model.dtype, settings.model.device, settings.model.threads
         )
         states: list[ranking.RankedState] = []
+        started = time.monotonic()
         with Meter("rank", len(dialogues), "dialogues") as meter:
             for first in range(0, len(dialogues), settings.rank.block):
                 block = dialogues[first : first + settings.rank.block]
                 part = scratch / f"block-{first:06d}.parquet"
-                if not part.exists():
+                if not part.exists() and run.share(first // settings.rank.block):
                     ranked = ranking.rank_with(block, engine, critic, chat, system, sampling, settings.seed)
                     files.write_candidates(part, ranked)
-                states += files.read_candidates(part)
+                if run.share.whole:
+                    states += files.read_candidates(part)
                 meter(len(block))
-        usage = engine.usage()
+        usage, seconds = engine.usage(), time.monotonic() - started
         engine.close()
+        if not run.share.whole:
+            return
         preferences = ranking.choose_preferences(states, settings.rank, settings.seed)
         anchors = ranking.find_anchors(trajectories, chat, system)
         out = scratch / "out"
@@ -73,6 +78,7 @@ def rank(settings: Settings) -> None:
             "anchors": len(anchors),
             "generated_tokens": usage.generated_tokens,
             "seconds_sampling": usage.seconds,
+            "gpu_seconds": usage.devices * seconds,  # sampling and the critic, which share the device
         }
         metrics |= ranking.judged_metrics(states, dialogues)
         run.log_metrics(metrics)

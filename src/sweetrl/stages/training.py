@@ -63,15 +63,22 @@ class Progress:
             self._bar.stop()
 
 
+def devices_of(trainer: PreferenceTrainer) -> int:
+    """Return how many GPUs train: one for each process, 0 on CPUs."""
+    return 0 if trainer.args.device.type == "cpu" else trainer.args.world_size
+
+
 def train_and_publish(run: StageRun, trainer: PreferenceTrainer, progress: Progress, scratch: Path, out: Path) -> None:
     """Train (from the last checkpoint, if any), write the adapter to `out`, and sum up."""
     from sweetrl.learning.adapters import save_adapter
     from sweetrl.stages.common import publish
 
+    started = time.monotonic()
     try:
         history = trainer.fit()
     finally:
         progress.close()
+    seconds = time.monotonic() - started
     save_adapter(trainer.model, scratch / "adapter", run.settings.model.base)
     publish(scratch / "adapter", out)
     tail = history[-max(1, len(history) // 5) :]  # the last fifth: single steps are noisy
@@ -80,7 +87,7 @@ def train_and_publish(run: StageRun, trainer: PreferenceTrainer, progress: Progr
         for name in ("loss", "accuracy", "reward/margin", "tokens_per_second", "reference_kl", "grad_norm")
         if name in tail[-1]
     }
-    run.log_metrics(final)
+    run.log_metrics(final | {"seconds_training": seconds, "gpu_seconds": seconds * devices_of(trainer)})
     alone = all(chosen == rejected for chosen, rejected in trainer.data.pairs)
     accuracy = f"accuracy {final['final/accuracy']:.2f}, " if "final/accuracy" in final else ""
     run.summary = (
