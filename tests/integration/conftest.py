@@ -21,7 +21,12 @@ from sweetrl.settings import EngineSettings, ModelSettings
 
 PYTHON, URL = os.environ.get("SWEETRL_VLLM", ""), os.environ.get("SWEETRL_VLLM_URL", "")
 # Small, in this process's reach, and without a thread for each core.
-SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+SMALL = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1500",  # a starved machine: after 300 s the server would end itself
+}
 
 
 @pytest.fixture(scope="session")
