@@ -108,3 +108,12 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     assert value in page
     assert page.count("<svg") == 2
     assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")
+
+
+def test_the_guide_shows_the_tables_that_were_measured() -> None:
+    guide = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    shown = guide.split("<!-- tables: reproduce/small/results.md -->\n")[1].split("<!-- end of tables -->")[0]
+    measured = (ROOT / "reproduce" / "small" / "results.md").read_text(encoding="utf-8")
+    assert shown == measured.replace("### ", "## ")
+    results = json.loads((ROOT / "reproduce" / "small" / "results.json").read_text(encoding="utf-8"))
+    assert report.markdown(results) == measured

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.report import number, p_value, percent, points
+from sweetrl.evaluation.report import p_value, percent, points
 from sweetrl.io import read_json, write_json, write_text
 from sweetrl.reproduce import figures
 from sweetrl.reproduce.cells import ABLATIONS, AMOUNTS, CELLS, CONTROLS, METHODS
@@ -20,6 +20,12 @@ from sweetrl.reproduce.tables import Measured, claims, read_cell, row_of
 
 RESULTS, TABLES, PAGE = Path("results.json"), Path("results.md"), Path("report.html")
 AGAINST = "sweet"
+
+
+def number(value: float) -> str:
+    """A mean with one decimal."""
+    return f"{value:.1f}"
+
 
 FAULTS = (
     ("turns", "turns", number),
@@ -71,8 +77,8 @@ def _missing(found: Mapping[str, Measured], seeds: Sequence[int]) -> list[str]:
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """The tables as Markdown."""
-    rows = results["rows"].values()
+    """The tables as Markdown, in the order of the cells; `results` may come from results.json."""
+    rows = [results["rows"][name] for name in CELLS if name in results["rows"]]
     parts = []
     for table in (METHODS, ABLATIONS, CONTROLS, AMOUNTS):
         these = [row for row in rows if row["table"] == table and "success" in row]
@@ -150,8 +156,9 @@ def _critics(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _curves(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     numbers = [place["n"] for place in next(iter(curves.values()))]
+    order = {name: place for place, name in enumerate(CELLS)}
     lines = ["| critic | " + " | ".join(f"N = {n}" for n in numbers) + " |", "|---" * (len(numbers) + 1) + "|"]
-    for name, places in curves.items():
+    for name, places in sorted(curves.items(), key=lambda item: (order.get(item[0], len(order)), item[0])):
         label = CELLS[name].label if name in CELLS else name
         lines.append(f"| {label} | " + " | ".join(_interval(place["success"]) for place in places) + " |")
     return "\n".join(lines)
