@@ -38,7 +38,7 @@ help: ## list the words
 run: environment ## train, evaluate and register an agent; unchanged stages are skipped
 	@$(BIN)/python -m flows.train $(ARGS)
 
-reproduce: environment ## the paper's tables in small, cell by cell (PROFILE=small, about three hours, or full)
+reproduce: environment ## the paper's tables in small, cell by cell (PROFILE=small, hours, or full)
 	@cd reproduce/$(PROFILE) && dvc repro dvc.yaml $(ARGS)
 
 test: environment ## the everyday tests
