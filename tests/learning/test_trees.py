@@ -71,12 +71,10 @@ def models() -> dict[tuple[str, str, bool], Any]:
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Chunks so small that short rows have several, of queries and of logits."""
+    """Chunks of logits so small that short rows have several."""
     from sweetrl.learning import logprobs
-    from sweetrl.learning.trees import attention
 
-    monkeypatch.setattr(attention, "QUERIES", 5)
-    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 3 * VOCABULARY)
+    monkeypatch.setattr(logprobs, "CHUNK_ROWS", 3)
     yield
 
 
