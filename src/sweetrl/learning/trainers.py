@@ -259,6 +259,7 @@ class PreferenceTrainer(Trainer):
                 self.report(int(entry["step"]), self.steps, {k: v for k, v in entry.items() if k != "step"})
         self._step_start = time.perf_counter()
         self.train(resume_from_checkpoint=str(last) if last is not None else None)
+        gathered(None)  # nobody removes checkpoints that others still write
         return [entry for entry in self.state.log_history if "loss" in entry]
 
     def turn_metrics(self, logprobs: Tensor, batch: dict[str, Any], chosen: str, rejected: str) -> Metrics:
