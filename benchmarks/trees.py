@@ -1,6 +1,7 @@
 """Dialogue trees against one sequence at a time: ranking, policy training, critic training; one JSON.
 
     python benchmarks/trees.py [--shape small] [--dialogues 2] [--threads 2] [--json OUT] [--only ranking,policy,critic]
+    python benchmarks/trees.py --formula     what can be reached, for all shapes; measures nothing
     python benchmarks/trees.py --sweep [--json OUT] [--plot docs/images/trees.png]    cost against size
 
 Everything runs in this one run on the same random dialogues and the same model with random weights, each measurement in
@@ -218,12 +219,27 @@ def wanted(options: argparse.Namespace, *names: str) -> list[str]:
     return [name for name in names if options.peers == "all" or name in options.peers.split(",")]
 
 
-def ranking(options: argparse.Namespace) -> dict[str, Any]:
+def ranked_dialogues(options: argparse.Namespace) -> list[list[Row]]:
+    """All candidates of each dialogue, as rows."""
     vocabulary = SHAPES[options.shape]["vocab_size"]
     chance = random.Random(options.seed)
-    dialogues = [
-        candidates(chance, dialogue(chance, vocabulary, options.turns), vocabulary) for _ in range(options.dialogues)
-    ]
+    trunks = [dialogue(chance, vocabulary, options.turns) for _ in range(options.dialogues)]
+    return [candidates(chance, trunk, vocabulary) for trunk in trunks]
+
+
+def formula(options: argparse.Namespace) -> dict[str, float]:
+    """What the formulas say of the ranking, for all shapes; nothing is measured."""
+    dialogues = ranked_dialogues(options)
+    tree, alone = (sum(sizes(rows, merge) for rows in dialogues) for merge in (True, False))
+    found = {shape: multiply_adds(shape, alone) / multiply_adds(shape, tree) for shape in SHAPES}
+    turns = [len(rows) // 16 for rows in dialogues]
+    print(f"dialogues of {turns} turns: {alone[0]} tokens, {tree[0]} distinct, {alone[0] / tree[0]:.1f} times fewer")
+    print("times fewer multiply-adds:", ", ".join(f"{shape} {times:.1f}" for shape, times in found.items()))
+    return found | {"tokens": float(alone[0] / tree[0])}
+
+
+def ranking(options: argparse.Namespace) -> dict[str, Any]:
+    dialogues = ranked_dialogues(options)
     every = options.sample
     sampled = [rows[every // 2 :: every] for rows in dialogues]
     everything, some = ([row for rows in one for row in rows] for one in (dialogues, sampled))
@@ -311,10 +327,14 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=1, help="peers of the ranking compute every Nth candidate")
     parser.add_argument("--vllm", type=Path, metavar="PYTHON", help="of an environment with vLLM")
     parser.add_argument("--trl-micro-batch", type=int, default=2, choices=(1, 2, 4, 8))
+    parser.add_argument("--formula", action="store_true", help="say what the formulas give, for all shapes")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.formula:
+        formula(options)
+        return
     import peft  # noqa: F401  imported once, before processes are forked
     import transformers
 

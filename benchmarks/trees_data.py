@@ -35,8 +35,8 @@ LORA = LoraSettings(rank=16, alpha=32)
 
 
 def some(chance: random.Random, vocabulary: int, low: int, high: int) -> list[int]:
-    """Between `low` and `high` random tokens."""
-    return [chance.randrange(10, vocabulary) for _ in range(chance.randint(low, high))]
+    """Between `low` and `high` random tokens; how many does not depend on the vocabulary."""
+    return chance.choices(range(10, vocabulary), k=chance.randint(low, high))
 
 
 def dialogue(chance: random.Random, vocabulary: int, turns: int | None = None, prefix: int | None = None) -> Row:

@@ -67,7 +67,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
 
 
 def first_process() -> bool:
-    """Whether this is the process of a launcher (torchrun, `accelerate launch`) that writes results; true without one."""
+    """Whether this process writes results: the first of a launcher (torchrun, `accelerate launch`), or the only one."""
     return os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1") == "1"
 
 
