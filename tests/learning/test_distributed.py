@@ -1,4 +1,4 @@
-"""Two processes on the CPU (gloo) against one: the same loss curve and the same weights."""
+"""Two processes on the CPU (gloo) against one, with and without FSDP2: the same loss curve and the same weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = """
-import json, random, sys
+import json, os, random, sys
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sweetrl.learning.adapters import attach_adapter
 from sweetrl.learning.batches import PreferenceData, Row
+from sweetrl.learning.distributed import gathered
 from sweetrl.learning.trainers import CriticTrainer, PolicyTrainer
 from sweetrl.settings import CriticSettings, LoraSettings, PolicySettings
 
@@ -41,21 +42,41 @@ data = PreferenceData(tuple(rows), tuple(pairs), (0, 5, 10), tuple(groups))
 torch.set_num_threads(1)
 common = dict(learning_rate=1e-2, epochs=2, batch_size=8, micro_batch=2, checkpoints=2, lora=LoraSettings(rank=4))
 result = {}
-for kind in ("critic", "policy"):
+runs = [("critic", {}), ("policy", {})]
+if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    # So few tokens a pass that processes have unequal numbers of passes.
+    runs += [("critic-sharded", {"tokens": 90}), ("policy-sharded", {"tokens": 50, "recompute": True})]
+for name, more in runs:
+    kind, _, sharded = name.partition("-")
+    os.environ["ACCELERATE_USE_FSDP"] = str(bool(sharded)).lower()  # what `accelerate launch --use_fsdp` sets
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=1, initializer_range=0.3, pad_token_id=0,
     )
     model = attach_adapter(LlamaForCausalLM(config).requires_grad_(False), common["lora"], seed=0)
+    options = common | more
     if kind == "critic":
-        trainer = CriticTrainer(model, data, CriticSettings(beta=1.0, **common), out / kind, 0)
+        trainer = CriticTrainer(model, data, CriticSettings(beta=1.0, **options), out / name, 0)
     else:
-        settings = PolicySettings(beta=1.0, anchors=0.3, **common)
-        trainer = PolicyTrainer(model, data, settings, out / kind, 0, anchors=0.3)
+        settings = PolicySettings(beta=1.0, anchors=0.3, **options)
+        trainer = PolicyTrainer(model, data, settings, out / name, 0, anchors=0.3)
+    idle, make = [0], trainer.make_passes
+    def counted(step):
+        made = make(step)
+        idle[0] += sum("idle" in one for one in made)
+        return made
+    trainer.make_passes = counted
     history = trainer.fit()
-    weights = [value.double().abs().sum().item() for name, value in model.state_dict().items() if "lora_" in name]
-    result[kind] = {"history": history, "weights": weights, "processes": trainer.args.world_size}
+    weights = [value.double().abs().sum().item() for key, value in model.state_dict().items() if "lora_" in key]
+    held, all_of_them = 0, 0
+    for key, value in model.named_parameters():
+        if ".layers." in key and "lora_" not in key:
+            all_of_them += value.numel()
+            held += value.to_local().numel() if sharded else value.numel()
+    idle = sum(one[0] for one in gathered(idle))
+    result[name] = {"history": history, "weights": weights, "held": held / all_of_them, "idle": idle}
+    result[name]["processes"] = trainer.args.world_size
 if trainer.args.process_index == 0:
     (out / "result.json").write_text(json.dumps(result))
 """
@@ -76,8 +97,11 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
         assert done.returncode == 0, done.stdout + done.stderr
         results.append(json.loads((out / "result.json").read_text()))
-    for kind in ("critic", "policy"):
-        one, two = results[0][kind], results[1][kind]
+    for name in ("critic-sharded", "policy-sharded"):
+        assert results[1][name]["held"] == 0.5  # of the frozen layers' weights
+    assert results[1]["policy-sharded"]["idle"] > 0
+    for kind in ("critic", "policy", "critic-sharded", "policy-sharded"):
+        one, two = results[0][kind.partition("-")[0]], results[1][kind]
         assert (one["processes"], two["processes"]) == (1, 2)
         assert len(one["history"]) == len(two["history"]) == 6
         for name in ("loss", "grad_norm", "learning_rate", "accuracy", "loss/preference", "loss/nll", "reward/margin"):

@@ -1,4 +1,4 @@
-"""Rows merged by common prefix: what is in a forest, what its chunks meet, how it is split."""
+"""Rows merged by common prefix: what is in a forest, its dense blocks, how it is split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import Row
-from sweetrl.learning.trees.attention import plan_chunks, seen_blocks
+from sweetrl.learning.trees.attention import plan_blocks, seen_blocks
 from sweetrl.learning.trees.layout import build_forest, fed, forest_tokens, row_cost, split_rows
 
 
@@ -55,20 +55,19 @@ def test_a_forest_holds_every_prefix_once_and_every_row(rows: list[Row], merge: 
         assert len(forest.slot) == len(set(asked)) and len(forest.predicting) == len({before for before, _ in asked})
 
 
-@given(row_sets(), st.integers(1, 9))
-def test_chunks_of_queries_meet_all_that_they_see_and_little_more(rows: list[Row], queries: int) -> None:
-    forest = build_forest(rows)
-    sees, covered = forest.ancestors(), 0
-    for chunk in plan_chunks(forest, queries):
-        lines = sees[chunk.first : chunk.last]
-        seen, partly = (
-            np.array([key for run in runs for key in range(*run)], dtype=int) for runs in (chunk.seen, chunk.partly)
-        )
-        assert lines[:, seen].all() and lines[:, partly].any(axis=0).all()
-        assert not lines[:, np.setdiff1d(np.arange(len(sees)), np.concatenate([seen, partly]))].any()
-        assert chunk.scores == lines.shape[0] * (len(seen) + len(partly))
-        covered += lines.shape[0]
-    assert covered == len(sees)
+@given(row_sets(), st.booleans())
+def test_dense_blocks_hold_every_pair_once_and_no_other(rows: list[Row], merge: bool) -> None:
+    forest = build_forest(rows, merge)
+    blocks = plan_blocks(forest)
+    count = np.zeros((len(forest.end), len(forest.end)), dtype=int)
+    for first, last in blocks.paths:
+        count[first:last, first:last] += np.tri(last - first, dtype=int)
+    for first, last, start, stop in blocks.wings:
+        count[first:last, start:stop] += 1
+    assert (count == forest.ancestors()).all()
+    assert blocks.scores == forest.cost.scores
+    # Few blocks: as many paths as there are leaves at most, and wings where something branches.
+    assert len(blocks.paths) <= len(rows) and len(blocks.wings) < len(rows)
 
 
 @given(row_sets(), st.integers(1, 5))

@@ -165,7 +165,7 @@ def test_chunks_of_the_head_change_nothing(
     model, tolerance = adapted
     batch = collate(rows[:3])
     whole = logprobs.reply_logprobs(model, batch).sum()
-    monkeypatch.setattr(logprobs, "CHUNK_ELEMENTS", 7 * 512)
+    monkeypatch.setattr(logprobs, "CHUNK_ROWS", 7)
     same(model, logprobs.reply_logprobs(model, batch).sum(), whole, tolerance)
 
 

@@ -52,6 +52,19 @@ def test_a_failed_stage_keeps_its_scratch_and_writes_no_run_file(here: Path) -> 
         assert (run.scratch() / "part").read_text() == "half"
 
 
+def test_only_the_first_process_of_a_launcher_writes(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        with stage_run("collect", SETTINGS, torch=False) as run:
+            scratch = run.scratch()
+        assert (here / "reports/runs/collect.json").exists() == (rank == "0")
+        assert scratch.exists() == (rank == "1")
+    assert capsys.readouterr().out.count("collect: ") == 1
+
+
 def test_other_parameters_or_data_get_another_scratch_folder(here: Path) -> None:
     (here / "input.txt").write_text("x")
 

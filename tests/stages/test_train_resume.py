@@ -148,6 +148,36 @@ def test_missing_inputs_are_one_sentence(project: Callable[[str], Path]) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("fsdp", ["false", "true"])
+def test_a_launcher_trains_what_one_process_trains(project: Callable[[str], Path], fsdp: str) -> None:
+    """Two processes by torchrun, with and without shards: nearly the same weights, results written once."""
+    import torch
+    from safetensors.torch import load_file
+
+    weights = []
+    for name in ("one", "two"):
+        folder = project(name)
+        text = PARAMS.replace("epochs: 15", "epochs: 2").replace("dropout: 0.1", "dropout: 0.0")
+        (folder / "params.yaml").write_text(text)
+        (folder / "run.py").write_text(RUN)
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"] if name == "two" else []
+        done = subprocess.run(
+            [sys.executable, *launcher, "run.py", "critic"],
+            cwd=folder,
+            env=os.environ | {"SWEETRL_TRACKING": "off", "OMP_NUM_THREADS": "1", "ACCELERATE_USE_FSDP": fsdp},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert done.stdout.count("train-critic: ") == 1
+        assert not list((folder / ".scratch").glob("*"))
+        weights.append(load_file(folder / FILES[1]))
+    assert all(torch.allclose(weights[1][name], value, rtol=1e-3, atol=1e-5) for name, value in weights[0].items())
+    assert any("lora_B" in name and bool(value.any()) for name, value in weights[0].items())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["multi-turn-dpo", "rft"])
 def test_so_does_a_killed_run_of_a_baseline(project: Callable[[str], Path], method: str) -> None:
     folders = project("undisturbed"), project("killed")

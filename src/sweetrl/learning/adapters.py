@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,12 @@ if TYPE_CHECKING:
 
 
 def resolve_device(device: str) -> str:
-    """Turn `auto` into `cuda` where there is one, else `cpu`."""
+    """Turn `auto` into `cuda` where there is one, else `cpu`; a launcher's processes have a CUDA device each."""
     import torch
 
-    return ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and "LOCAL_RANK" in os.environ else device
 
 
 def load_base(settings: ModelSettings) -> tuple[Any, Any]:
@@ -26,6 +29,8 @@ def load_base(settings: ModelSettings) -> tuple[Any, Any]:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
+
+    from sweetrl.learning.distributed import wants_shards
 
     logging.disable_progress_bar()
     try:
@@ -38,7 +43,8 @@ def load_base(settings: ModelSettings) -> tuple[Any, Any]:
             "`make base-model` builds the small one, `model.base` in params.yaml names another."
         ) from error
     model.requires_grad_(False)
-    return model.to(resolve_device(settings.device)), tokenizer
+    # What is to be sharded may not fit on one device: it goes there layer by layer.
+    return model.to("cpu" if wants_shards() else resolve_device(settings.device)), tokenizer
 
 
 def context_limit(model: Any) -> int:

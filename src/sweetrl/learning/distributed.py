@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sweetrl.errors import UserError
+
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 T = TypeVar("T")
 
 
-def _processes() -> int:
+def place() -> tuple[int, int]:
+    """This process's rank and the number of processes."""
     import torch.distributed as distributed
 
-    return distributed.get_world_size() if distributed.is_available() and distributed.is_initialized() else 1
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return 0, 1
+    return distributed.get_rank(), distributed.get_world_size()
+
+
+def _processes() -> int:
+    return place()[1]
 
 
 def shared(compute: Callable[[], T]) -> T:
@@ -51,3 +61,46 @@ def add_gradients(model: nn.Module) -> None:
     distributed.all_reduce(flat)
     for one, part in zip(trained, flat.split([one.numel() for one in trained]), strict=True):
         one.grad = part.view_as(one).clone()
+
+
+def wants_shards() -> bool:
+    """Whether the base is to be sharded: `accelerate launch --use_fsdp`, or torchrun with ACCELERATE_USE_FSDP=true."""
+    return os.environ.get("ACCELERATE_USE_FSDP", "").lower() == "true" and int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def shard_layers(model: nn.Module, device: Any) -> None:
+    """Shard the frozen base over all processes with FSDP2: each keeps its share of every layer and gathers the rest.
+
+    A layer's weights are whole only while it computes. The adapter (a few megabytes), embeddings and the head stay
+    whole in every process: their gradients, optimiser, checkpoints and chunked log-probs are those of a single process.
+    The model may be on the CPU: a layer at a time goes to `device`. All processes must then make equally many passes.
+    """
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    from sweetrl.learning.logprobs import backbone, base_of
+
+    # accelerate would shard what is sharded already, optimiser and adapter included; on a CPU it ignores the request.
+    os.environ["ACCELERATE_USE_FSDP"] = "false"
+    mesh = init_device_mesh(device.type, (_processes(),))
+    transformer, _ = backbone(model)
+    kinds = base_of(model)._no_split_modules or ()
+    layers = [one for one in transformer.modules() if type(one).__name__ in kinds]
+    if not layers:
+        raise UserError(
+            f"{base_of(model).config.model_type}: the model does not say what its layers are, so it cannot be sharded; "
+            "start without FSDP."
+        )
+    within = {parameter for layer in layers for parameter in layer.parameters() if not parameter.requires_grad}
+    whole = set(model.parameters()) - within
+    for layer in layers:
+        fully_shard(layer, mesh=mesh, ignored_params=whole)
+    fully_shard(transformer, mesh=mesh, ignored_params=whole)  # orders the layers' gathering; has no weights itself
+    for one in whole:
+        one.data = one.data.to(device)
+
+
+def whole_tensor(value: Tensor) -> Tensor:
+    """A parameter with the shares of all processes; all of them must ask for it."""
+    gather = getattr(value, "full_tensor", None)
+    return value if gather is None else gather()

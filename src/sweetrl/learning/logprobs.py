@@ -10,7 +10,7 @@ from sweetrl.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-CHUNK_ELEMENTS = 2**24  # logits in memory at once: 64 MiB in float32
+CHUNK_ROWS = 256  # hidden states whose logits are in memory at once: large enough for the product, small for caches
 
 
 def base_of(model: nn.Module) -> Any:
@@ -49,8 +49,7 @@ def slot_logprobs(head: nn.Module, hidden: Tensor, slot: Tensor, target: Tensor)
     import torch
     from torch.utils.checkpoint import checkpoint
 
-    weight: Any = head.weight
-    size = max(1, CHUNK_ELEMENTS // int(weight.shape[0]))
+    weight, size = head.weight, CHUNK_ROWS
     bounds = torch.arange(0, hidden.shape[0] + size, size, device=slot.device)
     cuts = torch.searchsorted(slot, bounds).tolist()
     pieces = []
@@ -58,7 +57,7 @@ def slot_logprobs(head: nn.Module, hidden: Tensor, slot: Tensor, target: Tensor)
         first = number * size
         piece = hidden[first : first + size], slot[begin:end] - first, target[begin:end]
         if not torch.is_grad_enabled():
-            pieces.append(_normalised(head(piece[0]), piece[1], piece[2])[0])
+            pieces.append(_picked(head(piece[0]), piece[1], piece[2])[0])
         elif _frozen_linear(head):
             pieces.append(_fused().apply(piece[0], weight, getattr(head, "bias", None), piece[1], piece[2]))
         else:
@@ -74,17 +73,23 @@ def _frozen_linear(head: Any) -> bool:
 
 
 def _recomputed(head: Any, hidden: Tensor, slot: Tensor, target: Tensor) -> Tensor:
-    return _normalised(head(hidden), slot, target)[0]
+    logits = _at_least_float(head(hidden))
+    return logits[slot, target] - logits.logsumexp(1)[slot]
 
 
-def _normalised(logits: Tensor, slot: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return (log-probs [U], logits in at least float32 [M, V], their log-sum-exp [M])."""
+def _at_least_float(logits: Tensor) -> Tensor:
     import torch
 
-    if logits.dtype in (torch.float16, torch.bfloat16):
-        logits = logits.float()
-    total = logits.logsumexp(1)
-    return logits[slot, target] - total[slot], logits, total
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def _picked(logits: Tensor, slot: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return (log-probs [U], exp(logits - their maximum) [M, V], its sums [M, 1]); `logits` are overwritten."""
+    logits = _at_least_float(logits)
+    logits.sub_(logits.amax(1, keepdim=True))
+    chosen = logits[slot, target]
+    sums = logits.exp_().sum(1, keepdim=True)
+    return chosen - sums.log()[slot, 0], logits, sums
 
 
 _made: list[Any] = []
@@ -104,9 +109,9 @@ def _fused() -> Any:
         def forward(
             context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, slot: Tensor, target: Tensor
         ) -> Tensor:
-            found, logits, total = _normalised(torch.nn.functional.linear(hidden, weight, bias), slot, target)
+            found, exps, sums = _picked(torch.nn.functional.linear(hidden, weight, bias), slot, target)
             if context.needs_input_grad[0]:
-                mean = torch.matmul(logits.sub_(total[:, None]).exp_().to(weight.dtype), weight)
+                mean = torch.matmul(exps.to(weight.dtype), weight).div_(sums)
                 context.save_for_backward(mean, weight, slot, target)
             return found
 

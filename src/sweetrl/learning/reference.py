@@ -12,6 +12,7 @@ import numpy as np
 
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import Row
+from sweetrl.learning.distributed import gathered, place, shared, whole_tensor
 from sweetrl.learning.logprobs import reply_logprobs
 from sweetrl.learning.passes import Layout
 
@@ -19,8 +20,13 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
-    """Log-probs of every row's reply tokens, as the model stands: CPU tensors [reply tokens], in order, no gradient."""
+def row_logprobs(
+    model: nn.Module, rows: Sequence[Row], layout: Layout, passes: Sequence[Sequence[int]] | None = None
+) -> list[Tensor]:
+    """Log-probs of every row's reply tokens, as the model stands: CPU tensors [reply tokens], in order, no gradient.
+
+    `passes` are the rows that are computed together, by default all of them as `layout` cuts them; others stay empty.
+    """
     import torch
 
     from sweetrl.learning.trees.forward import to_device
@@ -28,12 +34,30 @@ def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[
     device = next(model.parameters()).device
     result: list[Tensor] = [torch.empty(0)] * len(rows)
     with torch.no_grad():
-        for indices in layout.cut_rows(rows):
+        for indices in layout.cut_rows(rows) if passes is None else passes:
             batch = to_device(layout.collate([rows[index] for index in indices]), device)
             pieces = reply_logprobs(model, batch).cpu().split([rows[index].reply_tokens for index in indices])
             for index, piece in zip(indices, pieces, strict=True):
                 result[index] = piece.clone()
     return result
+
+
+def spread_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
+    """row_logprobs by all processes together: each computes a share of the passes, all get all values."""
+    rank, ranks = place()
+    if ranks == 1:
+        return row_logprobs(model, rows, layout)
+    passes = layout.cut_rows(rows)
+    own = passes[rank::ranks]
+    # Processes that share a model's layers make equally many passes; what is computed twice is equal.
+    given = own + passes[:1] * (-(-len(passes) // ranks) - len(own))
+    found = row_logprobs(model, rows, layout, given)
+    values = [found[index] for indices in own for index in indices]
+    parts = gathered(values)
+    for number, part in enumerate(parts):
+        for index, value in zip([index for one in passes[number::ranks] for index in one], part, strict=True):
+            found[index] = value
+    return found
 
 
 def starts_trained(model: Any) -> bool:
@@ -47,25 +71,25 @@ def reference_logprobs(
     """log pi_ref of every row's reply tokens, once and for all; CPU tensors [reply tokens], in order.
 
     The reference is the base, the adapter switched off; with `adapter` it is the model as it stands. With a folder
-    `cache` they are computed once for each (weights, layout, rows) and read from there afterwards.
+    `cache` they are computed once for each (weights, layout, rows) and read from there afterwards. Several processes
+    share the work.
     """
     import torch
 
     path = cache / f"{_key(model, rows, layout, adapter)}.npy" if cache is not None else None
     lengths = [row.reply_tokens for row in rows]
-    if path is not None and path.exists():
-        values = torch.from_numpy(np.load(path))
-        if len(values) == sum(lengths):
-            return list(values.split(lengths))
+    kept = shared(lambda: np.load(path) if path is not None and path.exists() else None)
+    if kept is not None and len(kept) == sum(lengths):
+        return list(torch.from_numpy(kept).split(lengths))
     was_training = model.training
     model.eval()
     off = model.disable_adapter() if hasattr(model, "disable_adapter") and not adapter else nullcontext()
     try:
         with off:
-            found = row_logprobs(model, rows, layout)
+            found = spread_logprobs(model, rows, layout)
     finally:
         model.train(was_training)
-    if path is not None:
+    if path is not None and place()[0] == 0:
         with atomic_path(path) as temporary, temporary.open("wb") as file:
             np.save(file, torch.cat(found).numpy())
     return found
@@ -80,7 +104,8 @@ def _key(model: Any, rows: Sequence[Row], layout: Layout, adapter: bool) -> str:
         if "lora_" in name and not adapter:
             continue
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        bytes_ = whole_tensor(value.detach()).cpu().contiguous().flatten().view(torch.uint8)
+        digest.update(bytes_.numpy().tobytes())
     for row in rows:
         digest.update(np.asarray(row.token_ids, dtype=np.int64).tobytes())
         digest.update(repr(row.spans).encode())

@@ -23,7 +23,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 from sweetrl.errors import UserError
 from sweetrl.learning.advantage import segment_mean, segment_sum, trajectory_scores, turn_advantages
 from sweetrl.learning.batches import MicroBatch, PreferenceData, collate_pairs, plan
-from sweetrl.learning.distributed import add_gradients, gathered, shared
+from sweetrl.learning.distributed import add_gradients, gathered, shard_layers, shared, wants_shards
 from sweetrl.learning.heads import POOLING, turn_values
 from sweetrl.learning.logprobs import base_of, reply_logprobs
 from sweetrl.learning.objectives import critic_loss, ipo_loss, policy_loss, reference_kl, token_nll, value_loss
@@ -59,11 +59,20 @@ class _Checkpoints(TrainerCallback):
             (folder / COMPLETE).touch()
 
 
+class _ShardedArguments(TrainingArguments):
+    """For a model whose layers are where they belong already."""
+
+    @property
+    def place_model_on_device(self) -> bool:
+        return False
+
+
 class PreferenceTrainer(Trainer):
     """A Trainer over a plan of steps; subclasses give the loss and its metrics.
 
     A step is computed in as many passes as its tokens need; its loss and gradient do not depend on how it is cut. Under
-    torchrun or `accelerate launch` each process computes a share of every step's pairs, and gradients are added up.
+    torchrun or `accelerate launch` each process computes a share of every step's pairs, and gradients are added up;
+    with FSDP the frozen base is sharded over them (sweetrl.learning.distributed).
     """
 
     compares = True  # whether the loss or its metrics look at the reference's log-probs
@@ -90,7 +99,8 @@ class PreferenceTrainer(Trainer):
         self._step_metrics: list[tuple[int, int, Metrics]] = []  # pairs, anchors and metrics of each pass
         self._step_tokens, self._step_computed, self._step_start = 0, 0, time.perf_counter()
         device = next(model.parameters()).device
-        arguments = TrainingArguments(
+        self.sharded = wants_shards()
+        arguments = (_ShardedArguments if self.sharded else TrainingArguments)(
             output_dir=str(scratch),
             per_device_train_batch_size=1,  # an item is a whole step already
             num_train_epochs=1,  # the plan holds all epochs
@@ -110,7 +120,7 @@ class PreferenceTrainer(Trainer):
             save_total_limit=2,
             seed=seed,
             data_seed=seed,
-            use_cpu=device.type == "cpu",
+            use_cpu=device.type == "cpu" and not (self.sharded and torch.cuda.is_available()),
             report_to=[],
             disable_tqdm=True,
             remove_unused_columns=False,
@@ -125,13 +135,16 @@ class PreferenceTrainer(Trainer):
                 f"params: batch_size {settings.batch_size} is less than the {arguments.world_size} processes; "
                 "start fewer."
             )
+        if self.sharded:
+            shard_layers(model, arguments.device)
+            model._is_accelerate_prepared = True  # no wrapper: gradients are added up in training_step
         self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
         if settings.recompute:
             base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
         trained = starts_trained(model)
         self.reference: list[Tensor] | None = None
         if self.compares:
-            self.reference = shared(lambda: reference_logprobs(model, data.rows, self.layout, cache, adapter=trained))
+            self.reference = reference_logprobs(model, data.rows, self.layout, cache, adapter=trained)
         super().__init__(
             model=model,
             args=arguments,
@@ -153,14 +166,23 @@ class PreferenceTrainer(Trainer):
         )
 
     def make_passes(self, step: MicroBatch) -> list[dict[str, Any]]:
-        """This process's part of a step, pass by pass; `share` is the share of the step's pairs and anchors in one."""
-        own = share_of_step(self.data, step, self.layout, self.args.process_index, self.args.world_size)
+        """This process's part of a step, pass by pass; `share` is the share of the step's pairs and anchors in one.
+
+        Processes that share a model's layers make equally many passes, those with fewer an `idle` one or more.
+        """
+        ranks = self.args.world_size
+
+        def passes(rank: int) -> list[MicroBatch]:
+            own = share_of_step(self.data, step, self.layout, rank, ranks)
+            return cut_step(self.data, own, self.layout, self.settings.micro_batch)
+
         made = []
-        for one in cut_step(self.data, own, self.layout, self.settings.micro_batch):
+        for one in passes(self.args.process_index):
             batch = collate_pairs(self.data, one, self.reference, lay_out=self.layout.collate)
             share = (len(one.pairs) / len(step.pairs), len(one.anchors) / max(1, len(step.anchors)))
             made.append(batch | {"share": share})
-        return made
+        most = max(len(passes(rank)) for rank in range(ranks)) if self.sharded else len(made)
+        return made + [made[-1] | {"idle": True}] * (most - len(made))
 
     def outputs(self, rows: dict[str, Any]) -> Tensor:
         """What the loss is made of: the log-probs [N] of a pass's reply tokens."""
@@ -190,7 +212,10 @@ class PreferenceTrainer(Trainer):
         """One forward pass over the distinct rows of the pass. The adapter's gradients are added up afterwards, so the
         model itself is called, not what a distributed launcher has wrapped around it."""
         rows = inputs["rows"]
-        loss, metrics = self.pair_loss(self.outputs(rows), inputs)
+        outputs = self.outputs(rows)
+        if inputs.get("idle"):
+            return (outputs * 0.0).sum()
+        loss, metrics = self.pair_loss(outputs, inputs)
         self._step_metrics.append((len(inputs["chosen"]), len(inputs["anchor"]), metrics))
         self._step_tokens += int(rows["tokens"].sum())
         self._step_computed += rows["input_ids"].numel()
@@ -234,6 +259,7 @@ class PreferenceTrainer(Trainer):
                 self.report(int(entry["step"]), self.steps, {k: v for k, v in entry.items() if k != "step"})
         self._step_start = time.perf_counter()
         self.train(resume_from_checkpoint=str(last) if last is not None else None)
+        gathered(None)  # nobody removes checkpoints that others still write
         return [entry for entry in self.state.log_history if "loss" in entry]
 
     def turn_metrics(self, logprobs: Tensor, batch: dict[str, Any], chosen: str, rejected: str) -> Metrics:

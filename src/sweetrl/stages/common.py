@@ -66,6 +66,11 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
 }
 
 
+def first_process() -> bool:
+    """Whether this process writes results: the first of a launcher (torchrun, `accelerate launch`), or the only one."""
+    return os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1") == "1"
+
+
 def stage_parameters(stage: str, settings: Settings) -> dict[str, Any]:
     """Return the settings that decide the result of `stage`, by dotted name."""
     tree = settings.model_dump(mode="json", by_alias=True)
@@ -153,7 +158,7 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
 
     `torch=False` for stages that never need torch saves its import. When the body fails, the run is closed as FAILED
     and no run file is written. A process that makes a share of the stage's parts leaves them in the scratch folder and
-    writes no run file either.
+    writes no run file either; nor do a launcher's processes but the first.
     """
     started = time.monotonic()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # else a missing folder is looked for on the hub, again and again
@@ -167,6 +172,8 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
         run.log.finish("KILLED" if killed else "FAILED")
         raise
     seconds = time.monotonic() - started
+    if not first_process():
+        return
     if not run.share.whole:
         run.log.set_tags({"sweetrl.share": str(run.share)})
         run.log.finish("FINISHED")
@@ -239,6 +246,8 @@ def stage_main(function: Callable[[Settings], object]) -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", category=FutureWarning)  # libraries talking to libraries
     signal.signal(signal.SIGTERM, _terminate)
+    if not first_process():
+        os.environ["SWEETRL_TRACKING"] = "off"
     if os.environ.get("SWEETRL_DIE_WITH_PARENT"):
         with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG

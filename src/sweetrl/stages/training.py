@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweetrl.stages.common import StageRun
+from sweetrl.stages.common import StageRun, first_process
 
 if TYPE_CHECKING:
     from sweetrl.learning.trainers import Metrics, PreferenceTrainer
@@ -35,7 +35,7 @@ class Progress:
         self._bar = None
         self._task = None
         self._line = time.monotonic()
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and first_process():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -69,7 +69,10 @@ def devices_of(trainer: PreferenceTrainer) -> int:
 
 
 def train_and_publish(run: StageRun, trainer: PreferenceTrainer, progress: Progress, scratch: Path, out: Path) -> None:
-    """Train (from the last checkpoint, if any), write the adapter to `out`, and sum up."""
+    """Train (from the last checkpoint, if any), write the adapter to `out`, and sum up.
+
+    Under a launcher all processes train, and the first one writes.
+    """
     from sweetrl.learning.adapters import save_adapter
     from sweetrl.stages.common import publish
 
@@ -79,6 +82,8 @@ def train_and_publish(run: StageRun, trainer: PreferenceTrainer, progress: Progr
     finally:
         progress.close()
     seconds = time.monotonic() - started
+    if not first_process():
+        return
     save_adapter(trainer.model, scratch / "adapter", run.settings.model.base)
     publish(scratch / "adapter", out)
     tail = history[-max(1, len(history) // 5) :]  # the last fifth: single steps are noisy

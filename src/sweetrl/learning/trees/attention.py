@@ -1,7 +1,7 @@
 """Tree attention: every node sees its ancestors and itself. Three backends that agree, for transformers' own models.
 
-blocks  block-sparse attention for CPUs: a chunk of queries meets only keys that some query in it sees. Keys that all
-        of them see need no mask; the few others do; the two parts are joined by their log-sum-exp.
+blocks  for CPUs: every path causally by itself, and all that hangs below a node against that node's path. No mask, no
+        copy, no score too many; the parts of a query are joined by their log-sum-exp.
 flex    torch's FlexAttention with a block mask: the kernel for CUDA devices.
 dense   one 4-D mask handed to the model: for any model that takes one, and for checks; S x S scores are computed.
 
@@ -25,55 +25,47 @@ if TYPE_CHECKING:
 Backend = Literal["blocks", "flex", "dense"]
 
 TREE = "sweetrl_tree"
-QUERIES = 256  # of one chunk: fewer mean less waste at its edges, more mean larger matrix products
 FLEX_BLOCK = 128  # forests are padded to a multiple of FlexAttention's blocks, so that few shapes are compiled
 
 
 @dataclass(frozen=True)
-class Chunk:
-    """Queries first..last of a forest, and the keys they need as runs of nodes, last exclusive.
+class Blocks:
+    """The (query, key) pairs of a forest as few dense blocks, each pair in exactly one; runs of nodes, last exclusive.
 
-    Keys in `seen` are ancestors of all these queries, keys in `partly` of some of them or queries themselves.
+    paths    (first, last): nodes one below the other, as a dialogue's trunk; each sees the path up to itself
+    wings    (first, last, start, stop): nodes first..last hang below node stop - 1 and see all of start..stop, the path
+             of that node from its beginning
     """
 
-    first: int
-    last: int
-    seen: tuple[tuple[int, int], ...]
-    partly: tuple[tuple[int, int], ...]
+    paths: tuple[tuple[int, int], ...]
+    wings: tuple[tuple[int, int, int, int], ...]
 
     @property
     def scores(self) -> int:
-        """How many (query, key) pairs are computed."""
-        return (self.last - self.first) * sum(stop - start for start, stop in self.seen + self.partly)
+        """How many (query, key) pairs there are."""
+        own = sum((last - first) * (last - first + 1) // 2 for first, last in self.paths)
+        return own + sum((last - first) * (stop - start) for first, last, start, stop in self.wings)
 
 
-def plan_chunks(forest: Forest, queries: int = QUERIES) -> list[Chunk]:
-    """Cut a forest into chunks of `queries` nodes and find the keys of each."""
-    segments = forest.segments
-    chunks = []
-    for first in range(0, len(forest.token_ids), queries):
-        last = min(first + queries, len(forest.token_ids))
-        needed = (segments.start < last) & (segments.end > first)
-        start, stop, end = segments.start[needed], segments.stop[needed], segments.end[needed]
-        # Nodes before the chunk whose subtree holds all of it are seen by every query.
-        whole = end >= last
-        seen = zip(start[whole], np.minimum(stop[whole], first), strict=True)
-        some = np.concatenate([np.stack([start[~whole], stop[~whole]]), np.stack([start[whole], stop[whole]])], axis=1)
-        some[0, len(start[~whole]) :] = np.maximum(some[0, len(start[~whole]) :], first)
-        some[1] = np.minimum(some[1], last)
-        chunks.append(Chunk(first, last, _runs(seen), _runs(zip(*some, strict=True))))
-    return chunks
+def plan_blocks(forest: Forest) -> Blocks:
+    """Cut a forest into paths and what hangs below them.
 
-
-def _runs(pieces: Any) -> tuple[tuple[int, int], ...]:
-    """Sort half-open intervals, leave out empty ones, join neighbours."""
-    result: list[tuple[int, int]] = []
-    for start, stop in sorted((int(start), int(stop)) for start, stop in pieces if start < stop):
-        if result and result[-1][1] == start:
-            result[-1] = (result[-1][0], stop)
-        else:
-            result.append((start, stop))
-    return tuple(result)
+    Depth first, a segment's first child follows it at once and continues its path; the subtrees of its other children
+    follow that child's, as one run of nodes that all see the path so far. So no block needs a mask or a copy of keys.
+    """
+    start, stop, end, parent = (
+        one.tolist()
+        for one in (forest.segments.start, forest.segments.stop, forest.segments.end, forest.segments.parent)
+    )
+    begin, tip = list(start), dict[int, int]()
+    wings = []
+    for segment, above in enumerate(parent):
+        if above >= 0 and start[segment] == stop[above]:
+            begin[segment] = begin[above]
+            if end[segment] < end[above]:
+                wings.append((end[segment], end[above], begin[above], stop[above]))
+        tip[begin[segment]] = max(tip.get(begin[segment], 0), stop[segment])
+    return Blocks(tuple(tip.items()), tuple(wings))
 
 
 @dataclass
@@ -84,21 +76,11 @@ class TreeAttention:
     backend: Backend
     _made: dict[Any, Any] = field(default_factory=dict)
 
-    def chunks(self, device: Any, dtype: Any) -> list[tuple[Chunk, Tensor]]:
-        """Chunks with the additive mask [queries, keys] of their partly seen keys."""
-        import torch
-
-        if (device, dtype) not in self._made:
-            made = []
-            for chunk in plan_chunks(self.forest):
-                keys = np.concatenate([np.arange(*run) for run in chunk.partly])
-                queries = np.arange(chunk.first, chunk.last)[:, None]
-                sees = (keys <= queries) & (queries < self.forest.end[keys])
-                mask = torch.zeros(sees.shape, dtype=dtype)
-                mask.masked_fill_(torch.from_numpy(~sees), -math.inf)
-                made.append((chunk, mask.to(device)))
-            self._made[device, dtype] = made
-        return self._made[device, dtype]
+    def blocks(self) -> Blocks:
+        """What the backend `blocks` computes."""
+        if "blocks" not in self._made:
+            self._made["blocks"] = plan_blocks(self.forest)
+        return self._made["blocks"]
 
     def mask(self, device: Any, dtype: Any) -> Tensor:
         """The additive mask [1, 1, S, S]."""
@@ -230,92 +212,74 @@ def _function() -> Any:
     class BlockAttention(torch.autograd.Function):
         @staticmethod
         def forward(context: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, tree: TreeAttention) -> Any:
-            out = torch.empty_like(query)
-            sums = torch.empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
-            groups = query.shape[1] // key.shape[1]
-            for chunk, mask in tree.chunks(query.device, query.dtype):
-                part = _grouped(query[:, :, chunk.first : chunk.last], groups)
-                found, total = _attend(
-                    part, _gather(key, chunk.partly), _gather(value, chunk.partly), mask.repeat(groups, 1), scale
-                )
-                if chunk.seen:
-                    other, more = _attend(part, _gather(key, chunk.seen), _gather(value, chunk.seen), None, scale)
-                    both = torch.logaddexp(total, more)
-                    found = found * (total - both).exp().unsqueeze(-1).to(found.dtype)
-                    found += other * (more - both).exp().unsqueeze(-1).to(found.dtype)
-                    total = both
-                out[:, :, chunk.first : chunk.last] = _ungrouped(found, groups)
-                sums[:, :, chunk.first : chunk.last] = _ungrouped(total, groups)
+            shape, (query, key, value) = query.shape, _by_key_head(query, key, value)
+            out = query.new_empty(shape[2], shape[1], shape[3]).transpose(0, 1).view_as(query)
+            sums = query.new_empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
+            blocks = tree.blocks()
+            for first, last in blocks.paths:
+                own = [one[:, :, first:last] for one in (query, key, value)]
+                out[:, :, first:last], sums[:, :, first:last] = _attend(*own, True, scale)
+            for first, last, start, stop in blocks.wings:
+                below, known = out[:, :, first:last], sums[:, :, first:last]
+                above = key[:, :, start:stop], value[:, :, start:stop]
+                more, total = _attend(query[:, :, first:last], *above, False, scale)
+                both = torch.logaddexp(known, total)
+                below.mul_((known - both).exp_().unsqueeze(-1)).add_(more.mul_((total - both).exp_().unsqueeze(-1)))
+                known.copy_(both)
             context.save_for_backward(query, key, value, out, sums)
             context.scale, context.tree = scale, tree
-            return out
+            return out.view(shape)
 
         @staticmethod
         def backward(context: Any, *grads: Tensor) -> Any:
             query, key, value, out, sums = context.saved_tensors
-            grad = grads[0]
-            groups = query.shape[1] // key.shape[1]
-            to_query, to_key, to_value = torch.empty_like(query), torch.zeros_like(key), torch.zeros_like(value)
-            for chunk, mask in context.tree.chunks(query.device, query.dtype):
-                span = slice(chunk.first, chunk.last)
-                own: Any = [_grouped(one[:, :, span], groups) for one in (grad, query, out, sums)]
-                total = torch.zeros_like(own[1])
-                for runs, seen_mask in ((chunk.partly, mask.repeat(groups, 1)), (chunk.seen, None)):
-                    if not runs:
-                        continue
-                    keys: Any = (_gather(key, runs), _gather(value, runs), seen_mask, context.scale)
-                    parts = _attend_backward(*own, *keys)
-                    total += parts[0]
-                    _scatter(to_key, runs, parts[1])
-                    _scatter(to_value, runs, parts[2])
-                to_query[:, :, span] = _ungrouped(total, groups)
-            return to_query, to_key, to_value, None, None
+            grad = grads[0].view_as(query)
+            to_query, to_key, to_value = torch.empty_like(query), torch.zeros_like(query), torch.zeros_like(query)
+            blocks = context.tree.blocks()
+            pieces = [(first, last, first, last) for first, last in blocks.paths]
+            for number, (first, last, start, stop) in enumerate(pieces + list(blocks.wings)):
+                own: Any = [one[:, :, first:last] for one in (grad, query, out, sums)]
+                keys: Any = [one[:, :, start:stop] for one in (key, value)]
+                causal = number < len(pieces)
+                parts = _attend_backward(*own, *keys, causal, context.scale)
+                if causal:
+                    to_query[:, :, first:last] = parts[0]
+                else:
+                    to_query[:, :, first:last] += parts[0]
+                to_key[:, :, start:stop] += parts[1]
+                to_value[:, :, start:stop] += parts[2]
+            return to_query.reshape(grads[0].shape), to_key.sum(1)[None], to_value.sum(1)[None], None, None
 
     _made_function.append(BlockAttention)
     return BlockAttention
 
 
-def _grouped(queries: Tensor, groups: int) -> Tensor:
-    """[1, heads, C, ...] to [1, key heads, groups * C, ...]: query heads that share keys become more queries."""
-    if groups == 1:
-        return queries
-    return queries.reshape(1, queries.shape[1] // groups, groups * queries.shape[2], *queries.shape[3:])
+def _by_key_head(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    """[1, heads, S, width] as [key heads, heads of each, S, width], without a copy: what shares keys is one batch."""
+    shape = (key.shape[1], query.shape[1] // key.shape[1], *query.shape[2:])
+    return [query[0].unflatten(0, shape[:2]), *(one[0].unsqueeze(1).expand(shape) for one in (key, value))]
 
 
-def _ungrouped(queries: Tensor, groups: int) -> Tensor:
-    if groups == 1:
-        return queries
-    return queries.reshape(1, queries.shape[1] * groups, queries.shape[2] // groups, *queries.shape[3:])
-
-
-def _gather(values: Tensor, runs: tuple[tuple[int, int], ...]) -> Tensor:
-    """The nodes of `runs` out of [1, heads, S, width]; one run (a dialogue's trunk) is not copied."""
-    import torch
-
-    pieces = [values[:, :, start:stop] for start, stop in runs]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=2)
-
-
-def _scatter(values: Tensor, runs: tuple[tuple[int, int], ...], grad: Tensor) -> None:
-    """Add `grad` to the nodes of `runs`."""
-    place = 0
-    for start, stop in runs:
-        values[:, :, start:stop] += grad[:, :, place : place + stop - start]
-        place += stop - start
-
-
-def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float) -> tuple[Tensor, Tensor]:
+def _attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
     """Softmax attention and the log-sum-exp of its scores."""
     import torch
 
     if query.device.type == "cpu":  # torch's fused kernel for CPUs, which is what its SDPA calls
         fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        return fused(query, key, value, 0.0, False, attn_mask=mask, scale=scale)
-    scores = torch.matmul(query, key.transpose(-1, -2)).float() * scale
-    if mask is not None:
-        scores = scores + mask
+        return fused(query, key, value, 0.0, causal, scale=scale)
+    scores = _scores(query, key, causal, scale)
     total = scores.logsumexp(-1)
     return torch.matmul((scores - total.unsqueeze(-1)).exp().to(value.dtype), value), total
+
+
+def _scores(query: Tensor, key: Tensor, causal: bool, scale: float) -> Tensor:
+    import torch
+
+    scores = torch.matmul(query, key.transpose(-1, -2)).float() * scale
+    if causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    return scores
 
 
 def _attend_backward(
@@ -325,7 +289,7 @@ def _attend_backward(
     total: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor | None,
+    causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of query, key and value through some of the keys; `out` and `total` are over all of them.
@@ -336,11 +300,8 @@ def _attend_backward(
 
     if query.device.type == "cpu":
         fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        return fused(grad, query, key, value, out, total, 0.0, False, attn_mask=mask, scale=scale)
-    scores = torch.matmul(query, key.transpose(-1, -2)).float() * scale
-    if mask is not None:
-        scores = scores + mask
-    p = (scores - total.unsqueeze(-1)).exp()
+        return fused(grad, query, key, value, out, total, 0.0, causal, scale=scale)
+    p = (_scores(query, key, causal, scale) - total.unsqueeze(-1)).exp()
     through = torch.matmul(grad, value.transpose(-1, -2)).float()
     ds = (p * (through - (grad.float() * out.float()).sum(-1, keepdim=True)) * scale).to(query.dtype)
     return (
