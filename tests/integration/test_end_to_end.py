@@ -142,6 +142,7 @@ def collected(served: EngineSettings, base_model: Path, work: Path) -> list[Traj
         facts = sweetrl(*words)
     assert (facts["tasks"], facts["dialogues"], facts["share lost"]) == (str(TASKS), str(2 * TASKS), "0")
     assert facts["gpu seconds"] == facts["gpu seconds per dialogue"] == "0" and float(facts["seconds per dialogue"]) > 0
+    assert float(facts["prompt tokens"]) > float(facts["cached tokens"]) > 0  # a turn's context is not read twice
     return list(TrajectoryStore(work / "scripted").read())
 
 
