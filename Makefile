@@ -53,10 +53,12 @@ test-vllm: environment environment-vllm ## the tests against a real vLLM on the 
 test-ray: environment-ray ## the stages' shares on a local Ray cluster of two nodes
 	@$(BIN)/python -m pytest tests/spread/test_ray.py $(ARGS)
 
-# The lock holds for the extra, too: nothing that is there already changes.
-environment-ray: environment
-	@$(BIN)/python -c "import prefect_ray" 2>/dev/null || \
-		$(BIN)/python -m pip install --quiet --no-compile -c requirements.lock "ray[default]==2.60.0" prefect-ray==0.6.0
+# The extra `ray` in the project's environment: what it needs beyond requirements.lock, of which nothing changes.
+environment-ray: $(VENV)/.ready-ray
+
+$(VENV)/.ready-ray: requirements-ray.lock $(READY)
+	@$(BIN)/python -m pip install --quiet --no-compile --no-deps -r requirements-ray.lock
+	@touch $@
 
 # vLLM wants other versions of much that the project uses, so nothing is shared. What it asks for and does not need here
 # (pictures, sound) has no build without a GPU, so its own list of needs is not followed: the lock is.
