@@ -271,6 +271,8 @@ def test_what_is_missing_is_one_sentence() -> None:
     engine = make_engine("localhost:1/v1")
     with pytest.raises(UserError, match="no address of a server"):
         engine.sample([prompt()], SAMPLING)
+    with pytest.raises(UserError, match="no token ids to stop at"):
+        engine.sample([prompt()], replace(SAMPLING, stop_ids=(7,)))
     engine.close()
 
 

@@ -88,6 +88,15 @@ def test_seeds_decide(remote: VllmEngine) -> None:
             assert one.finish_reason == "length" or one.token_ids[-1] == remote.chat.end_of_turn
 
 
+def test_replies_end_at_ids_of_ones_own(remote: VllmEngine, local: TransformersEngine) -> None:
+    asked = prompts(local.chat, 16)
+    ends = local.sample(asked[:1], GREEDY)[0][0].token_ids[3:4]
+    stopping = replace(GREEDY, stop_ids=ends)
+    found = remote.sample(asked, stopping)
+    equal_up_to_ties(found, local.sample(asked, stopping), 0.9)
+    assert sum(one.token_ids[-1:] == ends and one.finish_reason == "stop" for (one,) in found) >= 1
+
+
 def test_a_full_context_is_said(remote: VllmEngine) -> None:
     (nearly,), (full,) = remote.sample(
         [Prompt((7,) * (remote.context - 4), 1), Prompt((7,) * remote.context, 1)], GREEDY
