@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from sweetrl.engines.server import free_port
 from sweetrl.errors import UserError
 from sweetrl.settings import load_settings
 from sweetrl.stages.collect import collect
@@ -61,11 +62,14 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
                 time.sleep(0.5)
 
     monkeypatch.setattr(services, "get_node", patiently)
-    node = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20}
     found = Cluster(initialize_head=False)
     try:
-        found.add_node(wait=False, include_dashboard=False, **node)
-        found.add_node(wait=False, **node)
+        for more in ({"include_dashboard": False}, {}):
+            # A node waits for the agents that name their ports themselves, but for 15 s only, and ends itself then.
+            ports = {name: free_port() for name in ("metrics_agent_port", "metrics_export_port")}
+            ports |= {name: free_port() for name in ("runtime_env_agent_port", "dashboard_agent_listen_port")}
+            node = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20}
+            found.add_node(wait=False, **node, **ports, **more)
         found.wait_for_nodes(600.0)
         yield found
     finally:
