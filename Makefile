@@ -29,8 +29,8 @@ VLLM_VENV ?= .venv-vllm
 
 PROFILE ?= small
 
-.PHONY: help environment run reproduce test test-all test-vllm lint format docs base-model ui doctor
-.PHONY: environment-vllm clean clean-environment
+.PHONY: help environment run reproduce test test-all test-vllm test-ray lint format docs base-model ui doctor
+.PHONY: environment-vllm environment-ray clean clean-environment
 
 help: ## list the words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -49,6 +49,16 @@ test-all: environment ## every test, the slow ones too
 
 test-vllm: environment environment-vllm ## the tests against a real vLLM on the CPU, in an environment of its own
 	@SWEETRL_VLLM=$(abspath $(VLLM_VENV)/bin/python) $(BIN)/python -m pytest tests/integration $(ARGS)
+
+test-ray: environment-ray ## the stages' shares on a local Ray cluster of two nodes
+	@$(BIN)/python -m pytest tests/spread/test_ray.py $(ARGS)
+
+# The extra `ray` in the project's environment: what it needs beyond requirements.lock, of which nothing changes.
+environment-ray: $(VENV)/.ready-ray
+
+$(VENV)/.ready-ray: requirements-ray.lock $(READY)
+	@$(BIN)/python -m pip install --quiet --no-compile --no-deps -r requirements-ray.lock
+	@touch $@
 
 # vLLM wants other versions of much that the project uses, so nothing is shared. What it asks for and does not need here
 # (pictures, sound) has no build without a GPU, so its own list of needs is not followed: the lock is.

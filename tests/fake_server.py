@@ -1,6 +1,7 @@
 """A server that speaks chat completions and vLLM's protocol, and misbehaves on demand.
 
 Its replies are a function of the request alone, so whatever it does to some requests, patience must end with the same.
+With an `upstream` it is a proxy: the replies are those of the server behind it, and only the faults are its own.
 """
 
 from __future__ import annotations
@@ -32,13 +33,15 @@ def questions(body: dict[str, Any]) -> str:
 class FakeServer:
     """Runs in a thread. `share` of the requests (by their number, spread evenly at random) meet one of `faults`.
 
-    `tokenizer` makes it a vLLM server, too: `speak` gives its texts, ids follow. `latency` is waited before each reply.
+    `tokenizer` makes it a vLLM server, too: `reply` gives its texts, ids follow. `latency` is waited before each reply.
+    `upstream` is the address (".../v1") of the server that a proxy stands before.
     """
 
     reply: Reply = questions
     share: float = 0.0
     faults: Sequence[str] = FAULTS
     tokenizer: Any = None
+    upstream: str = ""
     context: int = 2048
     latency: Callable[[dict[str, Any]], float] = lambda body: 0.0
     stuck: float = 30.0
@@ -106,9 +109,11 @@ class FakeServer:
         self.most_active = max(self.most_active, self.active)
         try:
             if method == "GET":
-                return await self._send(writer, 200, self._look(path))
+                return await self._send(writer, *(await self._far("GET", path) or (200, self._look(path))))
             if "lora_adapter" in path:
-                return await self._send(writer, *self._adapter(path, body))
+                far = await self._far("POST", path, body)
+                near = self._adapter(path, body)
+                return await self._send(writer, *(far or near))
             self.bodies.append(body)
             self.headers.append(headers)
             return await self._complete(writer, path, body, self._fault())
@@ -131,14 +136,17 @@ class FakeServer:
             await asyncio.sleep(self.stuck)
             return False
         if fault == "restart":
-            self.adapters.clear()
+            for name in list(self.adapters):
+                del self.adapters[name]
+                await self._far("POST", "/v1/unload_lora_adapter", {"lora_name": name})
             return False
         if fault in ("429", "500", "503"):
             return await self._send(writer, int(fault), {"error": {"message": "busy"}}, {"Retry-After": self.pause})
         await asyncio.sleep(self.latency(body))
         if fault == "not-json":
             return await self._send(writer, 200, "<html>Bad gateway</html>")
-        status, reply = self._chat(body) if path.endswith("/chat/completions") else self._completions(body)
+        near = self._chat if path.endswith("/chat/completions") else self._completions
+        status, reply = await self._far("POST", path, body) or near(body)
         if status == 200 and fault == "no-choices":
             reply["choices"] = []
         if status == 200 and fault == "no-finish":
@@ -146,6 +154,19 @@ class FakeServer:
         if status == 200 and fault == "empty":
             reply["choices"][0] |= {"message": {"role": "assistant", "content": ""}, "token_ids": []}
         return await self._send(writer, status, reply, cut=fault == "cut")
+
+    async def _far(self, method: str, path: str, body: Any = None) -> tuple[int, Any] | None:
+        """What the server behind a proxy says; None without one."""
+        if not self.upstream:
+            return None
+        import httpx
+
+        async with httpx.AsyncClient(timeout=600.0, trust_env=False) as client:
+            found = await client.request(method, self.upstream.removesuffix("/v1") + path, json=body)
+        try:
+            return found.status_code, found.json()
+        except ValueError:
+            return found.status_code, found.text
 
     async def _send(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
@@ -13,6 +14,9 @@ from typing import Any
 
 from sweetrl.errors import UserError
 
+# The end of the name of a file that is being written.
+PART = ".part"
+
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
@@ -22,7 +26,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
     try:
@@ -41,6 +45,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Remove what killed writers of `path` have left beside it; for the one who alone writes it."""
+    for leftover in Path(path).parent.glob(f".{glob.escape(Path(path).name)}.*{PART}"):
+        leftover.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -69,6 +69,15 @@ def test_a_shard_is_replaced_whole_and_other_files_are_not_shards(tmp_path: Path
     assert list(store.read()) == [BARE] and list(store.shards()) == [0]
 
 
+def test_what_a_killed_writer_left_goes_with_the_next_one(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    for name in (".shard-00001.parquet.x.part", ".shard-00002.parquet.y.part"):
+        (tmp_path / name).write_text("half")
+    store.write_shard(1, [BARE])
+    # Another shard's may be under way.
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".shard-00002.parquet.y.part", "shard-00001.parquet"]
+
+
 def test_an_empty_shard_is_a_shard(tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path)
     store.write_shard(0, [])

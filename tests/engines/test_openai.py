@@ -250,6 +250,19 @@ def test_a_server_that_is_gone_is_replaced_by_the_other(fake_server: Any) -> Non
     assert server.requests == len(replies) == 8
 
 
+def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+    fake_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")  # nobody listens there
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with fake_server() as server:
+        engine = make_engine(server.url, patience=replace(QUICK, attempts=1))
+        assert engine.sample([prompt(1)], SAMPLING)[0][0].text
+        engine.close()
+
+
 def test_what_is_missing_is_one_sentence() -> None:
     with pytest.raises(UserError, match="`urls` is empty"):
         OpenAIEngine(Access((), "a-model"))
@@ -258,6 +271,8 @@ def test_what_is_missing_is_one_sentence() -> None:
     engine = make_engine("localhost:1/v1")
     with pytest.raises(UserError, match="no address of a server"):
         engine.sample([prompt()], SAMPLING)
+    with pytest.raises(UserError, match="no token ids to stop at"):
+        engine.sample([prompt()], replace(SAMPLING, stop_ids=(7,)))
     engine.close()
 
 

@@ -32,6 +32,17 @@ def test_prompts_of_a_group_stay_together_until_that_costs_too_much() -> None:
     assert len({pool.choose(f"task-{number}").url for number in range(20)}) == 2
 
 
+def test_a_group_stays_where_it_was_when_another_server_fails() -> None:
+    pool = Pool(["a", "b", "c"])
+    groups = [f"task-{number}" for number in range(30)]
+    usual = {group: pool.choose(group).url for group in groups}
+    pool.failed(pool.servers[0])
+    moved = {group: pool.choose(group).url for group in groups}
+    assert {url for url in usual.values()} == {"a", "b", "c"}
+    assert all(moved[group] == url for group, url in usual.items() if url != "a")
+    assert {moved[group] for group, url in usual.items() if url == "a"} == {"b", "c"}
+
+
 def test_a_server_that_failed_is_left_alone_for_a_while() -> None:
     now = [0.0]
     pool = Pool(["a", "b"], clock=lambda: now[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -67,6 +68,36 @@ def test_a_server_is_started_again_and_ends_with_its_children(tmp_path: Path) ->
     assert not [pid for pid in pids if alive(pid)]
     with pytest.raises(httpx.ConnectError):
         httpx.get(server.url)
+
+
+def test_kill_9_leaves_nothing_of_the_server(tmp_path: Path) -> None:
+    port, log = free_port(), tmp_path / "log"
+    program = (
+        "import sys, time; from pathlib import Path; from sweetrl.engines.server import ManagedServer\n"
+        f"server = ManagedServer([sys.executable, '-c', {SERVER!r}, '{port}'], {port}, Path({str(log)!r}))\n"
+        "server.wait_ready(60); print(server.process.pid, flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pids = [int(process.stdout.readline()), int(log.read_text().split()[1])]
+    assert all(map(alive, pids))
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    deadline = time.monotonic() + 20
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not [pid for pid in pids if alive(pid)]
+
+
+def test_a_proxy_of_the_environment_does_not_hide_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    port = free_port()
+    with ManagedServer([sys.executable, "-c", SERVER, str(port)], port, tmp_path / "log") as server:
+        server.wait_ready(60)
 
 
 def test_a_server_that_cannot_live_says_why(tmp_path: Path) -> None:

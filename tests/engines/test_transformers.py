@@ -108,6 +108,17 @@ def test_replies_end_at_a_stop_token_or_the_limit(engine: TransformersEngine) ->
     assert ends == {"stop", "length"}
 
 
+def test_a_reply_ends_at_ids_of_ones_own(engine: TransformersEngine) -> None:
+    prompts = make_prompts(engine, 6)
+    whole = engine.sample(prompts, Sampling(40))
+    ends = (whole[0][0].token_ids[5],)
+    for (one,), (cut,) in zip(whole, engine.sample(prompts, Sampling(40, stop_ids=ends)), strict=True):
+        at = one.token_ids.index(ends[0]) + 1 if ends[0] in one.token_ids else len(one.token_ids)
+        assert cut.token_ids == one.token_ids[:at]
+        assert cut.finish_reason == ("stop" if cut.token_ids[-1] == ends[0] else one.finish_reason)
+    assert len(engine.sample(prompts, Sampling(40, stop_ids=ends))[0][0].token_ids) <= 6
+
+
 def test_a_session_reuses_earlier_turns_and_changes_nothing(engine: TransformersEngine) -> None:
     chance = random.Random(3)
     session = engine.session()

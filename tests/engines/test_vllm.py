@@ -39,12 +39,13 @@ def make_engine(tokenizer: Any, *urls: str, adapter: Path | None = None, model: 
 def test_ids_go_in_and_come_out(fake_server: Any, tokenizer: Any) -> None:
     with fake_server(tokenizer=tokenizer) as server:
         engine = make_engine(tokenizer, server.url)
-        ((one, two),) = engine.sample([Prompt((7, 8, 9), 2**62 + 1)], Sampling(64, temperature=0.7, top_p=0.9, n=2))
+        sampling = Sampling(64, temperature=0.7, top_p=0.9, n=2, stop_ids=(500,))
+        ((one, two),) = engine.sample([Prompt((7, 8, 9), 2**62 + 1)], sampling)
         engine.close()
     (body,) = server.bodies
     assert (body["model"], body["prompt"], body["seed"], body["n"]) == ("base", [7, 8, 9], 2**62 + 1, 2)
     assert (body["temperature"], body["top_p"], body["max_tokens"]) == (0.7, 0.9, 64)
-    assert engine.chat.end_of_turn in body["stop_token_ids"]
+    assert {engine.chat.end_of_turn, 500} <= set(body["stop_token_ids"])
     assert engine.context == 2048
     assert one.finish_reason == "stop" and one.token_ids[-1] == engine.chat.end_of_turn
     assert one.text == tokenizer.decode(one.token_ids[:-1]) and one.text.startswith("Question")

@@ -8,6 +8,7 @@ the way: contexts, log-probs, counts of tokens, leaks, causes.
 from __future__ import annotations
 
 import json
+import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,7 @@ def collected(served: EngineSettings, base_model: Path, work: Path) -> list[Traj
         facts = sweetrl(*words)
     assert (facts["tasks"], facts["dialogues"], facts["share lost"]) == (str(TASKS), str(2 * TASKS), "0")
     assert facts["gpu seconds"] == facts["gpu seconds per dialogue"] == "0" and float(facts["seconds per dialogue"]) > 0
+    assert float(facts["prompt tokens"]) > float(facts["cached tokens"]) > 0  # a turn's context is not read twice
     return list(TrajectoryStore(work / "scripted").read())
 
 
@@ -159,10 +161,10 @@ def trained(collected: list[Trajectory], base_model: Path, work: Path) -> Path:
         tuple(encode(one, chat, system) for one in collected),
         tuple((places[one.task_id, one.chosen_attempt], places[one.task_id, one.rejected_attempt]) for one in pairs),
     )
-    settings = PolicySettings(learning_rate=5e-4, epochs=2.0, batch_size=8, micro_batch=8, nll=0.2, lora=LORA)
+    settings = PolicySettings(learning_rate=2e-3, epochs=6.0, batch_size=8, micro_batch=8, nll=0.2, lora=LORA)
     trainer = PolicyTrainer(attach_adapter(model, LORA, 1), data, settings, work / "training", 1)
-    history = trainer.fit()
-    assert history[-1]["reward/margin"] > history[0]["reward/margin"]
+    margins = [one["reward/margin"] for one in trainer.fit()]
+    assert statistics.mean(margins[len(margins) // 2 :]) > 0.0, margins  # a few pairs an update: single ones scatter
     save_adapter(trainer.model, work / "policy", str(base_model))
     return work / "policy"
 
@@ -189,15 +191,17 @@ def test_fifty_tasks_with_a_model_as_the_person(
     assert sum(len(one.turns) > 1 for one in found) >= TASKS // 2  # agent and person really talk
 
 
-def test_twenty_real_tasks(
-    served: EngineSettings, person: str, local: TransformersEngine, base_model: Path, real_backend_tasks: Path
+def test_twenty_real_tasks_with_a_trained_agent(
+    served: EngineSettings, person: str, trained: Path, base_model: Path, real_backend_tasks: Path
 ) -> None:
+    """Two adapters of one server talk with each other: the trained agent and the person's model."""
     parameters(base_model, rounds=3, max_new_tokens=64)
-    words = ["--tasks", real_backend_tasks, "--limit", 20, *with_person(served)]
+    words = ["--tasks", real_backend_tasks, "--limit", 20, "--adapter", trained, *with_person(served)]
     facts = sweetrl("collect", "--out", "real", *words)
     assert (facts["tasks"], facts["dialogues"], facts["success"]) == ("20", "20", "0")
     found = list(TrajectoryStore(Path("real")).read())
-    check(found, list(read_tasks(real_backend_tasks))[:20], 1, local)
+    agent = TransformersEngine(base_model, trained, device="cpu", threads=1)
+    check(found, list(read_tasks(real_backend_tasks))[:20], 1, agent)
     for one in found:  # a reference may be longer than this small model can read
         assert one.error in ("", "the person said nothing") or "leaves no room" in one.error, one.error
     assert sum(one.outcome != "lost" for one in found) >= 10

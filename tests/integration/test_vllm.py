@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sweetrl.colbench.synthetic import ScriptedSimulator, generate
 from sweetrl.colbench.types import Task
 from sweetrl.engines.base import Prompt, Sampling
 from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.faults import Patience
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.transformers import TransformersEngine
@@ -26,6 +28,7 @@ from sweetrl.rollout.people import EngineSpeaker
 from sweetrl.settings import AgentSettings, EngineSettings, ModelSettings, RewardSettings
 
 BASE = Path(__file__).resolve().parents[2] / "models" / "base"
+FAULTS = {"429", "500", "503", "drop", "cut", "stuck", "empty", "not-json", "no-choices", "no-finish", "restart"}
 GREEDY = Sampling(64, temperature=0.0)
 AGENT = AgentSettings(rounds=10, max_new_tokens=192)
 
@@ -85,6 +88,15 @@ def test_seeds_decide(remote: VllmEngine) -> None:
             assert one.finish_reason == "length" or one.token_ids[-1] == remote.chat.end_of_turn
 
 
+def test_replies_end_at_ids_of_ones_own(remote: VllmEngine, local: TransformersEngine) -> None:
+    asked = prompts(local.chat, 16)
+    ends = local.sample(asked[:1], GREEDY)[0][0].token_ids[3:4]
+    stopping = replace(GREEDY, stop_ids=ends)
+    found = remote.sample(asked, stopping)
+    equal_up_to_ties(found, local.sample(asked, stopping), 0.9)
+    assert sum(one.token_ids[-1:] == ends and one.finish_reason == "stop" for (one,) in found) >= 1
+
+
 def test_a_full_context_is_said(remote: VllmEngine) -> None:
     (nearly,), (full,) = remote.sample(
         [Prompt((7,) * (remote.context - 4), 1), Prompt((7,) * remote.context, 1)], GREEDY
@@ -135,6 +147,43 @@ def test_whole_dialogues_succeed_as_often(remote: VllmEngine, local: Transformer
     far, count = rate(tasks, remote, remote.chat, person, tmp_path / "far")
     near, _ = rate(tasks, local, local.chat, person, tmp_path / "near")
     assert fisher_exact([[far, count - far], [near, count - near]]).pvalue > 0.005, (far, near, count)
+
+
+def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
+    served: EngineSettings, remote: VllmEngine, adapter: Path, fake_server: Any, tmp_path: Path
+) -> None:
+    """Agent (with an adapter) and person's model behind a proxy that drops, delays, cuts, empties, refuses, forgets."""
+    from sweetrl.colbench.rewards import Scorer
+    from sweetrl.colbench.store import TrajectoryStore
+    from sweetrl.rollout.scored import Actors, rollout_scored
+
+    attempts = [(task, 0) for task in generate("test", 60, seed=11, difficulty=3)]
+    patience = Patience(timeout=600.0, attempts=12, budget=3000.0, backoff=0.1)
+    agent = AgentSettings(rounds=4, max_new_tokens=96)
+    found = {}
+    for share in (0.0, 0.1):
+        with (
+            fake_server(upstream=served.urls, share=share, stuck=15.0) as proxy,
+            Scorer(RewardSettings()) as scorer,
+        ):
+            through = replace(access(served), urls=(proxy.url,), patience=patience)
+            engine = VllmEngine(through, remote.tokenizer, adapter)
+            speaker = OpenAIEngine(through)
+            person = LlmSimulator(EngineSpeaker(speaker, Sampling(24, 1.0)), reply_characters=100)
+            actors = Actors(engine, engine.chat, person, scorer, agent)
+            store = TrajectoryStore(tmp_path / str(share))
+            rollout_scored(attempts, actors, store, seed=3, policy_name="far", batch=32, shard=20, lost_share=0.5)
+            assert (engine.usage().retries + speaker.usage().retries > 10) == (share > 0.0)
+            assert engine.usage().failures == speaker.usage().failures == 0
+            engine.close()
+            speaker.close()
+        found[share] = list(store.read())
+        assert [one.task for one in found[share]] == [task for task, _ in attempts]
+        assert {one.error for one in found[share]} <= {"", "the person said nothing"}
+        assert all((one.reward is None) == (one.outcome == "lost") for one in found[share])
+    assert sum(count for fault, count in proxy.seen.items() if fault in FAULTS) > 10, proxy.seen
+    # The server breaks ties by what it batches together, so some dialogues may part.
+    assert sum(one.messages == two.messages for one, two in zip(*found.values(), strict=True)) >= 0.8 * len(attempts)
 
 
 def test_a_model_at_the_server_plays_the_person(

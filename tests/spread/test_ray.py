@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweetrl.engines.server import free_port
 from sweetrl.errors import UserError
 from sweetrl.settings import load_settings
 from sweetrl.stages.collect import collect
@@ -19,21 +21,60 @@ from tasks.pipeline import StageFailed
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
+# A busy machine: Ray's processes may take their time to start, to find each other and to answer.
+PATIENCE = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_server_port_wait_time_s": "600",
+    "RAY_gcs_server_request_timeout_seconds": "600",
+    "RAY_gcs_rpc_server_connect_timeout_s": "600",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
+    "RAY_py_gcs_connect_timeout_s": "600",
+    "RAY_raylet_start_wait_time_s": "600",
+    "RAY_raylet_client_connect_timeout_milliseconds": "600000",
+    "RAY_agent_register_timeout_ms": "600000",
+    "RAY_worker_register_timeout_seconds": "600",
+    "RAY_health_check_initial_delay_ms": "600000",
+    "RAY_health_check_timeout_ms": "600000",
+}
+
+
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Two nodes with one CPU each."""
     pytest.importorskip("prefect_ray", reason="the extra `ray` is not installed (pip install 'sweetrl[ray]')")
-    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    for name, value in PATIENCE.items():
+        monkeypatch.setenv(name, value)
     import ray
+    from ray._private import services
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 100 * 2**20}
-    found = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-    found.add_node(**node)
-    found.wait_for_nodes()
-    yield found
-    ray.shutdown()
-    found.shutdown()
+    # How long a new node may take until it is known is no setting: 30 s.
+    get_node = services.get_node
+
+    def patiently(address: str, node_id: str) -> Any:
+        deadline = time.monotonic() + 600.0
+        while True:
+            try:
+                return get_node(address, node_id)
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.5)
+
+    monkeypatch.setattr(services, "get_node", patiently)
+    found = Cluster(initialize_head=False)
+    try:
+        for more in ({"include_dashboard": False}, {}):
+            # A node waits for the agents that name their ports themselves, but for 15 s only, and ends itself then.
+            ports = {name: free_port() for name in ("metrics_agent_port", "metrics_export_port")}
+            ports |= {name: free_port() for name in ("runtime_env_agent_port", "dashboard_agent_listen_port")}
+            node = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20}
+            found.add_node(wait=False, **node, **ports, **more)
+        found.wait_for_nodes(600.0)
+        yield found
+    finally:
+        ray.shutdown()
+        found.shutdown()
 
 
 @pytest.mark.slow

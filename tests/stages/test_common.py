@@ -93,6 +93,7 @@ def test_publish_replaces_a_whole_folder(here: Path) -> None:
         (here / name).mkdir()
         for file in files:
             (here / name / file).write_text(name)
+    (here / "two" / ".c.x1.part").write_text("what a killed run was writing")
     publish(here / "one", here / "data/out")
     publish(here / "two", here / "data/out")
     assert sorted(path.name for path in (here / "data/out").iterdir()) == ["c"]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.types import AgentTurn, Message, Task, TestResult, Trajectory
 from sweetrl.errors import UserError
-from sweetrl.io import atomic_path
+from sweetrl.io import atomic_path, remove_leftovers
 
 if TYPE_CHECKING:
     import pyarrow
@@ -54,8 +54,12 @@ class TrajectoryStore:
         self.folder = Path(folder)
 
     def write_shard(self, index: int, trajectories: Sequence[Trajectory]) -> Path:
-        """Write shard `index` (shard-00000.parquet ...) all or nothing, replacing an old one; return its path."""
+        """Write shard `index` (shard-00000.parquet ...) all or nothing, replacing an old one; return its path.
+
+        A shard has one writer: what killed ones have left of it is removed.
+        """
         path = self.folder / f"shard-{index:05d}.parquet"
+        remove_leftovers(path)
         _write(path, [_trajectory_record(one) for one in trajectories], _trajectory_schema(), TRAJECTORIES_FORMAT)
         return path
 

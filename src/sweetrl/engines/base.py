@@ -32,12 +32,18 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample. temperature 0 means greedy. `n` completions are drawn for each prompt."""
+    """How to sample. temperature 0 means greedy. `n` completions are drawn for each prompt.
+
+    A reply ends (finish_reason "stop") with the model's own ends and with any of `stop_ids`, which is its last id then;
+    an engine that takes text only refuses those. It is broken off ("length") after `max_new_tokens`, or where the
+    context is full.
+    """
 
     max_new_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     n: int = 1
+    stop_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ class Decoder:
             reply = batch.replies[row]
             reply.ids.append(token)
             reply.logprobs.append(logprob)
-            reply.ended = token in self.stop_ids
+            reply.ended = token in self.stop_ids or token in sampling.stop_ids
             ended[row] = not reply.open
         batch.ended = np.array(ended)
 

@@ -1,7 +1,8 @@
 """The engine `openai`: any server of chat completions, hosted or your own. It knows text only.
 
 What it therefore cannot do: give token ids or log-probs (its dialogues can be scored, shown and exported; training
-tokenises them again, as it does with imported ones), and load adapters (serve the model you want; or use vllm).
+tokenises them again, as it does with imported ones), stop at token ids, and load adapters (serve the model you want; or
+use vllm).
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class OpenAIEngine(RemoteEngine):
     def _body(self, prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
         if not prompt.messages:
             raise ValueError("a chat-completions server needs the prompt's messages")
+        if sampling.stop_ids:
+            raise UserError("engine openai: chat completions know no token ids to stop at; set `engine.kind: vllm`.")
         body: dict[str, Any] = {
             "model": self.access.model,
             "messages": [{"role": role, "content": text} for role, text in prompt.messages],

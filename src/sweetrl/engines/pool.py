@@ -47,8 +47,9 @@ class Pool:
         fit = [one for one in free if one.paused_until <= now] or free
         least = min(one.outstanding for one in fit)
         if group:
-            usual = fit[zlib.crc32(group.encode("utf-8", "replace")) % len(fit)]
-            if usual.outstanding <= least + SLACK:
+            # Of all servers, so that a group has the same one again when others come and go.
+            usual = self.servers[zlib.crc32(group.encode("utf-8", "replace")) % len(self.servers)]
+            if usual in fit and usual.outstanding <= least + SLACK:
                 return usual
         idle = [one for one in fit if one.outstanding == least]
         self._turn += 1

@@ -26,6 +26,9 @@ EMPTIES = 3
 # What servers say when a prompt does not fit.
 _FULL = ("maximum context length", "context_length_exceeded", "context length", "max_model_len", "prompt is too long")
 
+# A proxy that the environment names does not stand between us and our own machine.
+_HERE = ("all://localhost", "all://127.0.0.1", "all://[::1]")
+
 
 @dataclass(frozen=True)
 class Access:
@@ -241,6 +244,7 @@ class RemoteEngine:
                 timeout=httpx.Timeout(self.access.patience.timeout, connect=min(15.0, self.access.patience.timeout)),
                 limits=limits,
                 headers={"Authorization": f"Bearer {key}"} if key else {},
+                mounts=dict.fromkeys(_HERE),
             )
         return self._http
 

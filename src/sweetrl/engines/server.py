@@ -10,6 +10,7 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections import deque
@@ -30,6 +31,9 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 
+# Reads until the one who holds the other end of the pipe is gone, and then ends a group of processes.
+_GUARD = "import os, sys; sys.stdin.buffer.read(); os.killpg(int(sys.argv[1]), 9)"
+
 _PARALLEL = (
     ("--tensor-parallel-size", "-tp"),
     ("--pipeline-parallel-size", "-pp"),
@@ -41,7 +45,8 @@ class ManagedServer:
     """`command` as a process of its own on `port`, with its output in the file `log`.
 
     `wait_ready` returns when it answers. A process that ends by itself is started again, `RESTARTS` times at most. A
-    context manager; `close` ends the process and all that it has started.
+    context manager; `close` ends the process and all that it has started, and so does our own end, even by kill -9:
+    an orphaned engine would keep its GPUs from the next run.
     """
 
     def __init__(self, command: Sequence[str], port: int, log: Path, restarts: int = RESTARTS) -> None:
@@ -52,6 +57,7 @@ class ManagedServer:
         self._closing = threading.Event()
         self._changing = threading.Lock()
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._guard: subprocess.Popen[bytes] | None = None
         self.process = self._start()
         self._watcher = threading.Thread(target=self._watch, name="sweetrl-server", daemon=True)
         self._watcher.start()
@@ -62,7 +68,8 @@ class ManagedServer:
 
         address = self.url.removesuffix("/v1") + "/health"
         deadline = time.monotonic() + seconds
-        with httpx.Client(timeout=2.0) as client:  # making one takes longer than asking
+        # No proxy of the environment stands between us and our own machine. Making a client takes longer than asking.
+        with httpx.Client(timeout=2.0, trust_env=False) as client:
             while time.monotonic() < deadline:
                 if self.process.poll() is not None and self.restarts >= self._allowed:
                     raise UserError(
@@ -98,6 +105,7 @@ class ManagedServer:
             self._end(signal.SIGKILL)
             self.process.wait()
         self._end(signal.SIGKILL)  # children that did not listen
+        self._dismiss()
 
     def __enter__(self) -> ManagedServer:
         return self
@@ -110,7 +118,7 @@ class ManagedServer:
     def _start(self) -> subprocess.Popen[bytes]:
         try:
             with self.log.open("ab") as output:
-                return subprocess.Popen(
+                process = subprocess.Popen(
                     self.command,
                     env=ENVIRONMENT | os.environ,
                     stdin=subprocess.DEVNULL,
@@ -124,6 +132,21 @@ class ManagedServer:
                 f"engine.command: `{self.command[0]}` cannot be started ({error.strerror}); install vLLM, or name a "
                 "running server in `engine.urls`."
             ) from error
+        # The kernel ends our child with us, but not what that has started: vLLM's engine is a process of its own.
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _GUARD, str(process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return process
+
+    def _dismiss(self) -> None:
+        """The guarded group has ended: its number may soon be another's."""
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
 
     def _end(self, number: int) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -138,6 +161,7 @@ class ManagedServer:
                 if self._closing.is_set() or self.restarts >= self._allowed:
                     return
                 self._end(signal.SIGKILL)
+                self._dismiss()
                 self.restarts += 1
                 logger.warning(
                     "the server ended with status %s; starting it again (%s)", self.process.returncode, self.log

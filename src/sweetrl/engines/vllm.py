@@ -121,7 +121,7 @@ class VllmEngine(RemoteEngine):
             "seed": prompt.seed % 2**63,
             "logprobs": 0,
             "return_token_ids": True,
-            "stop_token_ids": self._ends,
+            "stop_token_ids": sorted({*self._ends, *sampling.stop_ids}),
             "add_special_tokens": False,
         }
 

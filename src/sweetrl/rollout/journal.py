@@ -15,7 +15,7 @@ from typing import Any
 
 from sweetrl.colbench.types import AgentTurn, Message, Task, TestResult, Trajectory
 from sweetrl.errors import UserError
-from sweetrl.io import atomic_path
+from sweetrl.io import atomic_path, remove_leftovers
 
 
 class Journal:
@@ -75,6 +75,7 @@ class Journal:
 
     def drop(self, shard: int) -> None:
         """Remove the journal of a shard that has been written."""
+        remove_leftovers(self._path(shard))
         self._path(shard).unlink(missing_ok=True)
 
     def close(self) -> None:

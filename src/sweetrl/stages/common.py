@@ -33,7 +33,7 @@ from types import FrameType
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import digest, write_json
+from sweetrl.io import PART, digest, write_json
 from sweetrl.settings import Settings, at_stage, load_settings
 from sweetrl.stages.share import current_share
 from sweetrl.tracking.hashes import dvc_hash
@@ -222,7 +222,7 @@ def publish(source: Path, out: Path) -> None:
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
-        shutil.copytree(source, fresh)
+        shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(f".*{PART}"))  # a killed run's
     except shutil.Error as error:  # copytree gathers every file's OSError as text, without its number
         shutil.rmtree(fresh, ignore_errors=True)
         if os.strerror(errno.ENOSPC) not in str(error):
