@@ -216,7 +216,7 @@ class GrpoSettings(TrainerSettings):
     )
     checkpoints: Positive = Field(
         20,
-        description="Checkpoints over the run, each at the end of an iteration; a killed run continues from the last.",
+        description="Checkpoints over the run, at the ends of iterations; a killed run continues from the last.",
     )
     iterations: Positive = Field(20, description="How often dialogues are sampled with the policy of the moment.")
     tasks: Positive = Field(25, description="Tasks attempted in an iteration; the next iteration takes the next ones.")

@@ -279,13 +279,14 @@ class Settings(Section):
     method: Method = Field(
         "sweet",
         description="How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo` and `rft` learn "
-        "from whole trajectories, `grpo` from dialogues of its own, sampled while it trains. `zero-shot` trains nothing; "
-        "`single-turn` neither, and its first reply is the answer. Stages that a method does not need write down that they were left out.",
+        "from whole trajectories, `grpo` on-policy, from dialogues that it samples while it trains. `zero-shot` trains "
+        "nothing; `single-turn` neither, and its first reply is the answer. Stages that a method does not need write "
+        "down that they were left out.",
     )
     rounds: Positive = Field(
         1,
-        description="How often collecting, critic, ranking and policy are gone through, each time with the policy of the "
-        "round before. The first round is the pipeline's; `make rounds` makes the others, and evaluates the last.",
+        description="How often collecting, critic, ranking and policy are gone through, each time with the policy of "
+        "the round before. The first round is the pipeline's; `make rounds` makes the others and evaluates the last.",
     )
     preset: Literal["paper", "official"] = Field(
         "paper",

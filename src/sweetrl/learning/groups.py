@@ -1,4 +1,4 @@
-"""Groups of attempts at the same tasks, laid out for on-policy learning (GRPO): rows, and an advantage for each turn."""
+"""Groups of attempts at the same tasks, laid out for on-policy learning (GRPO): rows, and each turn's advantage."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def lay_out(trajectories: Sequence[Trajectory], chat: Chat, system: str, setting
             "success": sum(one.success for one in found) / len(found),
             "turns": turns / len(found),
             "reply_length": sum(row.reply_tokens for row in rows) / turns,
+            "generated_tokens": sum(row.reply_tokens for row in rows),
             "groups_told_apart": len(apart) / len(set(groups)),
         },
     )

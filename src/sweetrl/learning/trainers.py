@@ -54,6 +54,7 @@ class Checkpoints(TrainerCallback):
     """Marks a checkpoint as complete once all of it is on the disk: a killed run never continues from half of one."""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Mark the checkpoint that has just been written."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero:
             (folder / COMPLETE).touch()

@@ -5,10 +5,7 @@ The folder .work/<part>-<seed> of the profile's folder holds what is unfinished:
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,8 @@ from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.reproduce.cells import Cell, cell_named, merged, settings_of
 from sweetrl.settings import Settings
-from sweetrl.tracking.runs import PARENT_VARIABLE, RunLog
+from sweetrl.stages.apart import absolute_tracking, finished, link, prepare, run_apart
+from sweetrl.tracking.runs import RunLog
 
 ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
 WORK = Path(".work")
@@ -39,14 +37,10 @@ class Profile:
         project = yaml.safe_load((folder / ROOT / "params.yaml").read_text(encoding="utf-8"))
         self.settings = merged(project, self.values["settings"], self._absolute(project["tracking"]))
 
-    def _absolute(self, tracking: Mapping[str, str]) -> dict[str, str]:
+    def _absolute(self, tracking: Mapping[str, Any]) -> dict[str, Any]:
         """The embedded store stays the project's, wherever a stage runs."""
-        root = (self.folder / ROOT).resolve()
-        uri = tracking["uri"]
-        if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
-            uri = f"sqlite:///{root / uri.removeprefix('sqlite:///')}"
-        artifacts = tracking["artifacts"]
-        return {"tracking.uri": uri, "tracking.artifacts": artifacts if "://" in artifacts else str(root / artifacts)}
+        found = absolute_tracking(tracking, self.folder / ROOT)
+        return {f"tracking.{name}": found[name] for name in ("uri", "artifacts")}
 
     @property
     def seeds(self) -> list[int]:
@@ -105,10 +99,10 @@ def cell(profile: Profile, name: str, seed: int) -> None:
 def best_of_n(profile: Profile, seed: int) -> None:
     """Let every critic pick replies at N = 1, 2, 4, ... -> best-of-n/<seed>.json."""
     folder = _workspace(profile, f"best-of-n-{seed}", profile.tree(seed))
-    _link(Path("worlds") / str(seed) / "tasks", folder / "data" / "tasks")
+    link(Path("worlds") / str(seed) / "tasks", folder / "data" / "tasks")
     for name in profile.values["critics"]:
         changes = {key: value for key, value in cell_named(name).settings.items() if key.startswith("critic.")}
-        _link(Path("cells") / name / str(seed) / "critic", folder / "critics" / name)
+        link(Path("cells") / name / str(seed) / "critic", folder / "critics" / name)
         (folder / "critics" / f"{name}.yaml").write_text(yaml.safe_dump(profile.tree(seed, changes), sort_keys=False))
     _stage(folder, "best-of-n", profile, seed, "best-of-n", "sweetrl.reproduce.picking")
     out = Path("best-of-n") / f"{seed}.json"
@@ -121,36 +115,24 @@ def _workspace(profile: Profile, name: str, tree: Mapping[str, Any]) -> Path:
 
     What is left of other parameters is removed: nothing stale goes on.
     """
-    folder = profile.folder / WORK / name
-    text = yaml.safe_dump(dict(tree), sort_keys=False)
-    if not (folder / "params.yaml").exists() or (folder / "params.yaml").read_text(encoding="utf-8") != text:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / "params.yaml").write_text(text, encoding="utf-8")
-    _link(profile.folder / ROOT / tree["model"]["base"], folder / tree["model"]["base"])
-    _link(profile.folder / ROOT / ".cache", folder / ".cache")
+    folder = prepare(profile.folder / WORK / name, tree)
+    base = tree["model"]["base"]
+    own = profile.folder / base  # a base of the reproduction itself, else the project's
+    link(own if own.exists() else profile.folder / ROOT / base, folder / base)
+    cache = profile.folder / ROOT / ".cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    link(cache, folder / ".cache")
     return folder
-
-
-def _link(source: Path, place: Path) -> None:
-    if place.is_symlink():
-        return
-    if place.name == ".cache":
-        source.mkdir(parents=True, exist_ok=True)
-    if not source.exists():
-        raise UserError(f"{source}: there is nothing here yet; run the part that makes it (`dvc repro`) first.")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(source.resolve())
 
 
 def _learn_from(folder: Path, world: Path, one: Cell, settings: Settings) -> None:
     """Put the world's data into a cell's folder: all of it, or that of the first tasks only."""
-    _link(world / "tasks", folder / "data" / "tasks")
+    link(world / "tasks", folder / "data" / "tasks")
     if not one.trained:
         return
     if one.data >= 1.0:
-        _link(world / "trajectories", folder / "data" / "trajectories")
-        _link(world / "pairs.parquet", folder / "data" / "pairs.parquet")
+        link(world / "trajectories", folder / "data" / "trajectories")
+        link(world / "pairs.parquet", folder / "data" / "pairs.parquet")
         return
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.learning.pairs import trajectory_pairs, write_pairs
@@ -167,17 +149,8 @@ def _learn_from(folder: Path, world: Path, one: Cell, settings: Settings) -> Non
 
 
 def _stage(folder: Path, stage: str, profile: Profile, seed: int, part: str, module: str = "") -> None:
-    """Run one stage in `folder` under a run of the part; its words go to the terminal. Ends as the stage ends."""
-    parent = _parent(folder, profile, seed, part)
-    module = module or f"sweetrl.stages.{stage.replace('-', '_')}"
-    environment = {**os.environ, "SWEETRL_DIE_WITH_PARENT": "1", "PYTHONUNBUFFERED": "1"}
-    if parent:
-        environment[PARENT_VARIABLE] = parent
-    done = subprocess.run([sys.executable, "-m", module], cwd=folder, env=environment)
-    if done.returncode:
-        raise UserError(
-            f"{part}, seed {seed}: stage `{stage}` ended with {done.returncode}; what it said stands above."
-        )
+    """Run one stage in `folder` under a run of the part; ends as the stage ends."""
+    run_apart(folder, stage, _parent(folder, profile, seed, part), module, f"{part}, seed {seed}")
 
 
 def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:

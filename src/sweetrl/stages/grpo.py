@@ -8,7 +8,6 @@ shard; a killed run continues from its last checkpoint with the same dialogues a
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -110,9 +109,7 @@ def attempts(tasks: list[Task], actors: Actors, folder: Path, settings: Settings
         lost_share=settings.collect.lost_share,
     )
     chat = actors.chat or ChatFormat(load_tokenizer(settings.model.base))
-    found = lay_out(list(store.read()), chat, system_prompt(settings.agent.prompt), wanted)
-    spent = actors.engine.usage()
-    return replace(found, metrics=found.metrics | {"generated_tokens": spent.generated_tokens})
+    return lay_out(list(store.read()), chat, system_prompt(settings.agent.prompt), wanted)
 
 
 __all__ = ["attempts", "train_online"]
