@@ -1,6 +1,7 @@
 """The losses of SWEET-RL and its baselines, each a short pure function of scores or log-probs with its equation.
 
-Batches are averaged. P pairs; every score is a sum or mean of log(pi_theta / pi_ref) over reply tokens (sweetrl.learning.advantage).
+Batches are averaged. P pairs; every score is a sum or mean of log(pi_theta / pi_ref) over reply tokens
+(sweetrl.learning.advantage).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.reproduce.cells import Cell, cell_named, merged, settings_of
 from sweetrl.settings import Settings
-from sweetrl.stages.apart import absolute_tracking, finished, link, prepare, run_apart
+from sweetrl.stages.apart import absolute_tracking, link, prepare, run_apart
 from sweetrl.tracking.runs import RunLog
 
 ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
