@@ -57,7 +57,7 @@ def test_what_cannot_be_stacked_is_one_sentence(tiny_model: Path, tmp_path: Path
     with pytest.raises(UserError, match="there is no adapter"):
         stack_adapters([plain, tmp_path / "nothing"], tmp_path / "out", "models/base")
     other = trained(tiny_model, tmp_path / "2", 1, rank=4, alpha=8, targets="q_proj")
-    with pytest.raises(UserError, match="train every round with the same lora.targets"):
+    with pytest.raises(UserError, match=r"train every round with the same lora\.targets"):
         stack_adapters([plain, other], tmp_path / "out", "models/base")
     config = json.loads((other / "adapter_config.json").read_text())
     (other / "adapter_config.json").write_text(json.dumps(config | {"modules_to_save": ["score"]}))

@@ -94,6 +94,7 @@ def test_a_round_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_s
 
     wanted = settings()
     made = []
+    ran: list[tuple[str, str]] = []
     for name in ("undisturbed", "killed"):
         project(name)
         first_round(wanted, *module.STAGES)
@@ -108,7 +109,6 @@ def test_a_round_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_s
                 patch.setattr(module, "run_apart", dies)
                 module.rounds(wanted)
             assert not module.DATA.exists()
-            ran: list[tuple[str, str]] = []
 
             def counted(folder: Path, stage: str, *more: Any, **options: Any) -> None:
                 ran.append((folder.name, stage))
@@ -185,7 +185,7 @@ def test_its_pipeline_names_the_parameters_and_modules_that_there_are() -> None:
     from tasks.pipeline import FILES
 
     stages = yaml.safe_load((ROOT / "rounds/dvc.yaml").read_text())["stages"]
-    assert FILES == {name: "rounds/dvc.yaml" for name in stages}
+    assert dict.fromkeys(stages, "rounds/dvc.yaml") == FILES
     for name, stage in stages.items():
         assert tuple(stage["params"]) == PARAMETERS[name]
         assert importlib.util.find_spec(stage["cmd"].removeprefix("python -m ")) is not None

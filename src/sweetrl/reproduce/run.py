@@ -14,15 +14,16 @@ import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
-from sweetrl.reproduce.cells import Cell, cell_named, merged, settings_of
+from sweetrl.reproduce.cells import LARGE_BASE, ONLINE, Cell, cell_named, merged, settings_of
 from sweetrl.settings import Settings
-from sweetrl.stages.apart import absolute_tracking, link, prepare, run_apart
+from sweetrl.stages.apart import absolute_tracking, finished, link, prepare, run_apart
 from sweetrl.tracking.runs import RunLog
 
 ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
 WORK = Path(".work")
 RESULTS, SUMMARY = "results.parquet", "summary.json"
 STAGES = ("train-critic", "rank", "train-policy")
+CELL_LISTS = ("cells", "large", "online")  # in a profile's params.yaml; each is a matrix of its own in dvc.yaml
 
 
 class Profile:
@@ -50,7 +51,11 @@ class Profile:
     @property
     def cells(self) -> list[Cell]:
         """The cells in the order of the tables."""
-        return [cell_named(name) for name in self.values["cells"]]
+        return [cell_named(name) for part in CELL_LISTS for name in self.values.get(part, [])]
+
+    def seeds_of(self, cell: Cell) -> list[int]:
+        """The seeds that a cell is run on: fewer for those that cost more."""
+        return [int(seed) for seed in self.values.get(f"{cell.folder}_seeds", self.seeds)]
 
     def tree(self, seed: int, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the parameters of a part as a tree."""
@@ -68,8 +73,18 @@ def world(profile: Profile, seed: int) -> None:
     shutil.rmtree(folder)
 
 
+def base_large(profile: Profile) -> None:
+    """Train the larger base of Table 4, with the recipe and the tokens of the small one -> models/base-large/."""
+    tree = merged(profile.settings, profile.values["large_base"])
+    folder = prepare(profile.folder / WORK / "base-large", tree)
+    link(profile.folder / ROOT / tree["model"]["base"], folder / "small")
+    _stage(folder, "pretrain", profile, int(tree["seed"]), "base-large", "sweetrl.reproduce.larger")
+    _publish(folder / "models" / "base", Path(LARGE_BASE))
+    shutil.rmtree(folder)
+
+
 def cell(profile: Profile, name: str, seed: int) -> None:
-    """Train and evaluate one cell on one seed -> cells/<name>/<seed>/."""
+    """Train and evaluate one cell on one seed -> cells/<name>/<seed>/ (or large/, online/)."""
     one = cell_named(name)
     tree = profile.tree(seed, one.settings)
     settings = settings_of(profile.tree(seed), one)
@@ -79,21 +94,37 @@ def cell(profile: Profile, name: str, seed: int) -> None:
         for stage in STAGES if one.ranks else STAGES[-1:]:
             if not (folder / "reports" / "runs" / f"{stage}.json").exists():
                 _stage(folder, stage, profile, seed, name)
+    if settings.rounds > 1:
+        if not finished(folder, "rounds"):
+            _stage(folder, "rounds", profile, seed, name)
+        _publish(folder / "models" / "rounds" / "policy", folder / "models" / "policy")  # what is evaluated
     _stage(folder, "evaluate", profile, seed, name, "sweetrl.reproduce.evaluate")
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    done = [stage for stage in (*STAGES, "evaluate") if (folder / "reports" / "runs" / f"{stage}.json").exists()]
-    write_json(
-        out / SUMMARY,
-        {"cell": name, "seed": seed, "stages": {stage: _facts(folder, stage) for stage in done}},
-    )
+    done = [
+        stage for stage in (*STAGES, "rounds", "evaluate") if (folder / "reports" / "runs" / f"{stage}.json").exists()
+    ]
+    facts = {stage: _facts(folder, stage) for stage in done}
+    summary = {"cell": name, "seed": seed, "stages": facts}
+    if one.table == ONLINE:
+        summary["dialogues"] = _dialogues(settings, facts)
+    write_json(out / SUMMARY, summary)
     shutil.copy(folder / "reports" / RESULTS, out / RESULTS)
     for source in ("models/critic", "data/preferences"):
         if one.ranks and (folder / source / "left_out.json").exists() is False and (folder / source).exists():
             shutil.copytree(folder / source, out / Path(source).name)
-    _publish(out, Path("cells") / name / str(seed))
+    for kind in ("data", "models") if settings.rounds > 1 else ():
+        shutil.copytree(folder / kind / "rounds", out / "rounds" / kind)
+    _publish(out, Path(one.folder) / name / str(seed))
     shutil.rmtree(folder)
+
+
+def _dialogues(settings: Settings, facts: Mapping[str, Any]) -> int:
+    """How many dialogues a policy has learnt from: those of all rounds, or those that GRPO has made itself."""
+    if settings.method == "grpo":
+        return int(facts["train-policy"]["metrics"]["dialogues"])
+    return settings.rounds * settings.collect.tasks * settings.collect.attempts
 
 
 def best_of_n(profile: Profile, seed: int) -> None:

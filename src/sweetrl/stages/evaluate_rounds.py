@@ -53,9 +53,7 @@ def evaluate_rounds(settings: Settings) -> None:
         write_json(out / COMPARISON, comparison)
         publish(out, OUT)
         difference = comparison["success"]
-        run.log_metrics(
-            {f"difference/{name}": float(comparison[name]["value"]) for name in ("success", "tests_passed")}
-        )
+        run.log_metrics({f"difference/{name}": comparison[name]["value"] for name in ("success", "tests_passed")})
         run.summary = (
             f"{comparison['tasks']} tasks, success after {settings.rounds} rounds minus after one: "
             f"{difference['value']:+.1%}, interval {difference['low']:+.1%} to {difference['high']:+.1%} "

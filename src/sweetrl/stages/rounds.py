@@ -4,8 +4,8 @@ models/policy (round 1, which the pipeline has made) -> data/rounds/N/ (trajecto
 models/rounds/N/ (critic, policy) for every further round N, and models/rounds/policy, all rounds' adapters as one.
 
 A round is the ordinary stages in a folder of their own (sweetrl.stages.apart). Its base model is the start of the
-round: the base with the policies of all rounds before it merged. So collecting and ranking sample from the policy of the
-moment, the critic and the policy are adapters on it, and it is the reference of both. The round's seed is derived from
+round: the base with the policies of all rounds before it merged. So collecting and ranking sample from the policy so
+far, the critic and the policy are adapters on it, and it is the reference of both. The round's seed is derived from
 (seed, round); its tasks are those behind the tasks of the round before. Unfinished rounds lie in the scratch folder.
 """
 
