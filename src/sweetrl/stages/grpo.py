@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.settings import Settings
 from sweetrl.stages.collect import TASKS, batch_of
 from sweetrl.stages.common import StageRun, derived_seed, publish
-from sweetrl.stages.training import POLICY, Progress, devices_of
+from sweetrl.stages.training import POLICY, TRAJECTORIES, Progress, devices_of
 
 if TYPE_CHECKING:
     from sweetrl.colbench.types import Task
@@ -38,7 +38,8 @@ def train_online(run: StageRun) -> None:
     tasks = read_task_table(TASKS)
     run.log_input("train-tasks", TASKS)
     run.log_input("base", settings.model.base)
-    scratch = run.scratch(TASKS, Path(settings.model.base))
+    # The offline dialogues are not learnt from, but follow from all that decides the dialogues of this stage.
+    scratch = run.scratch(TASKS, TRAJECTORIES, Path(settings.model.base))
     model, tokenizer = load_base(settings.model)
     progress = Progress(run)
     started = time.monotonic()
