@@ -26,9 +26,7 @@ from tasks.workspace import only_run
 def rounds(root: str = ".") -> tuple[StageResult, ...]:
     """Bring round one up to date and register it, make the rounds after it, and evaluate the last."""
     folder = Path(root).resolve()
-    settings = load_settings(folder / "params.yaml")
-    if settings.rounds == 1:
-        raise UserError("params.yaml: `rounds` is 1, which is what `make run` does; set 2 or more for `make rounds`.")
+    wanted(folder)
     train(str(folder))
     results = []
     with only_run(folder):
@@ -38,11 +36,20 @@ def rounds(root: str = ".") -> tuple[StageResult, ...]:
     return tuple(results)
 
 
+def wanted(root: Path) -> int:
+    """Return how many rounds params.yaml asks for; one is a UserError."""
+    found = load_settings(root / "params.yaml").rounds
+    if found == 1:
+        raise UserError("params.yaml: `rounds` is 1, which is what `make run` does; set 2 or more for `make rounds`.")
+    return found
+
+
 def main() -> int:
     """Make the rounds of the project in the current folder."""
     parser("rounds", "Train in rounds: collect and train again with the policy so far.").parse_args()
 
     def run() -> None:
+        wanted(Path.cwd())  # said before Prefect starts
         for result in rounds(str(Path.cwd())):
             print(f"{result.stage}: {result.summary}")
 

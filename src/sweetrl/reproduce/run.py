@@ -78,7 +78,8 @@ def base_large(profile: Profile) -> None:
     tree = merged(profile.settings, profile.values["large_base"])
     folder = prepare(profile.folder / WORK / "base-large", tree)
     link(profile.folder / ROOT / tree["model"]["base"], folder / "small")
-    _stage(folder, "pretrain", profile, int(tree["seed"]), "base-large", "sweetrl.reproduce.larger")
+    if not finished(folder, "pretrain"):
+        _stage(folder, "pretrain", profile, int(tree["seed"]), "base-large", "sweetrl.reproduce.larger")
     _publish(folder / "models" / "base", Path(LARGE_BASE))
     shutil.rmtree(folder)
 
