@@ -29,7 +29,7 @@ VLLM_VENV ?= .venv-vllm
 
 PROFILE ?= small
 
-.PHONY: help environment run reproduce test test-all test-vllm test-ray lint format docs base-model ui doctor
+.PHONY: help environment run rounds reproduce test test-all test-vllm test-ray lint format docs base-model ui doctor
 .PHONY: environment-vllm environment-ray clean clean-environment
 
 help: ## list the words
@@ -37,6 +37,9 @@ help: ## list the words
 
 run: environment ## train, evaluate and register an agent; unchanged stages are skipped
 	@$(BIN)/python -m flows.train $(ARGS)
+
+rounds: environment ## collect and train again with the policy so far, `rounds` of params.yaml times in all
+	@$(BIN)/python -m flows.rounds $(ARGS)
 
 reproduce: environment ## the paper's tables in small, cell by cell (PROFILE=small, hours, or full)
 	@cd reproduce/$(PROFILE) && dvc repro dvc.yaml $(ARGS)

@@ -47,7 +47,12 @@ POLICIES: dict[str, Policy] = {
     "rank": Policy(limit=24 * HOURS, retries=2, tags=("accelerator",)),
     "train-policy": Policy(limit=48 * HOURS, retries=1, tags=("accelerator",)),
     "evaluate": Policy(limit=24 * HOURS, retries=2, tags=("accelerator", "rollout")),
+    "rounds": Policy(limit=96 * HOURS, retries=2, tags=("accelerator", "rollout")),
+    "evaluate-rounds": Policy(limit=24 * HOURS, retries=2, tags=("accelerator", "rollout")),
 }
+
+# Stages that stand in a pipeline file of their own, which `run_pipeline` does not run.
+FILES = {"rounds": "rounds/dvc.yaml", "evaluate-rounds": "rounds/dvc.yaml"}
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,8 @@ def execute_stage(
     The stage runs in its own process group, which is stopped on errors and past `limit` seconds (default: the policy).
     """
     limit = policy_of(stage).limit if limit is None else limit
-    command = [sys.executable, "-m", "dvc", "repro", "--single-item", stage]
+    address = f"{FILES[stage]}:{stage}" if stage in FILES else stage
+    command = [sys.executable, "-m", "dvc", "repro", "--single-item", address]
     started = time.monotonic()
     lines: list[str] = []
 

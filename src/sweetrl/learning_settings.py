@@ -199,3 +199,39 @@ class RftSettings(TrainerSettings):
 
     epochs: Rate = Field(4.0, description="Passes over the successful attempts.")
     batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
+
+
+class GrpoSettings(TrainerSettings):
+    """Method `grpo`: on-policy policy gradients with the person in the loop (GRPO, of the family of RAGEN).
+
+    Each iteration lets the policy of the moment attempt `tasks` training tasks `group` times each, and then learns from
+    those attempts alone: iterations x tasks x group dialogues in all.
+    """
+
+    epochs: Rate = Field(1.0, description="Passes over the attempts of an iteration.")
+    batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
+    micro_batch: Positive = Field(16, description="Most attempts in one forward pass; batch_size is a multiple of it.")
+    together: Positive = Field(
+        8, description="Most attempts at one task that go into a step together: their prompts are computed once."
+    )
+    checkpoints: Positive = Field(
+        20,
+        description="Checkpoints over the run, at the ends of iterations; a killed run continues from the last.",
+    )
+    iterations: Positive = Field(20, description="How often dialogues are sampled with the policy of the moment.")
+    tasks: Positive = Field(25, description="Tasks attempted in an iteration; the next iteration takes the next ones.")
+    group: Annotated[int, Field(ge=2)] = Field(
+        8, description="Attempts at each of them: the group within which returns are compared."
+    )
+    ratio_clip: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
+        0.2, description="e: the ratio to the policy that sampled is clipped to 1 - e ... 1 + e."
+    )
+    kl: float = Field(0.02, ge=0.0, description="Weight of KL(pi_theta || pi_ref) per token; pi_ref is the base.")
+    credit: Literal["trajectory", "turn"] = Field(
+        "trajectory",
+        description="`trajectory`: the return, normalised in its group, for every token of every reply. `turn`: the "
+        "discounted return of a turn, normalised among those attempts of the group that have a turn of that number.",
+    )
+    discount: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        1.0, description="credit: turn: a turn's return is discount^(turns still to come) times the final reward."
+    )

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 
 from sweetrl.errors import UserError
 from sweetrl.learning_settings import CriticSettings as CriticSettings
+from sweetrl.learning_settings import GrpoSettings as GrpoSettings
 from sweetrl.learning_settings import JudgeSettings as JudgeSettings
 from sweetrl.learning_settings import LoraSettings as LoraSettings
 from sweetrl.learning_settings import MultiTurnSettings as MultiTurnSettings
@@ -23,7 +24,7 @@ from sweetrl.learning_settings import RankSettings as RankSettings
 from sweetrl.learning_settings import RftSettings as RftSettings
 from sweetrl.learning_settings import TrainerSettings as TrainerSettings
 
-Method = Literal["sweet", "multi-turn-dpo", "rft", "single-turn", "zero-shot"]
+Method = Literal["sweet", "multi-turn-dpo", "rft", "grpo", "single-turn", "zero-shot"]
 
 
 class TaskSettings(Section):
@@ -278,8 +279,14 @@ class Settings(Section):
     method: Method = Field(
         "sweet",
         description="How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo` and `rft` learn "
-        "from whole trajectories. `zero-shot` trains nothing; `single-turn` neither, and its first reply is the "
-        "answer. Stages that a method does not need write down that they were left out.",
+        "from whole trajectories, `grpo` on-policy, from dialogues that it samples while it trains. `zero-shot` trains "
+        "nothing; `single-turn` neither, and its first reply is the answer. Stages that a method does not need write "
+        "down that they were left out.",
+    )
+    rounds: Positive = Field(
+        1,
+        description="How often collecting, critic, ranking and policy are gone through, each time with the policy of "
+        "the round before. The first round is the pipeline's; `make rounds` makes the others and evaluates the last.",
     )
     preset: Literal["paper", "official"] = Field(
         "paper",
@@ -302,6 +309,7 @@ class Settings(Section):
     policy: PolicySettings = Field(default_factory=PolicySettings)
     multi_turn_dpo: MultiTurnSettings = Field(default_factory=MultiTurnSettings)
     rft: RftSettings = Field(default_factory=RftSettings)
+    grpo: GrpoSettings = Field(default_factory=GrpoSettings)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
     best_of_n: BestOfNSettings = Field(default_factory=BestOfNSettings)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)

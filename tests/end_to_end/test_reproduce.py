@@ -30,6 +30,10 @@ def test_cells_run_once_and_make_a_report(
         section, key = name.split(".")
         values["settings"][name] = project[section][key]
     values["settings"] |= {"best_of_n.tasks": 2, "best_of_n.most": 2}
+    values["settings"] |= {"grpo.iterations": 2, "grpo.tasks": 2, "grpo.group": 2}
+    values["settings"] |= {"grpo.batch_size": 2, "grpo.micro_batch": 2, "rounds": 1}
+    values["large_base"] |= {"pretrain.layers": 2, "pretrain.width": 64, "pretrain.heads": 2, "pretrain.steps": 6}
+    values |= {"large": ["large-zero-shot", "large-rft"], "online": ["sweet-rounds", "grpo"]}
     values |= {"seeds": [7], "cells": CELLS, "critics": ["sweet", "value-head"], "best_of_n_seeds": [7]}
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
@@ -37,7 +41,11 @@ def test_cells_run_once_and_make_a_report(
     done = clone.run("dvc", *repro, seconds=1800)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     results = json.loads((folder / "results.json").read_text())
-    assert set(results["rows"]) == set(CELLS)
+    assert set(results["rows"]) == {*CELLS, *values["large"], *values["online"]}
+    assert results["rows"]["grpo"]["dialogues"] == 8
+    assert len(results["rows"]["sweet-rounds"]["on_the_way"]) == 2
+    kept = folder / "online" / "sweet-rounds" / "7" / "rounds"
+    assert {path.name for path in (kept / "models").iterdir()} == {"2", "3", "policy"}
     assert results["missing"] == []
     assert all(row["tasks"] == 8 for row in results["rows"].values())
     assert set(results["best_of_n"]["7"]) == {"sweet", "value-head", "random", "oracle"}

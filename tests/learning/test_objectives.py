@@ -61,3 +61,42 @@ def test_the_divergence_estimate_is_zero_at_the_reference_and_positive_elsewhere
     ours, reference = torch.tensor([-1.0, -2.0]), torch.tensor([-1.5, -1.0])
     assert reference_kl(ours, ours).item() == 0.0
     assert reference_kl(ours, reference).item() > 0.0
+
+
+def test_attempts_are_told_apart_within_their_group() -> None:
+    import torch
+
+    from sweetrl.learning.objectives import group_advantages
+
+    returns = torch.tensor([1.0, 0.0, 0.3, 0.3, 0.6], dtype=torch.float64)
+    found = group_advantages(returns, torch.tensor([0, 0, 1, 1, 2]))
+    assert found.tolist() == [1.0, -1.0, 0.0, 0.0, 0.0]
+
+
+def test_the_clip_takes_the_gradient_where_a_step_has_gone_far_enough_and_nowhere_else() -> None:
+    import torch
+
+    from sweetrl.learning.objectives import clipped_loss
+
+    old = torch.zeros(4, dtype=torch.float64)
+    ratio = torch.tensor([1.5, 1.5, 0.5, 0.5], dtype=torch.float64)
+    logprobs = ratio.log().requires_grad_()
+    advantage = torch.tensor([2.0, -2.0, 2.0, -2.0], dtype=torch.float64)
+    each = clipped_loss(logprobs, old, advantage, 0.2)
+    assert each.tolist() == pytest.approx([-1.2 * 2, 1.5 * 2, -0.5 * 2, 0.8 * 2])
+    each.sum().backward()
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == pytest.approx([0.0, 3.0, -1.0, 0.0])
+
+
+def test_the_penalty_is_zero_and_flat_at_the_reference() -> None:
+    import torch
+
+    from sweetrl.learning.objectives import policy_kl
+
+    reference = torch.tensor([-1.0, -2.0], dtype=torch.float64)
+    logprobs = torch.tensor([-1.0, -1.5], dtype=torch.float64, requires_grad=True)
+    found = policy_kl(logprobs, reference)
+    found.sum().backward()
+    assert found.tolist() == pytest.approx([0.0, math.exp(-0.5) - 1 + 0.5])
+    assert logprobs.grad is not None and logprobs.grad[0].item() == 0.0

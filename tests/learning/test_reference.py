@@ -19,6 +19,7 @@ from sweetrl.learning.passes import Layout
 from sweetrl.learning.whole import critic_pairs, header_length, policy_pairs, successes
 from sweetrl.settings import (
     CriticSettings,
+    GrpoSettings,
     LoraSettings,
     MultiTurnSettings,
     PolicySettings,
@@ -261,6 +262,76 @@ def test_rejection_fine_tuning(adapted: Any, trajectories: list[Trajectory], cha
     assert metrics["loss/nll"] == pytest.approx(loss.item())
     turns = [end - start for row in expected_rows for start, end in row.spans]
     assert metrics["reply_length/chosen"] == pytest.approx(sum(turns) / len(turns))
+
+
+@pytest.mark.parametrize("credit", ["trajectory", "turn"])
+def test_group_policy(
+    adapted: Any, trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path, credit: str
+) -> None:
+    """GRPO: token by token, with pi_old another adapter than pi_theta, and one attempt twice in the step."""
+    import torch
+
+    from sweetrl.learning.groups import lay_out
+    from sweetrl.learning.online import GroupTrainer
+
+    model, tolerance = adapted
+    settings = GrpoSettings(kl=0.3, ratio_clip=0.02, credit=credit, discount=0.8)  # type: ignore[arg-type]
+    given = trajectories[:6]
+    found = lay_out(given, chat, "Help.", settings)
+    rows = [encode(one, chat, "Help.") for one in given]
+    moved = [parameter for name, parameter in model.named_parameters() if "lora_B" in name]
+    before = [parameter.data for parameter in moved]
+    for parameter in moved:
+        parameter.data = 0.3 * parameter.data
+    made = GroupTrainer.__new__(GroupTrainer)
+    made.model, made.settings, made.seed, made.each, made.layout = model, settings, 0, 1, Layout(None, tokens=500)
+    made.sample = lambda iteration, model: found
+    made.accelerator = type("Alone", (), {"unwrap_model": staticmethod(lambda model: model)})()
+    made.begin(0)
+    with torch.no_grad():
+        old = [[[token.item() for token in turn] for turn in slow_logprobs(model, row)] for row in rows]
+    for parameter, data in zip(moved, before, strict=True):
+        parameter.data = data
+    pairs = tuple((n, n) for n in (0, 1, 2, 3, 4, 5, 0))
+    tensors = collate_pairs(made.data, MicroBatch(pairs), made.reference)
+    loss, metrics = made.pair_loss(made.outputs(tensors["rows"]), tensors)
+
+    each, clipped, tokens = [], 0, 0
+    for number, row in enumerate(rows):
+        ours, reference = slow_both(model, row)
+        parts = []
+        for turn, (mine, base) in enumerate(zip(ours, reference, strict=True)):
+            advantage = slow_advantage(given, number, turn, credit)
+            for place, (token, theirs) in enumerate(zip(mine, base, strict=True)):
+                ratio = torch.exp(token - old[number][turn][place])
+                bounded = min(max(ratio.item(), 0.98), 1.02)
+                outside = (ratio.item() > 1.02 and advantage > 0) or (ratio.item() < 0.98 and advantage < 0)
+                clipped += outside
+                tokens += 1
+                gain = bounded * advantage + 0.0 * token if outside else ratio * advantage
+                parts.append(-gain + 0.3 * (torch.exp(theirs - token) - 1 - (theirs - token)))
+        each.append(sum(parts) / len(parts))
+    expected = (sum(each) + each[0]) / 7
+    same(model, loss, expected, tolerance)
+    assert metrics["clip_share"] == pytest.approx(clipped / tokens)
+    assert 0 < clipped < tokens
+
+
+def slow_advantage(given: list[Trajectory], number: int, turn: int, credit: str) -> float:
+    """The advantage of one turn, from the attempts at its task."""
+    one = given[number]
+    group = [other for other in given if other.task.id == one.task.id]
+
+    def turns(other: Trajectory) -> int:
+        return sum(message.role == "assistant" for message in other.messages)
+
+    def value(other: Trajectory) -> float:
+        return (other.reward or 0.0) * (0.8 ** (turns(other) - 1 - turn) if credit == "turn" else 1.0)
+
+    values = [value(other) for other in group if credit == "trajectory" or turns(other) > turn]
+    mean = sum(values) / len(values)
+    deviation = math.sqrt(sum((other - mean) ** 2 for other in values) / len(values))
+    return (value(one) - mean) / deviation if deviation > 1e-6 else 0.0
 
 
 @pytest.mark.parametrize("loss_tokens", ["replies", "all"])

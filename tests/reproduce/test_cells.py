@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.reproduce.cells import CELLS, cell_named, merged, settings_of
+from sweetrl.reproduce.cells import CELLS, TABLES, cell_named, merged, settings_of
+from sweetrl.reproduce.run import CELL_LISTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml"))
@@ -26,6 +27,12 @@ def test_a_cells_settings_are_settings(name: str) -> None:
     assert settings.method == CELLS[name].settings.get("method", "sweet")
 
 
+def test_a_cell_stands_in_a_table_and_is_compared_with_one_on_its_base() -> None:
+    for cell in CELLS.values():
+        assert cell.table in TABLES
+        assert CELLS[cell.against].settings.get("model.base") == cell.settings.get("model.base")
+
+
 def test_cells_differ_from_each_other() -> None:
     differences = [(sorted(cell.settings.items()), cell.data) for cell in CELLS.values()]
     assert all(differences.count(one) == 1 for one in differences)
@@ -34,10 +41,19 @@ def test_cells_differ_from_each_other() -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_names_cells_and_settings_that_there_are(profile: str) -> None:
     values = yaml.safe_load((ROOT / "reproduce" / profile / "params.yaml").read_text(encoding="utf-8"))
-    assert [cell_named(name).name for name in values["cells"]] == values["cells"]
+    for part in CELL_LISTS:
+        assert {cell_named(name).folder for name in values[part]} == {part}, "each list is a matrix of its own"
+        assert set(values.get(f"{part}_seeds", [])) <= set(values["seeds"])
     assert set(values["critics"]) <= set(values["cells"])
     assert set(values["best_of_n_seeds"]) <= set(values["seeds"])
     tree = merged(project(), values["settings"])
+    larger = settings_of(merged(tree, values["large_base"]), CELLS["large-sweet"])
+    assert larger.pretrain.width > tree["pretrain"]["width"]
+    for name in values["online"]:
+        online = settings_of(tree, CELLS[name])
+        collected = tree["collect"]["tasks"] * tree["collect"]["attempts"]
+        if online.method == "grpo":  # on as many dialogues of its own as the others are given
+            assert online.grpo.iterations * online.grpo.tasks * online.grpo.group == collected
     assert tree["collect"]["tasks"] <= tree["tasks"]["train"]
     assert tree["evaluate"]["tasks"] <= tree["tasks"]["test"]
 

@@ -94,7 +94,7 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     write_json(folder / "best-of-n" / "7.json", {"curves": {"sweet": [point], "random": [point]}})
     monkeypatch.chdir(folder)
     report.write(Profile())
-    assert "2 of 15 rows" in capsys.readouterr().out
+    assert "2 of 21 rows" in capsys.readouterr().out
     found = json.loads(Path("results.json").read_text(encoding="utf-8"))
     assert set(found["rows"]) == {"zero-shot", "sweet"}
     assert "rft 7" in found["missing"]
@@ -108,6 +108,42 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     assert value in page
     assert page.count("<svg") == 2
     assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")
+
+
+def test_cells_that_cost_more_have_seeds_and_columns_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "reproduce" / "small"
+    folder.mkdir(parents=True)
+    for source, place in ((ROOT, tmp_path), (ROOT / "reproduce" / "small", folder)):
+        (place / "params.yaml").write_text((source / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    ways = {
+        "sweet": {"train-policy": {"pairs": 9.0}},
+        "sweet-rounds": {"rounds": {"round_2/success": 0.4, "round_3/success": 0.5}},
+        "grpo": {"train-policy": {"final/success": 0.3}},
+        "large-sweet": {},
+        "large-rft": {},
+    }
+    for name, metrics in ways.items():
+        place = folder / CELLS[name].folder / name / "7"
+        place.mkdir(parents=True)
+        write_results(place / RESULTS, results(0.9 if name == "large-rft" else 0.4, 7))
+        facts = {stage: {"seconds": 1.0, "metrics": found} for stage, found in metrics.items()}
+        summary = {"stages": facts} | ({"dialogues": 6000} if CELLS[name].table == "Online" else {})
+        write_json(place / SUMMARY, summary)
+    monkeypatch.chdir(folder)
+    report.write(Profile())
+    found = json.loads(Path("results.json").read_text(encoding="utf-8"))
+    assert found["rows"]["sweet-rounds"]["on_the_way"] == [0.4, 0.5]
+    assert found["rows"]["grpo"]["on_the_way"] == [0.3]
+    assert found["rows"]["large-rft"]["difference"]["success"]["value"] > 0.3, "against SWEET-RL on the same base"
+    assert "dialogues" not in found["rows"]["sweet"]
+    assert "large-zero-shot 7" in found["missing"] and "large-zero-shot 8" not in found["missing"]
+    tables = Path("results.md").read_text(encoding="utf-8")
+    assert "| SWEET-RL, three rounds | 6,000 | 40.0 %, 50.0 % |" in tables
+    assert tables.index("### Table 4") < tables.index("### Online")
+    assert "beyond the paper: further rounds" in tables
+    assert Path("report.html").read_text(encoding="utf-8").count("<svg") == 3
 
 
 def test_the_guide_shows_the_tables_that_were_measured() -> None:

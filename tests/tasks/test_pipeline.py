@@ -158,3 +158,28 @@ def test_a_killed_stage_is_told_however_its_status_is_written(status: str) -> No
         failure("rank", ["ERROR: failed to reproduce 'rank': failed to run: x, exited with 1"], 1)
     )
     assert policy_of("collect").retries and not policy_of("validate").retries
+
+
+def test_a_stage_of_another_pipeline_file_is_run_by_its_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import tasks.pipeline
+
+    commands = []
+    monkeypatch.setattr(tasks.pipeline, "run_program", lambda command, *more: commands.append(command) or 0)
+    tasks.pipeline.execute_stage(tmp_path, "rounds")
+    tasks.pipeline.execute_stage(tmp_path, "collect")
+    assert [command[-2:] for command in commands] == [
+        ["--single-item", "rounds/dvc.yaml:rounds"],
+        ["--single-item", "collect"],
+    ]
+
+
+def test_one_round_needs_no_flow_of_its_own(tmp_path: Path) -> None:
+    from flows.rounds import wanted
+
+    (tmp_path / "params.yaml").write_text("rounds: 1\n")
+    with pytest.raises(UserError, match="`rounds` is 1, which is what `make run` does"):
+        wanted(tmp_path)
+    (tmp_path / "params.yaml").write_text("rounds: 3\n")
+    assert wanted(tmp_path) == 3

@@ -11,7 +11,7 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,23 +37,24 @@ Report = Callable[[int, int, Metrics], None]  # (step, steps, metrics of that st
 COMPLETE = "complete"  # a file in a checkpoint folder that was written to the end
 
 
-class _Plan(Dataset):
+class Steps(Dataset):
     """The steps of a run as a dataset; tensors are made when they are needed."""
 
-    def __init__(self, steps: list[MicroBatch]):
+    def __init__(self, steps: Sequence[Any]):
         self.steps = steps
 
     def __len__(self) -> int:
         return len(self.steps)
 
-    def __getitem__(self, index: int) -> MicroBatch:
+    def __getitem__(self, index: int) -> Any:
         return self.steps[index]
 
 
-class _Checkpoints(TrainerCallback):
+class Checkpoints(TrainerCallback):
     """Marks a checkpoint as complete once all of it is on the disk: a killed run never continues from half of one."""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Mark the checkpoint that has just been written."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero:
             (folder / COMPLETE).touch()
@@ -65,6 +66,52 @@ class _ShardedArguments(TrainingArguments):
     @property
     def place_model_on_device(self) -> bool:
         return False
+
+
+def training_arguments(
+    settings: TrainerSettings, scratch: Path, seed: int, steps: int, device: torch.device, sharded: bool = False
+) -> TrainingArguments:
+    """What transformers.Trainer is told, for `steps` ready-made steps with checkpoints in `scratch`."""
+    if settings.batch_size % settings.micro_batch:
+        raise UserError(
+            f"params: batch_size {settings.batch_size} is not a multiple of micro_batch {settings.micro_batch}; "
+            "change one."
+        )
+    arguments = (_ShardedArguments if sharded else TrainingArguments)(
+        output_dir=str(scratch),
+        per_device_train_batch_size=1,  # an item is a whole step already
+        num_train_epochs=1,  # the plan holds all epochs
+        learning_rate=settings.learning_rate,
+        lr_scheduler_type="cosine_with_min_lr",
+        lr_scheduler_kwargs={"min_lr_rate": settings.minimum_rate},
+        warmup_steps=math.ceil(settings.warmup * steps),
+        optim="adamw_torch",
+        adam_beta1=0.9,
+        adam_beta2=0.95,
+        weight_decay=0.0,
+        max_grad_norm=settings.clip,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        save_strategy="steps",
+        save_steps=max(1, math.ceil(steps / settings.checkpoints)),
+        save_total_limit=2,
+        seed=seed,
+        data_seed=seed,
+        use_cpu=device.type == "cpu" and not (sharded and torch.cuda.is_available()),
+        report_to=[],
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        label_names=[],
+        dataloader_num_workers=0,
+        dataloader_pin_memory=False,
+    )
+    if arguments.n_gpu > 1:
+        arguments._n_gpu = 1  # one process, one device: DataParallel would split the pass
+    if settings.batch_size < arguments.world_size:
+        raise UserError(
+            f"params: batch_size {settings.batch_size} is less than the {arguments.world_size} processes; start fewer."
+        )
+    return arguments
 
 
 class PreferenceTrainer(Trainer):
@@ -89,52 +136,13 @@ class PreferenceTrainer(Trainer):
         anchors: float = 0.0,
         cache: Path | None = None,
     ):
-        if settings.batch_size % settings.micro_batch:
-            raise UserError(
-                f"params: batch_size {settings.batch_size} is not a multiple of micro_batch {settings.micro_batch}; "
-                "change one."
-            )
         plan_ = plan(data, settings.epochs, settings.batch_size, seed, anchors, settings.together)
         self.settings, self.data, self.report, self.steps = settings, data, report, len(plan_)
         self._step_metrics: list[tuple[int, int, Metrics]] = []  # pairs, anchors and metrics of each pass
         self._step_tokens, self._step_computed, self._step_start = 0, 0, time.perf_counter()
         device = next(model.parameters()).device
         self.sharded = wants_shards()
-        arguments = (_ShardedArguments if self.sharded else TrainingArguments)(
-            output_dir=str(scratch),
-            per_device_train_batch_size=1,  # an item is a whole step already
-            num_train_epochs=1,  # the plan holds all epochs
-            learning_rate=settings.learning_rate,
-            lr_scheduler_type="cosine_with_min_lr",
-            lr_scheduler_kwargs={"min_lr_rate": settings.minimum_rate},
-            warmup_steps=math.ceil(settings.warmup * self.steps),
-            optim="adamw_torch",
-            adam_beta1=0.9,
-            adam_beta2=0.95,
-            weight_decay=0.0,
-            max_grad_norm=settings.clip,
-            logging_steps=1,
-            logging_nan_inf_filter=False,
-            save_strategy="steps",
-            save_steps=max(1, math.ceil(self.steps / settings.checkpoints)),
-            save_total_limit=2,
-            seed=seed,
-            data_seed=seed,
-            use_cpu=device.type == "cpu" and not (self.sharded and torch.cuda.is_available()),
-            report_to=[],
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            label_names=[],
-            dataloader_num_workers=0,
-            dataloader_pin_memory=False,
-        )
-        if arguments.n_gpu > 1:
-            arguments._n_gpu = 1  # one process, one device: DataParallel would split the pass
-        if settings.batch_size < arguments.world_size:
-            raise UserError(
-                f"params: batch_size {settings.batch_size} is less than the {arguments.world_size} processes; "
-                "start fewer."
-            )
+        arguments = training_arguments(settings, scratch, seed, self.steps, device, self.sharded)
         if self.sharded:
             shard_layers(model, arguments.device)
             model._is_accelerate_prepared = True  # no wrapper: gradients are added up in training_step
@@ -148,9 +156,9 @@ class PreferenceTrainer(Trainer):
         super().__init__(
             model=model,
             args=arguments,
-            train_dataset=_Plan(plan_),
+            train_dataset=Steps(plan_),
             data_collator=lambda items: {"passes": self.make_passes(items[0])},
-            callbacks=[_Checkpoints()],
+            callbacks=[Checkpoints()],
         )
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)

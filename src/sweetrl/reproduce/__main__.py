@@ -8,17 +8,19 @@ from collections.abc import Sequence
 
 from sweetrl.errors import UserError
 
-USAGE = "name a part: world SEED, cell NAME SEED, best-of-n SEED, report"
+USAGE = "name a part: world SEED, base-large, cell NAME SEED, best-of-n SEED, report"
 
 
 def run(arguments: Sequence[str]) -> None:
     """Run one part; UserError for a command line that names none."""
     from sweetrl.reproduce import report
-    from sweetrl.reproduce.run import Profile, best_of_n, cell, world
+    from sweetrl.reproduce.run import Profile, base_large, best_of_n, cell, world
 
     match list(arguments):
         case ["world", seed] if seed.isdigit():
             world(Profile(), int(seed))
+        case ["base-large"]:
+            base_large(Profile())
         case ["cell", name, seed] if seed.isdigit():
             cell(Profile(), name, int(seed))
         case ["best-of-n", seed] if seed.isdigit():

@@ -17,7 +17,8 @@ from sweetrl.settings import Settings, parse_settings
 class Cell:
     """One row: `settings` by dotted name over those of the profile; `data` is the share of the tasks learnt from.
 
-    `paper` is (tests passed, success) in per cent on Llama-3.1-8B (Tables 2 and 3), None where the paper has no number.
+    `paper` is (tests passed, success) in per cent on Llama-3.1-8B (Table 4: 70B), None where the paper has no number.
+    `against` names the cell that it is compared with.
     """
 
     name: str
@@ -26,6 +27,12 @@ class Cell:
     settings: Mapping[str, Any] = field(default_factory=dict)
     paper: tuple[float | None, float | None] = (None, None)
     data: float = 1.0
+    against: str = "sweet"
+
+    @property
+    def folder(self) -> str:
+        """Where its results lie: apart for those that other parts of the pipeline do not depend on."""
+        return {ONLINE: "online", LARGE: "large"}.get(self.table, "cells")
 
     @property
     def trained(self) -> bool:
@@ -39,6 +46,16 @@ class Cell:
 
 
 METHODS, ABLATIONS, CONTROLS, AMOUNTS = "Table 2", "Table 3", "Controls", "Figure 3b"
+LARGE, ONLINE = "Table 4", "Online"
+TABLES = (METHODS, ABLATIONS, CONTROLS, AMOUNTS, LARGE, ONLINE)
+
+LARGE_BASE = "models/base-large"  # in the profile's folder; the dialogues are the small base's
+
+
+def _large(name: str, label: str, paper: float | None = None, **settings: Any) -> Cell:
+    changes = {"model.base": LARGE_BASE, **settings}
+    return Cell(f"large-{name}", f"larger base, {label}", LARGE, changes, (None, paper), against="large-sweet")
+
 
 _CELLS = (
     Cell("zero-shot", "zero-shot", METHODS, {"method": "zero-shot"}, (34.2, 22.4)),
@@ -62,6 +79,13 @@ _CELLS = (
     Cell("sweet-third", "SWEET-RL, a third of the tasks", AMOUNTS, {}, data=1 / 3),
     Cell("dpo-third", "Multi-Turn DPO, a third of the tasks", AMOUNTS, {"method": "multi-turn-dpo"}, data=1 / 3),
     Cell("rft-third", "Rejection Fine-Tuning, a third of the tasks", AMOUNTS, {"method": "rft"}, data=1 / 3),
+    _large("zero-shot", "zero-shot", 35.0, method="zero-shot"),
+    _large("rft", "Rejection Fine-Tuning", method="rft"),
+    _large("multi-turn-dpo", "Multi-Turn DPO", method="multi-turn-dpo"),
+    _large("sweet", "SWEET-RL", 45.6),
+    Cell("sweet-rounds", "SWEET-RL, three rounds", ONLINE, {"rounds": 3}),
+    Cell("grpo", "GRPO, on-policy", ONLINE, {"method": "grpo"}),
+    Cell("grpo-turn", "GRPO, credit by turn", ONLINE, {"method": "grpo", "grpo.credit": "turn", "grpo.discount": 0.9}),
 )
 CELLS = {cell.name: cell for cell in _CELLS}
 
@@ -97,4 +121,7 @@ def settings_of(values: Mapping[str, Any], cell: Cell) -> Settings:
     return parse_settings(merged(values, cell.settings), f"cell {cell.name}")
 
 
-__all__ = ["ABLATIONS", "AMOUNTS", "CELLS", "CONTROLS", "METHODS", "Cell", "cell_named", "merged", "settings_of"]
+__all__ = [
+    *("ABLATIONS", "AMOUNTS", "CELLS", "CONTROLS", "LARGE", "LARGE_BASE", "METHODS", "ONLINE", "TABLES"),
+    *("Cell", "cell_named", "merged", "settings_of"),
+]

@@ -14,11 +14,11 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.report import p_value, percent, points
 from sweetrl.io import read_json, write_json, write_text
 from sweetrl.reproduce import figures
-from sweetrl.reproduce.cells import ABLATIONS, AMOUNTS, CELLS, CONTROLS, METHODS
+from sweetrl.reproduce.cells import CELLS, ONLINE, TABLES
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.tables import Measured, claims, read_cell, row_of
 
-RESULTS, TABLES, PAGE = Path("results.json"), Path("results.md"), Path("report.html")
+RESULTS, MARKDOWN, PAGE = Path("results.json"), Path("results.md"), Path("report.html")
 AGAINST = "sweet"
 
 
@@ -42,12 +42,12 @@ FAULTS = (
 def write(profile: Profile) -> None:
     """Read every cell that there is and write the three files."""
     ruler = profile.settings["evaluate"]
-    found = {cell.name: read_cell(cell, profile.seeds) for cell in profile.cells}
+    found = {cell.name: read_cell(cell, profile.seeds_of(cell)) for cell in profile.cells}
     measured = {name: one for name, one in found.items() if one.results}
     if not measured:
         raise UserError("cells/: no cell has been run yet; run `make reproduce`.")
     level, resamples = ruler["confidence"], ruler["resamples"]
-    rows = {name: row_of(one, measured.get(AGAINST), level, resamples) for name, one in measured.items()}
+    rows = {name: row_of(one, measured.get(one.cell.against), level, resamples) for name, one in measured.items()}
     results = {
         "profile": profile.values["profile"],
         "seeds": profile.seeds,
@@ -55,12 +55,14 @@ def write(profile: Profile) -> None:
         "rows": rows,
         "claims": claims(measured, level, resamples),
         "best_of_n": _best_of_n(profile),
-        "missing": _missing(found, profile.seeds),
+        "missing": [
+            f"{name} {s}" for name, one in found.items() for s in profile.seeds_of(one.cell) if s not in one.results
+        ],
     }
     write_json(RESULTS, results)
-    write_text(TABLES, markdown(results))
+    write_text(MARKDOWN, markdown(results))
     write_text(PAGE, page(results, measured))
-    print(f"reproduce: {len(measured)} of {len(found)} rows; {RESULTS}, {TABLES}, {PAGE}", flush=True)
+    print(f"reproduce: {len(measured)} of {len(found)} rows; {RESULTS}, {MARKDOWN}, {PAGE}", flush=True)
 
 
 def _best_of_n(profile: Profile) -> dict[str, Any]:
@@ -72,18 +74,16 @@ def _best_of_n(profile: Profile) -> dict[str, Any]:
     }
 
 
-def _missing(found: Mapping[str, Measured], seeds: Sequence[int]) -> list[str]:
-    return [f"{name} {seed}" for name, one in found.items() for seed in seeds if seed not in one.results]
-
-
 def markdown(results: Mapping[str, Any]) -> str:
     """The tables as Markdown, in the order of the cells; `results` may come from results.json."""
     rows = [results["rows"][name] for name in CELLS if name in results["rows"]]
     parts = []
-    for table in (METHODS, ABLATIONS, CONTROLS, AMOUNTS):
+    for table in TABLES:
         these = [row for row in rows if row["table"] == table and "success" in row]
         if these:
             parts += [f"### {table}", _table(these)]
+        if these and table == ONLINE:
+            parts += [_online(these)]
     if results["claims"]:
         parts += ["### The paper's claims", _claims(results["claims"])]
     measured = [row for row in rows if "success" in row]
@@ -108,6 +108,18 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"| {row['label']} | {percent(passed['value'])} | {_interval(success)} | {seeds} | "
             f"{_gap(gap['success']) if gap else ''} | {paper} |"
         )
+    return "\n".join(lines)
+
+
+def _online(rows: Sequence[Mapping[str, Any]]) -> str:
+    """What the rows of methods that go on collecting have learnt from, and how they fared on the way."""
+    lines = [
+        "| | dialogues learnt from | success on training tasks (start of rounds 2, 3, ...; last fifth of GRPO) |",
+        "|---|---|---|",
+    ]
+    for row in rows:
+        way = ", ".join(percent(value) for value in row["on_the_way"])
+        lines.append(f"| {row['label']} | {row['dialogues']:,.0f} | {way} |")
     return "\n".join(lines)
 
 
@@ -178,7 +190,7 @@ def page(results: Mapping[str, Any], measured: Mapping[str, Measured]) -> str:
             "rows": these,
             "chart": Markup(figures.rates(these, f"rates-{index}")),
         }
-        for index, name in enumerate((METHODS, ABLATIONS, CONTROLS, AMOUNTS))
+        for index, name in enumerate(TABLES)
         if (these := [row for row in rows if row["table"] == name])
     ]
     picking = [

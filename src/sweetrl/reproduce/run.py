@@ -5,10 +5,7 @@ The folder .work/<part>-<seed> of the profile's folder holds what is unfinished:
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,14 +14,16 @@ import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
-from sweetrl.reproduce.cells import Cell, cell_named, merged, settings_of
+from sweetrl.reproduce.cells import LARGE_BASE, ONLINE, Cell, cell_named, merged, settings_of
 from sweetrl.settings import Settings
-from sweetrl.tracking.runs import PARENT_VARIABLE, RunLog
+from sweetrl.stages.apart import absolute_tracking, finished, link, prepare, run_apart
+from sweetrl.tracking.runs import RunLog
 
 ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
 WORK = Path(".work")
 RESULTS, SUMMARY = "results.parquet", "summary.json"
 STAGES = ("train-critic", "rank", "train-policy")
+CELL_LISTS = ("cells", "large", "online")  # in a profile's params.yaml; each is a matrix of its own in dvc.yaml
 
 
 class Profile:
@@ -39,14 +38,10 @@ class Profile:
         project = yaml.safe_load((folder / ROOT / "params.yaml").read_text(encoding="utf-8"))
         self.settings = merged(project, self.values["settings"], self._absolute(project["tracking"]))
 
-    def _absolute(self, tracking: Mapping[str, str]) -> dict[str, str]:
+    def _absolute(self, tracking: Mapping[str, Any]) -> dict[str, Any]:
         """The embedded store stays the project's, wherever a stage runs."""
-        root = (self.folder / ROOT).resolve()
-        uri = tracking["uri"]
-        if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
-            uri = f"sqlite:///{root / uri.removeprefix('sqlite:///')}"
-        artifacts = tracking["artifacts"]
-        return {"tracking.uri": uri, "tracking.artifacts": artifacts if "://" in artifacts else str(root / artifacts)}
+        found = absolute_tracking(tracking, self.folder / ROOT)
+        return {f"tracking.{name}": found[name] for name in ("uri", "artifacts")}
 
     @property
     def seeds(self) -> list[int]:
@@ -56,7 +51,11 @@ class Profile:
     @property
     def cells(self) -> list[Cell]:
         """The cells in the order of the tables."""
-        return [cell_named(name) for name in self.values["cells"]]
+        return [cell_named(name) for part in CELL_LISTS for name in self.values.get(part, [])]
+
+    def seeds_of(self, cell: Cell) -> list[int]:
+        """The seeds that a cell is run on: fewer for those that cost more."""
+        return [int(seed) for seed in self.values.get(f"{cell.folder}_seeds", self.seeds)]
 
     def tree(self, seed: int, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the parameters of a part as a tree."""
@@ -74,8 +73,19 @@ def world(profile: Profile, seed: int) -> None:
     shutil.rmtree(folder)
 
 
+def base_large(profile: Profile) -> None:
+    """Train the larger base of Table 4, with the recipe and the tokens of the small one -> models/base-large/."""
+    tree = merged(profile.settings, profile.values["large_base"])
+    folder = prepare(profile.folder / WORK / "base-large", tree)
+    link(profile.folder / ROOT / tree["model"]["base"], folder / "small")
+    if not finished(folder, "pretrain"):
+        _stage(folder, "pretrain", profile, int(tree["seed"]), "base-large", "sweetrl.reproduce.larger")
+    _publish(folder / "models" / "base", Path(LARGE_BASE))
+    shutil.rmtree(folder)
+
+
 def cell(profile: Profile, name: str, seed: int) -> None:
-    """Train and evaluate one cell on one seed -> cells/<name>/<seed>/."""
+    """Train and evaluate one cell on one seed -> cells/<name>/<seed>/ (or large/, online/)."""
     one = cell_named(name)
     tree = profile.tree(seed, one.settings)
     settings = settings_of(profile.tree(seed), one)
@@ -85,30 +95,46 @@ def cell(profile: Profile, name: str, seed: int) -> None:
         for stage in STAGES if one.ranks else STAGES[-1:]:
             if not (folder / "reports" / "runs" / f"{stage}.json").exists():
                 _stage(folder, stage, profile, seed, name)
+    if settings.rounds > 1:
+        if not finished(folder, "rounds"):
+            _stage(folder, "rounds", profile, seed, name)
+        _publish(folder / "models" / "rounds" / "policy", folder / "models" / "policy")  # what is evaluated
     _stage(folder, "evaluate", profile, seed, name, "sweetrl.reproduce.evaluate")
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    done = [stage for stage in (*STAGES, "evaluate") if (folder / "reports" / "runs" / f"{stage}.json").exists()]
-    write_json(
-        out / SUMMARY,
-        {"cell": name, "seed": seed, "stages": {stage: _facts(folder, stage) for stage in done}},
-    )
+    done = [
+        stage for stage in (*STAGES, "rounds", "evaluate") if (folder / "reports" / "runs" / f"{stage}.json").exists()
+    ]
+    facts = {stage: _facts(folder, stage) for stage in done}
+    summary = {"cell": name, "seed": seed, "stages": facts}
+    if one.table == ONLINE:
+        summary["dialogues"] = _dialogues(settings, facts)
+    write_json(out / SUMMARY, summary)
     shutil.copy(folder / "reports" / RESULTS, out / RESULTS)
     for source in ("models/critic", "data/preferences"):
         if one.ranks and (folder / source / "left_out.json").exists() is False and (folder / source).exists():
             shutil.copytree(folder / source, out / Path(source).name)
-    _publish(out, Path("cells") / name / str(seed))
+    for kind in ("data", "models") if settings.rounds > 1 else ():
+        shutil.copytree(folder / kind / "rounds", out / "rounds" / kind)
+    _publish(out, Path(one.folder) / name / str(seed))
     shutil.rmtree(folder)
+
+
+def _dialogues(settings: Settings, facts: Mapping[str, Any]) -> int:
+    """How many dialogues a policy has learnt from: those of all rounds, or those that GRPO has made itself."""
+    if settings.method == "grpo":
+        return int(facts["train-policy"]["metrics"]["dialogues"])
+    return settings.rounds * settings.collect.tasks * settings.collect.attempts
 
 
 def best_of_n(profile: Profile, seed: int) -> None:
     """Let every critic pick replies at N = 1, 2, 4, ... -> best-of-n/<seed>.json."""
     folder = _workspace(profile, f"best-of-n-{seed}", profile.tree(seed))
-    _link(Path("worlds") / str(seed) / "tasks", folder / "data" / "tasks")
+    link(Path("worlds") / str(seed) / "tasks", folder / "data" / "tasks")
     for name in profile.values["critics"]:
         changes = {key: value for key, value in cell_named(name).settings.items() if key.startswith("critic.")}
-        _link(Path("cells") / name / str(seed) / "critic", folder / "critics" / name)
+        link(Path("cells") / name / str(seed) / "critic", folder / "critics" / name)
         (folder / "critics" / f"{name}.yaml").write_text(yaml.safe_dump(profile.tree(seed, changes), sort_keys=False))
     _stage(folder, "best-of-n", profile, seed, "best-of-n", "sweetrl.reproduce.picking")
     out = Path("best-of-n") / f"{seed}.json"
@@ -121,36 +147,24 @@ def _workspace(profile: Profile, name: str, tree: Mapping[str, Any]) -> Path:
 
     What is left of other parameters is removed: nothing stale goes on.
     """
-    folder = profile.folder / WORK / name
-    text = yaml.safe_dump(dict(tree), sort_keys=False)
-    if not (folder / "params.yaml").exists() or (folder / "params.yaml").read_text(encoding="utf-8") != text:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / "params.yaml").write_text(text, encoding="utf-8")
-    _link(profile.folder / ROOT / tree["model"]["base"], folder / tree["model"]["base"])
-    _link(profile.folder / ROOT / ".cache", folder / ".cache")
+    folder = prepare(profile.folder / WORK / name, tree)
+    base = tree["model"]["base"]
+    own = profile.folder / base  # a base of the reproduction itself, else the project's
+    link(own if own.exists() else profile.folder / ROOT / base, folder / base)
+    cache = profile.folder / ROOT / ".cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    link(cache, folder / ".cache")
     return folder
-
-
-def _link(source: Path, place: Path) -> None:
-    if place.is_symlink():
-        return
-    if place.name == ".cache":
-        source.mkdir(parents=True, exist_ok=True)
-    if not source.exists():
-        raise UserError(f"{source}: there is nothing here yet; run the part that makes it (`dvc repro`) first.")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(source.resolve())
 
 
 def _learn_from(folder: Path, world: Path, one: Cell, settings: Settings) -> None:
     """Put the world's data into a cell's folder: all of it, or that of the first tasks only."""
-    _link(world / "tasks", folder / "data" / "tasks")
+    link(world / "tasks", folder / "data" / "tasks")
     if not one.trained:
         return
     if one.data >= 1.0:
-        _link(world / "trajectories", folder / "data" / "trajectories")
-        _link(world / "pairs.parquet", folder / "data" / "pairs.parquet")
+        link(world / "trajectories", folder / "data" / "trajectories")
+        link(world / "pairs.parquet", folder / "data" / "pairs.parquet")
         return
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.learning.pairs import trajectory_pairs, write_pairs
@@ -167,17 +181,8 @@ def _learn_from(folder: Path, world: Path, one: Cell, settings: Settings) -> Non
 
 
 def _stage(folder: Path, stage: str, profile: Profile, seed: int, part: str, module: str = "") -> None:
-    """Run one stage in `folder` under a run of the part; its words go to the terminal. Ends as the stage ends."""
-    parent = _parent(folder, profile, seed, part)
-    module = module or f"sweetrl.stages.{stage.replace('-', '_')}"
-    environment = {**os.environ, "SWEETRL_DIE_WITH_PARENT": "1", "PYTHONUNBUFFERED": "1"}
-    if parent:
-        environment[PARENT_VARIABLE] = parent
-    done = subprocess.run([sys.executable, "-m", module], cwd=folder, env=environment)
-    if done.returncode:
-        raise UserError(
-            f"{part}, seed {seed}: stage `{stage}` ended with {done.returncode}; what it said stands above."
-        )
+    """Run one stage in `folder` under a run of the part; ends as the stage ends."""
+    run_apart(folder, stage, _parent(folder, profile, seed, part), module, f"{part}, seed {seed}")
 
 
 def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:

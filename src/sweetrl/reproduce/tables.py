@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +21,33 @@ from sweetrl.reproduce.run import RESULTS, SUMMARY
 
 @dataclass(frozen=True)
 class Measured:
-    """What the cells of one row came to: results by seed, and the stages' facts by seed."""
+    """What the cells of one row came to: results by seed, and the stages' facts by seed.
+
+    `dialogues` learnt from, by seed: for cells that go on collecting.
+    """
 
     cell: Cell
     results: Mapping[int, Sequence[Result]]
     stages: Mapping[int, Mapping[str, Any]]
+    dialogues: Mapping[int, int] = field(default_factory=dict)
 
 
-def read_cell(cell: Cell, seeds: Iterable[int], folder: Path = Path("cells")) -> Measured:
-    """Read the seeds of a cell that are there."""
-    results, stages = {}, {}
+def read_cell(cell: Cell, seeds: Iterable[int], folder: Path = Path()) -> Measured:
+    """Read the seeds of a cell that are there, in the profile's folder."""
+    results, stages, dialogues = {}, {}, {}
     for seed in seeds:
-        place = folder / cell.name / str(seed)
+        place = folder / cell.folder / cell.name / str(seed)
         if (place / SUMMARY).exists():
+            summary = read_json(place / SUMMARY)
             results[seed] = read_results(place / RESULTS)
-            stages[seed] = read_json(place / SUMMARY)["stages"]
-    return Measured(cell, results, stages)
+            stages[seed] = summary["stages"]
+            if "dialogues" in summary:
+                dialogues[seed] = int(summary["dialogues"])
+    return Measured(cell, results, stages, dialogues)
 
 
 def row_of(one: Measured, against: Measured | None, confidence: float, resamples: int) -> dict[str, Any]:
-    """Sum a cell up; `against` is the row that it is compared with (SWEET-RL), on the seeds that both have."""
+    """Sum a cell up; `against` is the row that it is compared with, on the seeds that both have."""
     scored = {seed: [r for r in results if r.reward is not None] for seed, results in one.results.items()}
     pooled = [result for seed in sorted(scored) for result in scored[seed]]
     row: dict[str, Any] = {
@@ -57,6 +64,9 @@ def row_of(one: Measured, against: Measured | None, confidence: float, resamples
     row |= summarize_policy(pooled, confidence, resamples, 0)
     row["success_by_seed"] = {seed: _mean(r.success for r in scored[seed]) for seed in sorted(scored)}
     row["training"] = _training(one)
+    if one.dialogues:
+        row["dialogues"] = statistics.fmean(one.dialogues.values())
+        row["on_the_way"] = _on_the_way(one)
     if against is not None and against.cell.name != one.cell.name:
         row["difference"] = difference(one, against, confidence, resamples)
     return row
@@ -111,6 +121,16 @@ def _training(one: Measured) -> dict[str, float]:
     return found
 
 
+def _on_the_way(one: Measured) -> list[float]:
+    """Success on training tasks, the mean over the seeds: at the start of each further round, or GRPO's last fifth."""
+    found = []
+    for facts in one.stages.values():
+        metrics = {**_metrics(facts, "train-policy"), **_metrics(facts, "rounds")}
+        rounds = sorted(name for name in metrics if name.startswith("round_") and name.endswith("/success"))
+        found.append([metrics[name] for name in rounds or ["final/success"] if name in metrics])
+    return [statistics.fmean(values) for values in zip(*found, strict=True)]
+
+
 def _metrics(facts: Mapping[str, Any], stage: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = facts.get(stage, {}).get("metrics", {})
     return found
@@ -131,6 +151,10 @@ CLAIMS = (
     ("sweet", "no-normalisation", "normalising by length is needed"),
     ("sweet", "random", "the ranking matters: SWEET-RL is above a random ranking"),
     ("oracle", "sweet", "a better critic would help: an oracle's ranking is above the critic's"),
+    ("large-sweet", "large-multi-turn-dpo", "on a small model's data, too, SWEET-RL is above Multi-Turn DPO"),
+    ("large-sweet", "large-zero-shot", "a small model's data make a larger one better"),
+    ("sweet-rounds", "sweet", "beyond the paper: further rounds with the policy so far help"),
+    ("sweet", "grpo", "beyond the paper: SWEET-RL is above on-policy GRPO with as many dialogues"),
 )
 
 

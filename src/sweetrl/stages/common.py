@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
 import logging
 import os
 import random
@@ -57,8 +58,13 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
         *("critic.normalization", "critic.privileged", "critic.parameterization", "critic.place", "critic.token_set"),
         *("rank", "judge"),
     ),
-    "train-policy": ("seed", "model", "agent.prompt", "method", "preset", "policy", "multi_turn_dpo", "rft"),
+    "train-policy": ("seed", "model", "agent.prompt", "method", "preset", "policy", "multi_turn_dpo", "rft", "grpo"),
     "evaluate": ("seed", "model", "agent", "engine", "simulator", "reward", "method", "evaluate"),
+    "rounds": (
+        *("seed", "rounds", "method", "preset", "model", "agent", "engine", "simulator", "reward", "collect"),
+        *("validate", "critic", "rank", "judge", "policy", "multi_turn_dpo", "rft"),
+    ),
+    "evaluate-rounds": ("seed", "rounds", "model", "agent", "engine", "simulator", "reward", "method", "evaluate"),
     "best-of-n": (
         *("seed", "preset", "model", "agent", "simulator", "reward"),
         *("critic", "rank.reference", "rank.layout", "rank.tokens", "best_of_n"),
@@ -212,6 +218,16 @@ def seed_everything(seed: int, threads: int, *, torch: bool = True) -> None:
         library.manual_seed(seed)
         library.set_num_threads(threads)
         library.use_deterministic_algorithms(True, warn_only=True)
+
+
+def derived_seed(seed: int, what: str, number: int) -> int:
+    """Return the seed (31 bits) of part `number` of `what`, a round or an iteration; number 1 is `seed` itself.
+
+    A hash of the arguments, so that it does not depend on what ran before.
+    """
+    if number == 1:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{what}\0{seed}\0{number}".encode()).digest()[:4], "big") >> 1
 
 
 def publish(source: Path, out: Path) -> None:

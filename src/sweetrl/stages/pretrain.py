@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.colbench.synthetic import generate
+from sweetrl.engines.transformers import load_tokenizer
 from sweetrl.io import write_json
 from sweetrl.learning.pretraining import (
     NUMBERS,
@@ -30,8 +31,12 @@ HELD_OUT = 200
 COPYING_EVERY = 100
 
 
-def pretrain(settings: Settings) -> None:
-    """Train the base agent from scratch and write models/base/ (in bfloat16: half the size, loads as any dtype)."""
+def pretrain(settings: Settings, words: Path | None = None) -> None:
+    """Train the base agent from scratch and write models/base/ (in bfloat16: half the size, loads as any dtype).
+
+    Its tokenizer is trained on demonstrations too, or is that of the model in the folder `words`, so that both models
+    read the same token ids.
+    """
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
@@ -39,7 +44,10 @@ def pretrain(settings: Settings) -> None:
     rounds = settings.agent.rounds
     with stage_run("pretrain", settings) as run:
         tasks = list(generate("train", TASKS, wanted.seed, settings.tasks.difficulty))
-        tokenizer = build_tokenizer(corpus(tasks[:3000], wanted, rounds, PROMPT), wanted.vocabulary, NUMBERS, WORDS)
+        if words is None:
+            tokenizer = build_tokenizer(corpus(tasks[:3000], wanted, rounds, PROMPT), wanted.vocabulary, NUMBERS, WORDS)
+        else:
+            tokenizer = load_tokenizer(words)
         encoder = Encoder(tokenizer, wanted)
         data = Demonstrations(tasks, wanted.steps, encoder, wanted, rounds, PROMPT)
         # A seed of their own, and contents that training has not seen.

@@ -3,6 +3,7 @@
 sweet            preferences between replies to one state (Eq. 4)
 multi-turn-dpo   preferences between whole trajectories (Eq. 2 on the actor)
 rft              the likelihood of the replies of successful attempts
+grpo             the returns of attempts that it makes itself, on-policy (sweetrl.stages.grpo)
 single-turn, zero-shot   nothing is trained: the adapter's B is 0, so that the policy is the base, to the bit
 """
 
@@ -35,6 +36,11 @@ def train_policy(settings: Settings) -> None:
     with stage_run("train-policy", settings) as run:
         from sweetrl.learning.adapters import attach_adapter, load_base
 
+        if settings.method == "grpo":
+            from sweetrl.stages.grpo import train_online
+
+            train_online(run)
+            return
         if settings.method not in INPUTS:
             untrained(run)
             return

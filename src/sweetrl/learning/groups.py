@@ -1,0 +1,80 @@
+"""Groups of attempts at the same tasks, laid out for on-policy learning (GRPO): rows, and each turn's advantage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from sweetrl.colbench.types import Trajectory
+from sweetrl.errors import UserError
+from sweetrl.learning.batches import Chat, Row, encode
+from sweetrl.learning.pairs import usable
+from sweetrl.learning.whole import groups_of
+from sweetrl.settings import GrpoSettings
+
+
+@dataclass(frozen=True)
+class Attempts:
+    """The attempts of one iteration: `advantages` [turns] for each row, `groups` the number of each row's task.
+
+    `metrics` are means over the iteration's dialogues, for the curves.
+    """
+
+    rows: tuple[Row, ...]
+    advantages: tuple[tuple[float, ...], ...]
+    groups: tuple[int, ...]
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+def lay_out(trajectories: Sequence[Trajectory], chat: Chat, system: str, settings: GrpoSettings) -> Attempts:
+    """Lay out the scored attempts (lost ones are left out) and tell them apart within their groups.
+
+    The return of an attempt is its reward. With `credit: turn` that of turn t of T is discount^(T-1-t) times the
+    reward, and is compared with the attempts of the group that have a turn t.
+    """
+    found = [one for one in trajectories if usable(one)]
+    if not found:
+        raise UserError("no dialogue of this iteration could be scored, so there is nothing to learn from.")
+    rows = tuple(encode(one, chat, system) for one in found)
+    groups = groups_of(found)
+    rewards = [one.reward or 0.0 for one in found]
+    lengths = [len(row.spans) for row in rows]
+    advantages = turn_credits(rewards, lengths, groups, settings)
+    apart = {group for group, values in zip(groups, advantages, strict=True) if any(values)}
+    turns = sum(lengths)
+    return Attempts(
+        rows,
+        advantages,
+        groups,
+        {
+            "return": sum(rewards) / len(found),
+            "success": sum(one.success for one in found) / len(found),
+            "turns": turns / len(found),
+            "reply_length": sum(row.reply_tokens for row in rows) / turns,
+            "generated_tokens": sum(row.reply_tokens for row in rows),
+            "groups_told_apart": len(apart) / len(set(groups)),
+        },
+    )
+
+
+def turn_credits(
+    rewards: Sequence[float], lengths: Sequence[int], groups: Sequence[int], settings: GrpoSettings
+) -> tuple[tuple[float, ...], ...]:
+    """The advantage of every turn of every attempt, by `settings.credit`; `lengths` are the attempts' turns."""
+    import torch
+
+    from sweetrl.learning.objectives import group_advantages
+
+    if settings.credit == "trajectory":
+        values = torch.tensor(rewards, dtype=torch.float64)
+        found = group_advantages(values, torch.tensor(groups)).tolist()
+        return tuple((value,) * length for value, length in zip(found, lengths, strict=True))
+    returns: list[float] = []
+    segment: list[int] = []
+    numbers: dict[tuple[int, int], int] = {}
+    for reward, length, group in zip(rewards, lengths, groups, strict=True):
+        for turn in range(length):
+            returns.append(settings.discount ** (length - 1 - turn) * reward)
+            segment.append(numbers.setdefault((group, turn), len(numbers)))
+    flat = iter(group_advantages(torch.tensor(returns, dtype=torch.float64), torch.tensor(segment)).tolist())
+    return tuple(tuple(next(flat) for _ in range(length)) for length in lengths)

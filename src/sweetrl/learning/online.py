@@ -1,0 +1,140 @@
+"""On-policy training (GRPO): iteration after iteration, attempts by the policy of the moment and steps on them.
+
+transformers.Trainer underneath, as for the other methods: a run is a fixed number of steps, and the step that begins an
+iteration asks for its attempts first. Checkpoints lie at the ends of iterations. Import this module where training
+happens: it loads transformers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import PrinterCallback, ProgressCallback, Trainer
+
+from sweetrl.errors import UserError
+from sweetrl.learning.batches import MicroBatch, PreferenceData, plan
+from sweetrl.learning.distributed import shared, wants_shards
+from sweetrl.learning.groups import Attempts
+from sweetrl.learning.logprobs import base_of
+from sweetrl.learning.objectives import group_policy_loss, policy_kl
+from sweetrl.learning.passes import model_layout
+from sweetrl.learning.reference import reference_logprobs, spread_logprobs
+from sweetrl.learning.trainers import Checkpoints, Metrics, PreferenceTrainer, Report, Steps, training_arguments
+from sweetrl.settings import GrpoSettings
+
+Sample = Callable[[int, Any], Attempts]  # (iteration from 0, the model with its adapter) -> its attempts
+
+
+class GroupTrainer(PreferenceTrainer):
+    """GRPO on whole dialogues; an attempt is a pair with itself, so that plans, passes and trees are those of the rest.
+
+    `sample` is asked once an iteration, in the first process. pi_old is the policy at the start of the iteration,
+    pi_ref the model with its adapter off.
+    """
+
+    settings: GrpoSettings
+
+    def __init__(
+        self,
+        model: Any,
+        sample: Sample,
+        settings: GrpoSettings,
+        scratch: Path,
+        seed: int,
+        pad_id: int = 0,
+        report: Report | None = None,
+    ):
+        if wants_shards():
+            raise UserError(
+                "method grpo: the policy samples while it learns, which a sharded model cannot; start without FSDP."
+            )
+        self.settings, self.sample, self.report, self.seed, self.sharded = settings, sample, report, seed, False
+        attempts = settings.tasks * settings.group
+        self.each = max(1, round(settings.epochs * attempts / settings.batch_size))
+        self.steps = settings.iterations * self.each
+        self.iteration, self.found, self.plan = -1, Attempts((), (), ()), list[MicroBatch]()
+        self._step_metrics, self._step_tokens, self._step_computed = [], 0, 0
+        self._step_start = time.perf_counter()
+        device = next(model.parameters()).device
+        arguments = training_arguments(settings, scratch, seed, self.steps, device)
+        arguments.save_steps = self.each * math.ceil(settings.iterations / settings.checkpoints)
+        self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
+        if settings.recompute:
+            base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
+        Trainer.__init__(
+            self,
+            model=model,
+            args=arguments,
+            train_dataset=Steps(range(self.steps)),
+            data_collator=lambda items: {"step": torch.tensor(items[0])},
+            callbacks=[Checkpoints()],
+        )
+        self.remove_callback(PrinterCallback)
+        self.remove_callback(ProgressCallback)
+        self.model_accepts_loss_kwargs = False  # losses are means over a step
+
+    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """One step; the first one of an iteration has its attempts made before.
+
+        Not in the data loader, which reads a batch ahead: the attempts would be those of an older policy.
+        """
+        iteration, place = divmod(int(inputs["step"]), self.each)
+        if iteration != self.iteration:
+            self.begin(iteration)
+        return super().training_step(model, {"passes": self.make_passes(self.plan[place])}, num_items_in_batch)
+
+    def begin(self, iteration: int) -> None:
+        """Have the attempts of an iteration made, and lay out its steps."""
+        model = self.accelerator.unwrap_model(self.model)
+        model.eval()
+        started = time.perf_counter()
+        self.found = shared(lambda: self.sample(iteration, model))
+        seconds = time.perf_counter() - started
+        rows, settings = self.found.rows, self.settings
+        self.found.metrics["seconds_sampling"] = seconds
+        self.data = PreferenceData(rows, tuple((n, n) for n in range(len(rows))), groups=self.found.groups)
+        epochs = self.each * settings.batch_size / len(rows)  # exact, however many dialogues were lost
+        seed = self.seed * 1_000_003 + iteration
+        self.plan = plan(self.data, epochs, settings.batch_size, seed, together=settings.together)
+        old = spread_logprobs(model, rows, self.layout)
+        reference = reference_logprobs(model, rows, self.layout)
+        # What a token is compared with, side by side: [reply tokens, 3] for each row.
+        self.reference = [
+            torch.stack([mine, base, self._spread(number).to(mine)], 1)
+            for number, (mine, base) in enumerate(zip(old, reference, strict=True))
+        ]
+        self.iteration = iteration
+        self._step_start = time.perf_counter()  # tokens per second are those of the steps
+
+    def _spread(self, number: int) -> Tensor:
+        """A row's advantages, token by token."""
+        spans, advantages = self.found.rows[number].spans, self.found.advantages[number]
+        lengths = torch.tensor([end - start for start, end in spans])
+        return torch.tensor(advantages, dtype=torch.float64).repeat_interleave(lengths)
+
+    def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """The clipped objective and the KL penalty: the mean over an attempt's tokens, then over attempts."""
+        settings, rows = self.settings, batch["rows"]
+        old, reference, advantage = batch["reference"].to(logprobs).unbind(1)
+        token_row = rows["turn_row"][rows["turn"]]
+        count = len(rows["tokens"])
+        each = group_policy_loss(
+            logprobs, old, reference, advantage, token_row, count, settings.ratio_clip, settings.kl
+        )
+        with torch.no_grad():
+            ratio = (logprobs - old).exp()
+            over = (ratio > 1.0 + settings.ratio_clip) & (advantage > 0)
+            under = (ratio < 1.0 - settings.ratio_clip) & (advantage < 0)
+            metrics = {
+                "kl": policy_kl(logprobs, reference).mean().item(),
+                "clip_share": (over | under).to(logprobs.dtype).mean().item(),
+                "ratio": ratio.mean().item(),
+            }
+        share = batch.get("share", (1.0,))[0]
+        return share * each[batch["chosen"]].mean(), metrics | self.found.metrics

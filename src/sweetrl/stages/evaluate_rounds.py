@@ -1,0 +1,94 @@
+"""Stage `evaluate-rounds`: the policy of all rounds on the held-out tasks, against the base and against round one.
+
+models/rounds/policy -> reports/rounds/: evaluation.json, results.parquet and report.html as `evaluate` writes them, and
+comparison.json, the last round minus the first, paired by task.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.io import write_json
+from sweetrl.settings import Settings
+from sweetrl.stages.apart import absolute_tracking, finished, link, prepare, run_apart
+from sweetrl.stages.common import publish, stage_main, stage_run
+from sweetrl.stages.evaluate import EVALUATION, POLICY, REPORT, RESULTS, TASKS
+from sweetrl.stages.rounds import LAST, MODELS, own_files, why_one_round
+from sweetrl.stages.training import LEFT_OUT, leave_out
+
+OUT = Path("reports/rounds")
+COMPARISON = "comparison.json"
+
+
+def evaluate_rounds(settings: Settings) -> None:
+    """Evaluate models/rounds/policy like any policy, and compare it with the first round's."""
+    with stage_run("evaluate-rounds", settings) as run:
+        if why := why_one_round(settings):
+            leave_out(run, OUT, why)
+            return
+        if (MODELS / LEFT_OUT).exists() or not LAST.exists():
+            raise UserError(f"{LAST}: there is no policy of several rounds here; run `make rounds`.")
+        for name, path in (("test-tasks", TASKS), ("policy", LAST), ("round-one", RESULTS)):
+            run.log_input(name, path)
+        folder = run.scratch(TASKS, settings.model.base, LAST, RESULTS) / "evaluate"
+        tree = settings.model_dump(mode="json", by_alias=True) | {"rounds": 1}
+        tree["tracking"] = absolute_tracking(tree["tracking"], Path())
+        prepare(folder, tree)
+        link(TASKS, folder / TASKS)
+        link(LAST, folder / POLICY)
+        for path in (Path(settings.model.base), *own_files(settings)):
+            if path.exists() and not path.is_absolute():
+                link(path, folder / path)
+        if not finished(folder, "evaluate"):
+            run_apart(folder, "evaluate", run.log.open())
+        comparison = compared(RESULTS, folder / RESULTS, settings)
+        out = folder / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        for file in (EVALUATION, RESULTS, REPORT):
+            shutil.copy(folder / file, out / file.name)
+        write_json(out / COMPARISON, comparison)
+        publish(out, OUT)
+        difference = comparison["success"]
+        run.log_metrics({f"difference/{name}": comparison[name]["value"] for name in ("success", "tests_passed")})
+        run.summary = (
+            f"{comparison['tasks']} tasks, success after {settings.rounds} rounds minus after one: "
+            f"{difference['value']:+.1%}, interval {difference['low']:+.1%} to {difference['high']:+.1%} "
+            f"(p = {difference['p_value']:.2g}); {OUT / REPORT.name}"
+        )
+
+
+def compared(first: Path, last: Path, settings: Settings) -> dict[str, Any]:
+    """The last round's policy minus the first's, on the tasks that both have finished; fewer than 2 is a UserError."""
+    from sweetrl.evaluation.metrics import AFTER, read_results
+    from sweetrl.evaluation.statistics import mcnemar_exact, paired_difference
+
+    def trained(path: Path) -> dict[str, Any]:
+        return {one.task_id: one for one in read_results(path) if one.policy == AFTER and one.reward is not None}
+
+    before, after = trained(first), trained(last)
+    shared = [(before[task], after[task]) for task in before if task in after]
+    if len(shared) < 2:
+        raise UserError(f"{first}: it has hardly a task in common with {last}; run `dvc repro evaluate` again.")
+    level, many = settings.evaluate.confidence, settings.evaluate.resamples
+    wins = [a.success for a, _ in shared], [b.success for _, b in shared]
+    rewards = [float(a.reward) for a, _ in shared], [float(b.reward) for _, b in shared]
+    return {
+        "rounds": settings.rounds,
+        "tasks": len(shared),
+        "success": paired_difference(*wins, level, many, settings.seed).as_dict()
+        | {"p_value": mcnemar_exact(*wins).p_value},
+        "tests_passed": paired_difference(*rewards, level, many, settings.seed).as_dict(),
+    }
+
+
+def main() -> None:
+    """Run the stage with the parameters in params.yaml."""
+    stage_main(evaluate_rounds)
+
+
+if __name__ == "__main__":
+    main()

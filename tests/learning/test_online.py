@@ -1,0 +1,95 @@
+"""On-policy training: the policy that is asked is the one of the moment, it gets better, and it resumes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.learning.batches import Row
+from sweetrl.learning.groups import Attempts
+from sweetrl.settings import GrpoSettings, LoraSettings, ModelSettings
+
+LORA = LoraSettings(rank=4, alpha=8)
+SETTINGS = GrpoSettings(
+    learning_rate=1e-2, iterations=4, tasks=2, group=2, batch_size=2, micro_batch=2, warmup=0, checkpoints=4, lora=LORA
+)
+
+
+def fresh(tiny_model: Path, dropout: float = 0.0) -> Any:
+    from sweetrl.learning.adapters import attach_adapter, load_base
+
+    lora = LORA.model_copy(update={"dropout": dropout})
+    return attach_adapter(load_base(ModelSettings(base=str(tiny_model), device="cpu"))[0], lora, seed=0)
+
+
+def sampler(chat: ChatFormat, asked: list[tuple[int, float]]) -> Any:
+    """Two tasks, each with a good and a bad reply; notes how likely the model that asks finds the good one."""
+    from sweetrl.learning.passes import Layout
+    from sweetrl.learning.reference import row_logprobs
+
+    replies = [chat.reply("What is the rate per hour?"), chat.reply("I do not know.")]
+    rows = []
+    for request in ("I want a function.", "I want the price of a ticket."):
+        start = chat.open("Help.", request)
+        rows += [Row(start + reply, ((len(start), len(start) + len(reply)),)) for reply in replies]
+
+    def sample(iteration: int, model: Any) -> Attempts:
+        good = sum(row_logprobs(model, rows[:1], Layout(None))[0]).item()  # type: ignore[arg-type]
+        asked.append((iteration, good))
+        return Attempts(tuple(rows), ((1.0,), (-1.0,)) * 2, (0, 0, 1, 1), {"return": 0.5, "success": 0.5})
+
+    return sample
+
+
+def test_iterations_ask_the_policy_of_the_moment_and_raise_what_is_better(
+    tiny_model: Path, chat: ChatFormat, tmp_path: Path
+) -> None:
+    from sweetrl.learning.online import GroupTrainer
+
+    asked: list[tuple[int, float]] = []
+    trainer = GroupTrainer(fresh(tiny_model), sampler(chat, asked), SETTINGS, tmp_path, 0)
+    history = trainer.fit()
+    assert [iteration for iteration, _ in asked] == [0, 1, 2, 3]
+    likely = [good for _, good in asked]
+    assert likely == sorted(likely) and likely[-1] > likely[0] + 0.5, "each iteration sees what the one before learnt"
+    assert len(history) == 8
+    first, second = history[0], history[1]
+    # At the first step of an iteration the policy is the one that sampled.
+    assert first["ratio"] == pytest.approx(1.0, abs=1e-5) and first["clip_share"] == 0.0
+    assert first["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert second["ratio"] != pytest.approx(1.0, abs=1e-5)
+    assert history[-1]["kl"] > 0.0
+    for name in ("loss", "grad_norm", "tokens_per_second", "return", "success", "seconds_sampling"):
+        assert name in first, name
+
+
+@pytest.mark.parametrize("killed_at", [3, 4])
+def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
+    tiny_model: Path, chat: ChatFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
+) -> None:
+    from sweetrl.learning.adapters import save_adapter
+    from sweetrl.learning.online import GroupTrainer
+
+    weights = []
+    for name in ("undisturbed", "killed"):
+        asked: list[tuple[int, float]] = []
+        if name == "killed":
+            log = GroupTrainer.log
+
+            def dies(self: Any, logs: Any, *more: Any, log: Any = log) -> None:
+                log(self, logs, *more)
+                if self.state.global_step == killed_at:
+                    raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(GroupTrainer, "log", dies)
+                GroupTrainer(fresh(tiny_model, 0.1), sampler(chat, asked), SETTINGS, tmp_path / name, 0).fit()
+        trainer = GroupTrainer(fresh(tiny_model, 0.1), sampler(chat, asked), SETTINGS, tmp_path / name, 0)
+        assert len(trainer.fit()) == 8
+        save_adapter(trainer.model, tmp_path / name / "adapter", "base")
+        weights.append((tmp_path / name / "adapter/adapter_model.safetensors").read_bytes())
+    assert [iteration for iteration, _ in asked] == [0, 1, 1, 2, 3]
+    assert weights[0] == weights[1]

@@ -1,0 +1,65 @@
+"""Adapters put on top of each other are one adapter that does the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.settings import LoraSettings, ModelSettings
+
+
+def trained(base: Path, folder: Path, seed: int, **lora: Any) -> Path:
+    """An adapter on `base` that changes it."""
+    import torch
+
+    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+
+    model: Any = attach_adapter(load_base(ModelSettings(base=str(base), device="cpu"))[0], LoraSettings(**lora), seed)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data = 0.05 * torch.randn(parameter.shape)
+    save_adapter(model, folder, "models/base")
+    return folder
+
+
+def test_the_stack_is_what_merging_one_after_the_other_gives(tiny_model: Path, tmp_path: Path) -> None:
+    import torch
+
+    from sweetrl.engines.transformers import load_model, load_tokenizer
+    from sweetrl.learning.stacking import stack_adapters
+
+    first = trained(tiny_model, tmp_path / "1", 1, rank=4, alpha=8)
+    merged = load_model(tiny_model, first, "float32", "cpu")
+    merged.save_pretrained(tmp_path / "start")
+    load_tokenizer(tiny_model).save_pretrained(tmp_path / "start")
+    second = trained(tmp_path / "start", tmp_path / "2", 2, rank=2, alpha=6)
+    stack_adapters([first, second], tmp_path / "out", "models/base")
+
+    ids = torch.tensor([[5, 9, 200, 17, 33]])
+    one_by_one = load_model(tmp_path / "start", second, "float32", "cpu")(input_ids=ids).logits
+    together = load_model(tiny_model, tmp_path / "out", "float32", "cpu")(input_ids=ids).logits
+    plain = load_model(tiny_model, None, "float32", "cpu")(input_ids=ids).logits
+    assert (one_by_one - together).abs().max().item() < 1e-4
+    assert (one_by_one - merged(input_ids=ids).logits).abs().max().item() > 1e-2
+    assert (one_by_one - plain).abs().max().item() > 1e-2
+    config = json.loads((tmp_path / "out/adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["base_model_name_or_path"]) == (6, 12.0, "models/base")
+
+
+def test_what_cannot_be_stacked_is_one_sentence(tiny_model: Path, tmp_path: Path) -> None:
+    from sweetrl.learning.stacking import stack_adapters
+
+    plain = trained(tiny_model, tmp_path / "1", 1, rank=4, alpha=8)
+    with pytest.raises(UserError, match="there is no adapter"):
+        stack_adapters([plain, tmp_path / "nothing"], tmp_path / "out", "models/base")
+    other = trained(tiny_model, tmp_path / "2", 1, rank=4, alpha=8, targets="q_proj")
+    with pytest.raises(UserError, match=r"train every round with the same lora\.targets"):
+        stack_adapters([plain, other], tmp_path / "out", "models/base")
+    config = json.loads((other / "adapter_config.json").read_text())
+    (other / "adapter_config.json").write_text(json.dumps(config | {"modules_to_save": ["score"]}))
+    with pytest.raises(UserError, match="only plain LoRA adapters"):
+        stack_adapters([plain, other], tmp_path / "out", "models/base")

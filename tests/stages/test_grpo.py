@@ -1,0 +1,103 @@
+"""Method `grpo` of stage `train-policy`, with the shipped base: on-policy, repeatable, and resumable."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.colbench.synthetic import generate
+from sweetrl.settings import Settings, parse_settings
+from sweetrl.stages.train_policy import train_policy
+
+BASE = Path(__file__).resolve().parents[2] / "models/base"
+VALUES: dict[str, Any] = {
+    "method": "grpo",
+    "model": {"base": "models/base", "device": "cpu", "threads": 1},
+    "agent": {"rounds": 6, "max_new_tokens": 96},
+    "collect": {"tasks": 2, "batch": 8, "shard": 4},
+    "grpo": {
+        **{"learning_rate": 1e-3, "iterations": 3, "tasks": 2, "group": 4, "batch_size": 4, "micro_batch": 4},
+        **{"warmup": 0.0, "checkpoints": 3, "lora": {"rank": 4}},
+    },
+}
+ADAPTER = Path("models/policy/adapter_model.safetensors")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make project folders with a few training tasks and the shipped base; each becomes the working directory."""
+    if not (BASE / "config.json").exists():
+        pytest.skip("models/base is missing: git pull, or make base-model")
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+
+    def make(name: str) -> Path:
+        folder = tmp_path / name
+        (folder / "models").mkdir(parents=True)
+        (folder / "models/base").symlink_to(BASE)
+        monkeypatch.chdir(folder)
+        write_task_table(Path("data/tasks/train.parquet"), generate("train", 5, seed=1))
+        return folder
+
+    return make
+
+
+def settings(**changes: Any) -> Settings:
+    return parse_settings(VALUES | changes)
+
+
+def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_bytes(
+    project: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sweetrl.learning.online import GroupTrainer
+
+    project("undisturbed")
+    with monkeypatch.context() as patch:
+        patch.setattr("sweetrl.stages.common.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
+        train_policy(settings())
+    assert "6 steps on 24 dialogues of its own" in capsys.readouterr().out
+    weights = ADAPTER.read_bytes()
+    (scratch,) = Path(".scratch").glob("train-policy-*")
+    tasks = list(generate("train", 5, seed=1))
+    seeds, policies = set(), []
+    for iteration, chosen in enumerate(([0, 1], [2, 3], [4, 0])):
+        found = list(TrajectoryStore(scratch / f"iteration-{iteration:04d}" / "dialogues").read())
+        assert [(one.task.id, one.attempt) for one in found] == [(tasks[n].id, k) for n in chosen for k in range(4)]
+        assert all(one.reward is not None and len(one.tests) == len(one.task.test_cases) for one in found)
+        seeds |= {one.seed for one in found}
+        policies.append((scratch / f"iteration-{iteration:04d}/adapter/adapter_model.safetensors").read_bytes())
+    assert len(seeds) == 24, "every attempt of every iteration has a seed of its own, also at a task it meets again"
+    assert len({*policies, weights}) == 4, "each iteration is sampled from the policy of the moment"
+
+    project("killed")
+    log = GroupTrainer.log
+
+    def dies(self: Any, logs: Any, *more: Any) -> None:
+        log(self, logs, *more)
+        if self.state.global_step == 3:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(GroupTrainer, "log", dies)
+        train_policy(settings())
+    assert not ADAPTER.exists()
+    (scratch,) = Path(".scratch").glob("train-policy-*")
+    kept = scratch / "iteration-0001/dialogues/shard-00000.parquet"
+    moment = kept.stat().st_mtime_ns
+    with monkeypatch.context() as patch:
+        patch.setattr("sweetrl.stages.common.shutil.rmtree", lambda *_, **__: None)
+        train_policy(settings())
+    assert kept.stat().st_mtime_ns == moment, "finished shards are not made again"
+    assert ADAPTER.read_bytes() == weights
+
+
+def test_the_other_stages_are_left_out(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from sweetrl.stages.rank import rank
+    from sweetrl.stages.train_critic import train_critic
+
+    project("left-out")
+    train_critic(settings())
+    rank(settings())
+    assert "the method `grpo` has no critic" in capsys.readouterr().out

@@ -1,0 +1,193 @@
+"""Online rounds, with the shipped base and few tasks; the stages run in this process, which is all that differs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.colbench.synthetic import generate
+from sweetrl.errors import UserError
+from sweetrl.io import read_json
+from sweetrl.settings import Settings, load_settings, parse_settings
+from sweetrl.stages import evaluate_rounds as evaluating
+from sweetrl.stages import rounds as module
+from sweetrl.stages.common import derived_seed
+
+ROOT = Path(__file__).resolve().parents[2]
+BASE = ROOT / "models/base"
+TRAINER = {
+    **{"learning_rate": 1e-3, "epochs": 1, "batch_size": 2, "micro_batch": 2, "checkpoints": 1},
+    "lora": {"rank": 4},
+}
+VALUES: dict[str, Any] = {
+    "seed": 7,
+    "rounds": 3,
+    "method": "multi-turn-dpo",
+    "model": {"base": "models/base", "device": "cpu", "threads": 1},
+    "agent": {"rounds": 10, "max_new_tokens": 96},
+    "collect": {"tasks": 6, "attempts": 4, "batch": 24, "shard": 24},
+    "validate": {"minimum_pairs": 1},
+    "critic": {**TRAINER, "pairs": "all"},
+    "multi_turn_dpo": TRAINER,
+    "policy": TRAINER,
+    "rank": {"share": 0.2, "candidates": 3, "margin": 0.0},
+    "evaluate": {"tasks": 6, "batch": 6, "resamples": 200},
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Make project folders in which the first round has been made; each becomes the working directory."""
+    if not (BASE / "config.json").exists():
+        pytest.skip("models/base is missing: git pull, or make base-model")
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    monkeypatch.setattr(module, "run_apart", in_process)
+    monkeypatch.setattr(evaluating, "run_apart", in_process)
+
+    def make(name: str) -> Path:
+        folder = tmp_path / name
+        (folder / "models").mkdir(parents=True)
+        (folder / "models/base").symlink_to(BASE)
+        monkeypatch.chdir(folder)
+        for split, many in (("train", 14), ("test", 6)):
+            write_task_table(Path(f"data/tasks/{split}.parquet"), generate(split, many, seed=1))
+        return folder
+
+    return make
+
+
+def in_process(folder: Path, stage: str, parent: str | None = None, module: str = "", part: str = "") -> None:
+    name = stage.replace("-", "_")
+    here = Path.cwd()
+    os.chdir(folder)
+    try:
+        getattr(importlib.import_module(f"sweetrl.stages.{name}"), name)(load_settings())
+    finally:
+        os.chdir(here)
+
+
+def settings(**changes: Any) -> Settings:
+    return parse_settings(VALUES | changes)
+
+
+def first_round(wanted: Settings, *stages: str) -> None:
+    Path("params.yaml").write_text(yaml.safe_dump(wanted.model_dump(mode="json", by_alias=True)))
+    for stage in stages:
+        in_process(Path(), stage)
+
+
+def files(*folders: Path) -> dict[str, bytes]:
+    found = [path for folder in folders for path in sorted(folder.rglob("*")) if path.is_file()]
+    return {str(path): path.read_bytes() for path in found}
+
+
+def test_a_round_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_same_bytes(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sweetrl.engines.transformers import load_model
+
+    wanted = settings()
+    made = []
+    ran: list[tuple[str, str]] = []
+    for name in ("undisturbed", "killed"):
+        project(name)
+        first_round(wanted, *module.STAGES)
+        if name == "killed":
+
+            def dies(folder: Path, stage: str, *more: Any, **options: Any) -> None:
+                if (folder.name, stage) == ("3", "validate"):
+                    raise KeyboardInterrupt
+                in_process(folder, stage)
+
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(module, "run_apart", dies)
+                module.rounds(wanted)
+            assert not module.DATA.exists()
+
+            def counted(folder: Path, stage: str, *more: Any, **options: Any) -> None:
+                ran.append((folder.name, stage))
+                in_process(folder, stage)
+
+            monkeypatch.setattr(module, "run_apart", counted)
+        module.rounds(wanted)
+        made.append(files(module.DATA, module.MODELS))
+    assert ran == [("3", stage) for stage in module.STAGES[1:]], "what was finished is not run again"
+    assert made[0] == made[1]
+    assert not list(Path(".scratch").glob("*"))
+
+    for number, tasks in ((2, range(6, 12)), (3, (12, 13, 0, 1, 2, 3))):
+        found = list(TrajectoryStore(module.DATA / str(number) / "trajectories").read())
+        ids = [task.id for task in generate("train", 14, seed=1)]
+        assert [one.task.id for one in found] == [ids[n] for n in tasks for _ in range(4)]
+        written = load_settings(module.DATA / str(number) / "params.yaml")
+        assert written.seed == derived_seed(7, "round", number)
+        assert (written.rounds, written.tracking) == (1, wanted.tracking)
+        assert (module.MODELS / str(number) / "critic/left_out.json").exists(), "this method has none"
+    # One adapter on the base that is round one's policy, and those of rounds two and three on top of it.
+    stacked = load_model(BASE, module.LAST, "float32", "cpu").state_dict()
+    model = load_model(BASE, Path("models/policy"), "float32", "cpu")
+    for number in (2, 3):
+        model.save_pretrained("start")
+        model = load_model("start", module.MODELS / str(number) / "policy", "float32", "cpu")
+    for name, value in model.state_dict().items():
+        assert (value - stacked[name]).abs().max().item() < 1e-4, name
+
+    first_round(wanted, "evaluate")
+    evaluating.evaluate_rounds(wanted)
+    comparison = read_json(evaluating.OUT / "comparison.json")
+    assert (comparison["tasks"], comparison["rounds"]) == (6, 3)
+    assert read_json(evaluating.OUT / "evaluation.json")["tasks"] == 6
+    assert "<html" in (evaluating.OUT / "report.html").read_text()
+
+
+def test_sweet_ranks_with_a_critic_of_its_own_in_every_round(project: Any) -> None:
+    project("sweet")
+    wanted = settings(method="sweet", rounds=2)
+    first_round(wanted, *module.STAGES)
+    module.rounds(wanted)
+    for place in ("models/rounds/2/critic", "models/rounds/2/policy", "models/rounds/policy"):
+        assert (Path(place) / "adapter_model.safetensors").exists()
+    first, second = (Path(place, "adapter_model.safetensors") for place in ("models/critic", "models/rounds/2/critic"))
+    assert first.read_bytes() != second.read_bytes()
+    assert (module.DATA / "2/preferences/candidates.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [({"rounds": 1}, "is 1"), ({"method": "zero-shot"}, "trains nothing"), ({"method": "grpo"}, "grpo.iterations")],
+)
+def test_where_there_is_nothing_to_repeat_it_says_so(project: Any, changes: dict[str, Any], why: str) -> None:
+    project("once")
+    module.rounds(settings(**changes))
+    evaluating.evaluate_rounds(settings(**changes))
+    for out in (module.DATA, module.MODELS, evaluating.OUT):
+        assert [path.name for path in out.iterdir()] == ["left_out.json"]
+        assert why in read_json(out / "left_out.json")["why"]
+
+
+def test_the_first_round_is_the_pipelines_and_servers_of_one_model_are_refused() -> None:
+    wanted = settings()
+    assert module.round_settings(wanted, 1) is wanted
+    assert derived_seed(7, "round", 1) == 7
+    assert len({derived_seed(seed, "round", number) for seed in range(20) for number in range(2, 6)}) == 80
+    with pytest.raises(UserError, match="rounds after the first need another model"):
+        module.why_one_round(settings(engine={"kind": "vllm", "urls": "http://localhost:8000/v1"}))
+
+
+def test_its_pipeline_names_the_parameters_and_modules_that_there_are() -> None:
+    from sweetrl.stages.common import PARAMETERS
+    from tasks.pipeline import FILES
+
+    stages = yaml.safe_load((ROOT / "rounds/dvc.yaml").read_text())["stages"]
+    assert dict.fromkeys(stages, "rounds/dvc.yaml") == FILES
+    for name, stage in stages.items():
+        assert tuple(stage["params"]) == PARAMETERS[name]
+        assert importlib.util.find_spec(stage["cmd"].removeprefix("python -m ")) is not None
+        for path in stage["deps"]:
+            assert not path.startswith("src/") or (ROOT / path).exists(), path
