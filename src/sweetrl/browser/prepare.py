@@ -18,6 +18,7 @@ _CLASS = re.compile(r"""\bclass\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re
 _LINK = re.compile(r"<link\b[^>]*>", re.I)
 _SCRIPT = re.compile(r"<script\b[^>]*>", re.I)
 _META = re.compile(r"<meta\b(?=[^>]*refresh)[^>]*>", re.I)
+_EQUIV = re.compile(r"http-equiv", re.I)
 _ATTRIBUTE = re.compile(r"""\b(href|src|rel)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.I)
 _REMOTE = re.compile(r"^\s*(?:https?:)?//", re.I)
 _IMPORT = re.compile(r"@import\s+(?:url\()?\s*[\"']?\s*(?:https?:)?//", re.I)
@@ -66,6 +67,13 @@ def prepare(html: str) -> Prepared:
     at = lead.end() if lead else 0
     pictures = any(each in lowered for each in ("<img", "<image", "url(", "<svg", "<video", "<input", "<picture"))
     return Prepared(text[:at] + _STILL + text[at:], pictures, tuple(sorted(flags)))
+
+
+def stay(page: Prepared) -> Prepared:
+    """Return the page without any `http-equiv`: for one that went away although its meta refresh was looked for."""
+    return Prepared(
+        _EQUIV.sub("data-equiv", page.html), page.pictures, tuple(sorted({*page.flags, "meta-refresh"}))
+    )
 
 
 def _classes(html: str) -> frozenset[str]:
