@@ -108,6 +108,8 @@ class Browser:
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
         self._gone = False
+        self._listed = 0.0
+        self._family: list[int] = []
         self._owner = os.getpid()
         # Used only where the machine allows no namespaces; else the browser has a /tmp of its own.
         self._folder = Path(tempfile.mkdtemp(prefix="sweetrl-browser-"))
@@ -164,6 +166,13 @@ class Browser:
         """The process that leads the browser's process group."""
         return self._process.pid
 
+    def cpu_seconds(self) -> float:
+        """Processor time of all the browser's processes that run now (0 where the kernel does not tell)."""
+        now = time.monotonic()
+        if now - self._listed > 1.0:
+            self._listed, self._family = now, _descendants(self._process.pid)
+        return sum(_cpu_ticks(pid) for pid in self._family) / os.sysconf("SC_CLK_TCK")
+
     def call(self, method: str, session: str | None = None, timeout: float = 10.0, **parameters: Any) -> dict[str, Any]:
         """Send one command and wait for its result."""
         return self.wait(self.send(method, session, **parameters), timeout)
@@ -189,9 +198,11 @@ class Browser:
         self._write(message)
 
     @staticmethod
-    def wait(call: _Call, timeout: float) -> dict[str, Any]:
+    def wait(call: _Call, limit: float | Clock) -> dict[str, Any]:
         """Return the result of a sent command; raises CallTimeout, CallError, PageCrashed or BrowserGone."""
-        if not call.done.wait(max(timeout, 0.0)):
+        if isinstance(limit, Clock):
+            limit.wait(call.done)
+        elif not call.done.wait(limit):
             raise CallTimeout
         if call.failure is not None:
             raise call.failure
@@ -295,7 +306,48 @@ class Browser:
             handler("Inspector.detached", {})
 
 
-def wait_for(condition: threading.Event, deadline: float) -> None:
-    """Wait until `condition`, at most until the monotonic time `deadline`; raises CallTimeout."""
-    if not condition.wait(max(deadline - time.monotonic(), 0.0)):
-        raise CallTimeout
+class Clock:
+    """The time of one page: `seconds` on the wall, or more where a busy machine kept the browser from running.
+
+    Time is over when `seconds` have passed *and* the browser has used as much processor time (it may be other pages';
+    then the page gets its second try, alone), or when BUSY times `seconds` have passed.
+    """
+
+    BUSY = 6.0
+
+    def __init__(self, browser: Browser, seconds: float):
+        self._browser = browser
+        self._seconds = seconds
+        self._start = time.monotonic()
+        self._cpu = browser.cpu_seconds()
+
+    def wait(self, condition: threading.Event) -> None:
+        """Wait until `condition`; raises CallTimeout when the time is over."""
+        pause = self._start + self._seconds - time.monotonic()
+        while not condition.wait(max(pause, 0.0)):
+            passed = time.monotonic() - self._start
+            left = 0.9 * self._seconds - (self._browser.cpu_seconds() - self._cpu)
+            if left <= 0 or passed >= self.BUSY * self._seconds:
+                raise CallTimeout
+            pause = min(max(left, 0.1), 1.0)
+
+
+def _descendants(pid: int) -> list[int]:
+    found, waiting = [], [pid]
+    while waiting:
+        at = waiting.pop()
+        found.append(at)
+        try:
+            for thread in Path(f"/proc/{at}/task").iterdir():
+                waiting.extend(int(child) for child in (thread / "children").read_text().split())
+        except OSError:
+            continue  # it ended, or the kernel does not list children
+    return found
+
+
+def _cpu_ticks(pid: int) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[11]) + int(fields[12])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any
 
 from sweetrl.browser import facts, ink, placeholders
-from sweetrl.browser.devtools import Browser, CallError, PageCrashed, wait_for
+from sweetrl.browser.devtools import Browser, CallError, Clock, PageCrashed
 from sweetrl.browser.page import Element, Rgb, Status
 from sweetrl.browser.prepare import Prepared
 
@@ -81,32 +80,32 @@ class Tab:
         for call in [browser.send(method, self._session, **parameters) for method, parameters in calls]:
             browser.wait(call, 30.0)
         self._frame = ""
-        self._frame = self._call("Page.getFrameTree", time.monotonic() + 30.0)["frameTree"]["frame"]["id"]
+        self._frame = self._call("Page.getFrameTree", Clock(browser, 30.0))["frameTree"]["frame"]["id"]
 
     def render(self, page: Prepared, maximum_height: int, seconds: float) -> Shot:
         """Render one page. Raises PageMoved, CallTimeout, PageCrashed, CallError or BrowserGone; then close the tab."""
-        deadline = time.monotonic() + seconds
+        clock = Clock(self.browser, seconds)
         width, height = self._size
         if not self._clean:
-            self._renew(deadline)
+            self._renew(clock)
         self.pages += 1
         lowered = page.html.lower()
         self._clean = not self._javascript and not any(each in lowered for each in _STICKY)
         self._loaded.clear()
-        self._call("Page.setDocumentContent", deadline, frameId=self._frame, html=page.html)
-        wait_for(self._loaded, deadline)
+        self._call("Page.setDocumentContent", clock, frameId=self._frame, html=page.html)
+        clock.wait(self._loaded)
         if self._crashed:
             raise PageCrashed
         if page.pictures:
-            self._decode(deadline)
-        snapshot = self._call("DOMSnapshot.captureSnapshot", deadline, computedStyles=list(facts.STYLES))
+            self._decode(clock)
+        snapshot = self._call("DOMSnapshot.captureSnapshot", clock, computedStyles=list(facts.STYLES))
         whole = max(facts.content_height(snapshot), height)
         status: Status = "ok" if whole <= maximum_height else "truncated"
         whole = min(whole, maximum_height)
         # Beyond the viewport costs two more layouts, and most pages are not taller.
         picture = self._call(
             "Page.captureScreenshot",
-            deadline,
+            clock,
             format="png",
             optimizeForSpeed=True,
             captureBeyondViewport=whole > height,
@@ -123,19 +122,19 @@ class Tab:
         self.browser.forget(self._session, PageCrashed())
         self.browser.tell("Target.disposeBrowserContext", browserContextId=self._context)
 
-    def _renew(self, deadline: float) -> None:
+    def _renew(self, clock: Clock) -> None:
         """A new document: what pages leave in the old one (a policy, a focus, timers) must not meet the next."""
         self._loaded.clear()
-        self._call("Page.navigate", deadline, url="about:blank")
-        wait_for(self._loaded, deadline)
+        self._call("Page.navigate", clock, url="about:blank")
+        clock.wait(self._loaded)
         self._clean, self._moved = True, False
 
-    def _decode(self, deadline: float) -> None:
-        world = self._call("Page.createIsolatedWorld", deadline, frameId=self._frame, worldName="decode")
+    def _decode(self, clock: Clock) -> None:
+        world = self._call("Page.createIsolatedWorld", clock, frameId=self._frame, worldName="decode")
         try:
             self._call(
                 "Runtime.evaluate",
-                deadline,
+                clock,
                 contextId=world["executionContextId"],
                 expression=_DECODE,
                 awaitPromise=True,
@@ -143,11 +142,11 @@ class Tab:
         except CallError as error:
             raise PageMoved from error  # the document went away under it
 
-    def _call(self, method: str, deadline: float, **parameters: Any) -> dict[str, Any]:
+    def _call(self, method: str, clock: Clock, **parameters: Any) -> dict[str, Any]:
         if self._crashed:
             raise PageCrashed
         call = self.browser.send(method, self._session, **parameters)
-        return self.browser.wait(call, deadline - time.monotonic())
+        return self.browser.wait(call, clock)
 
     def _event(self, method: str, parameters: dict[str, Any]) -> None:
         """On the pipe's thread: must not wait."""
