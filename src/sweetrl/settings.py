@@ -214,6 +214,20 @@ class BrowserSettings(Section):
     javascript: bool = Field(False, description="Let pages run scripts (still without network); slower.")
 
 
+class SimilaritySettings(Section):
+    """How alike a page is to the reference: the reward of Frontend Design. Its name is part of every result."""
+
+    kind: Literal["layout", "clip"] = Field(
+        "layout", description="`layout` needs no model; `clip` is the cosine of CLIP's image embeddings, as officially."
+    )
+    model: str = Field("openai/clip-vit-base-patch32", description="clip: a model's folder or hub name.")
+    view: Literal["official", "squash"] = Field(
+        "official", description="clip: the page's centre square, as officially, or the whole page made square."
+    )
+    device: str = Field("auto", description="clip: `auto` takes a CUDA device where there is one, else the CPU.")
+    batch: Positive = Field(16, description="clip: pictures embedded at a time.")
+
+
 class CollectSettings(Section):
     """Stage `collect`: offline trajectories of the base policy."""
 
@@ -409,6 +423,7 @@ class Settings(Section):
     simulator: SimulatorSettings = Field(default_factory=SimulatorSettings)
     reward: RewardSettings = Field(default_factory=RewardSettings)
     browser: BrowserSettings = Field(default_factory=BrowserSettings)
+    similarity: SimilaritySettings = Field(default_factory=SimilaritySettings)
     collect: CollectSettings = Field(default_factory=CollectSettings)
     validate_: ValidateSettings = Field(default_factory=ValidateSettings, alias="validate")
     critic: CriticSettings = Field(default_factory=CriticSettings)

@@ -23,10 +23,10 @@ _ATTRIBUTE = re.compile(r"""\b(href|src|rel)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"
 _REMOTE = re.compile(r"^\s*(?:https?:)?//", re.I)
 _IMPORT = re.compile(r"@import\s+(?:url\()?\s*[\"']?\s*(?:https?:)?//", re.I)
 _OTHER_TAILWIND = re.compile(r"tailwindcss@?[/^~]*([\d]+(?:\.[\d.]+)?)", re.I)
-# Names that Tailwind has had since version 3 only.
+# Names that Tailwind has had since version 3 only (its orange and teal were in version 1, and real pages use them).
 _V3_CLASS = re.compile(
-    r"^(?:[\w-]+:)*(?:.*\[.+\].*|(?:bg|text|border|from|via|to|ring|divide)-(?:slate|zinc|neutral|stone|orange|amber|lime"
-    r"|emerald|teal|cyan|sky|violet|fuchsia|rose)-\d+|[\w-]+-\d+/\d{2,3}|aspect-(?:video|square|auto)|(?:columns|basis|grow"
+    r"^(?:[\w-]+:)*(?:.*\[.+\].*|(?:bg|text|border|from|via|to|ring|divide)-(?:slate|zinc|neutral|stone|amber|lime"
+    r"|emerald|cyan|sky|violet|fuchsia|rose)-\d+|[\w-]+-\d+/\d{2,3}|aspect-(?:video|square|auto)|(?:columns|basis|grow"
     r"|shrink|indent|accent|scroll-m|scroll-p|size)-[\w.]+|shadow-[a-z]+-\d+|line-clamp-\d)$"
 )
 
