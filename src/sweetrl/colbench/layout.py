@@ -2,7 +2,7 @@
 
     layout = min(1, 4 F) * (0.3 P + 0.3 G + 0.4 T)
 
-F is the F1 of edges within 4 CSS pixels; P the pixel part (edges, colours of blocks weighted by ink, palette, a coarse grid
+F is the F1 of edges within 8 CSS pixels; P the pixel part (edges, colours of blocks weighted by ink, palette, a coarse grid
 of colours); G the optimal matching of text blocks and boxes by place, size and looks; T the same with the words. Colours
 are compared in CIELAB. Text that cannot be seen is not part of a Page's elements, so it does not count.
 """
@@ -24,7 +24,7 @@ REDUCE = 2  # CSS pixels of a pixel that is compared
 BLOCK = 16  # of those in a block
 GRID = 8  # cells a side of the coarse grid, over the whole page
 _EDGE = 5  # grey levels
-_TOLERANCE = 2  # reduced pixels that an edge may be away
+_TOLERANCE = 4  # reduced pixels that an edge may be away
 _FAR = 40.0  # CIELAB distance at which two colours have nothing in common
 _MOST = 160  # items of one kind; beyond, the largest count
 _CONTROLS = ("input", "textarea", "select", "hr", "iframe")
