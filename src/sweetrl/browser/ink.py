@@ -63,7 +63,9 @@ def shows(pixels: np.ndarray, line: Line) -> bool:
     ink = np.asarray(line.color, np.float32) - paper
     contrast = float(np.sqrt((ink * ink).sum()))
     if contrast < _CONTRAST:
-        return False
+        # Nothing but paper; or the ground is a gradient or a picture, and no colour of it is as common as the ink.
+        ground = float((np.sqrt((away * away).sum(1)) > _CONTRAST).mean())
+        return 0.5 <= ground <= 1 - needed / len(flat)
     along = away @ ink / contrast**2  # 0 on paper, 1 on full ink
     aside = np.sqrt(np.maximum((away * away).sum(1) - (along * contrast) ** 2, 0.0))
     return bool(((along > 0.35) & (along < 1.3) & (aside < 0.35 * contrast + 6)).sum() >= needed)

@@ -17,8 +17,8 @@ from importlib.resources import files
 VERSION = "2.2.19"
 _FILE = f"tailwind-{VERSION}.min.css.xz"
 
-_BLOCK = re.compile(r"(@media[^{]+)\{((?:[^{}]*\{[^{}]*\})*)\}|(@[a-z-]+[^{]*\{(?:[^{}]*\{[^{}]*\})*\})|([^{}]+\{[^{}]*\})")
-_RULE = re.compile(r"([^{}]+)\{[^{}]*\}")
+# A media query opens; key frames; a rule; a media query ends.
+_PART = re.compile(r"(@media[^{]+)\{|(@[a-z-]+[^{]*\{(?:[^{}]*\{[^{}]*\})*\})|(([^{}]+)\{[^{}]*\})|\}")
 _CLASS = re.compile(r"\.((?:\\.|[\w-])+)")
 _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 
@@ -66,16 +66,17 @@ def _sheet() -> _Sheet:
     always: list[int] = []
     by_class: dict[str, list[int]] = {}
     needs: dict[int, tuple[frozenset[str], ...]] = {}
-    for block in _BLOCK.finditer(text):
-        media, inside, at_rule, plain = block.groups()
-        if at_rule:  # key frames: few and small
+    media: list[str] = []
+    for part in _PART.finditer(text):
+        opened, frames, rule, selector = part.groups()
+        if opened:  # the queries of `sm:container` stand inside of others
+            media.append(opened if not media else opened.replace("@media", " and", 1))
+        elif frames:  # few and small
             always.append(len(rules))
-            rules.append(("", at_rule))
-            continue
-        for rule in _RULE.finditer(inside if media else plain):
+            rules.append(("", frames))
+        elif rule:
             index = len(rules)
-            rules.append((media or "", rule.group()))
-            selector = rule.group(1)
+            rules.append(("".join(media), rule))
             if "," not in selector and selector.count(".") == 1:  # nearly all
                 by_class.setdefault(_names(selector)[0], []).append(index)
                 continue
@@ -87,6 +88,8 @@ def _sheet() -> _Sheet:
                 needs[index] = options
             for name in frozenset().union(*options):
                 by_class.setdefault(name, []).append(index)
+        else:
+            media.pop()
     return _Sheet(tuple(rules), tuple(always), {name: tuple(found) for name, found in by_class.items()}, needs)
 
 
