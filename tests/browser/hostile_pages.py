@@ -16,13 +16,18 @@ BOMBS = {
     + "<feTurbulence baseFrequency=.9 numOctaves=99 /><feMorphology radius=99 />" * 30
     + "</filter><rect width=1300 height=7000 filter='url(#f)'/></svg>",
     "frames": "<iframe srcdoc='<iframe srcdoc=\"<p>x</p>\"></iframe>'></iframe>" * 1500,
-    "grid": "<div style='display:grid;grid-template:repeat(3000,1px)/repeat(3000,1px)'>" + "<i style='grid-area:span 9/span 9'>x</i>" * 4000,
+    "grid": "<div style='display:grid;grid-template:repeat(3000,1px)/repeat(3000,1px)'>"
+    + "<i style='grid-area:span 9/span 9'>x</i>" * 4000,
     "variables": "<style>:root{--v0:xxxxxxxxxx;"
     + "".join(f"--v{i}:" + f"var(--v{i - 1})" * 10 + ";" for i in range(1, 9))
     + "}p::before{content:var(--v8)}</style><p>",
-    "selectors": "<style>" + "".join(f":has(:has(div ~ i:nth-child({i}n+1)) p) b{{color:red}}" for i in range(300)) + "</style>"
+    "selectors": "<style>"
+    + "".join(f":has(:has(div ~ i:nth-child({i}n+1)) p) b{{color:red}}" for i in range(300))
+    + "</style>"
     + "<div><i>x</i><p><b>y</b></p></div>" * 6000,
-    "big picture": "<svg width=0 height=0><image id=i width=30000 height=30000 href='" + PICTURE + "'/></svg>"
+    "big picture": "<svg width=0 height=0><image id=i width=30000 height=30000 href='"
+    + PICTURE
+    + "'/></svg>"
     + f"<img src='{PICTURE}' style='width:30000px;height:30000px;filter:blur(40px)'>" * 20,
 }
 

@@ -30,7 +30,10 @@ def test_nothing_comes_before_the_doctype():
     [
         ('<script src="https://cdn.tailwindcss.com"></script><p class="p-4">', ("tailwind-v3",)),
         ('<link rel="stylesheet" href="https://unpkg.com/tailwindcss@^2/dist/tailwind.min.css">', ()),
-        ('<link rel="stylesheet" href="https://unpkg.com/tailwindcss@^1.0/dist/tailwind.min.css">', ("tailwind-other",)),
+        (
+            '<link rel="stylesheet" href="https://unpkg.com/tailwindcss@^1.0/dist/tailwind.min.css">',
+            ("tailwind-other",),
+        ),
         ('<link rel="stylesheet" href="https://unpkg.com/tailwindcss@3.4.1/base.css">', ("tailwind-v3",)),
         (LINK + '<p class="bg-slate-500">', ("tailwind-v3-class",)),
         (LINK + '<p class="mt-[3px] orange text-teal-200">', ("tailwind-v3-class",)),

@@ -122,7 +122,9 @@ def test_text_on_pictures_and_gradients_is_told(renderer: Renderer):
 
 
 def test_long_pages_are_whole_up_to_the_limit(renderer: Renderer):
-    page = renderer.render("<body style='margin:0'><div style='height:100vh;background:red'></div><p style='height:2000px'>x")
+    page = renderer.render(
+        "<body style='margin:0'><div style='height:100vh;background:red'></div><p style='height:2000px'>x"
+    )
     assert page.status == "ok" and page.height > 2682
     assert page.elements[0].box.height == 682  # the viewport stays what it is while the picture is taken
     cut = renderer.render("<div style='height:20000px'>x</div><p>below")
@@ -222,5 +224,8 @@ def test_a_program_that_is_no_browser_is_named(tmp_path: Path):
     program.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
     program.chmod(0o755)
     tmp_path.chmod(0o755)
-    with Renderer(BrowserSettings(path=str(program), cache="")) as renderer, pytest.raises(UserError, match="does not start"):
+    with (
+        Renderer(BrowserSettings(path=str(program), cache="")) as renderer,
+        pytest.raises(UserError, match="does not start"),
+    ):
         renderer.render(PAGE)

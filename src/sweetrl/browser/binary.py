@@ -35,7 +35,9 @@ def find_browser(path: str = "") -> Path:
     if path:
         named = Path(shutil.which(path) or path)
         if not (named.is_file() and os.access(named, os.X_OK)):
-            raise UserError(f"browser.path: {path} is no program that can be run; leave it empty to search, or {INSTALL}.")
+            raise UserError(
+                f"browser.path: {path} is no program that can be run; leave it empty to search, or {INSTALL}."
+            )
         return named.resolve()
     for place in _PLACES:
         if os.access(place, os.X_OK):

@@ -71,9 +71,7 @@ def prepare(html: str) -> Prepared:
 
 def stay(page: Prepared) -> Prepared:
     """Return the page without any `http-equiv`: for one that went away although its meta refresh was looked for."""
-    return Prepared(
-        _EQUIV.sub("data-equiv", page.html), page.pictures, tuple(sorted({*page.flags, "meta-refresh"}))
-    )
+    return Prepared(_EQUIV.sub("data-equiv", page.html), page.pictures, tuple(sorted({*page.flags, "meta-refresh"})))
 
 
 def _classes(html: str) -> frozenset[str]:

@@ -1,8 +1,8 @@
 """The one browser of a process: tabs for many threads, recycled as they age, replaced when they fail.
 
 A page fails for two reasons that must not be mixed up: the renderer (a crash that another page caused, a busy machine) or
-the page itself. So a page that fails among others is rendered once more, alone, in a new browser and with twice the time.
-Only what happens then is held against it; and if an empty page fails, too, nothing is.
+the page itself. So a page that fails among others is rendered again, alone, in a new browser and with twice the time (twice,
+if the browser ended). Only what happens then is held against it; and if an empty page fails, too, nothing is.
 """
 
 from __future__ import annotations
@@ -64,19 +64,23 @@ class Service:
     def render(self, page: Prepared) -> tuple[Shot, tuple[str, ...]]:
         """Return what became of the page, and its flags. Raises UserError where not even an empty page is rendered."""
         seconds = self.settings.seconds
-        for alone in (False, True):
+        failure: Status = "bad"
+        for alone in (False, True, True):
             with self._turn(alone):
                 try:
                     return self._once(page, seconds * (2 if alone else 1)), page.flags
                 except PageMoved:
                     page = stay(page)
-                    failure: Status = "bad"
                 except CallTimeout:
-                    failure = "timeout"
+                    if alone:
+                        failure = "timeout"
+                        self._check()
+                        break
                 except _FAILURES:
-                    failure = "bad"
-                if alone:
-                    self._check()
+                    pass  # a browser that ends alone may still have been ended by somebody else: once more
+        if failure == "bad":
+            with self._turn(True):
+                self._check()
         return self._blank(failure), page.flags
 
     def close(self) -> None:

@@ -13,7 +13,18 @@ from sweetrl.browser.page import Element, Rgb, Status
 from sweetrl.browser.prepare import Prepared
 
 # After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus, frames).
-_STICKY = ("http-equiv", "autofocus", "<base", "referrer", "frame", "<object", "<embed", "<portal", "popover", "<dialog")
+_STICKY = (
+    "http-equiv",
+    "autofocus",
+    "<base",
+    "referrer",
+    "frame",
+    "<object",
+    "<embed",
+    "<portal",
+    "popover",
+    "<dialog",
+)
 # Runs in a world of its own, where nothing of the page's is. Pictures must be decoded before the page is painted: those of
 # the document itself, and those of styles, which nothing else waits for.
 _DECODE = """(async () => {
@@ -63,7 +74,12 @@ class Tab:
         self._clean = True
         self._context = browser.call("Target.createBrowserContext", timeout=30.0)["browserContextId"]
         target = browser.call(
-            "Target.createTarget", timeout=30.0, url="about:blank", browserContextId=self._context, width=width, height=height
+            "Target.createTarget",
+            timeout=30.0,
+            url="about:blank",
+            browserContextId=self._context,
+            width=width,
+            height=height,
         )["targetId"]
         self._session = browser.call("Target.attachToTarget", timeout=30.0, targetId=target, flatten=True)["sessionId"]
         browser.listen(self._session, self._event)

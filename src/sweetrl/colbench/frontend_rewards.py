@@ -141,10 +141,13 @@ def _device(name: str) -> str:
 def _load(model: str, device: str) -> tuple[Any, Any]:
     """The vision half of CLIP with its projection (88M of 151M parameters), and how its pictures are made ready."""
     from transformers import CLIPVisionModelWithProjection
+    from transformers import logging as chatter
 
-    # The class without torchvision; its name changed with version 5, and the top module does not list it everywhere.
+    # The class that does without torchvision.
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+    loud = chatter.get_verbosity()
+    chatter.set_verbosity_error()  # else it lists every weight of the text half, which is left out on purpose
     try:
         loaded = CLIPVisionModelWithProjection.from_pretrained(model)
         processor = CLIPImageProcessorPil.from_pretrained(model)
@@ -153,4 +156,6 @@ def _load(model: str, device: str) -> tuple[Any, Any]:
             f"similarity.model: {model} cannot be loaded as a CLIP model; name a folder that holds one, let the hub be asked "
             "(HF_HUB_OFFLINE=0), or set similarity.kind to layout."
         ) from error
+    finally:
+        chatter.set_verbosity(loud)
     return loaded.to(device).eval(), processor

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REDUCE = 2  # CSS pixels of a pixel that is compared
 BLOCK = 16  # of those in a block
 GRID = 8  # cells a side of the coarse grid, over the whole page
-_EDGE = 5  # grey levels
+_EDGE = 8  # grey levels; fainter ones nobody sees
 _TOLERANCE = 4  # reduced pixels that an edge may be away
 _FAR = 40.0  # CIELAB distance at which two colours have nothing in common
 _MOST = 160  # items of one kind; beyond, the largest count
@@ -299,7 +299,9 @@ def _lab(rgb: np.ndarray) -> np.ndarray:
 
     unit = np.asarray(rgb, np.float32) / 255
     linear = np.where(unit <= 0.04045, unit / 12.92, ((unit + 0.055) / 1.055) ** 2.4)
-    to_xyz = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]])
+    to_xyz = np.array(
+        [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]]
+    )
     xyz = linear @ to_xyz.T / np.array([0.95047, 1.0, 1.08883])
     root = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
     light, green, blue = root[..., 1], root[..., 0] - root[..., 1], root[..., 1] - root[..., 2]
