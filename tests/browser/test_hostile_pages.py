@@ -20,7 +20,7 @@ from sweetrl.settings import BrowserSettings
 SECRET = "canary-7261"
 GOOD = (
     '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
-    '<body class="bg-gray-100"><nav class="bg-blue-700 text-white p-4 flex justify-between"><b>Name</b><a>Link</a></nav>'
+    '<body class="bg-gray-100"><nav class="bg-blue-700 text-white p-4 flex"><b>Name</b><a>Link</a></nav>'
     '<img src="https://picsum.photos/300/200"><p class="animate-bounce text-xl">Some text</p></body>'
 )
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from sweetrl.browser import Page, Renderer, prepare, tailwind
-from sweetrl.settings import BrowserSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_A_PROCESS = """
@@ -26,7 +25,8 @@ pages = [json.loads(line)["ground_truth"] for line in open(path)]
 order = random.Random(seed).sample(range(len(pages)), len(pages))
 with Renderer(BrowserSettings(cache="", tabs=tabs)) as renderer:
     made = dict(zip(order, renderer.render_many(pages[at] for at in order)))
-out = {at: [page.status, hashlib.sha256(page.png + repr(page.elements).encode()).hexdigest()] for at, page in made.items()}
+marks = {at: hashlib.sha256(page.png + repr(page.elements).encode()).hexdigest() for at, page in made.items()}
+out = {at: [page.status, marks[at]] for at, page in made.items()}
 print(json.dumps(out))
 """
 

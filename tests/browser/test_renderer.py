@@ -229,3 +229,11 @@ def test_a_program_that_is_no_browser_is_named(tmp_path: Path):
         pytest.raises(UserError, match="does not start"),
     ):
         renderer.render(PAGE)
+
+
+def test_words_right_in_the_body_are_told(renderer: Renderer):
+    page = renderer.render("<body>Bare words<p>In a paragraph</p></body>")
+    assert [(element.tag, element.text, element.parent) for element in page.elements] == [
+        ("#text", "Bare words", -1),
+        ("p", "In a paragraph", -1),
+    ]

@@ -11,10 +11,33 @@ from bs4 import BeautifulSoup, NavigableString, Tag
 KINDS = ("minor", "colour", "order", "wording", "removal")
 BLANK = "<html><body></body></html>"
 COLOURS = ("red", "green", "blue", "yellow", "indigo", "purple", "pink")
-WORDS = (
-    "harbour lantern velvet copper meadow signal orchard granite willow compass ember thistle quarry saddle ribbon "
-    "falcon marble timber canyon violet anchor beacon cotton drizzle feather"
-).split()
+WORDS = [
+    "harbour",
+    "lantern",
+    "velvet",
+    "copper",
+    "meadow",
+    "signal",
+    "orchard",
+    "granite",
+    "willow",
+    "compass",
+    "ember",
+    "thistle",
+    "quarry",
+    "saddle",
+    "ribbon",
+    "falcon",
+    "marble",
+    "timber",
+    "canyon",
+    "violet",
+    "anchor",
+    "beacon",
+    "cotton",
+    "drizzle",
+    "feather",
+]
 
 
 def edit(html: str, kind: str, seed: int) -> str | None:

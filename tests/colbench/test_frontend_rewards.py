@@ -22,16 +22,16 @@ from sweetrl.errors import UserError
 from sweetrl.settings import BrowserSettings, SimilaritySettings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
-import page_edits  # noqa: E402
+import page_edits
 
 SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "colbench" / "frontend_150.jsonl"
 LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
 HOME = (
     f"<html>{LINK}<body class='bg-gray-100'><nav class='bg-blue-700 text-white p-4 flex justify-between'><b>Bakery</b>"
-    "<a>Order now</a></nav><section class='p-8'><h1 class='text-3xl font-bold'>Fresh bread every day</h1><p>We bake with "
-    "flour of the valley and the patience of a night.</p></section><section class='p-8 bg-white'><h2 class='text-2xl'>Our "
-    "cakes</h2><img src='https://picsum.photos/300/200'></section><footer class='bg-gray-800 text-white p-6'>Open from six"
-    "</footer></body></html>"
+    "<a>Order now</a></nav><section class='p-8'><h1 class='text-3xl font-bold'>Fresh bread every day</h1><p>We bake "
+    "with flour of the valley and the patience of a night.</p></section><section class='p-8 bg-white'>"
+    "<h2 class='text-2xl'>Our cakes</h2><img src='https://picsum.photos/300/200'></section>"
+    "<footer class='bg-gray-800 text-white p-6'>Open from six</footer></body></html>"
 )
 
 
@@ -191,8 +191,8 @@ def test_layout_puts_edits_of_real_pages_in_order(count: int, renderer: Renderer
 @pytest.fixture(scope="module")
 def clip_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small random CLIP with its picture processor, as it would be saved."""
-    return save_clip(tmp_path_factory.mktemp("clip"), {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-                                                      "num_attention_heads": 2, "image_size": 224, "patch_size": 32})  # fmt: skip
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return save_clip(tmp_path_factory.mktemp("clip"), shape)
 
 
 def save_clip(folder: Path, vision: dict[str, int]) -> Path:
@@ -201,8 +201,9 @@ def save_clip(folder: Path, vision: dict[str, int]) -> Path:
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
     torch.manual_seed(0)
-    config = CLIPConfig(vision_config=vision, text_config={"hidden_size": 32, "intermediate_size": 64,
-                        "num_hidden_layers": 1, "num_attention_heads": 2}, projection_dim=512)  # fmt: skip
+    words = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    pictures = {**vision, "image_size": 224, "patch_size": 32}
+    config = CLIPConfig(vision_config=pictures, text_config=words, projection_dim=512)
     CLIPModel(config).save_pretrained(folder)
     CLIPImageProcessorPil().save_pretrained(folder)
     return folder
@@ -267,8 +268,8 @@ def test_squash_sees_what_the_official_crop_does_not(clip_folder: Path):
 @pytest.mark.slow
 def test_clip_of_the_real_shape(tmp_path: Path):
     """ViT-B/32 with random weights: as many as openai/clip-vit-base-patch32 has."""
-    folder = save_clip(tmp_path / "vit", {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12,
-                                         "num_attention_heads": 12, "image_size": 224, "patch_size": 32})  # fmt: skip
+    shape = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+    folder = save_clip(tmp_path / "vit", shape)
     reward = ClipReward(str(folder), device="cpu")
     assert sum(each.numel() for each in reward._model.parameters()) == 87_849_216
     one, two = striped(1), striped(2)

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
 from typing import Any
@@ -24,7 +25,8 @@ START_SECONDS = 60.0
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _NAMESPACES = "namespaces"
 
-# No --no-sandbox, ever. What is not about repeatable pixels is about silence: nothing may be fetched or written on its own.
+# No --no-sandbox, ever. What is not about repeatable pixels is about silence: nothing may be fetched or written on its
+# own.
 FLAGS = (
     "--headless",
     "--remote-debugging-pipe",
@@ -147,8 +149,8 @@ class Browser:
             self.close()
             why = next((line for line in reversed(said) if "sandbox" in line.lower()), said[-1] if said else "it ended")
             raise UserError(
-                f"{program}: the browser does not start ({why[-300:]}); allow user namespaces to unprivileged users (its own "
-                f"sandbox is never switched off), or {INSTALL}."
+                f"{program}: the browser does not start ({why[-300:]}); allow user namespaces to unprivileged users "
+                f"(its own sandbox is never switched off), or {INSTALL}."
             ) from error
 
     @property
@@ -209,7 +211,7 @@ class Browser:
         return call.answer
 
     def listen(self, session: str, handler: Handler) -> None:
-        """Let `handler` (method, params) have the events of a session; it runs on the pipe's thread and must not wait."""
+        """Give a session's events to `handler` (method, params), on the pipe's thread: it must not wait."""
         with self._lock:
             self._handlers[session] = handler
 
@@ -226,10 +228,8 @@ class Browser:
         if os.getpid() != self._owner:
             return  # a fork's copy: the browser is not its own
         self._gone = True
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         with self._write_lock:
             if self._out >= 0:
@@ -275,10 +275,8 @@ class Browser:
         if number is None:
             handler = self._handlers.get(message.get("sessionId", ""))
             if handler is not None:
-                try:
+                with suppress(BrowserGone):
                     handler(message["method"], message.get("params", {}))
-                except BrowserGone:
-                    pass
             return
         with self._lock:
             call = self._calls.pop(number, None)

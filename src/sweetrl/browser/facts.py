@@ -255,7 +255,7 @@ class _Reader:
 
     def _text(self, node: int, above: _State) -> None:
         index = self.layout_of.get(node)
-        if index is None or above.element < 0 and not self.lines_of.get(index):
+        if index is None:
             return
         style = self._style(index)
         if style["visibility"] != "visible" or above.opacity < 0.05:
@@ -265,6 +265,7 @@ class _Reader:
         value = self.layout["text"][index]
         whole = self.strings[value] if value >= 0 else ""
         color = _parse(style["color"])
+        at = above.element if above.element >= 0 else self._bare(index, style, above)
         for number in self.lines_of.get(index, ()):
             start, length = self.boxes["start"][number], self.boxes["length"][number]
             text = _collapse(whole[start : start + length])
@@ -272,7 +273,26 @@ class _Reader:
             if text and right - left >= 2 and bottom - top >= 2:
                 box = Box(left, top, right - left, bottom - top)
                 seen = _over(color, above.opacity, above.behind)
-                self.lines.append(Line(above.element, text, box, seen, color[3] < 0.1))
+                self.lines.append(Line(at, text, box, seen, color[3] < 0.1))
+
+    def _bare(self, index: int, style: dict[str, str], above: _State) -> int:
+        """Words right in the body are an element of their own."""
+        self.elements.append(
+            Element(
+                tag="#text",
+                box=Box(*(round(value, 2) for value in self.layout["bounds"][index])),
+                text="",
+                color=_over(_parse(style["color"]), above.opacity, above.behind),
+                background=None,
+                font_size=_first_number(style["font-size"]),
+                bold=_first_number(style["font-weight"]) >= 600,
+                align=_align(style),
+                role="",
+                depth=above.depth,
+                parent=-1,
+            )
+        )
+        return len(self.elements) - 1
 
     def _attributes(self, node: int) -> dict[str, str]:
         flat = self.nodes["attributes"][node]
@@ -289,7 +309,7 @@ def _role(tag: str, attributes: dict[str, str], style: dict[str, str], painted: 
     if tag == "input":
         kind = attributes.get("type", "text").lower()
         return "button" if kind in ("submit", "button", "reset") else "image" if kind == "image" else ""
-    if tag == "a" and painted and style["display"] != "inline" or tag == "a" and painted:
+    if tag == "a" and painted:
         return "button"  # a link with a colour of its own looks like one
     role = _ROLES.get(tag, "")
     if not role and "url(" in style["background-image"]:
@@ -321,7 +341,7 @@ def _painted(style: dict[str, str]) -> tuple[float, float, float, float] | None:
 
 
 def _parse(text: str) -> tuple[float, float, float, float]:
-    """Read a computed colour; forms other than rgb() and rgba() (color(srgb ...), lab) count as what they say in sRGB."""
+    """Read a computed colour (red, green, blue, alpha): rgb(), rgba(), or color() with parts from 0 to 1."""
     numbers = [float(each) for each in _NUMBER.findall(text)]
     if len(numbers) < 3:
         return (0.0, 0.0, 0.0, 0.0)

@@ -1,6 +1,7 @@
 """Which lines of text are really to be seen: a line counts when its own colour is found as ink in its place.
 
-Styles alone cannot tell: text may be covered, cut off, moved away, of its background's colour, or painted under a picture.
+Styles alone cannot tell: text may be covered, cut off, moved away, of its background's colour, or painted under a
+picture.
 """
 
 from __future__ import annotations

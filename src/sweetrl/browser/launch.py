@@ -1,10 +1,10 @@
 """Starts the browser in a world of its own: no network, nothing of the machine's data, no right of the one who asked.
 
-Run as a script with the standard library only: `python -I -S launch.py IN_FD OUT_FD STATUS_FD MEMORY_MIB PROGRAM ARGUMENT...`.
-It hands the two ends of the protocol to the program as its descriptors 3 and 4, makes
-namespaces (network, mounts, IPC; for a user who is not root a user namespace, too), covers every folder that programs do
-not need with an empty one, becomes nobody if it was root, and turns into the program. The browser's own sandbox then
-makes further namespaces for the processes that meet a page. What was achieved is written to STATUS_FD.
+Run as a script with the standard library only: `python -I -S launch.py IN_FD OUT_FD STATUS_FD MEMORY_MIB PROGRAM
+ARGUMENT...`. It hands the two ends of the protocol to the program as its descriptors 3 and 4, makes namespaces
+(network, mounts, IPC; for a user who is not root a user namespace, too), covers every folder that programs do not need
+with an empty one, becomes nobody if it was root, and turns into the program. The browser's own sandbox then makes
+further namespaces for the processes that meet a page. What was achieved is written to STATUS_FD.
 """
 
 from __future__ import annotations

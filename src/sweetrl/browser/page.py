@@ -25,9 +25,10 @@ class Box:
 class Element:
     """One visible element.
 
-    `text` is the visible text that the element holds itself (not in its children), white space collapsed. `background` is
-    the colour that it paints itself, None where it paints none (or nearly none); both colours are as seen, laid over what
-    is behind. `parent` is the index of the nearest listed ancestor in `Page.elements`, -1 for one right below the body.
+    `text` is the visible text that the element holds itself (not in its children), white space collapsed. `background`
+    is the colour that it paints itself, None where it paints none (or nearly none); both colours are as seen, laid
+    over what is behind. `parent` is the index of the nearest listed ancestor in `Page.elements`, -1 for one right
+    below the body.
     """
 
     tag: str
@@ -47,10 +48,10 @@ class Element:
 class Page:
     """A rendered page: `png` is `width` x `height` pixels, the full page from the upper left corner.
 
-    `elements` are the visible ones in document order. `status` is `ok`; `truncated` (cut at the height limit); `timeout`
-    (not rendered in time: the picture is blank); or `bad` (the page brings the browser down: blank, too). `flags` name
-    what was found in the HTML and did not count (as `external-script`). `renderer` names the browser, the fonts and this
-    package's own version: pages of different renderers are not to be compared.
+    `elements` are the visible ones in document order. `status` is `ok`; `truncated` (cut at the height limit);
+    `timeout` (not rendered in time: the picture is blank); or `bad` (the page brings the browser down: blank, too).
+    `flags` name what was found in the HTML and did not count (as `external-script`). `renderer` names the browser, the
+    fonts and this package's own version: pages of different renderers are not to be compared.
     """
 
     png: bytes

@@ -1,8 +1,9 @@
 """The one browser of a process: tabs for many threads, recycled as they age, replaced when they fail.
 
-A page fails for two reasons that must not be mixed up: the renderer (a crash that another page caused, a busy machine) or
-the page itself. So a page that fails among others is rendered again, alone, in a new browser and with twice the time (twice,
-if the browser ended). Only what happens then is held against it; and if an empty page fails, too, nothing is.
+A page fails for two reasons that must not be mixed up: the renderer (a crash that another page caused, a busy machine)
+or the page itself. So a page that fails among others is rendered again, alone, in a new browser and with twice the
+time (twice, if the browser ended). Only what happens then is held against it; and if an empty page fails, too, nothing
+is.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ from sweetrl.browser.devtools import Browser, CallError, Clock, PageCrashed
 from sweetrl.browser.page import Element, Rgb, Status
 from sweetrl.browser.prepare import Prepared
 
-# After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus, frames).
+# After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus,
+# frames).
 _STICKY = (
     "http-equiv",
     "autofocus",
@@ -25,8 +26,8 @@ _STICKY = (
     "popover",
     "<dialog",
 )
-# Runs in a world of its own, where nothing of the page's is. Pictures must be decoded before the page is painted: those of
-# the document itself, and those of styles, which nothing else waits for.
+# Runs in a world of its own, where nothing of the page's is. Pictures must be decoded before the page is painted:
+# those of the document itself, and those of styles, which nothing else waits for.
 _DECODE = """(async () => {
   const urls = new Set(), all = [];
   for (const image of document.images) if (image.src || image.srcset) all.push(image.decode());
@@ -83,7 +84,7 @@ class Tab:
         )["targetId"]
         self._session = browser.call("Target.attachToTarget", timeout=30.0, targetId=target, flatten=True)["sessionId"]
         browser.listen(self._session, self._event)
-        calls = [
+        calls: list[tuple[str, dict[str, Any]]] = [
             ("Page.enable", {}),
             ("Inspector.enable", {}),
             ("Emulation.setScriptExecutionDisabled", {"value": not javascript}),

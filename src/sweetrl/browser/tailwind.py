@@ -25,7 +25,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.S)
 
 @dataclass(frozen=True)
 class _Sheet:
-    """`rules[i]` is (media query or "", text); `always` and `by_class` say which to keep, `needs` what else they need."""
+    """`rules[i]` is (media query or "", text); the others say which to keep, and which classes some need."""
 
     rules: tuple[tuple[str, str], ...]
     always: tuple[int, ...]

@@ -1,7 +1,7 @@
 """How alike an answered page is to the reference: rewards of Frontend Design behind one interface.
 
-A reward's name is part of every result: values of different rewards are never compared. `layout` is computed from pixels
-and elements; `clip` is the cosine of CLIP's image embeddings, as in the paper.
+A reward's name is part of every result: values of different rewards are never compared. `layout` is computed from
+pixels and elements; `clip` is the cosine of CLIP's image embeddings, as in the paper.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FrontendReward(Protocol):
 
 
 class LayoutReward:
-    """The deterministic reward (sweetrl.colbench.layout): in [0, 1], 1 for an equal page, 0 for a missing or blank one."""
+    """The deterministic reward (sweetrl.colbench.layout): in [0, 1]; 1 for an equal page, 0 for none."""
 
     name = "layout"
 
@@ -52,9 +52,9 @@ class LayoutReward:
 class ClipReward:
     """Cosine of CLIP image embeddings, in [-1, 1] (of pages in practice 0.4 to 1).
 
-    `view` says what CLIP sees of a page: `official` scales the shorter side to the model's and cuts out the centre, as the
-    official evaluator does (of a long or wide page the rest is lost); `squash` scales the whole page to a square. A missing
-    answer is a black picture, as officially. Embeddings of the pages seen last are kept.
+    `view` says what CLIP sees of a page: `official` scales the shorter side to the model's and cuts out the centre, as
+    the official evaluator does (of a long or wide page the rest is lost); `squash` scales the whole page to a square.
+    A missing answer is a black picture, as officially. Embeddings of the pages seen last are kept.
     """
 
     def __init__(self, model: str = OFFICIAL_MODEL, view: View = "official", device: str = "auto", batch: int = 16):
@@ -153,9 +153,10 @@ def _load(model: str, device: str) -> tuple[Any, Any]:
         processor = CLIPImageProcessorPil.from_pretrained(model)
     except (OSError, ValueError) as error:
         raise UserError(
-            f"similarity.model: {model} cannot be loaded as a CLIP model; name a folder that holds one, let the hub be asked "
-            "(HF_HUB_OFFLINE=0), or set similarity.kind to layout."
+            f"similarity.model: {model} cannot be loaded as a CLIP model; name a folder that holds one, let the hub be "
+            "asked (HF_HUB_OFFLINE=0), or set similarity.kind to layout."
         ) from error
     finally:
         chatter.set_verbosity(loud)
-    return loaded.to(device).eval(), processor
+    vision: Any = loaded
+    return vision.to(device).eval(), processor

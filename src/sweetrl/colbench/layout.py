@@ -2,9 +2,9 @@
 
     layout = min(1, 4 F) * (0.3 P + 0.3 G + 0.4 T)
 
-F is the F1 of edges within 8 CSS pixels; P the pixel part (edges, colours of blocks weighted by ink, palette, a coarse grid
-of colours); G the optimal matching of text blocks and boxes by place, size and looks; T the same with the words. Colours
-are compared in CIELAB. Text that cannot be seen is not part of a Page's elements, so it does not count.
+F is the F1 of edges within 8 CSS pixels; P the pixel part (edges, colours of blocks weighted by ink, palette, a coarse
+grid of colours); G the optimal matching of text blocks and boxes by place, size and looks; T the same with the words.
+Colours are compared in CIELAB. Text that cannot be seen is not part of a Page's elements, so it does not count.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Parts:
 
 
 def similarity(answer: Page, reference: Page) -> Parts:
-    """Compare two pages; symmetric, 1 for equal ones. A page that was not rendered, or is empty, has nothing in common."""
+    """Compare two pages; symmetric, 1 for equal ones, 0 where one was not rendered or is empty."""
     if answer.status in ("timeout", "bad"):
         return Parts(0.0, 0.0, 0.0, 0.0, 0.0)
     one, two = features(answer), features(reference)
@@ -249,7 +249,7 @@ def _items(page: Page) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
 def _item(
     element: Element, box: Box, weight: float, color: tuple[float, float, float], grams: Counter[str] | None
 ) -> Item:
-    kind = element.role if element.role in ("image", "button", "heading") else ""
+    kind: str = element.role if element.role in ("image", "button", "heading") else ""
     if grams is None and element.tag in _CONTROLS:
         kind = element.tag
     return Item(box, weight, color, element.font_size if grams else 0.0, element.bold if grams else False, kind, grams)
