@@ -40,7 +40,7 @@ def own_pages() -> list[str]:
         for part in range(4)
     )
     return [
-        f"<html>{LINK}<body class='bg-gray-100'><nav class='bg-{color}-700 text-white p-4 flex justify-between'><b>Name</b>"
+        f"<html>{LINK}<body class='bg-gray-100'><nav class='bg-{color}-700 text-white p-4 flex'><b>Name</b>"
         f"<a>Link</a></nav><main class='max-w-4xl mx-auto'>{sections}</main></body></html>"
         for color in ("red", "green", "blue", "yellow", "indigo", "purple", "pink", "gray")
     ]
@@ -83,7 +83,7 @@ def browser_for_each(pages: list[str]) -> dict[str, float]:
 
 
 def routed(pages: list[str]) -> dict[str, float]:
-    """A fresh context for each page, the page and all of Tailwind (2.9 MB) routed: Playwright's way, without its driver."""
+    """A fresh context for each page, the page and all of Tailwind routed: Playwright's way, without its driver."""
     packed = files("sweetrl.browser").joinpath("vendor", tailwind._FILE).read_bytes()
     css = base64.b64encode(lzma.decompress(packed)).decode()
     began, wall = own_cpu(), time.monotonic()

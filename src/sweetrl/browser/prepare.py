@@ -65,7 +65,8 @@ def prepare(html: str) -> Prepared:
             flags.add(flag)
     lead = _LEAD.match(text)
     at = lead.end() if lead else 0
-    pictures = any(each in lowered for each in ("<img", "<image", "url(", "<svg", "<video", "<input", "<picture"))
+    # Placeholders are drawings, painted with the page they stand in; what is decoded, or loaded by a style, comes late.
+    pictures = "data:" in lowered or "url(" in lowered
     return Prepared(text[:at] + _STILL + text[at:], pictures, tuple(sorted(flags)))
 
 
