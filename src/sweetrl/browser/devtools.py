@@ -148,10 +148,10 @@ class Browser:
             said = self._log.read_text(errors="replace").strip().splitlines()
             self.close()
             why = next((line for line in reversed(said) if "sandbox" in line.lower()), said[-1] if said else "it ended")
-            raise UserError(
-                f"{program}: the browser does not start ({why[-300:]}); allow user namespaces to unprivileged users "
-                f"(its own sandbox is never switched off), or {INSTALL}."
-            ) from error
+            advice = INSTALL
+            if "sandbox" in why.lower():  # it is never switched off
+                advice = "its own sandbox needs user namespaces: allow them to unprivileged users, or " + INSTALL
+            raise UserError(f"{program}: the browser does not start ({why[-300:]}); {advice}.") from error
 
     @property
     def isolated(self) -> bool:
