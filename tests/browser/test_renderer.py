@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -149,7 +150,8 @@ def test_a_killed_browser_loses_no_request(browser_program: Path):
                 time.sleep(0.3)
                 current = renderer._service._current
                 if current is not None:
-                    os.killpg(current.browser.pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(current.browser.pid, signal.SIGKILL)
             killed.set()
 
         threading.Thread(target=kill).start()

@@ -30,6 +30,8 @@ def main() -> None:
     """Isolate as far as the machine lets us, say so, and become the program."""
     # Moved out of the way first: any of them may be 3 or 4 itself.
     inward, outward, status = (fcntl.fcntl(int(number), fcntl.F_DUPFD_CLOEXEC, 10) for number in sys.argv[1:4])
+    for number in sys.argv[1:4]:
+        os.close(int(number))
     memory, program, arguments = int(sys.argv[4]), sys.argv[5], sys.argv[5:]
     achieved = _isolate([os.path.dirname(program), FONT_CACHE])
     if os.geteuid() == 0:
