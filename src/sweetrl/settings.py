@@ -384,7 +384,10 @@ class Settings(Section):
     """Everything in params.yaml."""
 
     seed: int = Field(7, description="The seed of everything random; each stage derives its own from it.")
-    suite: Literal["backend"] = Field("backend", description="Which half of ColBench.")
+    suite: Literal["backend", "frontend"] = Field(
+        "backend",
+        description="Which half of ColBench: programs (`backend`) or web pages (`frontend`, docs/frontend.md).",
+    )
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     pretrain: PretrainSettings = Field(default_factory=PretrainSettings)

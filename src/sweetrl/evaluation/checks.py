@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sweetrl.colbench.environment import marked_answer, outcome_of, visible_reply
+from sweetrl.colbench.environment import final_answer, outcome_of, visible_reply
 from sweetrl.colbench.prompts import privileged_prefix
 from sweetrl.colbench.types import ANSWER_MARKER, Task, Trajectory
 
@@ -65,9 +65,7 @@ def protocol(trajectory: Trajectory, rounds: int) -> str | None:
         return f"the outcome is {trajectory.outcome!r}, but the messages say {outcome_of(trajectory.messages)!r}"
     if trajectory.outcome == "out_of_rounds" and len(replies) < rounds:
         return f"it is out of rounds after {len(replies)} of {rounds}"
-    said = marked_answer(replies[-1])
-    expected = replies[-1] if said is None else said
-    if trajectory.answer != expected:
+    if trajectory.answer != final_answer(trajectory.messages, trajectory.task.suite):
         return "the answer is not what the last message says"
     return None
 

@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from sweetrl.colbench.types import Suite
 from sweetrl.errors import UserError
 from sweetrl.io import digest, write_json
 from sweetrl.settings import Settings
@@ -128,7 +129,7 @@ def _attempt(
     for name in ("httpx", "transformers"):
         logging.getLogger(name).setLevel(logging.WARNING)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    found = list(islice(read_any_tasks(tasks), limit))
+    found = list(islice(read_any_tasks(tasks, settings.suite), limit))
     check_person(settings, found, tasks)
 
     from sweetrl.colbench.files import write_trajectories
@@ -185,12 +186,12 @@ def _attempt(
     return ({**summary, "written": str(out)} if out is not None else summary), rewards
 
 
-def read_any_tasks(path: Path) -> list[Any]:
-    """Return the tasks of an official file, or of a table of this project."""
+def read_any_tasks(path: Path, suite: Suite = "backend") -> list[Any]:
+    """Return the tasks of an official file, or of a table of this project, which knows its suite itself."""
     from sweetrl.colbench.files import read_tasks
     from sweetrl.colbench.store import read_task_table
 
-    return read_task_table(path) if path.suffix == ".parquet" else list(read_tasks(path))
+    return read_task_table(path) if path.suffix == ".parquet" else list(read_tasks(path, suite))
 
 
 def check_person(settings: Settings, tasks: Sequence[Any], path: Path) -> None:
