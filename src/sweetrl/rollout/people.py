@@ -15,7 +15,7 @@ from sweetrl.colbench.simulators import (
     Simulator,
     SimulatorError,
 )
-from sweetrl.engines.base import AsyncEngine, EngineError, Prompt, Sampling, Usage
+from sweetrl.engines.base import AsyncEngine, Content, EngineError, Prompt, Sampling, Usage
 from sweetrl.engines.bridge import Bridge
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.make import access
@@ -32,9 +32,11 @@ class EngineSpeaker:
         self.engine, self.sampling, self.chat = engine, sampling, chat
         self.name = engine.name
 
-    async def say(self, instruction: str, seed: int) -> str:
+    async def say(self, instruction: Content, seed: int) -> str:
         """Return the model's words; SimulatorError where the engine has none."""
-        ids = () if self.chat is None else self.chat.open(None, instruction)
+        if self.chat is not None and not isinstance(instruction, str):
+            raise UserError("simulator.server: a model in this process sees no pictures; name a server in `urls`.")
+        ids = () if self.chat is None else self.chat.open(None, str(instruction))
         prompt = Prompt(ids, seed, (("user", instruction),))
         try:
             (completion,) = await self.engine.ask(prompt, self.sampling)

@@ -14,7 +14,7 @@ from sweetrl.colbench.pages import PLACEHOLDER, find_page, last_page, read_reply
 from sweetrl.colbench.prompts import privileged_prefix, system_prompt
 from sweetrl.colbench.types import Message, Task
 from sweetrl.evaluation.checks import leak, protocol
-from sweetrl.evaluation.checks import tests_agree as tests_agree_with_the_reward
+from sweetrl.evaluation.checks import tests_agree as agree
 from sweetrl.rollout.dialogue import open_dialogue
 from sweetrl.settings import AgentSettings
 
@@ -114,7 +114,7 @@ def test_collected_dialogues_are_checked_by_the_same_rules() -> None:
     opened.environment.step("done?")
     one = opened.close("agent")
     assert one.answer == ONE
-    assert protocol(one, 2) is None and tests_agree_with_the_reward(one) is None
+    assert protocol(one, 2) is None and agree(one) is None
     from dataclasses import replace
 
     assert "the answer is not what" in str(protocol(replace(one, answer="done?"), 2))
