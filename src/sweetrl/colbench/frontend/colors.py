@@ -8,7 +8,7 @@ from functools import lru_cache
 Rgb = tuple[int, int, int]
 
 # Two colours less apart than this (CIE76 in Lab) are not called different, whatever their names are.
-APART = 10.0
+APART = 8.0
 # Lightness steps of one hue that deserve "lighter" or "darker".
 LIGHTER = 8.0
 

@@ -66,15 +66,17 @@ def compare(agent: Outline, wanted: Outline) -> list[Difference]:
     return sorted(found, key=lambda one: -one.salience)
 
 
-def _add(found: list[Difference], kind: DifferenceKind, part: str, area: float = 0.0, **what: str) -> None:
-    found.append(Difference(kind, part, salience=SALIENCE[kind] + 20 * min(area, 1.0), **what))
+def _add(out: list[Difference], kind: DifferenceKind, part: str, area: float = 0.0, **what: str) -> None:
+    out.append(Difference(kind, part, salience=SALIENCE[kind] + 20 * min(area, 1.0), **what))
 
 
 def _area(box: Box, page: Outline) -> float:
     return box.width * box.height / max(1, page.width * page.height)
 
 
-def _color(found: list[Difference], kind: DifferenceKind, part: str, wanted: Rgb | None, seen: Rgb | None, area: float) -> None:
+def _color(
+    found: list[Difference], kind: DifferenceKind, part: str, wanted: Rgb | None, seen: Rgb | None, area: float
+) -> None:
     names = told_apart(wanted, seen) if wanted is not None and seen is not None else None
     if names is not None:
         _add(found, kind, part, area, wanted=names[0], found=names[1])
@@ -104,7 +106,8 @@ def _looks(agent: Outline, mine: Part, wanted: Outline, part: Part, found: list[
     name = calling(part)
     area = max(_area(part.box, wanted), _area(mine.box, agent))
     if part.kind in ("header", "navigation", "footer", "section"):
-        _color(found, "color", name, part.color, mine.color, area)
+        if part.color != wanted.ground or mine.color != agent.ground:  # else it is the page's colour that differs
+            _color(found, "color", name, part.color, mine.color, area)
     if part.kind == "section":
         if part.columns != mine.columns:
             _add(found, "columns", name, area, wanted=str(part.columns), found=str(mine.columns))

@@ -107,7 +107,7 @@ def outline_of(page: Page) -> Outline:
     ground = page.background if canvas.share(page.background) >= GROUND_SHARE else None
     images = tuple(one.box for one in elements if one.role == "image" and one.box.width >= 8 and one.box.height >= 8)
     buttons = tuple(
-        Button(tree.text(index), one.background) for index, one in enumerate(elements) if one.role == "button"
+        Button(tree.text(index), canvas.color(one.box)) for index, one in enumerate(elements) if one.role == "button"
     )
     texts = " ".join(words_of(" ".join(one.text for one in elements)))
     entries = tree.entries(range(len(elements)))

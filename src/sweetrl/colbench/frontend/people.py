@@ -19,6 +19,7 @@ from sweetrl.colbench.pages import find_page, read_reply, without_pages
 from sweetrl.colbench.prompts import load_prompt, render
 from sweetrl.colbench.simulators import Content, LlmSimulator, SimulatorError, Speaker
 from sweetrl.colbench.types import Message, Task
+from sweetrl.errors import UserError
 
 Render = Callable[[str], Page]
 
@@ -37,7 +38,7 @@ class PagePerson:
 
     name = "scripted"
 
-    def __init__(self, render: Render, most: int = 2) -> None:
+    def __init__(self, render: Render, most: int = 3) -> None:
         self.render, self.most = render, most
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
@@ -84,7 +85,12 @@ class VisionPerson(LlmSimulator):
         wanted = find_page(task.ground_truth)
         if wanted is None:
             return (told, *shown, NO_WANTED_PAGE)
-        return (told, *shown, WANTED_PAGE, (await asyncio.to_thread(_rendered, self.render, task, task.ground_truth)).png)
+        return (
+            told,
+            *shown,
+            WANTED_PAGE,
+            (await asyncio.to_thread(_rendered, self.render, task, task.ground_truth)).png,
+        )
 
 
 def vision_prompt(task: Task, messages: Sequence[Message], template: str = "frontend_simulator") -> str:
@@ -97,5 +103,7 @@ def vision_prompt(task: Task, messages: Sequence[Message], template: str = "fron
 def _rendered(render: Render, task: Task, html: str) -> Page:
     try:
         return render(html)
+    except UserError:  # no browser here: nobody's dialogues can go on
+        raise
     except Exception as error:  # whatever the browser's failure is, it is not this dialogue's fault
         raise SimulatorError(f"task {task.id!r}: a page could not be rendered ({error})") from error

@@ -14,7 +14,11 @@ FINE = ("It looks right to me.", "I see no more differences, it looks right.", "
 UNKNOWN = ("I do not know.", "I am not sure about that.")
 NO_PAGE = ("I see no page yet, please show me one.", "Please show me a page, I cannot see one yet.")
 _SIDES = {"left": "on the left", "center": "in the centre", "right": "on the right"}
-_PLACES = {"across": "a bar across the page", "left": "a column on the left side", "right": "a column on the right side"}
+_PLACES = {
+    "across": "a bar across the page",
+    "left": "a column on the left side",
+    "right": "a column on the right side",
+}
 
 _SENTENCES: dict[str, tuple[str, ...]] = {
     "empty": ("Your page looks empty.",),
@@ -125,9 +129,19 @@ def _answer(asked: str, page: Outline) -> str | None:
         return _button(asked, page)
     if part == "boxes":
         boxed = [one for one in page.sections() if one.columns > 1]
-        return _about(f"boxes {asked}", boxed[0], page) if len(boxed) == 1 else "There are no columns." if not boxed else None
+        return (
+            _about(f"boxes {asked}", boxed[0], page)
+            if len(boxed) == 1
+            else "There are no columns."
+            if not boxed
+            else None
+        )
     if part == "page":
-        return f"The background of the page is {color_name(page.ground)}." if _COLOR.search(asked) and page.ground else None
+        return (
+            f"The background of the page is {color_name(page.ground)}."
+            if _COLOR.search(asked) and page.ground
+            else None
+        )
     found = next((one for one in page.parts if one.kind == part), None)
     if found is None:
         name = {"navigation": "navigation bar"}.get(part, part)
@@ -181,7 +195,9 @@ def _button(asked: str, page: Outline) -> str | None:
 
 
 def _order(page: Outline) -> str | None:
-    stacked = sorted((one for one in page.parts if one.kind not in ("list", "form", "table")), key=lambda one: one.box.y)
+    stacked = sorted(
+        (one for one in page.parts if one.kind not in ("list", "form", "table")), key=lambda one: one.box.y
+    )
     apart = all(a.box.y + a.box.height <= b.box.y + 2 for a, b in zip(stacked, stacked[1:], strict=False))
     if len(stacked) < 2 or not apart:
         return None
