@@ -88,7 +88,7 @@ class Environment:
 
     @property
     def answer(self) -> str | None:
-        """The agent's answer; None while the dialogue goes on, where it was lost, and where no page was ever shown."""
+        """The agent's answer; None while the dialogue goes on, where it was lost, and where no page was shown."""
         return self._answer
 
     @property

@@ -15,7 +15,6 @@ from sweetrl.colbench.leaks import Leak, find_leak
 from sweetrl.colbench.prompts import load_prompt, render
 from sweetrl.colbench.types import Message, Task, Trajectory
 
-
 # What a model is told: a text, or texts and pictures (PNG) in the order in which it shall see them.
 Content = str | tuple[str | bytes, ...]
 

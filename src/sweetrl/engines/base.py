@@ -24,8 +24,8 @@ class Prompt:
     """A prompt as token ids, and the seed that decides everything random about its completions.
 
     Equal (engine, prompt, sampling) gives equal completions, whatever else is in the batch. `messages` are the same
-    prompt as (role, content) pairs, for engines that take text only. Prompts of equal `group` begin alike: an engine with
-    several servers sends them to the same one, where the beginning is cached.
+    prompt as (role, content) pairs, for engines that take text only. Prompts of equal `group` begin alike: an engine
+    with several servers sends them to the same one, where the beginning is cached.
     """
 
     token_ids: tuple[int, ...]

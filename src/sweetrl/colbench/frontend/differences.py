@@ -7,6 +7,7 @@ one, and a section is missing only if its heading can be read nowhere on the pag
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 from sweetrl.browser.page import Box
@@ -105,9 +106,9 @@ def _unique(page: Outline, name: str) -> bool:
 def _looks(agent: Outline, mine: Part, wanted: Outline, part: Part, found: list[Difference]) -> None:
     name = calling(part)
     area = max(_area(part.box, wanted), _area(mine.box, agent))
-    if part.kind in ("header", "navigation", "footer", "section"):
-        if part.color != wanted.ground or mine.color != agent.ground:  # else it is the page's colour that differs
-            _color(found, "color", name, part.color, mine.color, area)
+    plain = part.color == wanted.ground and mine.color == agent.ground  # it is the page's colour that differs
+    if part.kind in ("header", "navigation", "footer", "section") and not plain:
+        _color(found, "color", name, part.color, mine.color, area)
     if part.kind == "section":
         if part.columns != mine.columns:
             _add(found, "columns", name, area, wanted=str(part.columns), found=str(mine.columns))
@@ -186,7 +187,7 @@ def _buttons(agent: Outline, wanted: Outline, found: list[Difference]) -> None:
 def _order(pairs: list[tuple[Part, Part]], found: list[Difference]) -> None:
     """The first two neighbours of the wanted page that stand the other way round on the agent's."""
     stacked = sorted((pair for pair in pairs if pair[1].kind != "list"), key=lambda pair: pair[1].box.y)
-    for upper, lower in zip(stacked, stacked[1:], strict=False):
+    for upper, lower in pairwise(stacked):
         if _above(upper[1].box, lower[1].box) and _above(lower[0].box, upper[0].box):
             _add(found, "order", calling(upper[1]), wanted="above", found="below", other=calling(lower[1]))
             return

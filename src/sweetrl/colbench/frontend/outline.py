@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 from sweetrl.browser.page import Align, Box, Element, Page
@@ -205,8 +206,7 @@ def _columns(tree: _Tree, canvas: Canvas, members: Sequence[int]) -> tuple[int, 
         alike = all(abs(tree.elements[one].box.width - first.width) <= 0.1 * first.width for one in boxes)
         row = [one for one in boxes if abs(tree.elements[one].box.y - first.y) <= 4]
         apart = all(
-            tree.elements[b].box.x >= tree.elements[a].box.x + tree.elements[a].box.width - 2
-            for a, b in zip(row, row[1:], strict=False)
+            tree.elements[b].box.x >= tree.elements[a].box.x + tree.elements[a].box.width - 2 for a, b in pairwise(row)
         )
         if alike and apart and len(row) >= 2 and len(boxes) > len(best):
             best = row + [one for one in boxes if one not in row]

@@ -1,7 +1,7 @@
 """The people of the frontend suite: one who compares pages by rule, and one whom a vision model plays.
 
-Both look at the page in the agent's last reply and at the reference, rendered by the same `render`. A page that could not
-be rendered through no fault of its own loses the dialogue (SimulatorError), never says anything untrue.
+Both look at the page in the agent's last reply and at the reference, rendered by the same `render`. Where the browser
+fails, the dialogue is lost (SimulatorError) and nothing untrue is said.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 
 from sweetrl.colbench.frontend.colors import color_name
 from sweetrl.colbench.frontend.differences import Difference, calling
@@ -198,7 +199,7 @@ def _order(page: Outline) -> str | None:
     stacked = sorted(
         (one for one in page.parts if one.kind not in ("list", "form", "table")), key=lambda one: one.box.y
     )
-    apart = all(a.box.y + a.box.height <= b.box.y + 2 for a, b in zip(stacked, stacked[1:], strict=False))
+    apart = all(a.box.y + a.box.height <= b.box.y + 2 for a, b in pairwise(stacked))
     if len(stacked) < 2 or not apart:
         return None
     return f"From top to bottom: {', '.join(calling(one) for one in stacked)}."

@@ -166,9 +166,9 @@ def show(design: Design, final: bool, words: str) -> str:
 class Skill:
     """How good a demonstrator is, from 0 to 1; the faults of the base agent are learnt from these.
 
-    With probability `quality` a reply puts right all that was said. Else it is, in these shares, a page that lacks one of
-    the changes (`forget`), one with a detail changed that nobody asked for (`meddle`), a question (`ask`), or the same page
-    again. Before that it ends early with probability (1 - quality) x (`stop` + `stop_growth` a turn).
+    With probability `quality` a reply puts right all that was said. Else it is, in these shares, a page that lacks one
+    of the changes (`forget`), one with a detail changed that nobody asked for (`meddle`), a question (`ask`), or the
+    same page again. Before that it ends early with probability (1 - quality) x (`stop` + `stop_growth` a turn).
     """
 
     quality: float
@@ -234,9 +234,9 @@ class Demonstration:
 def demonstrate(
     task: Task, rounds: int, seed: int, poorest: float = 0.3, best: float = 1.0, informed: float = 0.25
 ) -> Demonstration:
-    """Play one dialogue of an imperfect demonstrator with the scripted person, browser-free; a function of its arguments.
+    """Play one dialogue of an imperfect demonstrator with the scripted person, without a browser.
 
-    Its quality is drawn between `poorest` and `best`; with probability `informed` it has seen the finished page.
+    A function of its arguments. Its quality is drawn between `poorest` and `best`; with probability `informed` it has seen the finished page.
     """
     rng = random.Random(f"page-demonstration-{seed}")
     skill = Skill(rng.uniform(poorest, best))

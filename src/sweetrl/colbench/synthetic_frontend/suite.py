@@ -99,7 +99,8 @@ def write_request(design: Design, rng: random.Random) -> str:
     """Word the vague request: what for, the title, the sections; none of the details."""
     names = [f'"{HEADINGS[kind]}"' for kind in design.sections]
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
-    return f'{rng.choice(OPENERS)} {design.topic} called "{design.title}", with the sections {listed}. {rng.choice(CLOSERS)}'
+    opener = rng.choice(OPENERS)
+    return f'{opener} {design.topic} called "{design.title}", with the sections {listed}. {rng.choice(CLOSERS)}'
 
 
 def read_request(problem_description: str) -> Design:
