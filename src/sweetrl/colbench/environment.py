@@ -41,7 +41,7 @@ def outcome_of(messages: Sequence[Message]) -> Outcome:
 
 
 def final_answer(messages: Sequence[Message], suite: Suite) -> str | None:
-    """Return the answer of a dialogue that has ended with the last of `messages`; None where there is no page at all."""
+    """Return the answer of a dialogue that ends with the last of `messages`; None where a page is missing."""
     if suite == "frontend":
         return last_page(messages)
     visible = messages[-1].content

@@ -299,7 +299,9 @@ def _lab(rgb: np.ndarray) -> np.ndarray:
 
     unit = np.asarray(rgb, np.float32) / 255
     linear = np.where(unit <= 0.04045, unit / 12.92, ((unit + 0.055) / 1.055) ** 2.4)
-    to_xyz = np.array([[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]])
+    to_xyz = np.array(
+        [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.072175], [0.0193339, 0.119192, 0.9503041]]
+    )
     xyz = linear @ to_xyz.T / np.array([0.95047, 1.0, 1.08883])
     root = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
     light, green, blue = root[..., 1], root[..., 0] - root[..., 1], root[..., 1] - root[..., 2]

@@ -36,7 +36,7 @@ def color_name(color: Rgb) -> str:
 
 
 def _hue_name(degrees: float) -> str:
-    for end, name in ((15, "red"), (35, "orange"), (70, "yellow"), (165, "green"), (190, "teal"), (250, "blue")):
+    for end, name in ((15, "red"), (40, "orange"), (70, "yellow"), (165, "green"), (190, "teal"), (250, "blue")):
         if degrees < end:
             return name
     return "purple" if degrees < 292 else "pink" if degrees < 345 else "red"

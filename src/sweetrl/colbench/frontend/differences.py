@@ -119,8 +119,9 @@ def _looks(agent: Outline, mine: Part, wanted: Outline, part: Part, found: list[
         if None not in places and places[0] != places[1]:
             _add(found, "place", name, area, wanted=str(places[0]), found=str(places[1]))
             return
-    if part.align is not None and mine.align is not None and part.align != mine.align:
-        _add(found, "align", name, area, wanted=part.align, found=mine.align)
+    told = part.align is not None and mine.align is not None and not (part.nested and mine.nested)
+    if told and part.align != mine.align:
+        _add(found, "align", name, area, wanted=str(part.align), found=str(mine.align))
 
 
 def _place(part: Part, page: Outline) -> str | None:
@@ -186,7 +187,7 @@ def _buttons(agent: Outline, wanted: Outline, found: list[Difference]) -> None:
 
 def _order(pairs: list[tuple[Part, Part]], found: list[Difference]) -> None:
     """The first two neighbours of the wanted page that stand the other way round on the agent's."""
-    stacked = sorted((pair for pair in pairs if pair[1].kind != "list"), key=lambda pair: pair[1].box.y)
+    stacked = sorted((pair for pair in pairs if not (pair[0].nested or pair[1].nested)), key=lambda pair: pair[1].box.y)
     for upper, lower in pairwise(stacked):
         if _above(upper[1].box, lower[1].box) and _above(lower[0].box, upper[0].box):
             _add(found, "order", calling(upper[1]), wanted="above", found="below", other=calling(lower[1]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal
@@ -30,7 +30,7 @@ class Part:
     """One part of a page. `name` is the heading of a section, else empty; None is what cannot be told.
 
     `columns` is how many equal boxes stand side by side in it (1: none do), `boxes` their colour, `entries` the texts
-    in it as page wide in Outline.
+    in it (see Outline). A form, list or table that is `nested` stands in a section and shares its place and alignment.
     """
 
     kind: Kind
@@ -41,6 +41,7 @@ class Part:
     columns: int
     boxes: Rgb | None = None
     entries: frozenset[str] = frozenset()
+    nested: bool = False
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,14 @@ def outline_of(page: Page) -> Outline:
         for index in tree.outermost(role)[:1]
     ]
     parts += _sections(tree, canvas)
-    parts += [
+    sections = [part.box for part in parts if part.kind == "section"]
+    pieces = [
         _part(tree, canvas, index, kind, "")
         for role, kind in (("form", "form"), ("list", "list"), ("table", "table"))
         for index in tree.outermost(role)[:1]
         if not tree.inside(index, "nav", "footer", "header")
     ]
+    parts += [replace(part, nested=any(_within(part.box, box) for box in sections)) for part in pieces]
     ground = page.background if canvas.share(page.background) >= GROUND_SHARE else None
     images = tuple(one.box for one in elements if one.role == "image" and one.box.width >= 8 and one.box.height >= 8)
     buttons = tuple(
@@ -114,6 +117,15 @@ def outline_of(page: Page) -> Outline:
     entries = tree.entries(range(len(elements)))
     empty = not texts and not images
     return Outline(page.width, page.height, ground, tuple(parts), images, buttons, texts, entries, empty)
+
+
+def _within(one: Box, other: Box) -> bool:
+    return (
+        one.x >= other.x - 1
+        and one.y >= other.y - 1
+        and one.x + one.width <= other.x + other.width + 1
+        and one.y + one.height <= other.y + other.height + 1
+    )
 
 
 class _Tree:

@@ -236,7 +236,8 @@ def demonstrate(
 ) -> Demonstration:
     """Play one dialogue of an imperfect demonstrator with the scripted person, without a browser.
 
-    A function of its arguments. Its quality is drawn between `poorest` and `best`; with probability `informed` it has seen the finished page.
+    A function of its arguments. Its quality is drawn between `poorest` and `best`; with probability `informed` it has
+    seen the finished page.
     """
     rng = random.Random(f"page-demonstration-{seed}")
     skill = Skill(rng.uniform(poorest, best))

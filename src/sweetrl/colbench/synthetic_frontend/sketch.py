@@ -11,7 +11,7 @@ from functools import lru_cache
 from sweetrl.browser.page import Align, Box, Element, Page, Rgb, Role
 from sweetrl.colbench.synthetic_frontend.designs import HEADINGS, HOURS, LINKS, NONE, RGB, TOPICS, Design, read_page
 
-WIDTH, HEIGHT = 1366, 768
+WIDTH, HEIGHT = 1366, 682
 PAD, LINE = 32, 24
 BLACK, WHITE, BORDER = (0, 0, 0), (255, 255, 255), (107, 114, 128)
 EMPTY = Page(b"", WIDTH, HEIGHT, (), WHITE, "ok", (), "sketch")
