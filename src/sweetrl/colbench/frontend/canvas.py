@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 STEP = 4
 # The most frequent colour of a region is its colour if it has this share of what is not a picture; else it is mottled.
 SHARE = 0.35
+# What the renderer draws for pictures of the web (sweetrl.browser.placeholders), also where CSS paints them.
+DRAWN = ((184, 192, 204), (141, 152, 168))
 # A region that pictures cover but for this share has no colour of its own.
 VISIBLE = 0.12
 
@@ -32,6 +34,8 @@ class Canvas:
         for element in page.elements:
             if element.role == "image":
                 self._codes[_window(element.box)] = -1
+        for color in DRAWN:
+            self._codes[self._codes == _code(color)] = -1
 
     def color(self, box: Box) -> Rgb | None:
         """Return the colour that most of the box has; None for a picture, a gradient or nothing."""

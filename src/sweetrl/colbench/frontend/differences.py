@@ -6,23 +6,25 @@ one, and a section is missing only if its heading can be read nowhere on the pag
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 from sweetrl.browser.page import Box
 from sweetrl.colbench.frontend.colors import Rgb, told_apart
-from sweetrl.colbench.frontend.outline import Outline, Part, same, words_of
+from sweetrl.colbench.frontend.outline import Line, Outline, Part, same, within, words_of
 
 DifferenceKind = Literal[
     "empty", "page color", "color", "missing", "extra", "images", "image size", "box color", "columns", "align",
-    "place", "order", "button color",
+    "place", "order", "button color", "text", "extra text", "text order",
 ]  # fmt: skip
 
 # What strikes first; the share of the page that is concerned adds up to 20.
 SALIENCE: dict[DifferenceKind, float] = {
     "empty": 1000, "page color": 100, "color": 80, "missing": 75, "extra": 70, "images": 65, "image size": 60,
     "box color": 56, "columns": 50, "place": 45, "align": 40, "order": 30, "button color": 28,
+    "text": 24, "extra text": 22, "text order": 20,
 }  # fmt: skip
 
 # Sizes of pictures less apart than this factor are called the same.
@@ -60,10 +62,11 @@ def compare(agent: Outline, wanted: Outline) -> list[Difference]:
     pairs = _pairs(agent, wanted)
     for mine, theirs in pairs:
         _looks(agent, mine, wanted, theirs, found)
-    _presence(agent, wanted, found)
+    lost, more = _presence(agent, wanted, found)
     _images(agent, wanted, found)
     _buttons(agent, wanted, found)
     _order(pairs, found)
+    _texts(agent, wanted, lost, more, found)
     return sorted(found, key=lambda one: -one.salience)
 
 
@@ -134,12 +137,15 @@ def _place(part: Part, page: Outline) -> str | None:
     return None
 
 
-def _presence(agent: Outline, wanted: Outline, found: list[Difference]) -> None:
-    for one, other, kind in ((wanted, agent, "missing"), (agent, wanted, "extra")):
-        for part in one.parts:
-            if not _present(part, other):
-                area = _area(part.box, one)
-                _add(found, "missing" if kind == "missing" else "extra", calling(part), area)
+def _presence(agent: Outline, wanted: Outline, found: list[Difference]) -> tuple[list[Box], list[Box]]:
+    """Add missing and extra parts; return where they are: the missing on the wanted page, the extra on the agent's."""
+    lost = [part for part in wanted.parts if not _present(part, agent)]
+    more = [part for part in agent.parts if not _present(part, wanted)]
+    for part in lost:
+        _add(found, "missing", calling(part), _area(part.box, wanted))
+    for part in more:
+        _add(found, "extra", calling(part), _area(part.box, agent))
+    return [part.box for part in lost], [part.box for part in more]
 
 
 def _present(part: Part, page: Outline) -> bool:
@@ -196,3 +202,54 @@ def _order(pairs: list[tuple[Part, Part]], found: list[Difference]) -> None:
 
 def _above(one: Box, other: Box) -> bool:
     return one.height > 0 and other.height > 0 and one.y + one.height <= other.y + 2
+
+
+def _texts(agent: Outline, wanted: Outline, lost: list[Box], more: list[Box], found: list[Difference]) -> None:
+    """The first text that is missing or too many, else the first two that have changed places.
+
+    A text in a part that is missing or too many itself (`lost`, `more`) is not worth saying.
+    """
+    missing, extra = _first_absent(wanted, agent, lost), _first_absent(agent, wanted, more)
+    if missing:
+        _add(found, "text", _quoted(missing))
+    elif extra:
+        _add(found, "extra text", _quoted(extra))
+    elif not any(one.kind in ("order", "place", "missing", "extra") for one in found):
+        _text_order(agent, wanted, found)
+
+
+def _first_absent(one: Outline, other: Outline, apart: list[Box]) -> str | None:
+    """The first text of a page that is nowhere on the other one."""
+    readable = f" {other.texts} "
+    for line in one.lines:
+        if f" {' '.join(words_of(line.text))} " not in readable and not any(within(line.box, box) for box in apart):
+            return line.text
+    return None
+
+
+def _text_order(agent: Outline, wanted: Outline, found: list[Difference]) -> None:
+    mine, theirs = _places(agent), _places(wanted)
+    for first, second in pairwise([words for words in theirs if words in mine]):
+        boxes = theirs[first].box, theirs[second].box
+        other = mine[second].box, mine[first].box
+        names = _quoted(theirs[first].text), _quoted(theirs[second].text)
+        for before, direction, opposite in ((_above, "above", "below"), (_left_of, "left of", "right of")):
+            if before(*boxes) and before(*other):
+                _add(found, "text order", names[0], wanted=direction, found=opposite, other=names[1])
+                return
+
+
+def _places(page: Outline) -> dict[tuple[str, ...], Line]:
+    """The texts that stand on a page just once, in document order."""
+    seen = Counter(words_of(line.text) for line in page.lines)
+    return {words_of(line.text): line for line in page.lines if seen[words_of(line.text)] == 1}
+
+
+def _left_of(one: Box, other: Box) -> bool:
+    apart = one.x + one.width <= other.x + 2
+    return apart and min(one.y + one.height, other.y + other.height) > max(one.y, other.y)
+
+
+def _quoted(text: str) -> str:
+    words = text.split()
+    return f'the text "{" ".join(words[:6])}{" ..." if len(words) > 6 else ""}"'

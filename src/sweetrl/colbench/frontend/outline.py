@@ -53,6 +53,14 @@ class Button:
 
 
 @dataclass(frozen=True)
+class Line:
+    """A text that stands on the page by itself, as it is written, and where."""
+
+    text: str
+    box: Box
+
+
+@dataclass(frozen=True)
 class Outline:
     """A page as a person describes it.
 
@@ -67,6 +75,7 @@ class Outline:
     buttons: tuple[Button, ...]
     texts: str
     entries: frozenset[str]
+    lines: tuple[Line, ...]
     empty: bool
 
     def first(self, kind: Kind, name: str = "") -> Part | None:
@@ -107,7 +116,7 @@ def outline_of(page: Page) -> Outline:
         for index in tree.outermost(role)[:1]
         if not tree.inside(index, "nav", "footer", "header")
     ]
-    parts += [replace(part, nested=any(_within(part.box, box) for box in sections)) for part in pieces]
+    parts += [replace(part, nested=any(within(part.box, box) for box in sections)) for part in pieces]
     ground = page.background if canvas.share(page.background) >= GROUND_SHARE else None
     images = tuple(one.box for one in elements if one.role == "image" and one.box.width >= 8 and one.box.height >= 8)
     buttons = tuple(
@@ -116,10 +125,12 @@ def outline_of(page: Page) -> Outline:
     texts = " ".join(words_of(" ".join(one.text for one in elements)))
     entries = tree.entries(range(len(elements)))
     empty = not texts and not images
-    return Outline(page.width, page.height, ground, tuple(parts), images, buttons, texts, entries, empty)
+    lines = tuple(Line(one.text, one.box) for one in elements if words_of(one.text))
+    return Outline(page.width, page.height, ground, tuple(parts), images, buttons, texts, entries, lines, empty)
 
 
-def _within(one: Box, other: Box) -> bool:
+def within(one: Box, other: Box) -> bool:
+    """Whether a box lies in another one."""
     return (
         one.x >= other.x - 1
         and one.y >= other.y - 1

@@ -37,6 +37,9 @@ _SENTENCES: dict[str, tuple[str, ...]] = {
     "align": ("The text in {part} should be {wanted_side}, not {found_side}.",),
     "place": ("{Part} should be {wanted_place}, not {found_place}.",),
     "order": ("{Part} should be above {other}, on your page it is below.",),
+    "text": ("{Part} is missing.", "I miss {part}."),
+    "extra text": ("I do not want {part}.", "Please leave out {part}."),
+    "text order": ("{Part} should be {wanted} {other}, on your page it is {found}.",),
     "button color": ("{Part} should be {wanted}, yours is {found}.",),
 }
 
