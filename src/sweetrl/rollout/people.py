@@ -15,6 +15,7 @@ from sweetrl.colbench.simulators import (
     Simulator,
     SimulatorError,
 )
+from sweetrl.colbench.types import Suite
 from sweetrl.engines.base import AsyncEngine, Content, EngineError, Prompt, Sampling, Usage
 from sweetrl.engines.bridge import Bridge
 from sweetrl.engines.chat import ChatFormat
@@ -46,7 +47,7 @@ class EngineSpeaker:
 
 
 @contextmanager
-def person(settings: SimulatorSettings, model: ModelSettings) -> Iterator[Simulator]:
+def person(settings: SimulatorSettings, model: ModelSettings, suite: Suite = "backend") -> Iterator[Simulator]:
     """Yield the person that the settings ask for; `model` says how a model of the person runs in this process."""
     if settings.kind == "scripted":
         from sweetrl.colbench.synthetic import ScriptedSimulator
@@ -55,7 +56,7 @@ def person(settings: SimulatorSettings, model: ModelSettings) -> Iterator[Simula
     elif settings.kind == "person":
         yield ConsolePerson()
     elif settings.kind == "replay":
-        yield replay(settings.recording)
+        yield replay(settings.recording, suite)
     else:
         engine, speaker = make_speaker(settings.server, model)
         try:
@@ -93,12 +94,18 @@ def make_speaker(server: PersonServerSettings, model: ModelSettings) -> tuple[As
 def identity_of(settings: SimulatorSettings) -> str:
     """Return what tells recorded answers of one speaker from those of others: model, instruction, sampling, cut."""
     server = settings.server
-    what = [server.model, load_prompt(settings.prompt), server.max_new_tokens, server.temperature]
-    how = [settings.reply_characters, settings.leaks, settings.leak_attempts if settings.leaks == "refuse" else 1]
+    vision = settings.kind == "vision"
+    prompt = settings.vision_prompt if vision else settings.prompt
+    what = [server.model, load_prompt(prompt), server.max_new_tokens, server.temperature]
+    how = [
+        settings.page_characters if vision else settings.reply_characters,
+        settings.leaks,
+        settings.leak_attempts if settings.leaks == "refuse" else 1,
+    ]
     return f"{server.model}@{digest(what, how)}"
 
 
-def replay(recording: str) -> Simulator:
+def replay(recording: str, suite: Suite = "backend") -> Simulator:
     """Return a person who says what is recorded in a folder of shards, a recording or an official trajectory file."""
     if not recording:
         raise UserError("simulator: `recording` is empty; name what the person of kind `replay` shall repeat.")
@@ -113,7 +120,7 @@ def replay(recording: str) -> Simulator:
         return RecordedSimulator(Recording(path))
     from sweetrl.colbench.files import read_trajectories
 
-    return ReplaySimulator(read_trajectories(path))
+    return ReplaySimulator(read_trajectories(path, suite=suite))
 
 
 def usage_of(simulator: object) -> Usage | None:
