@@ -156,8 +156,8 @@ class SimulatorSettings(Section):
     )
     recording: str = Field(
         "",
-        description="llm, vision: file in which answers are kept and found again, so that a rerun costs nothing. replay: "
-        "such a file, a folder of trajectory shards, or an official trajectory file.",
+        description="llm, vision: file in which answers are kept and found again, so that a rerun costs nothing. "
+        "replay: such a file, a folder of trajectory shards, or an official trajectory file.",
     )
     leaks: Literal["count", "refuse"] = Field(
         "count",
