@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from sweetrl.browser.page import Box, Element, Page
 from sweetrl.colbench.frontend.outline import outline_of
 from sweetrl.colbench.frontend.words import UNKNOWN, answer, true_answer
 from sweetrl.colbench.synthetic_frontend.designs import NONE, Design
@@ -56,6 +59,19 @@ def test_what_is_not_there_is_denied() -> None:
     assert true_answer("Are there any pictures?", page) == "There are no pictures."
     assert true_answer("What colour is the button?", page) == "There are no buttons."
     assert true_answer("How many columns are in About us?", page) == 'The section "About us" has no columns.'
+
+
+def test_what_may_be_there_in_another_form_is_not_denied() -> None:
+    bare = Page(b"", 1366, 682, (), (255, 255, 255), "ok", (), "by hand")
+    words: dict[str, Any] = {"color": (0, 0, 0), "background": None, "font_size": 16.0, "bold": False, "align": "left"}
+    words |= {"role": "", "depth": 1, "parent": -1}
+    texts = ("Home", "Shop", "All rights reserved")
+    elements = tuple(Element("a", Box(90 * n, 0, 80, 24), text, **words) for n, text in enumerate(texts))
+    full = replace(bare, elements=elements)
+    for question in ("Is there a header?", "Is there a navigation bar?", "Is there a footer?"):
+        assert true_answer(question, outline_of(full)) is None
+    assert true_answer("Is there a header?", outline_of(bare)) is None
+    assert true_answer("Is there a footer?", outline_of(bare)) == "There is no footer."
 
 
 def test_an_agent_that_asks_everything_learns_the_truth() -> None:

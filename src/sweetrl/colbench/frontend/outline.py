@@ -64,7 +64,8 @@ class Line:
 class Outline:
     """A page as a person describes it.
 
-    `texts` is everything that can be read on it, in lower case without marks; `entries` the same text by text.
+    `texts` is everything that can be read on it, in lower case without marks; `entries` the same text by text. `links`
+    are how many texts can be followed.
     """
 
     width: int
@@ -76,6 +77,7 @@ class Outline:
     texts: str
     entries: frozenset[str]
     lines: tuple[Line, ...]
+    links: int
     empty: bool
 
     def first(self, kind: Kind, name: str = "") -> Part | None:
@@ -125,8 +127,9 @@ def outline_of(page: Page) -> Outline:
     texts = " ".join(words_of(" ".join(one.text for one in elements)))
     entries = tree.entries(range(len(elements)))
     empty = not texts and not images
+    links = sum(one.tag == "a" and bool(one.text) for one in elements)
     lines = tuple(Line(one.text, one.box) for one in elements if words_of(one.text))
-    return Outline(page.width, page.height, ground, tuple(parts), images, buttons, texts, entries, lines, empty)
+    return Outline(page.width, page.height, ground, tuple(parts), images, buttons, texts, entries, lines, links, empty)
 
 
 def within(one: Box, other: Box) -> bool:

@@ -148,9 +148,20 @@ def _answer(asked: str, page: Outline) -> str | None:
         )
     found = next((one for one in page.parts if one.kind == part), None)
     if found is None:
+        if not _surely_without(part, page):
+            return None
         name = {"navigation": "navigation bar"}.get(part, part)
         return f"There is no {name}."
     return _about(asked, found, page)
+
+
+def _surely_without(part: str, page: Outline) -> bool:
+    """Whether nobody who looks at the page would find such a part, whatever it is made of."""
+    if part == "navigation":
+        return page.links < 2
+    if part == "footer":
+        return "rights reserved" not in page.texts and "copyright" not in page.texts
+    return part in ("form", "table", "list")
 
 
 def _section(asked: str, page: Outline) -> Part | None:
