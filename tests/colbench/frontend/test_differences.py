@@ -288,6 +288,15 @@ def test_a_heading_that_can_be_read_elsewhere_is_not_missing() -> None:
     ]
 
 
+def test_a_text_is_missing_only_if_what_is_quoted_of_it_is() -> None:
+    long = "One two three four five six seven eight"
+    wanted = page(element("p", (0, 0, 1366, 24), long))
+    similar = page(element("p", (0, 0, 1366, 24), "One two three four five six and more"))
+    assert found(similar, wanted) == []
+    other = found(page(element("p", (0, 0, 1366, 24), "One two")), wanted)
+    assert other == [("text", 'the text "One two three four five six ..."', "", "")]
+
+
 def test_columns_are_boxes_of_one_width_side_by_side() -> None:
     def cards(count: int, width: float, step: float) -> Page:
         boxes = [element("div", (step * n, 60, width, 100), f"card {n}", "", 2) for n in range(count)]

@@ -86,9 +86,11 @@ KINDS = {
 def untrue(one: Difference, agent: Outline, wanted: Outline) -> str | None:
     """What is untrue in a difference, read off the texts of the two pages."""
     name = " ".join(words_of(one.part.partition('"')[2].removesuffix('"').removesuffix(" ...")))
-    if one.kind in ("missing", "text") and name and (name in agent.texts or name not in wanted.texts):
+    mine, theirs = f" {agent.texts} ", f" {wanted.texts} "
+    name = f" {name} " if name else ""
+    if one.kind in ("missing", "text") and name and (name in mine or name not in theirs):
         return f"{name} is on the agent's page"
-    if one.kind in ("extra", "extra text") and name and (name in wanted.texts or name not in agent.texts):
+    if one.kind in ("extra", "extra text") and name and (name in theirs or name not in mine):
         return f"{name} is on the wanted page"
     if one.kind == "images" and (str(len(wanted.images)), str(len(agent.images))) != (one.wanted, one.found):
         return "the pictures are counted wrongly"

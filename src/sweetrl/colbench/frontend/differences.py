@@ -27,6 +27,8 @@ SALIENCE: dict[DifferenceKind, float] = {
     "text": 24, "extra text": 22, "text order": 20,
 }  # fmt: skip
 
+# Words of a text that are quoted.
+QUOTED = 6
 # Sizes of pictures less apart than this factor are called the same.
 SIZE = 1.25
 
@@ -219,10 +221,11 @@ def _texts(agent: Outline, wanted: Outline, lost: list[Box], more: list[Box], fo
 
 
 def _first_absent(one: Outline, other: Outline, apart: list[Box]) -> str | None:
-    """The first text of a page that is nowhere on the other one."""
+    """The first text of a page whose beginning, as it is quoted, is nowhere on the other one."""
     readable = f" {other.texts} "
     for line in one.lines:
-        if f" {' '.join(words_of(line.text))} " not in readable and not any(within(line.box, box) for box in apart):
+        quoted = " ".join(words_of(" ".join(line.text.split()[:QUOTED])))
+        if quoted and f" {quoted} " not in readable and not any(within(line.box, box) for box in apart):
             return line.text
     return None
 
@@ -252,4 +255,4 @@ def _left_of(one: Box, other: Box) -> bool:
 
 def _quoted(text: str) -> str:
     words = text.split()
-    return f'the text "{" ".join(words[:6])}{" ..." if len(words) > 6 else ""}"'
+    return f'the text "{" ".join(words[:QUOTED])}{" ..." if len(words) > QUOTED else ""}"'
