@@ -99,7 +99,7 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\w+", text.lower()))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=64)
 def outline_of(page: Page) -> Outline:
     """Describe a rendered page."""
     tree = _Tree(page.elements)
