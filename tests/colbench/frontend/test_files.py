@@ -51,7 +51,7 @@ def test_tasks_both_ways(tmp_path: Path) -> None:
     ("row", "said"),
     [
         ({"problem_description": "A page."}, "line 1: the key `ground_truth` is missing"),
-        ({"problem_description": "A page.", "ground_truth": "def f(): pass"}, "line 1: `ground_truth` holds no page"),
+        ({"problem_description": "A page.", "ground_truth": "def f(): pass"}, "line 1: `ground_truth` holds no HTML"),
         ({"problem_description": 3, "ground_truth": PAGE}, "`problem_description` must be a string"),
         ({"problem_description": "A page.", "ground_truth": PAGE, "test_cases": []}, "`test_cases` must be an object"),
     ],

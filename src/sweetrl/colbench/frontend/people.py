@@ -82,8 +82,7 @@ class VisionPerson(LlmSimulator):
         shown: tuple[str | bytes, ...] = (NO_AGENTS_PAGE,)
         if html is not None:
             shown = (AGENTS_PAGE, (await asyncio.to_thread(_rendered, self.render, task, html)).png)
-        wanted = find_page(task.ground_truth)
-        if wanted is None:
+        if not task.ground_truth.strip():
             return (told, *shown, NO_WANTED_PAGE)
         return (
             told,
