@@ -67,6 +67,7 @@ class People(StrEnum):
 
     scripted = "scripted"
     llm = "llm"
+    vision = "vision"
     replay = "replay"
     person = "person"
 
@@ -81,7 +82,9 @@ Model = Annotated[
     str | None, typer.Option(help="The agent: its name at the server (openai), else a model's folder or hub name.")
 ]
 Adapter = Annotated[Path | None, typer.Option(help="A trained adapter's folder (transformers and vllm).")]
-PersonName = Annotated[People | None, typer.Option(help="Who answers the agent; with --person-url: llm.")]
+PersonName = Annotated[
+    People | None, typer.Option(help="Who answers the agent; with --person-url: llm (pages: vision).")
+]
 PersonUrl = Annotated[list[str] | None, typer.Option(help="Address of the person's server; any number.")]
 PersonModel = Annotated[str | None, typer.Option(help="The person's model: its name at that server.")]
 RecordingFile = Annotated[

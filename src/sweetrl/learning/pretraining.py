@@ -8,19 +8,24 @@ Every dialogue has a demonstrator of its own quality, from one that asks at rand
 the model knows good dialogues as well as poor ones, as a large model does, and plays an average of them: faults that
 reinforcement learning is to remove. A share of the dialogues shows the finished program beforehand, and there the
 person's words carry weight: so the model learns to read a program it is shown, as any large model can.
+
+Of the frontend suite, pages stand for programs, and what changes from one page to the next stands for values.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.pages import find_page
 from sweetrl.colbench.prompts import privileged_prefix, system_prompt
 from sweetrl.colbench.synthetic.details import CURRENCIES
 from sweetrl.colbench.synthetic.people import Demonstrator, ScriptedSimulator, Skill
+from sweetrl.colbench.synthetic_frontend.people import demonstrate as demonstrate_page
 from sweetrl.colbench.types import ANSWER_MARKER, Message, Task
 from sweetrl.learning.tokenizer import ASSISTANT, BEGIN, END, SYSTEM, USER
 from sweetrl.settings import PretrainSettings
@@ -54,6 +59,11 @@ class Demonstration:
 
 def demonstrate(task: Task, settings: PretrainSettings, rounds: int, prompt: str, seed: int) -> Demonstration:
     """Play one dialogue of an imperfect demonstrator with the scripted person; a function of its arguments."""
+    if task.suite == "frontend":
+        played = demonstrate_page(task, rounds, seed, settings.poorest, settings.best, settings.informed)
+        system = system_prompt(prompt, "frontend")
+        shown = privileged_prefix(task) + system if played.informed else system
+        return Demonstration(shown, played.messages, played.informed)
     rng = random.Random(f"demonstration-{seed}")
     quality = rng.uniform(settings.poorest, settings.best)
     skill = Skill(quality, settings.repeat, settings.stop, settings.stop_growth, settings.forget)
@@ -98,9 +108,16 @@ class Encoder:
             weights.append(weight)
 
         add(SYSTEM, dialogue.system, 0.0, 0.0)
+        page: tuple[int, ...] = ()
         for i, message in enumerate(dialogue.messages):
             if message.role == "assistant":
-                if ANSWER_MARKER in message.content:
+                if find_page(message.content) is not None:
+                    share = s.informed_program if dialogue.informed else 1.0
+                    add(ASSISTANT, message.content, share * s.program_weight, share * s.program_weight)
+                    before, page = page, self._encode(message.content)
+                    for place in changed(before, page):  # the last token is the end of the turn
+                        weights[place - len(page) - 1] = share * s.value_weight
+                elif ANSWER_MARKER in message.content:
                     share = s.informed_program if dialogue.informed else 1.0
                     add(ASSISTANT, message.content, share * s.program_weight, share * s.value_weight)
                 else:
@@ -112,6 +129,14 @@ class Encoder:
             else:
                 add(USER, message.content, s.person_weight, s.person_weight)
         return ids, weights
+
+
+def changed(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """The places of `after` that are not as in `before`; none where there is nothing before."""
+    if not before:
+        return []
+    codes = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return [place for code, _, _, start, end in codes if code != "equal" for place in range(start, end)]
 
 
 class Demonstrations:
@@ -162,8 +187,10 @@ def corpus(tasks: Iterable[Task], settings: PretrainSettings, rounds: int, promp
         yield from (message.content for message in dialogue.messages)
 
 
-def build_model(vocabulary: int, settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A fresh Llama whose attention starts as a copying circuit (seeded by settings.seed).
+def build_model(
+    vocabulary: int, settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast, positions: int = 2048
+) -> LlamaForCausalLM:
+    """A fresh Llama whose attention starts as a copying circuit (seeded by settings.seed); a context of `positions`.
 
     All embeddings share one direction u. The first layer attends by distance alone, through u, to the two tokens
     before: every token then knows the words before it. The other layers attend to like by their slow rotary pairs,
@@ -183,7 +210,7 @@ def build_model(vocabulary: int, settings: PretrainSettings, tokenizer: PreTrain
             num_hidden_layers=settings.layers,
             num_attention_heads=heads,
             num_key_value_heads=heads,
-            max_position_embeddings=2048,
+            max_position_embeddings=positions,
             tie_word_embeddings=True,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,

@@ -48,13 +48,19 @@ SCRATCH = Path(".scratch")
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "tasks": ("seed", "suite", "tasks"),
     "pretrain": ("pretrain", "tasks.difficulty"),
-    "collect": ("seed", "model", "agent", "engine", "simulator", "reward", "collect"),
-    "validate": ("model", "agent.prompt", "agent.rounds", "collect.attempts", "critic.pairs", "critic.gap", "validate"),
-    "train-critic": ("seed", "model", "agent.prompt", "critic"),
-    "rank": ("seed", "model", "agent", "critic.normalization", "critic.privileged", "rank"),
+    "collect": (
+        "seed", "suite", "model", "agent", "engine", "simulator", "reward", "browser", "similarity", "collect",
+    ),
+    "validate": (
+        "suite", "model", "agent.prompt", "agent.rounds", "collect.attempts", "critic.pairs", "critic.gap", "validate",
+    ),
+    "train-critic": ("seed", "suite", "model", "agent.prompt", "critic"),
+    "rank": ("seed", "suite", "model", "agent", "critic.normalization", "critic.privileged", "rank"),
     "train-policy": ("seed", "model", "agent.prompt", "policy"),
-    "evaluate": ("seed", "model", "agent", "engine", "simulator", "reward", "evaluate"),
-}
+    "evaluate": (
+        "seed", "suite", "model", "agent", "engine", "simulator", "reward", "browser", "similarity", "evaluate",
+    ),
+}  # fmt: skip
 
 
 def stage_parameters(stage: str, settings: Settings) -> dict[str, Any]:

@@ -19,12 +19,12 @@ from sweetrl.stages.common import publish, stage_main, stage_run
 from sweetrl.tracking.traces import log_dialogues
 
 if TYPE_CHECKING:
-    from sweetrl.colbench.rewards import Scorer
     from sweetrl.colbench.simulators import Simulator
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.colbench.types import Task, Trajectory
     from sweetrl.engines.base import Usage
     from sweetrl.evaluation.report import AdvantageState
+    from sweetrl.rollout.scored import Scores
     from sweetrl.stages.meter import Meter
 
 TASKS = Path("data/tasks/test.parquet")
@@ -47,11 +47,11 @@ def evaluate(settings: Settings) -> None:
     if not (POLICY / "adapter_config.json").exists():  # said before half an evaluation is done
         raise UserError(f"{POLICY}: there is no trained policy here; run the stage `train-policy` first.")
     with stage_run("evaluate", settings) as run:
-        from sweetrl.colbench.rewards import Scorer
         from sweetrl.engines.make import adapter_rank, serving
         from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, write_results
         from sweetrl.evaluation.report import Report, render
-        from sweetrl.rollout.people import person, usage_of
+        from sweetrl.rollout.people import usage_of
+        from sweetrl.rollout.scene import scene
         from sweetrl.stages.meter import Meter
 
         run.log_input("test-tasks", TASKS)
@@ -62,8 +62,7 @@ def evaluate(settings: Settings) -> None:
         stores = {name: TrajectoryStore(scratch / "dialogues" / name) for name in adapters}
         with (
             serving(settings.engine, settings.model, scratch / "server.log", adapter_rank(POLICY)) as engine,
-            person(settings.simulator, settings.model) as simulator,
-            Scorer(settings.reward) as scorer,
+            scene(settings) as (simulator, scorer),
             Meter("evaluate", 2 * len(tasks), "dialogues") as meter,
         ):
             served = settings.model_copy(update={"engine": engine})
@@ -110,7 +109,7 @@ def attempt(
     store: TrajectoryStore,
     settings: Settings,
     simulator: Simulator,
-    scorer: Scorer,
+    scorer: Scores,
     meter: Meter,
 ) -> Usage:
     """Let one policy attempt every task once and score it, into `store`; a complete store is left as it is."""
@@ -125,7 +124,7 @@ def attempt(
         simulator,
         scorer,
         settings.agent,
-        settings.simulator.reply_characters,
+        settings.simulator.characters(settings.suite),
     )
     try:
         rollout_scored(
@@ -152,7 +151,7 @@ def facts(settings: Settings) -> dict[str, Any]:
         "Rounds": settings.agent.rounds,
         "Temperature": settings.agent.temperature,
         "Tokens a reply, at most": settings.agent.max_new_tokens,
-        "Scoring": settings.reward.semantics,
+        "Scoring": settings.similarity.kind if settings.suite == "frontend" else settings.reward.semantics,
         "Seed": settings.seed,
         "Bootstrap resamples": settings.evaluate.resamples,
     }

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from sweetrl.colbench.synthetic import generate
+from sweetrl.colbench import synthetic, synthetic_frontend
 from sweetrl.io import write_json
 from sweetrl.learning.pretraining import (
     NUMBERS,
@@ -23,7 +23,8 @@ from sweetrl.learning.tokenizer import build_tokenizer
 from sweetrl.settings import Settings
 from sweetrl.stages.common import publish, stage_main, stage_run
 
-OUT = Path("models/base")
+OUT = {"backend": Path("models/base"), "frontend": Path("models/base-frontend")}
+POSITIONS = {"backend": 2048, "frontend": 4096}  # a dialogue of pages is twice as long
 PROMPT = "short"  # the agent's system prompt in the demonstrations
 TASKS = 10_000
 HELD_OUT = 200
@@ -31,12 +32,16 @@ COPYING_EVERY = 100
 
 
 def pretrain(settings: Settings) -> None:
-    """Train the base agent from scratch and write models/base/ (in bfloat16: half the size, loads as any dtype)."""
+    """Train the base agent of the suite from scratch and write models/base/ (for pages models/base-frontend/).
+
+    In bfloat16: half the size, loads as any dtype.
+    """
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     wanted = settings.pretrain
     rounds = settings.agent.rounds
+    generate = synthetic_frontend.generate if settings.suite == "frontend" else synthetic.generate
     with stage_run("pretrain", settings) as run:
         tasks = list(generate("train", TASKS, wanted.seed, settings.tasks.difficulty))
         tokenizer = build_tokenizer(corpus(tasks[:3000], wanted, rounds, PROMPT), wanted.vocabulary, NUMBERS, WORDS)
@@ -51,7 +56,7 @@ def pretrain(settings: Settings) -> None:
         blind = wanted.model_copy(update={"informed": 0.0})  # the values stand in the person's words only
         held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, rounds, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]
-        model: Any = build_model(len(tokenizer), wanted, tokenizer)
+        model: Any = build_model(len(tokenizer), wanted, tokenizer, POSITIONS[settings.suite])
         padding: Any = tokenizer.convert_tokens_to_ids("<|pad|>")
 
         class Copying(TrainerCallback):
@@ -132,7 +137,7 @@ def pretrain(settings: Settings) -> None:
                 "copied_rest": round(others, 4),
             },
         )
-        publish(finished, OUT)
+        publish(finished, OUT[settings.suite])
         run.summary = f"{wanted.steps:,} steps, {values:.1%} of the values copied right on held-out dialogues"
 
 

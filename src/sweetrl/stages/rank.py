@@ -29,7 +29,7 @@ def rank(settings: Settings) -> None:
         model, tokenizer = load_base(settings.model)
         critic = load_adapter(model, CRITIC)
         layout = model_layout(critic, settings.rank.layout, settings.rank.tokens, tokenizer.pad_token_id or 0)
-        chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt)
+        chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt, settings.suite)
         chosen = ranking.choose_dialogues(trajectories, settings.rank.share, settings.seed)
         dialogues = ranking.rankable(chosen, chat, system, settings.critic.privileged, context_limit(model))
         scratch = run.scratch(TRAJECTORIES, CRITIC, Path(settings.model.base))

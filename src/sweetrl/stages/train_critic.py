@@ -26,7 +26,7 @@ def train_critic(settings: Settings) -> None:
         run.log_input("pairs", PAIRS)
         run.log_input("base", settings.model.base)
         model, tokenizer = load_base(settings.model)
-        chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt)
+        chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt, settings.suite)
         prefix = privileged_prefix if settings.critic.privileged else lambda task: None
         rows = tuple(encode(one, chat, critic_system(prefix(one.task), system)) for one in trajectories)
         tasks = {one.task.id: number for number, one in enumerate(trajectories)}
