@@ -25,7 +25,10 @@ export TOKENIZERS_PARALLELISM ?= false
 .DEFAULT_GOAL := help
 VLLM_VENV ?= .venv-vllm
 
-.PHONY: help environment run test test-all test-vllm lint format docs base-model ui browser doctor clean clean-environment
+PROFILE ?= small
+
+.PHONY: help environment run reproduce test test-all test-vllm lint format docs base-model ui browser doctor
+.PHONY: environment-vllm clean clean-environment
 
 help: ## list the words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -33,17 +36,22 @@ help: ## list the words
 run: environment ## train, evaluate and register an agent; unchanged stages are skipped
 	@$(BIN)/python -m flows.train $(ARGS)
 
+reproduce: environment ## the paper's tables in small, cell by cell (PROFILE=small, about three hours, or full)
+	@cd reproduce/$(PROFILE) && dvc repro dvc.yaml $(ARGS)
+
 test: environment ## the everyday tests
 	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)
 
-test-vllm: environment $(VLLM_VENV)/.ready ## the tests against a real vLLM on the CPU, in an environment of its own
+test-vllm: environment environment-vllm ## the tests against a real vLLM on the CPU, in an environment of its own
 	@SWEETRL_VLLM=$(abspath $(VLLM_VENV)/bin/python) $(BIN)/python -m pytest tests/integration $(ARGS)
 
 # vLLM wants other versions of much that the project uses, so nothing is shared. What it asks for and does not need here
 # (pictures, sound) has no build without a GPU, so its own list of needs is not followed: the lock is.
+environment-vllm: $(VLLM_VENV)/.ready
+
 $(VLLM_VENV)/.ready: requirements-vllm.lock
 	@echo "setting up $(VLLM_VENV), $$(grep -c == requirements-vllm.lock) packages, 3 GiB"
 	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)

@@ -13,7 +13,9 @@ from prefect import flow
 from prefect.logging import get_run_logger
 
 from flows.console import command_line, show_outcome
+from flows.spread import cluster_of_environment, spread
 from sweetrl.settings import Settings
+from sweetrl.stages.share import SPREAD
 from sweetrl.tracking.registry import Registration
 from tasks.pipeline import StageResult, changed_stages
 from tasks.promotion import GateResult
@@ -37,6 +39,9 @@ def prefect_steps(before_register: Callable[[Path], object] = lambda root: None)
     """Return the steps as Prefect tasks of the flow that is running."""
 
     def run(stage: str, root: Path, env: dict[str, str]) -> StageResult:
+        cluster = cluster_of_environment()
+        if cluster is not None and stage in SPREAD:
+            spread(stage, root, cluster, env)
         return run_stage_task(stage)(stage, root, env)
 
     def register(settings: Settings, root: Path, parent: str | None, home: Path) -> Registration:

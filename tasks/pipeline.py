@@ -93,11 +93,16 @@ def open_repo(root: Path) -> Iterator[Repo]:
 
 
 def stage_order(root: Path) -> list[str]:
-    """Return the names of all stages, each after those it depends on, from DVC's own index."""
+    """Return the names of the stages in dvc.yaml, each after those it depends on, from DVC's own index."""
     import networkx
 
     with open_repo(root) as repo:
-        return [str(stage.name) for stage in networkx.dfs_postorder_nodes(repo.index.graph)]
+        return [str(stage.name) for stage in networkx.dfs_postorder_nodes(repo.index.graph) if _ours(stage)]
+
+
+def _ours(stage: Any) -> bool:
+    """Whether a stage stands in the root's dvc.yaml: other pipelines of the project are run by themselves."""
+    return str(stage.path_in_repo) == "dvc.yaml"
 
 
 def changed_stages(root: Path, names: list[str] | None = None) -> set[str]:
@@ -105,7 +110,7 @@ def changed_stages(root: Path, names: list[str] | None = None) -> set[str]:
     from dvc.repo import lock_repo
 
     with open_repo(root) as repo, lock_repo(repo):
-        stages = {str(stage.name): stage for stage in repo.index.stages}
+        stages = {str(stage.name): stage for stage in repo.index.stages if _ours(stage)}
         return {name for name in names or stages if stages[name].changed()}
 
 

@@ -7,7 +7,7 @@ import yaml
 from pydantic import ValidationError
 
 from sweetrl.errors import UserError
-from sweetrl.settings import Section, Settings, load_settings, parameters_page, parse_settings
+from sweetrl.settings import Section, Settings, at_stage, load_settings, parameters_page, parse_settings
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -92,3 +92,30 @@ def test_a_missing_file_says_where_to_run(tmp_path: Path):
 def test_settings_are_frozen():
     with pytest.raises(ValidationError):
         Settings().collect.tasks = 5  # type: ignore[misc]
+
+
+def test_the_official_preset_sets_its_switches_and_nothing_else():
+    paper = parse_settings({"critic": {"normalization": "none", "beta": 0.3}})
+    assert paper.critic.normalization == "none", "with `paper` every switch is as it is written"
+    official = parse_settings({"preset": "official", "critic": {"normalization": "none", "beta": 0.3}})
+    assert official.critic.normalization == "trajectory" and official.critic.beta == 0.3
+    changed = {
+        f"{section}.{name}"
+        for section, values in official.model_dump().items()
+        if isinstance(values, dict)
+        for name, value in values.items()
+        if value != paper.model_dump()[section][name]
+    }
+    assert changed == {
+        *("critic.normalization", "critic.place", "critic.token_set", "rank.reference", "policy.loss_tokens")
+    }
+    defaults = Settings()
+    assert (defaults.critic.normalization, defaults.rank.reference) == ("turn", "conditioned")
+
+
+def test_a_single_turn_agent_is_evaluated_in_one_round_and_collects_in_all():
+    single = parse_settings({"method": "single-turn", "agent": {"prompt": "full"}})
+    assert at_stage(single, "evaluate").agent.rounds == 1 and at_stage(single, "evaluate").agent.prompt == "single"
+    assert at_stage(single, "collect") is single and single.agent.rounds == 10
+    sweet = parse_settings({})
+    assert at_stage(sweet, "evaluate") is sweet

@@ -13,7 +13,17 @@ import yaml
 from pydantic import Field, ValidationError
 
 from sweetrl.errors import UserError
+from sweetrl.learning_settings import CriticSettings as CriticSettings
+from sweetrl.learning_settings import JudgeSettings as JudgeSettings
+from sweetrl.learning_settings import LoraSettings as LoraSettings
+from sweetrl.learning_settings import MultiTurnSettings as MultiTurnSettings
+from sweetrl.learning_settings import PolicySettings as PolicySettings
+from sweetrl.learning_settings import RankSettings as RankSettings
+from sweetrl.learning_settings import RftSettings as RftSettings
+from sweetrl.learning_settings import TrainerSettings as TrainerSettings
 from sweetrl.sections import BrowserSettings, Positive, Probability, Rate, Section, SimilaritySettings
+
+Method = Literal["sweet", "multi-turn-dpo", "rft", "single-turn", "zero-shot"]
 
 
 class TaskSettings(Section):
@@ -98,6 +108,12 @@ class ServerSettings(Section):
     budget_seconds: Rate = Field(1800.0, description="Longest time for all attempts at one reply.")
     backoff_seconds: Rate = Field(
         0.5, description="Longest first wait before asking again; it doubles, up to 60 s. Retry-After is obeyed."
+    )
+    gpus: int = Field(
+        0,
+        ge=0,
+        description="GPUs behind all these servers together, for the account of GPU-seconds; 0: none, or not yours. A "
+        "server that the stage starts itself is counted without it.",
     )
 
 
@@ -234,131 +250,6 @@ class ValidateSettings(Section):
     lost_share: Probability = Field(0.05, description="Largest share of dialogues lost to engine or simulator.")
 
 
-class LoraSettings(Section):
-    """Low-rank adapters (peft)."""
-
-    rank: Positive = Field(16, description="Rank r.")
-    alpha: Rate = Field(32, description="Scale alpha.")
-    dropout: Probability = Field(0.0, description="Dropout on the adapter's input.")
-    targets: str = Field("all-linear", description="peft's `target_modules`: `all-linear` or comma-separated names.")
-
-
-class TrainerSettings(Section):
-    """Optimisation, shared by critic and policy; transformers.Trainer underneath."""
-
-    learning_rate: Rate = Field(2e-7, description="Peak learning rate (official: 2e-7, full fine-tuning of 8B).")
-    epochs: Rate = Field(1.0, description="Passes over the pairs.")
-    batch_size: Positive = Field(8, description="Pairs for one optimiser step.")
-    micro_batch: Positive = Field(8, description="Most pairs in one forward pass; batch_size is a multiple of it.")
-    tokens: Positive = Field(
-        16_384,
-        description="Most tokens that one forward pass computes (padding counts); a step is cut into as many passes as "
-        "that takes. A single pair may be longer.",
-    )
-    layout: Literal["trees", "flat"] = Field(
-        "trees",
-        description="`trees`: rows that begin alike are computed once, up to where they differ. `flat`: one padded row "
-        "for each sequence; the same losses and gradients, for checking.",
-    )
-    together: Positive = Field(
-        8,
-        description="Most pairs of one dialogue (policy) or one task (critic) that go into a step together: more "
-        "share more of the work, fewer make a step more diverse; 1 draws all at random. The same in both layouts.",
-    )
-    recompute: bool = Field(
-        False,
-        description="Gradient checkpointing: the backward pass computes activations again, to save memory.",
-    )
-    warmup: Probability = Field(0.03, description="Share of the steps with rising learning rate.")
-    minimum_rate: Probability = Field(0.1, description="The cosine decays to this share of the peak.")
-    clip: Rate = Field(1.0, description="Largest gradient norm.")
-    checkpoints: Positive = Field(5, description="Checkpoints over the run; a killed run continues from the last.")
-    lora: LoraSettings = Field(default_factory=LoraSettings, description="The adapter.")
-
-
-class CriticSettings(TrainerSettings):
-    """Stage `train-critic`: the turn-wise advantage (Eqs. 2-3)."""
-
-    beta: Rate = Field(0.1, description="beta of Eq. 2.")
-    nll: float = Field(0.01, ge=0.0, description="Weight of the chosen trajectory's negative log-likelihood.")
-    normalization: Literal["turn", "trajectory", "none"] = Field(
-        "turn",
-        description="`turn`: mean over each turn's tokens, then the sum (Eq. 3). `trajectory`: the official code.",
-    )
-    privileged: bool = Field(True, description="Whether the critic sees the training-time information c.")
-    pairs: Literal["official", "all"] = Field(
-        "official",
-        description="`official`: chosen is the first attempt with reward 1, rejected every attempt of the task with "
-        "less. `all`: every two attempts whose rewards differ by `gap`.",
-    )
-    gap: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
-        0.1, description="Smallest difference of reward in a pair (pairs: all)."
-    )
-
-
-class RankSettings(Section):
-    """Stage `rank`: candidate replies at the turns of the offline dialogues, ranked by the critic."""
-
-    share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(0.1, description="Share of the trajectories that are used.")
-    candidates: Annotated[int, Field(ge=2)] = Field(16, description="Replies sampled at each turn.")
-    pairs: Positive = Field(4, description="Pairs drawn at each turn, chosen above rejected.")
-    margin: float = Field(0.0, ge=0.0, description="Smallest difference of advantage in a pair.")
-    reference: Literal["conditioned", "unconditioned"] = Field(
-        "conditioned", description="Whether pi_ref sees c in Eq. 3 (paper) or not (the official code)."
-    )
-    selection: Literal["halves", "extremes"] = Field(
-        "halves",
-        description="`halves`: random pairs across the halves (official). `extremes`: best against worst only.",
-    )
-    distinct: bool = Field(
-        True,
-        description="Whether the halves are formed over distinct replies, each counted once (else over all samples, "
-        "so that frequent replies are drawn more often, as in the official code). A pair never holds one reply twice.",
-    )
-    kinds: Literal["any", "same"] = Field(
-        "any",
-        description="`same`: a question is compared with questions only and a final answer with final answers only.",
-    )
-    block: Positive = Field(32, description="Dialogues ranked together; what a killed run repeats at most.")
-    layout: Literal["trees", "flat"] = Field(
-        "trees",
-        description="`trees`: a dialogue and all candidates of its turns are one tree. `flat`: every candidate is a "
-        "padded row of its own; the same advantages, for checking.",
-    )
-    tokens: Positive = Field(
-        16_384,
-        description="Most tokens that one forward pass computes; a longer tree is split at its turns, exactly.",
-    )
-
-
-class PolicySettings(TrainerSettings):
-    """Stage `train-policy`: preference training of the actor, which never sees c (Eq. 4)."""
-
-    beta: Rate = Field(0.1, description="beta' of Eq. 4.")
-    nll: float = Field(0.01, ge=0.0, description="Weight of the chosen reply's negative log-likelihood per token.")
-    normalization: Literal["none", "token"] = Field(
-        "none", description="`none`: summed log-ratios (Eq. 4). `token`: means over the reply's tokens."
-    )
-    loss: Literal["sigmoid", "ipo"] = Field(
-        "sigmoid",
-        description="`sigmoid`: DPO (Eq. 4). `ipo`: the squared distance of the margin from 1/(2 beta), which stops "
-        "pushing once the margin is reached.",
-    )
-    label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = Field(
-        0.0, description="Assumed share of pairs that are the wrong way round (loss: sigmoid)."
-    )
-    anchors: float = Field(
-        0.0,
-        ge=0.0,
-        description="Replies of successful dialogues trained on beside each pair (0.5: one for every two pairs), so "
-        "that the ability to write the program is kept.",
-    )
-    nll_anchor: float = Field(1.0, ge=0.0, description="Weight of the anchors' negative log-likelihood per token.")
-    anchor_turns: Literal["final", "all"] = Field(
-        "final", description="Whether an anchor is the final reply of a successful dialogue or all of its replies."
-    )
-
-
 class EvaluateSettings(Section):
     """Stage `evaluate`: the held-out comparison of the policy before and after training."""
 
@@ -369,6 +260,14 @@ class EvaluateSettings(Section):
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="Level of intervals and of the gate.")
     resamples: Positive = Field(10_000, description="Bootstrap resamples.")
+
+
+class BestOfNSettings(Section):
+    """`python -m sweetrl.stages.best_of_n`: the base agent with a critic that picks its replies."""
+
+    tasks: Positive = Field(200, description="How many test tasks (the first ones).")
+    most: Positive = Field(32, description="The largest N; the others are the powers of two below it.")
+    batch: Positive = Field(16, description="Tasks that advance together, each in a dialogue for every critic and N.")
 
 
 class TrackingSettings(Section):
@@ -393,6 +292,18 @@ class Settings(Section):
         "backend",
         description="Which half of ColBench: programs (`backend`) or web pages (`frontend`, docs/frontend.md).",
     )
+    method: Method = Field(
+        "sweet",
+        description="How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo` and `rft` learn "
+        "from whole trajectories. `zero-shot` trains nothing; `single-turn` neither, and its first reply is the "
+        "answer. Stages that a method does not need write down that they were left out.",
+    )
+    preset: Literal["paper", "official"] = Field(
+        "paper",
+        description="`paper`: every switch as it is written in this file; the defaults are the paper's. `official`: "
+        "what the official code does, over what is written here: critic.normalization `trajectory`, critic.place "
+        "`before`, critic.token_set `official`, rank.reference `unconditioned`, policy.loss_tokens `all`.",
+    )
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     pretrain: PretrainSettings = Field(default_factory=PretrainSettings)
@@ -406,9 +317,37 @@ class Settings(Section):
     validate_: ValidateSettings = Field(default_factory=ValidateSettings, alias="validate")
     critic: CriticSettings = Field(default_factory=CriticSettings)
     rank: RankSettings = Field(default_factory=RankSettings)
+    judge: JudgeSettings = Field(default_factory=JudgeSettings)
     policy: PolicySettings = Field(default_factory=PolicySettings)
+    multi_turn_dpo: MultiTurnSettings = Field(default_factory=MultiTurnSettings)
+    rft: RftSettings = Field(default_factory=RftSettings)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
+    best_of_n: BestOfNSettings = Field(default_factory=BestOfNSettings)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
+
+
+# What the official code does differently from the paper (its plain errors are not among it).
+OFFICIAL: dict[str, dict[str, str]] = {
+    "critic": {"normalization": "trajectory", "place": "before", "token_set": "official"},
+    "rank": {"reference": "unconditioned"},
+    "policy": {"loss_tokens": "all"},
+}
+
+
+def with_preset(settings: Settings) -> Settings:
+    """Return `settings` with the switches of its preset set."""
+    if settings.preset == "paper":
+        return settings
+    update = {name: getattr(settings, name).model_copy(update=switches) for name, switches in OFFICIAL.items()}
+    return settings.model_copy(update=update)
+
+
+def at_stage(settings: Settings, stage: str) -> Settings:
+    """Return `settings` as the method wants them at a stage: `single-turn` leaves one round to the evaluated agent."""
+    if settings.method != "single-turn" or stage != "evaluate":
+        return settings
+    prompt = "single" if settings.agent.prompt == "full" else settings.agent.prompt
+    return settings.model_copy(update={"agent": settings.agent.model_copy(update={"rounds": 1, "prompt": prompt})})
 
 
 def load_settings(path: Path | str = "params.yaml") -> Settings:
@@ -430,7 +369,7 @@ def parse_settings(values: dict[str, Any], where: str = "params") -> Settings:
     if not isinstance(values, dict):
         raise UserError(f"{where}: expected sections of settings at the top level; see docs/parameters.md.")
     try:
-        return Settings.model_validate(values)
+        return with_preset(Settings.model_validate(values))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])

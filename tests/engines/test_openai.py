@@ -11,7 +11,7 @@ import pytest
 from sweetrl.engines.base import AsyncEngine, EngineError, NoRoom, Prompt, Sampling
 from sweetrl.engines.faults import Patience
 from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.engines.remote import Access
+from sweetrl.engines.remote import Access, Busy
 from sweetrl.errors import UserError
 
 SAMPLING = Sampling(max_new_tokens=64)
@@ -26,6 +26,23 @@ def make_engine(*urls: str, patience: Patience = QUICK, concurrency: int = 8, **
 
 def prompt(seed: int = 0, text: str = "I want a function.") -> Prompt:
     return Prompt((), seed, (("system", "Ask."), ("user", text)))
+
+
+def test_what_is_under_way_together_shares_the_time() -> None:
+    now = [10.0]
+    busy = Busy(lambda: now[0])
+    first = busy.enter()
+    now[0] = 12.0  # alone: 2
+    second = busy.enter()
+    now[0] = 16.0  # both: 2 each
+    assert busy.leave(first) == 4.0
+    assert busy.seconds == 6.0
+    now[0] = 17.0  # alone: 1
+    assert busy.seconds == 7.0
+    assert busy.leave(second) == 3.0
+    now[0] = 99.0  # nobody
+    assert busy.leave(busy.enter()) == 0.0
+    assert busy.seconds == 7.0
 
 
 def test_a_request_says_everything_and_the_reply_is_read_as_it_is(fake_server: Any) -> None:
@@ -107,7 +124,7 @@ def test_an_empty_reply_that_stays_empty_is_what_the_model_says(fake_server: Any
 
 def test_the_budget_limits_all_attempts_together(fake_server: Any) -> None:
     with fake_server(share=1.0, faults=["500"]) as server:
-        engine = make_engine(server.url, patience=Patience(1.0, attempts=1000, budget=0.4, backoff=0.1))
+        engine = make_engine(server.url, patience=Patience(1.0, attempts=1000, budget=1.5, backoff=0.1))
         started = time.monotonic()
         with pytest.raises(EngineError, match="status 500"):
             engine.sample([prompt()], SAMPLING)
@@ -124,6 +141,50 @@ def test_retry_after_is_waited_for(fake_server: Any) -> None:
         engine.sample([prompt()], SAMPLING)
         engine.close()
     assert time.monotonic() - started >= 0.5
+
+
+@pytest.mark.parametrize("status", ["429", "503"])
+def test_retry_after_holds_back_everybody(fake_server: Any, status: str) -> None:
+    """The first reply is "come back in 0.6 s": what was not sent by then is sent afterwards, and not refused again."""
+    arrivals: list[float] = []
+
+    def slow(body: dict[str, Any]) -> float:
+        arrivals.append(time.monotonic())
+        return 0.0
+
+    with fake_server(scripted=[status], latency=slow, pause="0.6") as server:
+        engine = make_engine(server.url, concurrency=2)
+        started = time.monotonic()
+        found = engine.sample([prompt(seed) for seed in range(30)], SAMPLING)
+        usage = engine.usage()
+        engine.close()
+    assert len(found) == 30 and usage.retries == 1 and server.requests == 31
+    # One request was under way beside the refused one; where its reply came first, one more may have gone out.
+    early = [one for one in arrivals if one - started < 0.6]
+    assert len(early) <= 3, [one - started for one in arrivals]
+    assert len(arrivals) == 30
+
+
+def test_while_one_server_wants_rest_another_is_asked(fake_server: Any) -> None:
+    with fake_server(scripted=["429"], pause="30") as busy, fake_server() as free:
+        engine = make_engine(busy.url, free.url)
+        started = time.monotonic()
+        engine.sample([prompt(seed) for seed in range(40)], SAMPLING)
+        engine.close()
+    assert time.monotonic() - started < 15
+    assert busy.requests <= 8 and free.requests >= 33  # 8 may have been under way when it said so
+    assert busy.seen["429"] == 1
+
+
+def test_a_rest_longer_than_patience_is_said(fake_server: Any) -> None:
+    with fake_server(scripted=["429"], pause="3600") as server:
+        engine = make_engine(server.url, concurrency=1)
+        started = time.monotonic()
+        for said in (r"status 429 \(busy\) \(after 1 attempt\)", r"wants no request for 3[56]\d\d s \(Retry-After\)"):
+            with pytest.raises(EngineError, match=said):
+                engine.sample([prompt()], SAMPLING)
+        engine.close()
+    assert time.monotonic() - started < 15 and server.requests == 1
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,24 @@ def test_a_server_that_failed_is_left_alone_for_a_while() -> None:
     assert {pool.choose().url for _ in range(4)} == {"a", "b"}
 
 
+def test_a_server_that_asked_for_time_gets_it() -> None:
+    now = [0.0]
+    pool = Pool(["a", "b"], clock=lambda: now[0])
+    first, second = pool.servers
+    pool.hold(first, 7.0)
+    pool.hold(first, 3.0)  # a later, shorter wish does not shorten the first
+    assert pool.held() == 0.0
+    assert {pool.choose(f"task-{number}").url for number in range(8)} == {"b"}
+    pool.failed(second)
+    assert pool.choose().url == "b"  # a failure is a reason to look elsewhere, a wish is to be obeyed
+    pool.hold(second, 5.0)
+    assert pool.held() == 5.0
+    now[0] = 6.0
+    assert pool.held() == 0.0 and pool.choose().url == "b"
+    now[0] = 7.0
+    assert {pool.choose().url for _ in range(4)} == {"a", "b"}
+
+
 def test_a_pool_without_servers_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="at least one"):
         Pool([])
@@ -54,5 +72,6 @@ def test_retry_after_as_a_number_and_as_a_date() -> None:
     assert retry_after({"retry-after": "7"}) == 7.0
     assert retry_after({"retry-after": "-3"}) == 0.0
     assert retry_after({"retry-after": "soon"}) == 0.0
+    assert retry_after({"retry-after": "nan"}) == retry_after({"retry-after": "inf"}) == 0.0
     later = email.utils.formatdate(time.time() + 30, usegmt=True)
     assert 25 < retry_after({"retry-after": later}) <= 30

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sweetrl.engines.server import ManagedServer, free_port, vllm_command
+from sweetrl.engines.server import ManagedServer, free_port, gpus_of, vllm_command
 from sweetrl.errors import UserError
 
 SERVER = """
@@ -34,6 +34,17 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_the_gpus_of_a_server(tmp_path: Path) -> None:
+    command = ["vllm", "serve", "m", "-tp", "4", "--pipeline-parallel-size=2", "--port", "80"]
+    assert gpus_of(command, tmp_path) == 0  # a machine without GPUs
+    (tmp_path / "nvidiactl").touch()
+    assert gpus_of(command, tmp_path) == 0
+    (tmp_path / "nvidia0").touch()
+    assert gpus_of(command, tmp_path) == 8
+    assert gpus_of([*command, "--tensor-parallel-size", "1"], tmp_path) == 2  # the last one counts, as for vLLM
+    assert gpus_of(["vllm", "serve", "m"], tmp_path) == 1
 
 
 def test_a_server_is_started_again_and_ends_with_its_children(tmp_path: Path) -> None:

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,58 +17,23 @@ from sweetrl.colbench.synthetic import ScriptedSimulator, generate
 from sweetrl.colbench.types import Task
 from sweetrl.engines.base import Prompt, Sampling
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.make import serving
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
-from sweetrl.engines.transformers import TransformersEngine, load_tokenizer
+from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine, adapter_name
 from sweetrl.evaluation.statistics import wilson_interval
 from sweetrl.rollout.people import EngineSpeaker
 from sweetrl.settings import AgentSettings, EngineSettings, ModelSettings, RewardSettings
 
 BASE = Path(__file__).resolve().parents[2] / "models" / "base"
-PYTHON = os.environ.get("SWEETRL_VLLM", "")
 GREEDY = Sampling(64, temperature=0.0)
 AGENT = AgentSettings(rounds=10, max_new_tokens=192)
-# Small, in this process's reach, and without a thread for each core.
-SMALL = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not PYTHON, reason="vLLM has an environment of its own: run `make test-vllm`"),
-]
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineSettings]:
-    """A server of the base model, as the stages start it."""
-    before = {name: os.environ.get(name) for name in SMALL}
-    os.environ.update(SMALL)
-    command = f"'{PYTHON}' -m vllm.entrypoints.openai.api_server --model {{model}}"
-    settings = EngineSettings(kind="vllm", command=command, timeout_seconds=300.0)
-    try:
-        with serving(settings, ModelSettings(base=str(BASE)), tmp_path_factory.mktemp("vllm") / "log") as running:
-            yield running
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
 def access(served: EngineSettings) -> Access:
     return Access((served.urls,), served.model)
-
-
-@pytest.fixture(scope="module")
-def remote(served: EngineSettings) -> Iterator[VllmEngine]:
-    engine = VllmEngine(access(served), load_tokenizer(BASE))
-    yield engine
-    engine.close()
-
-
-@pytest.fixture(scope="module")
-def local() -> TransformersEngine:
-    return TransformersEngine(BASE, device="cpu", threads=1)
 
 
 @pytest.fixture(scope="module")

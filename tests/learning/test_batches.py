@@ -13,7 +13,17 @@ from sweetrl.colbench.prompts import privileged_prefix
 from sweetrl.colbench.types import Message, Trajectory
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
-from sweetrl.learning.batches import PreferenceData, Row, collate, collate_pairs, critic_system, encode, plan, within
+from sweetrl.learning.batches import (
+    MicroBatch,
+    PreferenceData,
+    Row,
+    collate,
+    collate_pairs,
+    critic_system,
+    encode,
+    plan,
+    within,
+)
 
 SYSTEM = "You help a person."
 
@@ -180,3 +190,14 @@ def test_a_row_in_several_pairs_is_computed_once() -> None:
     assert batch["anchor"].tolist() == [1, 3]
     assert batch["reference"].tolist() == [2, 2, 0, 0, 3, 3, 1, 1]
     assert batch["rows"]["input_ids"][:, 0].tolist() == [20, 0, 30, 10]
+
+
+def test_rows_of_single_replies_know_their_turn() -> None:
+    """So that the policy's advantages can be told apart by turn; what is left out takes its turn with it."""
+    rows = tuple(Row(tuple(range(length)), ((2, length),)) for length in (5, 6, 7, 50))
+    data = PreferenceData(rows, ((0, 1), (3, 1), (1, 2)), (2,), turns=(4, 4, 1, 9))
+    fits, too_long = within(data, 10)
+    assert too_long == 1 and fits.turns == (4, 4, 1)
+    made = collate_pairs(fits, MicroBatch(((1, 2),), (2,)), None)
+    assert made["rows"]["turn_index"].tolist() == [4, 1]
+    assert collate_pairs(PreferenceData(rows, ((0, 1),)), MicroBatch(((0, 1),)), None)["rows"]["turn_index"].sum() == 0

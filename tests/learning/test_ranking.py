@@ -66,6 +66,27 @@ def test_chosen_pairs_obey_the_settings(found: list[Candidate], rules: RankSetti
     assert pairs == ranking.choose_pairs(found, rules, random.Random(seed))
 
 
+def test_centred_advantages_compare_questions_with_answers() -> None:
+    def state(turn: int, *replies: tuple[str, int, float]) -> RankedState:
+        many = tuple(Candidate((place,), text, count, value) for place, (text, count, value) in enumerate(replies))
+        return RankedState("t", 0, turn, (1,), many)
+
+    answer = f"{ANSWER_MARKER} x"
+    states = [
+        state(0, ("needed", 3, 0.1), ("other", 1, -0.3), (answer, 4, -0.9)),
+        state(1, ("needed", 4, -0.1), (answer, 2, -0.3), (answer + "y", 2, -0.5)),
+    ]
+    # Questions: (0.3 - 0.3 - 0.4) / 8 = -0.05; answers: (-3.6 - 0.6 - 1.0) / 8 = -0.65.
+    found = [[one.advantage for one in each.candidates] for each in ranking.centred(states)]
+    assert found == [pytest.approx([0.15, -0.25, -0.25]), pytest.approx([-0.05, 0.35, 0.15])]
+    rules = RankSettings(pairs=1, selection="extremes", kinds="centred")
+    first, second = ranking.choose_preferences(iter(states), rules, 0)
+    assert (first.chosen_ids, second.chosen_ids) == ((0,), (1,))  # ask first, then answer
+    assert second.chosen_advantage == pytest.approx(0.35)
+    assert second.rejected_ids == (0,)
+    assert {one.chosen_ids for one in ranking.choose_preferences(states, RankSettings(kinds="any"), 0)} == {(0,)}
+
+
 def test_repeated_replies_are_drawn_more_often_unless_distinct() -> None:
     found = [Candidate((1,), "a", 7, 1.0), Candidate((2,), "b", 1, 0.5), Candidate((3,), "c", 8, 0.0)]
     rules = RankSettings(pairs=1, distinct=False)

@@ -10,11 +10,21 @@ from typing import Any
 
 import pytest
 
+from sweetrl.colbench.prompts import privileged_prefix
 from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import MicroBatch, PreferenceData, Row, collate, collate_pairs, encode
+from sweetrl.learning.pairs import trajectory_pairs
 from sweetrl.learning.passes import Layout
-from sweetrl.settings import CriticSettings, LoraSettings, PolicySettings
+from sweetrl.learning.whole import critic_pairs, header_length, policy_pairs, successes
+from sweetrl.settings import (
+    CriticSettings,
+    LoraSettings,
+    MultiTurnSettings,
+    PolicySettings,
+    RftSettings,
+    parse_settings,
+)
 
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 
@@ -22,23 +32,33 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
 @pytest.fixture(scope="module", params=["float64", "float32"])
 def adapted(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
     """The tiny model with an adapter that differs from its start, in the precision of the test."""
+    return adapted_model(tiny_model, request.param, head=False), TOLERANCE[request.param]
+
+
+@pytest.fixture(scope="module", params=["float64", "float32"])
+def headed(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
+    """The same with a critic's head that is not zero."""
+    return adapted_model(tiny_model, request.param, head=True), TOLERANCE[request.param]
+
+
+def adapted_model(tiny_model: Path, precision: str, head: bool) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
     from sweetrl.learning.adapters import attach_adapter
 
-    dtype = getattr(torch, request.param)
+    dtype = getattr(torch, precision)
     base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=dtype).requires_grad_(False)
-    model = attach_adapter(base, LoraSettings(rank=4, alpha=8), seed=1).to(dtype)
+    model = attach_adapter(base, LoraSettings(rank=4, alpha=8), seed=1, head=head).to(dtype)
     generator = torch.Generator().manual_seed(2)
     for name, parameter in model.named_parameters():
-        if "lora_B" in name:
+        if "lora_B" in name or "score.modules_to_save" in name:
             parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
     for module in model.modules():
         if type(module).__name__ == "LlamaRMSNorm":
             # transformers' own goes through float32, which would be all that a float64 comparison sees
             module.forward = MethodType(rms_norm, module)
-    return model, TOLERANCE[request.param]
+    return model
 
 
 def rms_norm(self: Any, hidden: Any) -> Any:
@@ -100,14 +120,13 @@ def gradients(model: Any, loss: Any) -> list[Any]:
 
 def fast(trainer: type, model: Any, settings: Any, data: PreferenceData, batch: MicroBatch) -> Any:
     """The trainer's own objective on a micro-batch, without its Trainer."""
-    from sweetrl.learning.logprobs import reply_logprobs
     from sweetrl.learning.reference import reference_logprobs
 
     made = trainer.__new__(trainer)
-    made.settings = settings
+    made.settings, made.model = settings, model
     reference = reference_logprobs(model, data.rows, Layout(None, tokens=500))
     tensors = collate_pairs(data, batch, reference)
-    return made.pair_loss(reply_logprobs(model, tensors["rows"]), tensors)
+    return made.pair_loss(made.outputs(tensors["rows"]), tensors)
 
 
 def same(model: Any, ours: Any, expected: Any, tolerance: float) -> None:
@@ -227,3 +246,175 @@ def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...
         _, theirs = slow_both(model, Row(other.token_ids[:elsewhere] + reply, ((elsewhere, elsewhere + len(reply)),)))
         expected = sum(a.item() - b.item() for a, b in zip(ours[0], theirs[0], strict=True)) / len(reply)
         assert math.isclose(found[0][0], expected, abs_tol=tolerance * 20)
+
+
+def test_rejection_fine_tuning(adapted: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
+    from sweetrl.learning.trainers import ImitationTrainer
+
+    model, tolerance = adapted
+    data = successes(trajectories[:12], chat, "Help.")
+    expected_rows = [encode(one, chat, "Help.") for one in trajectories[:12] if one.success]
+    assert list(data.rows) == expected_rows and len(expected_rows) == 4
+    loss, metrics = fast(ImitationTrainer, model, RftSettings(), data, MicroBatch(data.pairs))
+    expected = sum(slow_nll(model, row) for row in expected_rows) / len(expected_rows)
+    same(model, loss, expected, tolerance)
+    assert metrics["loss/nll"] == pytest.approx(loss.item())
+    turns = [end - start for row in expected_rows for start, end in row.spans]
+    assert metrics["reply_length/chosen"] == pytest.approx(sum(turns) / len(turns))
+
+
+@pytest.mark.parametrize("loss_tokens", ["replies", "all"])
+@pytest.mark.parametrize("normalization", ["none", "token"])
+def test_multi_turn_dpo(
+    adapted: Any, trajectories: list[Trajectory], chat: ChatFormat, normalization: str, loss_tokens: str
+) -> None:
+    from sweetrl.learning.trainers import PolicyTrainer
+
+    model, tolerance = adapted
+    settings = MultiTurnSettings(
+        beta=0.2, nll=0.3, normalization=normalization, anchors=0.5, nll_anchor=0.4, loss_tokens=loss_tokens
+    )  # type: ignore[arg-type]
+    pairs = trajectory_pairs(trajectories[:6], "all", 0.1)[0]
+    data = policy_pairs(pairs, trajectories[:6], chat, "Help.", settings)
+    loss, _ = fast(PolicyTrainer, model, settings, data, MicroBatch(data.pairs, data.anchors))
+    by_attempt = {(one.task.id, one.attempt): encode(one, chat, "Help.") for one in trajectories[:6]}
+    whole = {
+        key: Row(row.token_ids, ((1, row.spans[-1][1]),)) if loss_tokens == "all" else row
+        for key, row in by_attempt.items()
+    }
+    name = "none" if normalization == "none" else "trajectory"
+    scores = {key: slow_score(model, row, name) for key, row in whole.items()}
+    found = [((p.task_id, p.chosen_attempt), (p.task_id, p.rejected_attempt)) for p in pairs]
+    assert len(found) == 6
+    expected = -sum(log_sigmoid(0.2 * (scores[good] - scores[bad])) for good, bad in found) / len(found)
+    expected = expected + 0.3 * sum(slow_nll(model, whole[good]) for good, _ in found) / len(found)
+    finals = [Row(row.token_ids, row.spans[-1:]) for (_, attempt), row in by_attempt.items() if attempt == 0]
+    expected = expected + 0.4 * sum(slow_nll(model, row) for row in finals) / len(finals)
+    same(model, loss, expected, tolerance)
+
+
+def slow_states(model: Any, row: Row) -> list[Any]:
+    """The last layer's states at the tokens of every reply, by turn."""
+    import torch
+
+    states = model.get_base_model().model(input_ids=torch.tensor([row.token_ids])).last_hidden_state[0]
+    return [states[start:end] for start, end in row.spans]
+
+
+def slow_head(model: Any, state: Any) -> Any:
+    head = model.get_base_model().score.modules_to_save["default"]
+    return sum(weight * number for weight, number in zip(head.weight[0], state, strict=True)) + head.bias[0]
+
+
+def test_regression_head(headed: Any, rows: tuple[Row, ...]) -> None:
+    from sweetrl.learning.trainers import RegressionTrainer
+
+    model, tolerance = headed
+    settings = CriticSettings(beta=0.3, nll=0.2, parameterization="regression-head")
+    loss, metrics = fast(RegressionTrainer, model, settings, PreferenceData(rows, PAIRS), MicroBatch(PAIRS))
+    scores = {
+        index: sum(slow_head(model, sum(states) / len(states)) for states in slow_states(model, rows[index]))
+        for pair in PAIRS
+        for index in pair
+    }
+    expected = -sum(log_sigmoid(0.3 * (scores[a] - scores[b])) for a, b in PAIRS) / len(PAIRS)
+    head_gradients(model, loss, expected, tolerance)
+    assert metrics["accuracy"] == sum(scores[a] > scores[b] for a, b in PAIRS) / len(PAIRS)
+
+
+def test_value_head(headed: Any, rows: tuple[Row, ...]) -> None:
+    from sweetrl.learning.trainers import ValueTrainer
+
+    model, tolerance = headed
+    settings = CriticSettings(parameterization="value-head")
+    labels = (1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
+    data = PreferenceData(rows, tuple((index, index) for index in range(len(rows))), labels=labels)
+    loss, metrics = fast(ValueTrainer, model, settings, data, MicroBatch(data.pairs[2:7]))
+    each, right = [], []
+    for row, label in zip(rows[2:7], labels[2:7], strict=True):
+        values = [slow_head(model, states[-1]) for states in slow_states(model, row)]
+        chances = [log_sigmoid(value if label else -value) for value in values]
+        each.append(-sum(chances) / len(chances))
+        right += [(value.item() > 0) == bool(label) for value in values]
+    head_gradients(model, loss, sum(each) / len(each), tolerance)
+    assert metrics["accuracy"] == pytest.approx(sum(right) / len(right))
+
+
+def head_gradients(model: Any, ours: Any, expected: Any, tolerance: float) -> None:
+    """`same`, and the head takes part in it."""
+    import torch
+
+    head = [parameter for name, parameter in model.named_parameters() if "score.modules_to_save" in name]
+    assert all(one.abs().max() > 0 for one in torch.autograd.grad(ours, head[:1], retain_graph=True))
+    same(model, ours, expected, tolerance)
+
+
+@pytest.mark.parametrize("kind", ["regression-head", "value-head"])
+def test_candidates_scored_by_a_head(headed: Any, trajectories: list[Trajectory], chat: ChatFormat, kind: str) -> None:
+    from sweetrl.learning.critics import HeadCritic, Reply
+
+    model, tolerance = headed
+    model.eval()
+    view = CriticSettings(parameterization=kind, privileged=False)  # type: ignore[arg-type]
+    trunk = encode(trajectories[0], chat, "Help.")
+    turns = [[Reply(chat.reply(text), text) for text in ("What is the rate?", "Yes.")] for _ in trunk.spans]
+    (found,) = HeadCritic(model, chat, "Help.", view, Layout(None, 100)).advantages([(trajectories[0], turns)])
+    for (start, _), replies, values in zip(trunk.spans, turns, found, strict=True):
+        for reply, value in zip(replies, values, strict=True):
+            row = Row(trunk.token_ids[:start] + reply.token_ids, ((start, start + len(reply.token_ids)),))
+            (states,) = slow_states(model, row)
+            pooled = states[-1] if kind == "value-head" else sum(states) / len(states)
+            assert value == pytest.approx(slow_head(model, pooled).item(), abs=20 * tolerance)
+
+
+def test_the_official_critic(adapted: Any, trajectories: list[Trajectory], chat: ChatFormat, tokenizer: Any) -> None:
+    """c before the begin-of-text token, the end of the header in every span, all tokens of a trajectory as one mean."""
+    from sweetrl.learning.trainers import CriticTrainer
+
+    model, tolerance = adapted
+    settings = parse_settings({"preset": "official", "critic": {"beta": 0.3, "nll": 0.0}}).critic
+    some = [one for one in trajectories[:3] if one.turns]
+    pairs = trajectory_pairs(some)[0]
+    data = critic_pairs(pairs, some, chat, "Help.", settings)
+    expected_rows = []
+    for one in some:
+        seen, prefix = encode(one, chat, "Help."), chat.reply(privileged_prefix(one.task))[:-1]
+        spans = tuple((len(prefix) + start - 1, len(prefix) + end) for start, end in seen.spans)
+        expected_rows.append(Row((*prefix, *seen.token_ids), spans))
+        assert tokenizer.decode(prefix).strip() == privileged_prefix(one.task).strip()
+    assert list(data.rows) == expected_rows
+    loss, _ = fast(CriticTrainer, model, settings, data, MicroBatch(data.pairs))
+    scores = [slow_score(model, row, "trajectory") for row in expected_rows]
+    expected = -sum(log_sigmoid(0.3 * (scores[a] - scores[b])) for a, b in data.pairs) / len(data.pairs)
+    same(model, loss, expected, tolerance)
+
+
+def test_the_official_ranking(adapted: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
+    """Header and reply without its end against the reference's reply with it, which does not know c."""
+    from sweetrl.learning.critics import LogRatioCritic, Reply
+
+    model, tolerance = adapted
+    model.eval()
+    official = parse_settings({"preset": "official"})
+    assert official.rank.reference == "unconditioned"
+    one = trajectories[0]
+    texts = ("What is the rate?", "Yes.")
+    seen = encode(one, chat, "Help.")
+    turns = [[Reply(chat.reply(text), text) for text in texts] for _ in seen.spans]
+    critic = LogRatioCritic(model, chat, "Help.", official.critic, Layout(None, 400), conditioned_reference=False)
+    (found,) = critic.advantages([(one, turns)])
+    prefix = chat.reply(privileged_prefix(one.task))[:-1]
+    header = header_length(chat)
+    assert header >= 2 and chat.follow(True, "Seven.")[-header:] == chat.open("Help.", "Hm.")[-header:]
+    for (start, _), replies, values in zip(seen.spans, turns, found, strict=True):
+        for reply, value in zip(replies, values, strict=True):
+            ids = reply.token_ids
+            place = len(prefix) + start
+            above = Row((*prefix, *seen.token_ids[:start], *ids), ((place - header, place + len(ids) - 1),))
+            below = Row((*seen.token_ids[:start], *ids), ((start, start + len(ids)),))
+            (ours,), _ = slow_both(model, above)
+            _, (theirs,) = slow_both(model, below)
+            assert len(ours) == header + len(ids) - 1 and len(theirs) == len(ids)
+            expected = sum(token.item() for token in ours) / len(ours)
+            expected -= sum(token.item() for token in theirs) / len(theirs)
+            assert value == pytest.approx(expected, abs=20 * tolerance)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,7 @@ def test_an_agent_of_text_and_a_model_as_the_person(fake_server: Any, project: P
         assert one.extra["leaks"].split()[0] == "2:code"
     run = read_json(Path("reports/runs/collect.json"))["metrics"]
     assert run["share_leaked"] == 1.0 and run["requests"] > 0
+    assert run["gpu_seconds"] == run["dialogue/gpu_seconds"] == 0.0 < run["seconds_sampling"]
 
 
 def test_an_evaluation_loads_the_adapter_into_the_server(fake_server: Any, project: Path) -> None:
@@ -95,6 +97,47 @@ def test_an_evaluation_loads_the_adapter_into_the_server(fake_server: Any, proje
     (one, *_) = TrajectoryStore(evaluating.DIALOGUES / "trained").read()
     assert all(len(turn.token_ids) == len(turn.logprobs) > 0 for turn in one.turns)
     assert (tokenizer.decode(one.turns[0].token_ids[:-1]), one.turns[0].finish_reason) == (one.turns[0].raw, "stop")
+
+
+def test_mlflow_has_the_account(fake_server: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tokens, wall and GPU-seconds of the stage and of each dialogue, for both policies of an evaluation."""
+    from sweetrl.tracking.registry import cost, stage_runs
+    from sweetrl.tracking.store import connect
+
+    monkeypatch.delenv("SWEETRL_TRACKING")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    tracking = {"uri": f"sqlite:///{project}/store.db", "artifacts": str(project / "artifacts")}
+    with fake_server(tokenizer=AutoTokenizer.from_pretrained("models/base")) as server:
+        engine = {"kind": "vllm", "urls": server.url, "gpus": 4}
+        changed = settings(engine, tracking=tracking)
+        collecting.collect(changed)
+        evaluating.evaluate(changed)
+    client = connect(changed.tracking, project).client
+    for stage, policies in (("collect", [""]), ("evaluate", ["/base", "/trained"])):
+        run = client.get_run(read_json(Path(f"reports/runs/{stage}.json"))["run_id"])
+        metrics, fetched = run.data.metrics, project / "fetched" / stage
+        fetched.mkdir(parents=True)
+        files = sorted(one.path for one in client.list_artifacts(run.info.run_id, "costs"))
+        assert len(files) == len(policies)
+        for policy, file in zip(policies, files, strict=True):
+            text = Path(client.download_artifacts(run.info.run_id, file, str(fetched))).read_text()
+            rows = [json.loads(line) for line in text.splitlines()]
+            assert len(rows) == (2 * TASKS if stage == "collect" else TASKS)
+            assert {row["policy"] for row in rows} == {policy.removeprefix("/") or "models/base"}
+            seconds = metrics[f"seconds_sampling{policy}"]
+            assert metrics[f"gpu_seconds{policy}"] == pytest.approx(4 * seconds)
+            assert sum(row["gpu_seconds"] for row in rows) == pytest.approx(4 * seconds, rel=1e-6)
+            assert sum(row["generated_tokens"] for row in rows) == metrics[f"generated_tokens{policy}"]
+            assert metrics[f"dialogue/gpu_seconds{policy}"] == pytest.approx(4 * seconds / len(rows), rel=1e-6)
+            assert metrics[f"dialogue/seconds_p95{policy}"] > 0
+        assert metrics["seconds"] > 0
+    # And of the version that would be registered: its stages' sums.
+    runs = stage_runs(project)
+    total = cost(runs)
+    parts = [runs["collect"]["metrics"]["gpu_seconds"]]
+    parts += [runs["evaluate"]["metrics"][f"gpu_seconds/{name}"] for name in ("base", "trained")]
+    assert total["gpu_seconds"] == pytest.approx(sum(parts), abs=0.06) and sum(parts) > 0
+    assert total["seconds"] == pytest.approx(sum(run["seconds"] for run in runs.values()), abs=0.06)
 
 
 def test_what_an_engine_of_text_cannot_do_is_said(fake_server: Any, project: Path) -> None:

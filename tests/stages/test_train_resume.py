@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ model: {base: models/base, device: cpu, threads: 1}
 critic: &trainer
   {learning_rate: 1.0e-3, epochs: 15, batch_size: 4, micro_batch: 2, checkpoints: 20, lora: {rank: 4, dropout: 0.1}}
 policy: {<<: *trainer, anchors: 0.5}
+multi_turn_dpo: {<<: *trainer, anchors: 0.5}
+rft: *trainer
 """
 RUN = """
 import sys
@@ -142,3 +145,111 @@ def test_missing_inputs_are_one_sentence(project: Callable[[str], Path]) -> None
     assert process.returncode == 1
     assert output.strip().splitlines()[-1].startswith("error: data/pairs.parquet: there is no such file")
     assert "Traceback" not in output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["multi-turn-dpo", "rft"])
+def test_so_does_a_killed_run_of_a_baseline(project: Callable[[str], Path], method: str) -> None:
+    folders = project("undisturbed"), project("killed")
+    for folder in folders:
+        (folder / "params.yaml").write_text(f"{PARAMS}method: {method}\n")
+        shutil.rmtree(folder / "data/preferences")
+    undisturbed, killed = folders
+    finish(start(undisturbed, "critic", "policy"))
+    kill_after_checkpoint(start(killed, "policy"), killed, "train-policy")
+    finish(start(killed, "policy"))
+    for name in FILES[2:]:
+        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("method", ["multi-turn-dpo", "rft", "single-turn", "zero-shot"])
+def test_a_baseline_trains_what_it_needs_and_says_what_it_leaves_out(
+    project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    from safetensors.torch import load_file
+
+    from sweetrl.io import read_json
+    from sweetrl.settings import load_settings
+    from sweetrl.stages.rank import rank
+    from sweetrl.stages.train_critic import train_critic
+    from sweetrl.stages.train_policy import train_policy
+
+    folder = project(method)
+    text = PARAMS.replace("epochs: 15", "epochs: 2").replace("checkpoints: 20", "checkpoints: 1")
+    (folder / "params.yaml").write_text(f"{text}method: {method}\n")
+    shutil.rmtree(folder / "data/preferences")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    settings = load_settings()
+    for stage in (train_critic, rank, train_policy):
+        stage(settings)
+    for out in ("models/critic", "data/preferences"):
+        assert [path.name for path in Path(out).iterdir()] == ["left_out.json"]
+        assert read_json(Path(out) / "left_out.json")["method"] == method
+    weights = load_file("models/policy/adapter_model.safetensors")
+    moved = any(bool(value.any()) for name, value in weights.items() if "lora_B" in name)
+    assert moved == (method in ("multi-turn-dpo", "rft"))
+    printed = capsys.readouterr().out
+    assert f"left out: the method `{method}` has no critic" in printed
+    assert ("trains nothing" in printed) == (not moved)
+    assert not list(Path(".scratch").glob("*"))
+
+
+def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweetrl.errors import UserError
+    from sweetrl.settings import parse_settings
+    from sweetrl.stages.train_policy import train_policy
+
+    monkeypatch.chdir(project("lacking"))
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    Path("data/pairs.parquet").unlink()
+    with pytest.raises(UserError, match=r"data/pairs.parquet: there is no such file"):
+        train_policy(parse_settings({"method": "multi-turn-dpo"}))
+    failed = [replace(one, reward=0.2) for one in TrajectoryStore(Path("data/trajectories")).read()]
+    TrajectoryStore(Path("data/trajectories")).write_shard(0, failed)
+    with pytest.raises(UserError, match="no attempt was successful"):
+        train_policy(parse_settings({"method": "rft", "model": {"device": "cpu", "threads": 1}}))
+
+
+@pytest.mark.parametrize("kind", ["regression-head", "value-head"])
+def test_a_critic_with_a_head_resumes_and_ranks(
+    project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    from sweetrl.learning import preferences as files
+    from sweetrl.learning.trainers import PreferenceTrainer
+    from sweetrl.settings import parse_settings
+    from sweetrl.stages.rank import rank
+    from sweetrl.stages.train_critic import train_critic
+
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    model = {"base": "models/base", "device": "cpu", "threads": 1}
+    critic = {"epochs": 4, "batch_size": 4, "micro_batch": 4, "checkpoints": 4, "lora": {"rank": 4}}
+    settings = parse_settings(
+        {
+            "model": model,
+            "agent": {"max_new_tokens": 6},
+            "critic": critic | {"learning_rate": 1e-3, "parameterization": kind},
+            "rank": {"share": 0.1, "candidates": 3, "margin": 0.0},
+        }
+    )
+    weights = []
+    for name in ("undisturbed", "killed"):
+        monkeypatch.chdir(project(name))
+        if name == "killed":
+            log = PreferenceTrainer.log
+
+            def dies(self, logs, *more, log=log):  # type: ignore[no-untyped-def]
+                log(self, logs, *more)
+                if self.state.global_step == self.steps - 1:
+                    raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(PreferenceTrainer, "log", dies)
+                train_critic(settings)
+            assert list(Path(".scratch").glob("train-critic-*/checkpoint-*/complete"))
+        train_critic(settings)
+        weights.append(Path("models/critic/adapter_model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+    rank(settings)
+    states = files.read_candidates(Path("data/preferences") / files.CANDIDATES)
+    assert len({one.advantage for state in states for one in state.candidates}) > len(states)

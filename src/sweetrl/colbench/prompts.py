@@ -11,12 +11,12 @@ from sweetrl.colbench.types import Suite, Task
 from sweetrl.errors import UserError
 
 # The agent's prompts by the names that params.yaml uses, the suite's name in front; the others are named by their file.
-AGENT_PROMPTS = ("short", "full")
+AGENT_PROMPTS = ("short", "full", "single")
 PRIVILEGED = {"backend": "privileged", "frontend": "privileged_page"}
 
 
 def system_prompt(name_or_path: str, suite: Suite = "backend") -> str:
-    """Return the agent's system prompt: "short" or "full" of the suite, or the text of a file of your own."""
+    """Return the agent's system prompt: "short", "full" or "single" (to answer at once), or a file of your own's text."""
     return load_prompt(f"{suite}_agent_{name_or_path}" if name_or_path in AGENT_PROMPTS else name_or_path)
 
 

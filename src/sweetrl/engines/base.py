@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 
@@ -50,6 +50,9 @@ class Completion:
 
     An engine that knows only text leaves ids and log-probs empty. `prompt_tokens` and `generated_tokens` are what a
     server says it has read and written for this reply (0: not told; with n > 1 the prompt counts once, with the first).
+    `cached_tokens` of the prompt were not computed again. `busy` is this reply's share of the engine's busy seconds:
+    what is under way together shares the time. What a reply cost is no part of what it is: the last two do not count
+    when completions are compared.
     """
 
     token_ids: tuple[int, ...]
@@ -58,14 +61,18 @@ class Completion:
     finish_reason: Literal["stop", "length"]
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    cached_tokens: int = field(default=0, compare=False)
+    busy: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)
 class Usage:
     """Tokens and time spent so far by an engine.
 
-    `seconds` is the time in which at least one reply was under way. Of `requests` to servers `retries` were repetitions
-    after a fault; `failures` replies could not be had at all. What a fault cost is part of `requests` and of no tokens.
+    `seconds` is the time in which the engine was at work on at least one reply. Of `requests` to servers `retries` were
+    repetitions after a fault; `failures` replies could not be had at all. What a fault cost is part of `requests` and
+    `seconds`, and of no tokens.
+    `devices` accelerators work for the engine (0 on CPUs).
     """
 
     prompt_tokens: int = 0
@@ -75,6 +82,12 @@ class Usage:
     requests: int = 0
     retries: int = 0
     failures: int = 0
+    devices: int = 0
+
+    @property
+    def gpu_seconds(self) -> float:
+        """Accelerators times busy seconds; 0 on CPUs."""
+        return self.devices * self.seconds
 
 
 class Sampler(Protocol):

@@ -40,6 +40,8 @@ class Reply:
     ids: list[int]
     logprobs: list[float]
     ended: bool = False
+    cached: int = 0
+    """Tokens of the prompt that were not computed for this reply."""
 
     @property
     def open(self) -> bool:
@@ -158,8 +160,9 @@ class Decoder:
         ids = np.zeros((len(prompts), new), dtype=np.int64)
         for row, (prompt, (known, kept)) in enumerate(zip(prompts, found, strict=True)):
             # Equal prompts in one call are computed once.
-            asked = len(chunk[row]) // sampling.n
-            counts.cached += known + (asked - 1) * len(prompt)
+            for number, reply in enumerate(chunk[row][:: sampling.n]):
+                reply.cached = len(prompt) if number else known
+                counts.cached += reply.cached
             if kept is not None:
                 place(cache, row, width - len(prompt) + known, kept, known)
             tail = prompt[-new:]

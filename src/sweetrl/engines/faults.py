@@ -3,12 +3,14 @@
 A request may be asked again after a fault of transport (no connection, a connection that breaks, no reply in time), of
 the server (429, 408, 5xx), and of the reply itself (broken off, not JSON, without choices, without words). The same
 request has the same seed, so asking again gives the reply that was meant. Waits double from `backoff` on, each drawn
-from the upper half of its range; a Retry-After is obeyed. Attempts and the time for all of them together are limited.
+from the upper half of its range; a Retry-After is obeyed, by all requests to that server. Attempts and the time for all
+of them together are limited.
 """
 
 from __future__ import annotations
 
 import email.utils
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -21,6 +23,8 @@ Result = TypeVar("Result")
 
 LONGEST_WAIT = 60.0
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+# Whose Retry-After speaks for the whole server: too many requests, unavailable, overloaded.
+PACED = frozenset({429, 503, 529})
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ def retry_after(headers: Mapping[str, str]) -> float:
     if not value:
         return 0.0
     try:
-        return max(float(value), 0.0)
+        seconds = float(value)
+        return max(seconds, 0.0) if math.isfinite(seconds) else 0.0
     except ValueError:
         pass
     try:

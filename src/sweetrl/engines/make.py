@@ -61,6 +61,7 @@ def access(settings: ServerSettings) -> Access:
         patience=Patience(
             settings.timeout_seconds, settings.attempts, settings.budget_seconds, settings.backoff_seconds
         ),
+        gpus=settings.gpus,
     )
 
 
@@ -73,7 +74,7 @@ def serving(engine: EngineSettings, model: ModelSettings, log: Path, rank: int =
     if engine.kind != "vllm" or engine.urls.strip():
         yield engine
         return
-    from sweetrl.engines.server import ManagedServer, free_port, vllm_command
+    from sweetrl.engines.server import ManagedServer, free_port, gpus_of, vllm_command
 
     folder = Path(model.base)
     port = free_port()
@@ -87,7 +88,8 @@ def serving(engine: EngineSettings, model: ModelSettings, log: Path, rank: int =
     )
     with ManagedServer(command, port, log) as server:
         server.wait_ready(engine.start_seconds)
-        yield engine.model_copy(update={"urls": server.url, "model": SERVED})
+        gpus = engine.gpus or gpus_of(command)
+        yield engine.model_copy(update={"urls": server.url, "model": SERVED, "gpus": gpus})
 
 
 def adapter_rank(adapter: Path) -> int:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.background import in_background, wait
 from sweetrl.engines.base import Completion, EngineError, NoRoom, Prompt, Sampling, Usage
-from sweetrl.engines.faults import RETRIED, Fault, Patience, persist, retry_after
+from sweetrl.engines.faults import PACED, RETRIED, Fault, Patience, persist, retry_after
 from sweetrl.engines.pool import Pool, Server
 from sweetrl.errors import UserError
 
@@ -29,7 +31,8 @@ _FULL = ("maximum context length", "context_length_exceeded", "context length", 
 class Access:
     """Where servers are and how they may be used: base addresses (".../v1"), the model's name there, a key, limits.
 
-    `key_variable` names the environment variable that holds the key, for messages; `key` is its value.
+    `key_variable` names the environment variable that holds the key, for messages; `key` is its value. `gpus` work
+    behind all the servers together, as far as it is known.
     """
 
     urls: tuple[str, ...]
@@ -38,6 +41,7 @@ class Access:
     key_variable: str = ""
     concurrency: int = 64
     patience: Patience = Patience()  # noqa: RUF009  frozen
+    gpus: int = 0
 
 
 class EmptyReply(Fault):
@@ -48,11 +52,49 @@ class EmptyReply(Fault):
         self.completions = completions
 
 
+class Busy:
+    """How long something was under way, and the share of each that was: n at a time get an n-th of a second a second.
+
+    The shares add up to `seconds`. Changed from one event loop, read from anywhere.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._now = 0.0
+        self._count = 0
+        self._share = 0.0
+        self._seconds = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """The seconds in which at least one was under way, up to now."""
+        return self._seconds + (self._clock() - self._now if self._count else 0.0)
+
+    def enter(self) -> float:
+        """One more is under way; the result belongs to it."""
+        self._tick()
+        self._count += 1
+        return self._share
+
+    def leave(self, entered: float) -> float:
+        """One has ended; return its share in seconds."""
+        self._tick()
+        self._count -= 1
+        return self._share - entered
+
+    def _tick(self) -> None:
+        now = self._clock()
+        if self._count:
+            self._seconds += now - self._now
+            self._share += (now - self._now) / self._count
+        self._now = now
+
+
 class RemoteEngine:
     """An AsyncEngine (and an Engine) over HTTP; subclasses say in `_request` what is sent and how a reply is read.
 
-    At most `access.concurrency` requests are under way; who waits to ask again does not count. Thread-safe: everything
-    happens in the background loop.
+    At most `access.concurrency` requests are under way; who waits to ask (again) does not count. A server that says
+    when it may be asked again gets no request of anybody before. Thread-safe: all happens in the background loop.
     """
 
     speaks_tokens = False
@@ -62,8 +104,8 @@ class RemoteEngine:
         self.name = access.model
         self._pool = Pool(access.urls)
         self._slots = asyncio.Semaphore(access.concurrency)
-        self._usage = Usage()
-        self._asking, self._since = 0, 0.0
+        self._usage = Usage(devices=access.gpus)
+        self._busy = Busy()
         self._http: httpx.AsyncClient | None = None
         importlib.import_module("httpx")  # here, where nothing waits for the event loop yet
 
@@ -81,7 +123,7 @@ class RemoteEngine:
 
     def usage(self) -> Usage:
         """What this engine has spent since it was made."""
-        return self._usage
+        return replace(self._usage, seconds=self._busy.seconds)
 
     def close(self) -> None:
         """Close the connections."""
@@ -95,31 +137,29 @@ class RemoteEngine:
         raise NotImplementedError
 
     async def _ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        empties = 0
+        empties, busy = 0, 0.0
+        deadline = time.monotonic() + self.access.patience.budget
 
         async def attempt() -> list[Completion]:
-            nonlocal empties
-            try:
-                return await self._attempt(prompt, sampling)
-            except EmptyReply as empty:
-                empties += 1
-                if empties < EMPTIES:
-                    raise
-                return empty.completions
+            nonlocal empties, busy
+            async with self._slot(deadline):
+                begun = self._busy.enter()
+                try:
+                    return await self._attempt(prompt, sampling)
+                except EmptyReply as empty:
+                    empties += 1
+                    if empties < EMPTIES:
+                        raise
+                    return empty.completions
+                finally:
+                    busy += self._busy.leave(begun)
 
-        if self._asking == 0:
-            self._since = time.monotonic()
-        self._asking += 1
         try:
             completions = await persist(attempt, self.access.patience, lambda fault: self._spend(retries=1))
         except EngineError:
             self._spend(failures=1)
             raise
-        finally:
-            self._asking -= 1
-            if self._asking == 0:
-                self._usage = replace(self._usage, seconds=self._usage.seconds + time.monotonic() - self._since)
-        return completions
+        return [replace(one, busy=busy / len(completions)) for one in completions]
 
     async def _ask_all(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         async def one(prompt: Prompt) -> list[Completion]:
@@ -135,22 +175,39 @@ class RemoteEngine:
             for task in tasks:
                 task.cancel()
 
+    @asynccontextmanager
+    async def _slot(self, deadline: float) -> AsyncIterator[None]:
+        """Wait for a slot, and until some server wants to be asked; EngineError if that would be after `deadline`."""
+        while True:
+            while (seconds := self._pool.held()) > 0.0:
+                # Not all at the same moment: the server has just had more than it could take.
+                seconds += random.SystemRandom().uniform(0.0, self.access.patience.backoff)
+                if time.monotonic() + seconds > deadline:
+                    raise EngineError(
+                        f"{' '.join(self.access.urls)}: the server wants no request for {seconds:.0f} s (Retry-After), "
+                        "which is longer than may be waited"
+                    )
+                await asyncio.sleep(seconds)
+            async with self._slots:
+                if not self._pool.held():
+                    yield
+                    return
+
     async def _attempt(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        async with self._slots:
-            with self._pool.lease(prompt.group) as server:
-                self._spend(requests=1)
-                seconds = self.access.patience.timeout
-                try:
-                    # Around everything: a server that sends a byte now and then never runs into a time-out of reading.
-                    async with asyncio.timeout(seconds):
-                        return await self._request(server, prompt, sampling)
-                except TimeoutError as error:
+        with self._pool.lease(prompt.group) as server:
+            self._spend(requests=1)
+            seconds = self.access.patience.timeout
+            try:
+                # Around everything: a server that sends a byte now and then never runs into a time-out of reading.
+                async with asyncio.timeout(seconds):
+                    return await self._request(server, prompt, sampling)
+            except TimeoutError as error:
+                self._pool.failed(server)
+                raise Fault(f"{server.url}: no reply within {seconds:g} s", server=True) from error
+            except Fault as fault:
+                if fault.server:
                     self._pool.failed(server)
-                    raise Fault(f"{server.url}: no reply within {seconds:g} s", server=True) from error
-                except Fault as fault:
-                    if fault.server:
-                        self._pool.failed(server)
-                    raise
+                raise
 
     def _spend(self, **more: int) -> None:
         self._usage = replace(self._usage, **{name: getattr(self._usage, name) + value for name, value in more.items()})
@@ -199,7 +256,11 @@ class RemoteEngine:
         said = error_message(text)
         where = f"{server.url}: status {status}" + (f" ({said})" if said else "")
         if status in RETRIED:
-            raise Fault(where, retry_after(headers), server=status >= 500)
+            pause = retry_after(headers)
+            if pause and status in PACED:
+                self._pool.hold(server, pause)
+                pause = self._pool.held()  # another server may be asked at once
+            raise Fault(where, pause, server=status >= 500)
         if status in (401, 403):
             variable = self.access.key_variable or "the key's environment variable"
             raise UserError(f"{where}: the server does not let us in; put a valid key into {variable}.")
@@ -225,6 +286,7 @@ class RemoteEngine:
                 one,
                 prompt_tokens=prompt if index == 0 else 0,
                 generated_tokens=len(one.token_ids) or (generated if only else 0),
+                cached_tokens=cached if index == 0 else 0,
             )
             for index, one in enumerate(completions)
         ]

@@ -30,6 +30,12 @@ ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
 }
 
+_PARALLEL = (
+    ("--tensor-parallel-size", "-tp"),
+    ("--pipeline-parallel-size", "-pp"),
+    ("--data-parallel-size", "-dp"),
+)
+
 
 class ManagedServer:
     """`command` as a process of its own on `port`, with its output in the file `log`.
@@ -56,16 +62,17 @@ class ManagedServer:
 
         address = self.url.removesuffix("/v1") + "/health"
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None and self.restarts >= self._allowed:
-                raise UserError(
-                    f"{self.log}: the server `{self.command[0]}` ended with status {self.process.returncode} before it "
-                    f"answered: {self.last_words()}"
-                )
-            with contextlib.suppress(httpx.HTTPError):
-                if httpx.get(address, timeout=2.0).status_code == 200:
-                    return
-            time.sleep(0.25)
+        with httpx.Client(timeout=2.0) as client:  # making one takes longer than asking
+            while time.monotonic() < deadline:
+                if self.process.poll() is not None and self.restarts >= self._allowed:
+                    raise UserError(
+                        f"{self.log}: the server `{self.command[0]}` ended with status {self.process.returncode} "
+                        f"before it answered: {self.last_words()}"
+                    )
+                with contextlib.suppress(httpx.HTTPError):
+                    if client.get(address).status_code == 200:
+                        return
+                time.sleep(0.25)
         raise UserError(
             f"{self.log}: the server has not answered within {seconds:g} s; raise `engine.start_seconds`, or mend what "
             f"it says last: {self.last_words()}"
@@ -156,6 +163,18 @@ def vllm_command(
     if context is not None:
         needed += ["--max-model-len", str(context)]
     return [*words, *more, *needed]
+
+
+def gpus_of(command: Sequence[str], devices: Path = Path("/dev")) -> int:
+    """Return how many GPUs of this machine a vLLM server uses: what its parallel sizes make; 0 where there are none."""
+    if not any(devices.glob("nvidia[0-9]*")) and not (devices / "kfd").exists():
+        return 0
+    words = [part for word in command for part in word.split("=", 1)]
+    product = 1
+    for names in _PARALLEL:
+        sizes = [words[at + 1] for at, word in enumerate(words[:-1]) if word in names]
+        product *= int(sizes[-1]) if sizes and sizes[-1].isdecimal() else 1
+    return product
 
 
 def free_port() -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class TransformersEngine:
         limits = Limits(rows=rows, context=self.context)
         self.stop_ids = stop_ids(self.model, self.tokenizer, self.chat)
         self._decoder = Decoder(self.model, cache_shape(self.model, self.name), self.stop_ids, limits)
-        self._usage = Usage()
+        self._usage = Usage(devices=int(self.device.startswith("cuda")))
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         """Return `sampling.n` completions for each prompt, in order; nothing is kept for later calls."""
@@ -89,16 +90,25 @@ class TransformersEngine:
         started = time.perf_counter()
         with torch.inference_mode():
             replies, counts = self._decoder.generate(prompts, sampling, prefixes)
-        completions = self._completions(replies)
-        self._count(counts, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        completions = self._completions(replies, seconds / max(counts.generated, 1))
+        self._count(counts, seconds)
         return completions
 
-    def _completions(self, replies: list[list[Reply]]) -> list[list[Completion]]:
+    def _completions(self, replies: list[list[Reply]], each: float) -> list[list[Completion]]:
+        """Put replies into their public form; `each` token took that many seconds."""
         spoken = [reply.ids[:-1] if reply.ended else reply.ids for group in replies for reply in group]
         texts = iter(self.tokenizer.batch_decode(spoken, skip_special_tokens=True))
         return [
             [
-                Completion(tuple(reply.ids), tuple(reply.logprobs), next(texts), "stop" if reply.ended else "length")
+                Completion(
+                    tuple(reply.ids),
+                    tuple(reply.logprobs),
+                    next(texts),
+                    "stop" if reply.ended else "length",
+                    cached_tokens=reply.cached,
+                    busy=each * len(reply.ids),
+                )
                 for reply in group
             ]
             for group in replies
@@ -106,7 +116,8 @@ class TransformersEngine:
 
     def _count(self, counts: Counts, seconds: float) -> None:
         spent = self._usage
-        self._usage = Usage(
+        self._usage = replace(
+            spent,
             prompt_tokens=spent.prompt_tokens + counts.prompt,
             cached_tokens=spent.cached_tokens + counts.cached,
             generated_tokens=spent.generated_tokens + counts.generated,

@@ -49,7 +49,7 @@ class Interval:
 
 def bars(labels: Sequence[str], before: Sequence[float], after: Sequence[float], axis: str, name: str) -> str:
     """Two bars a label, in shares of the dialogues."""
-    with _Chart(name, 5.6, 2.6) as chart:
+    with Chart(name, 5.6, 2.6) as chart:
         places = range(len(labels))
         width = 0.4
         chart.axes.bar([place - width / 2 for place in places], before, width, color=BEFORE_COLOR)
@@ -57,13 +57,13 @@ def bars(labels: Sequence[str], before: Sequence[float], after: Sequence[float],
         chart.axes.set_xticks(list(places), labels)
         chart.axes.set_xlabel(axis)
         chart.axes.grid(axis="x", visible=False)
-        _percent(chart.axes, "y", max([*before, *after, 0.01]))
+        percent_axis(chart.axes, "y", max([*before, *after, 0.01]))
     return chart.svg
 
 
 def dumbbells(labels: Sequence[str], before: Sequence[Interval], after: Sequence[Interval], name: str) -> str:
     """A line a label from the rate before to the rate after, each with its interval."""
-    with _Chart(name, 10.8, 0.6 + 0.3 * len(labels)) as chart:
+    with Chart(name, 10.8, 0.6 + 0.3 * len(labels)) as chart:
         axes = chart.axes
         for place, (old, new) in enumerate(zip(before, after, strict=True)):
             axes.plot([old.value, new.value], [place, place], color="#94a3b8", linewidth=1.4, zorder=2)
@@ -74,14 +74,14 @@ def dumbbells(labels: Sequence[str], before: Sequence[Interval], after: Sequence
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
         axes.spines["left"].set_visible(False)
-        _percent(axes, "x", max([one.high for one in (*before, *after)] or [1.0]))
+        percent_axis(axes, "x", max([one.high for one in (*before, *after)] or [1.0]))
         axes.set_xlabel("success rate, with intervals")
     return chart.svg
 
 
 def lines_by_turn(series: Sequence[tuple[str, str, Sequence[int], Sequence[Interval]]], axis: str, name: str) -> str:
     """A line with a band for each (label, color, turns, mean and quartiles)."""
-    with _Chart(name, 10.8, 3.0) as chart:
+    with Chart(name, 10.8, 3.0) as chart:
         axes = chart.axes
         axes.axhline(0.0, color="#94a3b8", linewidth=1.0, zorder=1)
         for label, color, turns, values in series:
@@ -99,13 +99,13 @@ def lines_by_turn(series: Sequence[tuple[str, str, Sequence[int], Sequence[Inter
     return chart.svg
 
 
-class _Chart:
+class Chart:
     """A figure with one pair of axes in the house style; `svg` is there after the block."""
 
     def __init__(self, name: str, width: float, height: float) -> None:
         self.name, self.size, self.svg = name, (width, height), ""
 
-    def __enter__(self) -> _Chart:
+    def __enter__(self) -> Chart:
         import matplotlib
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
@@ -142,7 +142,8 @@ def inline_svg(text: str, name: str) -> str:
     return body.strip()
 
 
-def _percent(axes: Axes, which: str, top: float) -> None:
+def percent_axis(axes: Axes, which: str, top: float) -> None:
+    """Let the axis `which` ("x" or "y") show shares as per cent, from 0 to a little above `top`."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     axis = axes.xaxis if which == "x" else axes.yaxis

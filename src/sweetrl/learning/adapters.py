@@ -46,11 +46,18 @@ def context_limit(model: Any) -> int:
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
 
 
-def attach_adapter(model: Any, lora: LoraSettings, seed: int) -> nn.Module:
-    """Put a fresh LoRA adapter on `model`: B = 0, so that it starts as the reference; A from `seed`."""
+def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False) -> nn.Module:
+    """Put a fresh LoRA adapter on `model`: B = 0, so that it starts as the reference; A from `seed`.
+
+    With `head` a critic's head of zeros comes with it (sweetrl.learning.heads), trained and saved in full.
+    """
     import torch
     from peft import LoraConfig, get_peft_model
 
+    from sweetrl.learning.heads import HEAD, add_head
+
+    if head:
+        add_head(model)
     targets: Any = lora.targets
     if targets != "all-linear":
         targets = [name.strip() for name in targets.split(",") if name.strip()]
@@ -61,6 +68,7 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int) -> nn.Module:
         lora_dropout=lora.dropout,
         target_modules=targets,
         task_type="CAUSAL_LM",
+        modules_to_save=[HEAD] if head else None,
     )
     try:
         return get_peft_model(model, config)
@@ -69,11 +77,16 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int) -> nn.Module:
 
 
 def load_adapter(model: Any, folder: Path) -> nn.Module:
-    """Put the adapter in `folder` on `model`, frozen and in evaluation mode."""
+    """Put the adapter in `folder`, and the head that it may have, on `model`, frozen and in evaluation mode."""
     from peft import PeftModel
 
-    if not (Path(folder) / "adapter_config.json").exists():
+    from sweetrl.learning.heads import HEAD, add_head
+
+    config = Path(folder) / "adapter_config.json"
+    if not config.exists():
         raise UserError(f"{folder}: there is no adapter; run the stage that trains it first.")
+    if HEAD in (json.loads(config.read_text(encoding="utf-8")).get("modules_to_save") or []):
+        add_head(model)
     return PeftModel.from_pretrained(model, str(folder)).eval()
 
 

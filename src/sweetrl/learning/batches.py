@@ -135,12 +135,16 @@ class PreferenceData:
     """Rows, pairs of them as (chosen, rejected) indices, and anchors: rows that are learnt by likelihood alone.
 
     `groups` says for each row which dialogue or task it comes from: rows of one group begin alike. Empty: all differ.
+    `labels` (if any) says for each row whether its attempt succeeded, `turns` at which turn (from 0) its first reply is
+    (else 0). A row that is learnt alone is a pair with itself.
     """
 
     rows: tuple[Row, ...]
     pairs: tuple[tuple[int, int], ...]
     anchors: tuple[int, ...] = ()
     groups: tuple[int, ...] = ()
+    labels: tuple[float, ...] = ()
+    turns: tuple[int, ...] = ()
 
 
 def within(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
@@ -155,6 +159,8 @@ def within(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
         tuple((place[chosen], place[rejected]) for chosen, rejected in pairs),
         tuple(place[anchor] for anchor in anchors),
         tuple(data.groups[index] for index in kept) if data.groups else (),
+        tuple(data.labels[index] for index in kept) if data.labels else (),
+        tuple(data.turns[index] for index in kept) if data.turns else (),
     )
     return rest, len(data.pairs) - len(pairs)
 
@@ -238,7 +244,7 @@ def collate_pairs(
 
     `lay_out` makes a batch of rows; by default they are padded (collate).
     Returns {"rows": collate(...), "reference" [N] (if given, by row), "chosen" [P], "rejected" [P], "anchor" [A]},
-    the last three being row numbers in the batch.
+    the last three being row numbers in the batch, and "label" [R] where the data have labels.
     """
     import torch
 
@@ -251,6 +257,11 @@ def collate_pairs(
         "rejected": torch.tensor([number[rejected] for _, rejected in batch.pairs], dtype=torch.long),
         "anchor": torch.tensor([number[anchor] for anchor in batch.anchors], dtype=torch.long),
     }
+    if data.turns:
+        first = torch.tensor([data.turns[index] for index in order])
+        result["rows"]["turn_index"] = result["rows"]["turn_index"] + first[result["rows"]["turn_row"]]
+    if data.labels:
+        result["label"] = torch.tensor([data.labels[index] for index in order])
     if reference is not None:
         result["reference"] = torch.cat([reference[index] for index in order])
     return result

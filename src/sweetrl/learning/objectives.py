@@ -51,6 +51,19 @@ def token_nll(logprobs: Tensor, row_weight: Tensor, token_row: Tensor) -> Tensor
     return -(means * row_weight).sum() / row_weight.sum().clamp(min=1e-30)
 
 
+def value_loss(values: Tensor, labels: Tensor, turn_row: Tensor, rows: int) -> Tensor:
+    """-(1/T_r) sum_t [ y log sigmoid(V_t) + (1 - y) log sigmoid(-V_t) ] of each row r, [R]: is success to come?
+
+    `values`, `labels`, `turn_row` [T]; y is 1 for every turn of an attempt that succeeded in the end.
+    """
+    from torch.nn.functional import logsigmoid
+
+    from sweetrl.learning.advantage import segment_mean
+
+    each = labels * logsigmoid(values) + (1.0 - labels) * logsigmoid(-values)
+    return -segment_mean(each, turn_row, rows)
+
+
 def reference_kl(logprobs: Tensor, reference: Tensor) -> Tensor:
     """KL(pi_ref || pi_theta) per token, estimated on tokens drawn from pi_ref: mean of r - 1 - log r, r = pi/pi_ref.
 

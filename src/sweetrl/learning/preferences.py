@@ -10,6 +10,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import PreferenceData, Row
 from sweetrl.learning.ranking import Anchor, Candidate, Preference, RankedState
+from sweetrl.learning.whole import all_tokens
 from sweetrl.settings import PolicySettings
 
 CANDIDATES, PREFERENCES, ANCHORS = "candidates.parquet", "preferences.parquet", "anchors.parquet"
@@ -149,10 +150,12 @@ def preference_rows(
     number: dict[Row, int] = {}
     dialogues: dict[tuple[str, int], int] = {}
     groups: list[int] = []
+    turns: list[int] = []
 
-    def place(row: Row, of: Preference | Anchor) -> int:
+    def place(row: Row, of: Preference | Anchor, turn: int) -> int:
         if row not in number:
             number[row] = len(number)
+            turns.append(turn)
             groups.append(dialogues.setdefault((of.task_id, of.attempt), len(dialogues)))
         return number[row]
 
@@ -162,12 +165,15 @@ def preference_rows(
         rows = [
             Row(one.prompt_ids + reply, ((start, start + len(reply)),)) for reply in (one.chosen_ids, one.rejected_ids)
         ]
-        chosen, rejected = (place(row, one) for row in rows)
+        if settings.loss_tokens == "all":
+            rows = [all_tokens(row) for row in rows]
+        chosen, rejected = (place(row, one, one.turn) for row in rows)
         pairs.append((chosen, rejected))
     kept = []
     if settings.anchors:
         for anchor in anchors:
             start, end = anchor.row.spans[-1]
-            row = Row(anchor.row.token_ids[:end], ((start, end),)) if settings.anchor_turns == "final" else anchor.row
-            kept.append(place(row, anchor))
-    return PreferenceData(tuple(number), tuple(pairs), tuple(kept), tuple(groups))
+            final = settings.anchor_turns == "final"
+            row = Row(anchor.row.token_ids[:end], ((start, end),)) if final else anchor.row
+            kept.append(place(row, anchor, len(anchor.row.spans) - 1 if final else 0))
+    return PreferenceData(tuple(number), tuple(pairs), tuple(kept), tuple(groups), turns=tuple(turns))

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sweetrl.colbench.environment import marked_answer, visible_reply
-from sweetrl.colbench.prompts import privileged_prefix
 from sweetrl.colbench.synthetic.judge import judge_reply
 from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.base import Engine, Prompt, Sampling
-from sweetrl.learning.batches import Chat, Row, critic_system, encode
+from sweetrl.learning.batches import Chat, Row, encode
+from sweetrl.learning.critics import LogRatioCritic, Reply, ReplyCritic, derived_seed
 from sweetrl.learning.pairs import usable
 from sweetrl.learning.passes import Layout, model_layout
-from sweetrl.learning.scoring import branch_advantages
-from sweetrl.settings import RankSettings
+from sweetrl.learning.whole import critic_row
+from sweetrl.settings import CriticSettings, RankSettings
 
 
 @dataclass(frozen=True)
@@ -69,12 +68,6 @@ class Anchor:
     row: Row
 
 
-def derived_seed(seed: int, purpose: str, task_id: str, attempt: int, turn: int) -> int:
-    """Return a 63-bit seed of its own for one purpose at one state; stable everywhere."""
-    text = f"{purpose}:{seed}:{task_id}:{attempt}:{turn}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
 def choose_dialogues(trajectories: Iterable[Trajectory], share: float, seed: int) -> list[Trajectory]:
     """Draw `share` of the usable trajectories (at least one), in their own order."""
     candidates = [trajectory for trajectory in trajectories if usable(trajectory)]
@@ -87,12 +80,8 @@ def rankable(
     dialogues: Sequence[Trajectory], chat: Chat, system: str, privileged: bool, limit: int
 ) -> list[Trajectory]:
     """Leave out the dialogues that the critic cannot read in `limit` tokens, with c in front if `privileged`."""
-    return [
-        one
-        for one in dialogues
-        if len(encode(one, chat, critic_system(privileged_prefix(one.task) if privileged else None, system)).token_ids)
-        <= limit
-    ]
+    view = CriticSettings(privileged=privileged)
+    return [one for one in dialogues if len(critic_row(one, chat, system, view).token_ids) <= limit]
 
 
 def sample_candidates(
@@ -135,22 +124,36 @@ def rank_dialogues(
     mean: bool = True,
     layout: Layout | None = None,
 ) -> list[RankedState]:
-    """Sample candidates at every turn of `dialogues` and score their advantages with the critic.
+    """Sample candidates at every turn of `dialogues` and score their advantages with the critic, a model.
 
-    The engine sees what the actor sees; only the critic's trunk has c in front. `layout` says how the critic computes
-    (by default in trees, where its attention can be masked). Depends on nothing but its arguments.
+    `layout` says how the critic computes (by default in trees, where its attention can be masked). Other critics and
+    views of the dialogue: `rank_with`.
     """
+    view = CriticSettings(privileged=privileged, normalization="turn" if mean else "none")
     layout = model_layout(critic, "trees") if layout is None else layout
+    judge = LogRatioCritic(critic, chat, system, view, layout, conditioned_reference)
+    return rank_with(dialogues, engine, judge, chat, system, sampling, seed)
+
+
+def rank_with(
+    dialogues: Sequence[Trajectory],
+    engine: Engine,
+    critic: ReplyCritic,
+    chat: Chat,
+    system: str,
+    sampling: Sampling,
+    seed: int,
+) -> list[RankedState]:
+    """Sample candidates at every turn of `dialogues` and let `critic` score them.
+
+    The engine sees what the actor sees; only the critic knows c. Depends on nothing but its arguments.
+    """
     rows = [(trajectory, encode(trajectory, chat, system)) for trajectory in dialogues]
     sampled = sample_candidates(rows, engine, sampling, seed)
+    branches = [[[Reply(ids, text) for ids, (text, _) in distinct.items()] for distinct in turns] for turns in sampled]
+    scored = critic.advantages(list(zip(dialogues, branches, strict=True)))
     states: list[RankedState] = []
-    for (trajectory, row), turns in zip(rows, sampled, strict=True):
-        trunk = row
-        if privileged:
-            trunk = encode(trajectory, chat, critic_system(privileged_prefix(trajectory.task), system))
-        reference = None if conditioned_reference else row
-        branches = [list(distinct) for distinct in turns]
-        advantages = branch_advantages(critic, trunk, branches, layout, reference, mean)
+    for (trajectory, row), turns, advantages in zip(rows, sampled, scored, strict=True):
         for turn, (distinct, values) in enumerate(zip(turns, advantages, strict=True)):
             candidates = tuple(
                 Candidate(ids, text, count, value)
@@ -196,9 +199,9 @@ def choose_pairs(
 
 
 def choose_preferences(states: Iterable[RankedState], settings: RankSettings, seed: int) -> list[Preference]:
-    """Choose pairs at every state, from a seed of the state's own."""
+    """Choose pairs at every state, from a seed of the state's own. The advantages are those that were compared."""
     result = []
-    for state in states:
+    for state in centred(states) if settings.kinds == "centred" else states:
         where = (state.task_id, state.attempt, state.turn)
         chance = random.Random(derived_seed(seed, "pairs", *where))
         for good, bad in choose_pairs(state.candidates, settings, chance):
@@ -206,6 +209,28 @@ def choose_preferences(states: Iterable[RankedState], settings: RankSettings, se
                 Preference(*where, state.prompt_ids, good.token_ids, bad.token_ids, good.advantage, bad.advantage)
             )
     return result
+
+
+def centred(states: Iterable[RankedState]) -> list[RankedState]:
+    """Return `states` with the questions' mean advantage taken off each question, and the answers' off each answer.
+
+    The means go over all samples. Both attempts of a pair in Eq. 2 have exactly one answer, so a constant added to the
+    advantage of every answer changes no loss: only what is left without it says whether to ask or to answer.
+    """
+    known = list(states)
+    totals = {True: [0.0, 0], False: [0.0, 0]}
+    for state in known:
+        for one in state.candidates:
+            totals[one.answers][0] += one.count * one.advantage
+            totals[one.answers][1] += one.count
+    mean = {kind: total / max(1, count) for kind, (total, count) in totals.items()}
+    return [
+        replace(
+            state,
+            candidates=tuple(replace(one, advantage=one.advantage - mean[one.answers]) for one in state.candidates),
+        )
+        for state in known
+    ]
 
 
 def find_anchors(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> list[Anchor]:

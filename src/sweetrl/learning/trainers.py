@@ -24,11 +24,12 @@ from sweetrl.errors import UserError
 from sweetrl.learning.advantage import segment_mean, segment_sum, trajectory_scores, turn_advantages
 from sweetrl.learning.batches import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.learning.distributed import add_gradients, gathered, shared
+from sweetrl.learning.heads import POOLING, turn_values
 from sweetrl.learning.logprobs import base_of, reply_logprobs
-from sweetrl.learning.objectives import critic_loss, ipo_loss, policy_loss, reference_kl, token_nll
+from sweetrl.learning.objectives import critic_loss, ipo_loss, policy_loss, reference_kl, token_nll, value_loss
 from sweetrl.learning.passes import cut_step, model_layout, share_of_step
 from sweetrl.learning.reference import reference_logprobs, starts_trained
-from sweetrl.settings import CriticSettings, PolicySettings, TrainerSettings
+from sweetrl.settings import CriticSettings, PolicySettings, RftSettings, TrainerSettings
 
 Metrics = dict[str, float]
 Report = Callable[[int, int, Metrics], None]  # (step, steps, metrics of that step)
@@ -64,6 +65,8 @@ class PreferenceTrainer(Trainer):
     A step is computed in as many passes as its tokens need; its loss and gradient do not depend on how it is cut. Under
     torchrun or `accelerate launch` each process computes a share of every step's pairs, and gradients are added up.
     """
+
+    compares = True  # whether the loss or its metrics look at the reference's log-probs
 
     def __init__(
         self,
@@ -126,7 +129,9 @@ class PreferenceTrainer(Trainer):
         if settings.recompute:
             base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
         trained = starts_trained(model)
-        self.reference = shared(lambda: reference_logprobs(model, data.rows, self.layout, cache, adapter=trained))
+        self.reference: list[Tensor] | None = None
+        if self.compares:
+            self.reference = shared(lambda: reference_logprobs(model, data.rows, self.layout, cache, adapter=trained))
         super().__init__(
             model=model,
             args=arguments,
@@ -157,8 +162,13 @@ class PreferenceTrainer(Trainer):
             made.append(batch | {"share": share})
         return made
 
-    def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
-        """Return a pass's part of the step's loss and its metrics, given the log-probs [N] of its reply tokens."""
+    def outputs(self, rows: dict[str, Any]) -> Tensor:
+        """What the loss is made of: the log-probs [N] of a pass's reply tokens."""
+        model: Any = self.model
+        return reply_logprobs(model, rows)
+
+    def pair_loss(self, outputs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """Return a pass's part of the step's loss and its metrics, given its `outputs`."""
         raise NotImplementedError
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
@@ -180,7 +190,7 @@ class PreferenceTrainer(Trainer):
         """One forward pass over the distinct rows of the pass. The adapter's gradients are added up afterwards, so the
         model itself is called, not what a distributed launcher has wrapped around it."""
         rows = inputs["rows"]
-        loss, metrics = self.pair_loss(reply_logprobs(self.accelerator.unwrap_model(model), rows), inputs)
+        loss, metrics = self.pair_loss(self.outputs(rows), inputs)
         self._step_metrics.append((len(inputs["chosen"]), len(inputs["anchor"]), metrics))
         self._step_tokens += int(rows["tokens"].sum())
         self._step_computed += rows["input_ids"].numel()
@@ -229,10 +239,15 @@ class PreferenceTrainer(Trainer):
     def turn_metrics(self, logprobs: Tensor, batch: dict[str, Any], chosen: str, rejected: str) -> Metrics:
         """Mean advantage (Eq. 3) and length of the replies of chosen and rejected rows, and by turn for critics."""
         rows = batch["rows"]
+        values = turn_advantages(logprobs, batch["reference"], rows["turn"], len(rows["turn_row"]))
+        return self.value_metrics(values, batch, chosen, rejected)
+
+    def value_metrics(self, values: Tensor, batch: dict[str, Any], chosen: str, rejected: str) -> Metrics:
+        """The same for values [T] that turns have already."""
+        rows = batch["rows"]
         turns = len(rows["turn_row"])
         with torch.no_grad():
-            values = turn_advantages(logprobs, batch["reference"], rows["turn"], turns)
-            lengths = segment_sum(torch.ones_like(logprobs), rows["turn"], turns)
+            lengths = segment_sum(values.new_ones(len(rows["turn"])), rows["turn"], turns)
             result: Metrics = {}
             for name, members in ((chosen, batch["chosen"]), (rejected, batch["rejected"])):
                 picked = torch.isin(rows["turn_row"], members)
@@ -293,6 +308,52 @@ class CriticTrainer(PreferenceTrainer):
         return batch.get("share", (1.0,))[0] * (preference + settings.nll * nll), metrics
 
 
+class HeadTrainer(PreferenceTrainer):
+    """A critic with a head; in flat batches, because trees keep no states of the replies' last tokens."""
+
+    settings: CriticSettings
+    compares = False
+
+    def __init__(self, model: Any, data: PreferenceData, settings: CriticSettings, *more: Any, **options: Any):
+        super().__init__(model, data, settings.model_copy(update={"layout": "flat"}), *more, **options)
+
+    def outputs(self, rows: dict[str, Any]) -> Tensor:
+        """The head's value of every turn, [T]."""
+        model: Any = self.model
+        return turn_values(model, rows, POOLING[self.settings.parameterization])
+
+
+class RegressionTrainer(HeadTrainer):
+    """Stage 1 with a regression head: Eq. 2 on the sums of the turns' values."""
+
+    def pair_loss(self, values: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """-log sigmoid( beta sum_t A(chosen turn t) - beta sum_t A(rejected turn t) )."""
+        rows = batch["rows"]
+        scores = segment_sum(values, rows["turn_row"], len(rows["tokens"]))
+        chosen, rejected = scores[batch["chosen"]], scores[batch["rejected"]]
+        loss = critic_loss(chosen, rejected, self.settings.beta)
+        metrics = _margin_metrics(chosen, rejected, self.settings.beta) | {"loss/preference": loss.item()}
+        metrics |= self.value_metrics(values.detach(), batch, "chosen", "rejected")
+        return batch.get("share", (1.0,))[0] * loss, metrics
+
+
+class ValueTrainer(HeadTrainer):
+    """Stage 1 with a value function: every turn of every attempt tells whether the attempt will succeed."""
+
+    def pair_loss(self, values: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """Cross-entropy of the final success: the mean over an attempt's turns, then over attempts."""
+        rows = batch["rows"]
+        labels = batch["label"].to(values)[rows["turn_row"]]
+        each = value_loss(values, labels, rows["turn_row"], len(rows["tokens"]))
+        loss = each[batch["chosen"]].mean()
+        right = ((values.detach() > 0) == (labels > 0.5)).to(values.dtype)
+        metrics = {"accuracy": right.mean().item(), "success": batch["label"].mean().item()}
+        index = rows["turn_index"]
+        by_turn = segment_mean(values.detach(), index, int(index.max()) + 1).tolist()
+        metrics |= {f"value/turn_{turn + 1:02d}": mean for turn, mean in enumerate(by_turn)}
+        return batch.get("share", (1.0,))[0] * loss, metrics
+
+
 class PolicyTrainer(PreferenceTrainer):
     """Stage 2: Eq. 4 on pairs of replies to one state, plus NLL of the chosen replies and of the anchors."""
 
@@ -333,3 +394,23 @@ class PolicyTrainer(PreferenceTrainer):
             metrics["loss/anchor"] = anchor.item()
         metrics |= self.turn_metrics(logprobs.detach(), batch, "chosen", "rejected")
         return loss, metrics
+
+
+class ImitationTrainer(PreferenceTrainer):
+    """Rejection Fine-Tuning: the likelihood of the replies of successful attempts, each a pair with itself."""
+
+    settings: RftSettings
+
+    def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """-(1/R) sum_r (1/L_r) sum_l log pi_theta(a^l): over all replies of an attempt, then over R attempts."""
+        rows = batch["rows"]
+        count = len(rows["tokens"])
+        weight = segment_sum(logprobs.new_ones(len(batch["chosen"])), batch["chosen"], count)
+        nll = token_nll(logprobs, weight, rows["turn_row"][rows["turn"]])
+        turns = len(rows["turn_row"])
+        metrics = {
+            "loss/nll": nll.item(),
+            "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
+            "reply_length/chosen": len(logprobs) / turns,
+        }
+        return batch.get("share", (1.0,))[0] * nll, metrics

@@ -17,6 +17,7 @@ from sweetrl.engines.background import wait
 from sweetrl.engines.base import AsyncEngine, EngineError, Sampling
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.rollout.dialogue import Dialogue, open_dialogue
+from sweetrl.rollout.ledger import DialogueCost
 from sweetrl.rollout.run import let_answer, person_seed
 from sweetrl.settings import AgentSettings
 
@@ -35,13 +36,15 @@ def rollout_concurrent(
     seed: int = 0,
     policy_name: str = "",
     dialogues: int = 64,
+    spent: Callable[[Sequence[DialogueCost]], None] | None = None,
 ) -> None:
     """Let the agent attempt each (position, task, attempt number), with at most `dialogues` under way.
 
     They begin in order; `finished(position, trajectory)` is told of each as it ends, one at a time, not yet scored. It
     must be quick; what it raises ends the rollout. A dialogue without a reply to be had, of the agent or the person,
     ends with outcome "lost" and the cause in `error`. Raises UserError for what makes all replies impossible.
-    `chat` None gives the agent text instead of token ids.
+    `chat` None gives the agent text instead of token ids. `spent` is told what each dialogue has cost, just before
+    `finished` is told of it.
     """
     sampling = Sampling(max_new_tokens=agent.max_new_tokens, temperature=agent.temperature, top_p=agent.top_p)
     threads = None
@@ -51,6 +54,8 @@ def rollout_concurrent(
     async def converse(position: int, task: Task, attempt: int) -> None:
         dialogue = open_dialogue(task, attempt, chat, simulator, agent, reply_characters, seed)
         await _advance(dialogue, engine, simulator, sampling, threads)
+        if spent is not None:
+            spent([dialogue.cost(policy_name, engine.usage().devices)])
         finished(position, dialogue.close(policy_name))
 
     try:

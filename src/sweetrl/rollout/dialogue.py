@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from sweetrl.colbench.environment import Environment
@@ -11,6 +12,7 @@ from sweetrl.colbench.simulators import Simulator
 from sweetrl.colbench.types import AgentTurn, Task, Trajectory
 from sweetrl.engines.base import Completion, Prompt
 from sweetrl.engines.chat import ChatFormat
+from sweetrl.rollout.ledger import DialogueCost
 from sweetrl.rollout.seeds import dialogue_seed
 from sweetrl.settings import AgentSettings
 
@@ -33,6 +35,10 @@ class Dialogue:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     error: str = ""
+    begun: float = field(default_factory=time.monotonic)
+    read_tokens: int = 0
+    cached_tokens: int = 0
+    busy: float = 0.0
 
     @property
     def done(self) -> bool:
@@ -48,6 +54,9 @@ class Dialogue:
         """Let the agent say `completion`; the person is next unless the dialogue is `done`."""
         self.prompt_tokens += completion.prompt_tokens
         self.generated_tokens += completion.generated_tokens
+        self.read_tokens += completion.prompt_tokens or len(self.ids)
+        self.cached_tokens += completion.cached_tokens
+        self.busy += completion.busy
         self.turns.append(
             AgentTurn(
                 message_index=len(self.environment.messages),
@@ -65,6 +74,24 @@ class Dialogue:
         self.texts += [("assistant", turn.raw), ("user", words)]
         if self.chat is not None:
             self.ids = (*self.ids, *turn.token_ids, *self.chat.follow(turn.finish_reason == "stop", words))
+
+    def cost(self, policy: str, devices: int) -> DialogueCost:
+        """Return what the dialogue has cost so far; no part of it, because equal dialogues cost differently."""
+        known = sum(len(turn.token_ids) for turn in self.turns)
+        lost = bool(self.error or self.environment.error)
+        return DialogueCost(
+            task=self.task.id,
+            attempt=self.attempt,
+            policy=policy,
+            lost=lost,
+            turns=len(self.turns),
+            prompt_tokens=self.read_tokens,
+            cached_tokens=self.cached_tokens,
+            generated_tokens=known or self.generated_tokens,
+            seconds=time.monotonic() - self.begun,
+            busy_seconds=self.busy,
+            gpu_seconds=devices * self.busy,
+        )
 
     def close(self, policy: str) -> Trajectory:
         """Return the ended dialogue, not yet scored."""

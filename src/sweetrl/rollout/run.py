@@ -12,6 +12,7 @@ from sweetrl.engines.background import wait
 from sweetrl.engines.base import Engine, Sampling
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.rollout.dialogue import Dialogue, open_dialogue
+from sweetrl.rollout.ledger import DialogueCost
 from sweetrl.settings import AgentSettings
 
 
@@ -26,13 +27,15 @@ def rollout(
     policy_name: str = "",
     batch: int = 128,
     progress: Callable[[int], None] | None = None,
+    spent: Callable[[Sequence[DialogueCost]], None] | None = None,
 ) -> list[Trajectory]:
     """Let the agent attempt each (task, attempt number); return the dialogues in order, not yet scored.
 
     Deterministic: equal arguments give equal trajectories. The agent's context holds its replies as the ids it sampled;
     the person's words are appended to them. A dialogue that outgrows the model's context, or whose person cannot reply,
     comes back with outcome "lost" and the cause in `error`. `progress` is told of every finished dialogue. A person who
-    takes time (AsyncSimulator) answers all dialogues of a round side by side.
+    takes time (AsyncSimulator) answers all dialogues of a round side by side. `spent` is told what dialogues have cost,
+    as they end.
     """
     trajectories: list[Trajectory] = []
     for start in range(0, len(attempts), batch):
@@ -40,7 +43,7 @@ def rollout(
             open_dialogue(task, attempt, chat, simulator, agent, reply_characters, seed)
             for task, attempt in attempts[start : start + batch]
         ]
-        _advance(dialogues, engine, simulator, agent, progress)
+        _advance(dialogues, engine, simulator, agent, lambda ended: _tell(ended, engine, policy_name, progress, spent))
         trajectories.extend(dialogue.close(policy_name) for dialogue in dialogues)
     return trajectories
 
@@ -50,9 +53,9 @@ def _advance(
     engine: Engine,
     simulator: Simulator,
     agent: AgentSettings,
-    progress: Callable[[int], None] | None,
+    told: Callable[[Sequence[Dialogue]], None],
 ) -> None:
-    """Run all dialogues to their ends."""
+    """Run all dialogues to their ends; `told` is told which have ended."""
     sampling = Sampling(max_new_tokens=agent.max_new_tokens, temperature=agent.temperature, top_p=agent.top_p)
     session = engine.session()
     active = [dialogue for dialogue in dialogues if not dialogue.done]
@@ -65,10 +68,24 @@ def _advance(
                 count = len(dialogue.ids)
                 dialogue.error = f"the dialogue's {count} tokens leave no room for a reply in the model's context"
         _answer([dialogue for dialogue in active if not dialogue.done], simulator)
-        left = [dialogue for dialogue in active if not dialogue.done]
-        if progress is not None and len(left) < len(active):
-            progress(len(active) - len(left))
-        active = left
+        ended = [dialogue for dialogue in active if dialogue.done]
+        if ended:
+            told(ended)
+        active = [dialogue for dialogue in active if not dialogue.done]
+
+
+def _tell(
+    ended: Sequence[Dialogue],
+    engine: Engine,
+    policy: str,
+    progress: Callable[[int], None] | None,
+    spent: Callable[[Sequence[DialogueCost]], None] | None,
+) -> None:
+    if spent is not None:
+        devices = engine.usage().devices
+        spent([one.cost(policy, devices) for one in ended])
+    if progress is not None:
+        progress(len(ended))
 
 
 def _answer(dialogues: Sequence[Dialogue], simulator: Simulator) -> None:

@@ -13,6 +13,7 @@ from sweetrl.colbench.types import Task, Trajectory
 from sweetrl.engines.base import AsyncEngine, Engine
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
+from sweetrl.rollout.ledger import Ledger
 from sweetrl.rollout.run import rollout
 from sweetrl.settings import AgentSettings
 
@@ -54,6 +55,8 @@ def rollout_scored(
     shard: int,
     progress: Callable[[int], None] | None = None,
     lost_share: float = 1.0,
+    ledger: Ledger | None = None,
+    mine: Callable[[int], bool] | None = None,
 ) -> TrajectoryStore:
     """Let the agent attempt each (task, attempt number), score the answers, and write `store` shard by shard.
 
@@ -63,18 +66,20 @@ def rollout_scored(
     turn, with a batch engine; each on its own with an AsyncEngine, of which every finished dialogue is kept at once.
 
     Raises UserError as soon as more than `lost_share` of the dialogues are lost. What is finished stays; running again
-    attempts the lost ones again.
+    attempts the lost ones again. `ledger` takes what each dialogue has cost, as it ends.
+    With `mine` only the shards that it says yes to are made (others make the rest, in the same folder).
     """
-    losses = Losses(len(attempts), lost_share)
+    own = [index for index in range(-(-len(attempts) // shard)) if mine is None or mine(index)]
+    losses = Losses(sum(len(attempts[index * shard : (index + 1) * shard]) for index in own), lost_share)
     batch = 1 if getattr(actors.simulator, "alone", False) else batch
     if isinstance(actors.engine, AsyncEngine):
         from sweetrl.rollout.shards import concurrent_shards
 
-        concurrent_shards(attempts, actors, store, losses, seed, policy_name, batch, shard, progress)
+        concurrent_shards(attempts, actors, store, losses, seed, policy_name, batch, shard, progress, ledger, mine)
         return store
     present = store.shards()
-    for index, start in enumerate(range(0, len(attempts), shard)):
-        part = attempts[start : start + shard]
+    for index in own:
+        part = attempts[index * shard : (index + 1) * shard]
         if index in present:
             if progress is not None:
                 progress(len(part))
@@ -92,6 +97,7 @@ def rollout_scored(
             policy_name,
             batch,
             progress,
+            None if ledger is None else ledger.add,
         )
         losses.add(spoken)
         store.write_shard(index, scored(spoken, actors.scorer))

@@ -11,6 +11,7 @@ from sweetrl.colbench.types import Task, Trajectory
 from sweetrl.engines.base import AsyncEngine
 from sweetrl.rollout.concurrent import rollout_concurrent
 from sweetrl.rollout.journal import Journal
+from sweetrl.rollout.ledger import Ledger
 
 if TYPE_CHECKING:
     from sweetrl.rollout.scored import Actors, Losses
@@ -28,13 +29,15 @@ def concurrent_shards(
     dialogues: int,
     shard: int,
     progress: Callable[[int], None] | None,
+    ledger: Ledger | None = None,
+    mine: Callable[[int], bool] | None = None,
 ) -> None:
     """Attempt what neither a shard nor a journal holds, with `dialogues` under way; write each shard when it is whole.
 
     A shard is scored and written beside the dialogues that go on. Its bytes do not depend on the order in which
-    dialogues ended, nor on how often the run was killed.
+    dialogues ended, nor on how often the run was killed. With `mine` only the shards that it says yes to are made.
     """
-    work = _Shards(attempts, actors, store, losses, shard, progress)
+    work = _Shards(attempts, actors, store, losses, shard, progress, mine)
     try:
         open_ones = work.resume()
         if open_ones:
@@ -49,6 +52,7 @@ def concurrent_shards(
                 seed=seed,
                 policy_name=policy_name,
                 dialogues=dialogues,
+                spent=None if ledger is None else ledger.add,
             )
         work.wait()
     finally:
@@ -68,7 +72,10 @@ class _Shards:
         losses: Losses,
         shard: int,
         progress: Callable[[int], None] | None,
+        mine: Callable[[int], bool] | None = None,
     ) -> None:
+        self.mine = mine or (lambda index: True)
+        self.alone = mine is None
         self.attempts, self.actors, self.store, self.losses, self.shard = attempts, actors, store, losses, shard
         self.progress = progress or (lambda more: None)
         self.journal = Journal(store.folder / JOURNAL, shard)
@@ -85,7 +92,7 @@ class _Shards:
         self._reopen()
         present = self.store.shards()
         left: list[tuple[int, Task, int]] = []
-        for index in range(-(-len(self.attempts) // self.shard)):
+        for index in filter(self.mine, range(-(-len(self.attempts) // self.shard))):
             if index in present:
                 self.journal.drop(index)
                 self.progress(self.size(index))
@@ -123,7 +130,8 @@ class _Shards:
         self.writer.shutdown(wait=True, cancel_futures=True)
         if self.losses.too_many:
             self._reopen_all()
-        self.journal.close()
+        if self.alone:  # else the folder is others', too
+            self.journal.close()
 
     def _complete(self, index: int) -> None:
         if len(self.members[index]) == self.size(index):
@@ -145,7 +153,7 @@ class _Shards:
             self.losses.causes.clear()
 
     def _lost_shards(self) -> dict[int, list[Trajectory]]:
-        read = ((index, self.store.read_shard(index)) for index in self.store.shards())
+        read = ((index, self.store.read_shard(index)) for index in self.store.shards() if self.mine(index))
         return {index: some for index, some in read if any(one.outcome == "lost" for one in some)}
 
     def _reopen_all(self) -> None:

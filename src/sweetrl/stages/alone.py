@@ -136,6 +136,7 @@ def _attempt(
     from sweetrl.colbench.files import write_trajectories
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.engines.make import adapter_rank, make_agent, serving
+    from sweetrl.rollout.ledger import Ledger, cost_metrics
     from sweetrl.rollout.people import usage_of
     from sweetrl.rollout.scene import scene
     from sweetrl.rollout.scored import Actors, rollout_scored, summarize
@@ -145,7 +146,7 @@ def _attempt(
     local = settings.engine.kind == "transformers"
     seed_everything(settings.seed, settings.model.threads, torch=local)
     scratch = _scratch(settings, found, attempts, adapter, out)
-    store = TrajectoryStore(scratch / "shards")
+    store, ledger = TrajectoryStore(scratch / "shards"), Ledger(scratch / "costs.jsonl")
     name = settings.engine.model if settings.engine.kind == "openai" else settings.model.base
     name = name if adapter is None else f"{name}+{adapter}"
     shard, batch = settings.collect.shard, settings.collect.batch
@@ -171,11 +172,14 @@ def _attempt(
                 shard=shard,
                 progress=meter,
                 lost_share=lost_share,
+                ledger=ledger,
             )
             spent = cost(agent.engine.usage()) | cost(usage_of(simulator), "person_")
         finally:
             agent.engine.close()
     summary: dict[str, Any] = summarize(store.read())
+    times = {name.removeprefix("dialogue/"): value for name, value in cost_metrics(ledger.read()).items()}
+    spent |= {f"{name}_per_dialogue": times[name] for name in ("seconds", "gpu_seconds") if name in times}
     rewards = [one.reward for one in store.read() if one.reward is not None]
     if out is not None and out.suffix == ".jsonl":
         write_trajectories(out, store.read(), attempts)
@@ -219,7 +223,7 @@ def _scratch(settings: Settings, tasks: Sequence[Any], attempts: int, adapter: P
 
     tree = settings.model_dump(mode="json", by_alias=True)
     for section in (tree["engine"], tree["simulator"]["server"]):
-        for key in ("urls", "concurrency", "timeout_seconds", "attempts", "budget_seconds", "backoff_seconds"):
+        for key in ("urls", "concurrency", "timeout_seconds", "attempts", "budget_seconds", "backoff_seconds", "gpus"):
             section.pop(key)  # where a server is, and how it is asked, changes no dialogue
     content = [[task.id, task.problem_description, task.ground_truth, task.test_cases] for task in tasks]
     what = [{name: tree[name] for name in _ALONE}, content, attempts, adapter and adapter_name(adapter)]

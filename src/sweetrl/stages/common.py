@@ -34,7 +34,8 @@ from typing import Any
 
 from sweetrl.errors import UserError
 from sweetrl.io import digest, write_json
-from sweetrl.settings import Settings, load_settings
+from sweetrl.settings import Settings, at_stage, load_settings
+from sweetrl.stages.share import current_share
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
 
@@ -49,18 +50,29 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "tasks": ("seed", "suite", "tasks"),
     "pretrain": ("pretrain", "tasks.difficulty"),
     "collect": (
-        "seed", "suite", "model", "agent", "engine", "simulator", "reward", "browser", "similarity", "collect",
+        *("seed", "suite", "model", "agent", "engine", "simulator", "reward", "browser", "similarity"),
+        "collect",
     ),
     "validate": (
-        "suite", "model", "agent.prompt", "agent.rounds", "collect.attempts", "critic.pairs", "critic.gap", "validate",
+        *("suite", "model", "agent.prompt", "agent.rounds", "collect.attempts"),
+        *("critic.pairs", "critic.gap", "validate"),
     ),
-    "train-critic": ("seed", "suite", "model", "agent.prompt", "critic"),
-    "rank": ("seed", "suite", "model", "agent", "critic.normalization", "critic.privileged", "rank"),
-    "train-policy": ("seed", "model", "agent.prompt", "policy"),
+    "train-critic": ("seed", "suite", "model", "agent.prompt", "method", "preset", "critic", "rank.critic"),
+    "rank": (
+        *("seed", "suite", "model", "agent", "method", "preset"),
+        *("critic.normalization", "critic.privileged", "critic.parameterization", "critic.place", "critic.token_set"),
+        *("rank", "judge"),
+    ),
+    "train-policy": ("seed", "model", "agent.prompt", "method", "preset", "policy", "multi_turn_dpo", "rft"),
     "evaluate": (
-        "seed", "suite", "model", "agent", "engine", "simulator", "reward", "browser", "similarity", "evaluate",
+        *("seed", "suite", "model", "agent", "engine", "simulator", "reward", "browser", "similarity"),
+        *("method", "evaluate"),
     ),
-}  # fmt: skip
+    "best-of-n": (
+        *("seed", "preset", "model", "agent", "simulator", "reward"),
+        *("critic", "rank.reference", "rank.layout", "rank.tokens", "best_of_n"),
+    ),
+}
 
 
 def stage_parameters(stage: str, settings: Settings) -> dict[str, Any]:
@@ -81,6 +93,8 @@ class StageRun:
     def __init__(self, stage: str, settings: Settings):
         self.stage = stage
         self.settings = settings
+        self.share = current_share()
+        """The parts that this process makes; with less than all of them the stage returns before it publishes."""
         self.parameters = stage_parameters(stage, settings)
         self.summary = "done"
         self.last_metrics: dict[str, float] = {}
@@ -93,6 +107,11 @@ class StageRun:
             parent=os.environ.get(PARENT_VARIABLE) or None,
         )
         self.log.log_params(self.parameters)
+
+    @property
+    def mine(self) -> Callable[[int], bool] | None:
+        """Which parts this process makes; None for all."""
+        return None if self.share.whole else self.share
 
     def log_params(self, values: Mapping[str, Any]) -> None:
         """Log parameters that are not settings (those are logged already); nested mappings become dotted names."""
@@ -142,7 +161,8 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
     """Run the body of a stage: seeds everything, records it, writes reports/runs/<stage>.json, prints one summary line.
 
     `torch=False` for stages that never need torch saves its import. When the body fails, the run is closed as FAILED
-    and no run file is written.
+    and no run file is written. A process that makes a share of the stage's parts leaves them in the scratch folder and
+    writes no run file either.
     """
     started = time.monotonic()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # else a missing folder is looked for on the hub, again and again
@@ -156,6 +176,11 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
         run.log.finish("KILLED" if killed else "FAILED")
         raise
     seconds = time.monotonic() - started
+    if not run.share.whole:
+        run.log.set_tags({"sweetrl.share": str(run.share)})
+        run.log.finish("FINISHED")
+        print(f"{stage}: share {run.share} is made ({seconds:.1f} s)", flush=True)
+        return
     run.log.log_metrics({"seconds": seconds})
     run.log.finish("FINISHED")
     write_json(
@@ -214,7 +239,10 @@ def publish(source: Path, out: Path) -> None:
 
 
 def stage_main(function: Callable[[Settings], object]) -> None:
-    """Run a stage as a program: parameters from params.yaml; a UserError is one sentence on stderr and status 1."""
+    """Run a stage as a program: parameters from params.yaml, as the method wants them at this stage.
+
+    A UserError is one sentence on stderr and status 1.
+    """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for name in ("httpx", "alembic", "mlflow", "great_expectations", "transformers", "absl"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -224,7 +252,7 @@ def stage_main(function: Callable[[Settings], object]) -> None:
         with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
     try:
-        function(load_settings())
+        function(at_stage(load_settings(), getattr(function, "__name__", "")))
     except UserError as error:
         sys.exit(_sentence(str(error)))
     except KeyboardInterrupt:

@@ -8,13 +8,14 @@ data/trajectories) is shown in the report if it is there.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.io import write_json, write_text
 from sweetrl.settings import Settings
-from sweetrl.stages.collect import cost
+from sweetrl.stages.collect import cost, log_costs
 from sweetrl.stages.common import publish, stage_main, stage_run
 from sweetrl.tracking.traces import log_dialogues
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.types import Task, Trajectory
     from sweetrl.engines.base import Usage
     from sweetrl.evaluation.report import AdvantageState
+    from sweetrl.rollout.ledger import Ledger
     from sweetrl.rollout.scored import Scores
     from sweetrl.stages.meter import Meter
 
@@ -50,6 +52,7 @@ def evaluate(settings: Settings) -> None:
         from sweetrl.engines.make import adapter_rank, serving
         from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, write_results
         from sweetrl.evaluation.report import Report, render
+        from sweetrl.rollout.ledger import Ledger
         from sweetrl.rollout.people import usage_of
         from sweetrl.rollout.scene import scene
         from sweetrl.stages.meter import Meter
@@ -60,16 +63,25 @@ def evaluate(settings: Settings) -> None:
         scratch = run.scratch(TASKS, settings.model.base, POLICY)
         adapters = {BEFORE: None, AFTER: POLICY}
         stores = {name: TrajectoryStore(scratch / "dialogues" / name) for name in adapters}
+        ledgers = {name: Ledger(scratch / f"costs-{name}{run.share.suffix}.jsonl") for name in adapters}
         with (
-            serving(settings.engine, settings.model, scratch / "server.log", adapter_rank(POLICY)) as engine,
+            serving(
+                settings.engine, settings.model, scratch / f"server{run.share.suffix}.log", adapter_rank(POLICY)
+            ) as engine,
             scene(settings) as (simulator, scorer),
             Meter("evaluate", 2 * len(tasks), "dialogues") as meter,
         ):
             served = settings.model_copy(update={"engine": engine})
             for name, adapter in adapters.items():
-                usage = attempt(tasks, adapter, name, stores[name], served, simulator, scorer, meter)
+                usage = attempt(
+                    tasks, adapter, name, stores[name], served, simulator, scorer, meter, ledgers[name], run.mine
+                )
                 run.log_metrics({f"{key}/{name}": value for key, value in cost(usage).items()})
             run.log_metrics(cost(usage_of(simulator), "simulator/"))
+        if not run.share.whole:
+            return
+        for name in adapters:
+            log_costs(run, scratch, f"costs-{name}*.jsonl", f"/{name}")
         log_dialogues(run.log, stores, settings)
         dialogues = {name: list(store.read()) for name, store in stores.items()}
         rounds = settings.agent.rounds
@@ -111,6 +123,8 @@ def attempt(
     simulator: Simulator,
     scorer: Scores,
     meter: Meter,
+    ledger: Ledger | None = None,
+    mine: Callable[[int], bool] | None = None,
 ) -> Usage:
     """Let one policy attempt every task once and score it, into `store`; a complete store is left as it is."""
     from sweetrl.engines.make import make_agent
@@ -137,6 +151,8 @@ def attempt(
             shard=batch,
             progress=meter,
             lost_share=settings.evaluate.lost_share,
+            ledger=ledger,
+            mine=mine,
         )
         return agent.engine.usage()
     finally:

@@ -6,37 +6,52 @@ from pathlib import Path
 
 from sweetrl.settings import Settings
 from sweetrl.stages.common import stage_main, stage_run
-from sweetrl.stages.training import CRITIC, PAIRS, REFERENCES, TRAJECTORIES, Progress, train_and_publish
+from sweetrl.stages.training import (
+    CRITIC,
+    PAIRS,
+    REFERENCES,
+    TRAJECTORIES,
+    Progress,
+    leave_out,
+    train_and_publish,
+    why_no_critic,
+)
 
 
 def train_critic(settings: Settings) -> None:
     """Read trajectories and pairs, train an adapter that sees c, write models/critic/."""
     with stage_run("train-critic", settings) as run:
-        from sweetrl.colbench.prompts import privileged_prefix, system_prompt
+        if why := why_no_critic(settings):
+            leave_out(run, CRITIC, why)
+            return
+        from sweetrl.colbench.prompts import system_prompt
         from sweetrl.colbench.store import TrajectoryStore
         from sweetrl.engines.chat import ChatFormat
         from sweetrl.learning.adapters import attach_adapter, context_limit, load_base
-        from sweetrl.learning.batches import PreferenceData, critic_system, encode, within
-        from sweetrl.learning.pairs import find_pairs, read_pairs
-        from sweetrl.learning.trainers import CriticTrainer
+        from sweetrl.learning.batches import within
+        from sweetrl.learning.pairs import read_pairs
+        from sweetrl.learning.trainers import CriticTrainer, RegressionTrainer, ValueTrainer
+        from sweetrl.learning.whole import critic_attempts, critic_pairs
 
+        kind = settings.critic.parameterization
+        trainers = {"log-ratio": CriticTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
         pairs = read_pairs(PAIRS)
-        trajectories, indices = find_pairs(pairs, TrajectoryStore(TRAJECTORIES).read(), str(PAIRS))
+        trajectories = TrajectoryStore(TRAJECTORIES)
         run.log_input("trajectories", TRAJECTORIES)
         run.log_input("pairs", PAIRS)
         run.log_input("base", settings.model.base)
         model, tokenizer = load_base(settings.model)
         chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt, settings.suite)
-        prefix = privileged_prefix if settings.critic.privileged else lambda task: None
-        rows = tuple(encode(one, chat, critic_system(prefix(one.task), system)) for one in trajectories)
-        tasks = {one.task.id: number for number, one in enumerate(trajectories)}
-        groups = tuple(tasks[one.task.id] for one in trajectories)
-        data, too_long = within(PreferenceData(rows, tuple(indices), groups=groups), context_limit(model))
+        if kind == "value-head":
+            rows = critic_attempts(trajectories.read(), chat, system, settings.critic)
+        else:
+            rows = critic_pairs(pairs, trajectories.read(), chat, system, settings.critic, str(PAIRS))
+        data, too_long = within(rows, context_limit(model))
         run.log_metrics({"pairs": len(data.pairs), "pairs_too_long": too_long})
         scratch = run.scratch(TRAJECTORIES, PAIRS, Path(settings.model.base))
         progress = Progress(run)
-        trainer = CriticTrainer(
-            attach_adapter(model, settings.critic.lora, settings.seed),
+        trainer = trainers[kind](
+            attach_adapter(model, settings.critic.lora, settings.seed, head=kind != "log-ratio"),
             data,
             settings.critic,
             scratch,

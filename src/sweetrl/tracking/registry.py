@@ -28,7 +28,9 @@ RESULTS = Path("reports/results.parquet")
 TEST_TASKS = Path("data/tasks/test.parquet")
 RUNS = Path("reports/runs")
 CHAMPION, CHALLENGER = "champion", "challenger"
-COUNTED = {"generated_tokens", "prompt_tokens", "trained_tokens", "gpu_seconds"}  # metrics that add up to a cost
+# Metrics that add up to a cost; the person's model has an account of its own.
+COUNTED = {"generated_tokens", "prompt_tokens", "cached_tokens", "trained_tokens", "gpu_seconds"}
+PERSON = "simulator"
 HISTORY = "champion_history"  # tag of the registered model: who was champion when, and why
 
 
@@ -223,13 +225,16 @@ def stage_runs(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def cost(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Sum what a version took over its stages: seconds, and every metric that counts tokens or GPU seconds."""
+    """Sum what a version took over its stages: wall seconds, tokens, GPU-seconds (`person_`: of the person's model)."""
     total: dict[str, float] = {"seconds": 0.0}
     for run in runs.values():
         total["seconds"] += float(run.get("seconds", 0.0))
         for name, value in run.get("metrics", {}).items():
-            kind = name.split("/")[0]  # evaluate counts each policy's: generated_tokens/base
-            if kind in COUNTED:
+            kind, _, rest = name.partition("/")  # evaluate counts each policy's: generated_tokens/base
+            counted = kind in COUNTED
+            if kind == PERSON and rest in COUNTED:
+                kind, counted = f"person_{rest}", True
+            if counted:
                 total[kind] = total.get(kind, 0.0) + float(value)
     return {name: round(value, 1) for name, value in total.items()}
 

@@ -99,22 +99,22 @@ def words_of(text: str) -> tuple[str, ...]:
     return tuple(re.findall(r"\w+", text.lower()))
 
 
+_BARS: tuple[tuple[str, Kind], ...] = (("nav", "navigation"), ("header", "header"), ("footer", "footer"))
+_PIECES: tuple[tuple[str, Kind], ...] = (("form", "form"), ("list", "list"), ("table", "table"))
+
+
 @lru_cache(maxsize=64)
 def outline_of(page: Page) -> Outline:
     """Describe a rendered page."""
     tree = _Tree(page.elements)
     canvas = Canvas(page)
     elements = page.elements
-    parts = [
-        _part(tree, canvas, index, kind, "")
-        for role, kind in (("nav", "navigation"), ("header", "header"), ("footer", "footer"))
-        for index in tree.outermost(role)[:1]
-    ]
+    parts = [_part(tree, canvas, index, kind, "") for role, kind in _BARS for index in tree.outermost(role)[:1]]
     parts += _sections(tree, canvas)
     sections = [part.box for part in parts if part.kind == "section"]
     pieces = [
         _part(tree, canvas, index, kind, "")
-        for role, kind in (("form", "form"), ("list", "list"), ("table", "table"))
+        for role, kind in _PIECES
         for index in tree.outermost(role)[:1]
         if not tree.inside(index, "nav", "footer", "header")
     ]

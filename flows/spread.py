@@ -1,0 +1,114 @@
+"""Shares of a stage on the nodes of a Ray cluster, through Prefect's Ray task runner (the extra `ray`).
+
+SWEETRL_RAY names the cluster, as in ray://head:10001 or host:6379; then the flows let it make the parts of `collect`,
+`rank` and `evaluate` before those stages put them together. SWEETRL_RAY_SHARES says in how many shares (default: as
+many as the cluster has CPUs, or GPUs), SWEETRL_RAY_GPUS how many GPUs a share gets. All nodes must see the project's
+folder under the same path, and Prefect's server.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from sweetrl.errors import UserError
+from sweetrl.stages.share import SPREAD, Share
+from tasks.spread import run_share
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A Ray cluster: its address, in how many shares a stage is cut (0: as many as fit), and GPUs for each."""
+
+    address: str
+    shares: int = 0
+    gpus: float = 0.0
+
+
+def cluster_of_environment() -> Cluster | None:
+    """Return the cluster that the environment names, None where it names none; UserError for what is no number."""
+    address = os.environ.get("SWEETRL_RAY", "").strip()
+    if not address:
+        return None
+    shares, gpus = os.environ.get("SWEETRL_RAY_SHARES", "") or "0", os.environ.get("SWEETRL_RAY_GPUS", "") or "0"
+    try:
+        found = Cluster(address, int(shares), float(gpus))
+    except ValueError as error:
+        raise UserError(f"SWEETRL_RAY_SHARES={shares}, SWEETRL_RAY_GPUS={gpus}: these must be numbers.") from error
+    if found.shares < 0 or found.gpus < 0:
+        raise UserError(f"SWEETRL_RAY_SHARES={shares}, SWEETRL_RAY_GPUS={gpus}: these cannot be negative.")
+    return found
+
+
+@task(name="make_share", task_run_name="{stage} {index}/{count}", cache_policy=NO_CACHE, retries=1)
+def make_share(stage: str, root: str, index: int, count: int, env: dict[str, str]) -> dict[str, str]:
+    """Make one share on the node that this runs on; return what the stage said and which node it was."""
+    import ray
+
+    said = run_share(Path(root), stage, Share(index, count), env, get_run_logger().info)
+    return {"node": ray.get_runtime_context().get_node_id(), "said": said}
+
+
+@flow(name="spread", validate_parameters=False)
+def make_shares(stage: str, root: str, count: int, gpus: float, env: dict[str, str]) -> list[dict[str, str]]:
+    """Make all shares of a stage, side by side as far as the cluster has room."""
+    from prefect_ray.context import remote_options
+
+    if not count:
+        import ray
+
+        room = ray.cluster_resources()
+        count = max(int(room.get("GPU", 0.0) / gpus if gpus else room.get("CPU", 1.0)), 1)
+    options = {"num_gpus": gpus} if gpus else {}
+    with remote_options(**options, scheduling_strategy="SPREAD"):
+        futures = [make_share.submit(stage, root, index, count, env) for index in range(count)]
+    return [one.result() for one in futures]
+
+
+def spread(stage: str, root: Path, cluster: Cluster, env: dict[str, str] | None = None) -> list[dict[str, str]]:
+    """Let `cluster` make the parts of `stage` into its scratch folder; {"node", "said"} of each share, in order.
+
+    Raises StageFailed where a share fails, UserError where the extra is missing or the cluster cannot be reached.
+    """
+    if stage not in SPREAD:
+        raise ValueError(f"stage {stage} has no parts")
+    try:
+        from prefect_ray import RayTaskRunner
+    except ImportError as error:
+        raise UserError(
+            "SWEETRL_RAY is set, but Prefect's Ray task runner is missing; `pip install 'sweetrl[ray]'`."
+        ) from error
+    from prefect.settings import PREFECT_API_URL, temporary_settings
+
+    url = server_url()
+    path = os.pathsep.join(filter(None, [str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]))
+    workers = {"PREFECT_API_URL": url, "PYTHONPATH": path, "PREFECT_HOME": str(root / ".prefect")}
+    init: dict[str, Any] = {"runtime_env": {"env_vars": workers}, "log_to_driver": False}
+    with temporary_settings({PREFECT_API_URL: url}):
+        runner: Any = RayTaskRunner(address=cluster.address, init_kwargs=init)
+        flow_there = make_shares.with_options(task_runner=runner)
+        try:
+            return flow_there(stage, str(root), cluster.shares, cluster.gpus, env or {})
+        except ConnectionError as error:
+            raise UserError(
+                f"SWEETRL_RAY={cluster.address}: the cluster cannot be reached ({error}); mend the address."
+            ) from error
+
+
+def server_url() -> str:
+    """Return the address of Prefect's server, the embedded one included: a node must not start one of its own."""
+    from prefect.server.api.server import SubprocessASGIServer
+    from prefect.settings import PREFECT_API_URL
+
+    configured = PREFECT_API_URL.value()
+    if configured:
+        return str(configured)
+    server = SubprocessASGIServer()
+    server.start()
+    return str(server.api_url)

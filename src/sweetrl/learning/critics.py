@@ -1,0 +1,245 @@
+"""Whoever gives candidate replies an advantage: trained critics of three kinds, a language model as judge, controls.
+
+All of them are a `ReplyCritic`, so that ranking (stage 2) and Best-of-N take any of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sweetrl.colbench.environment import visible_reply
+from sweetrl.colbench.prompts import render
+from sweetrl.colbench.synthetic.judge import judge_reply
+from sweetrl.colbench.types import Trajectory
+from sweetrl.engines.base import Engine, Prompt, Sampling
+from sweetrl.errors import UserError
+from sweetrl.learning.batches import Chat, encode
+from sweetrl.learning.heads import POOLING
+from sweetrl.learning.passes import Layout
+from sweetrl.learning.scoring import REPLY, TokenSet, branch_advantages, branch_values
+from sweetrl.learning.whole import critic_row, header_length
+from sweetrl.settings import CriticSettings, JudgeSettings
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A candidate reply: its ids as sampled, and its text."""
+
+    token_ids: tuple[int, ...]
+    text: str
+
+
+Turns = Sequence[Sequence[Reply]]  # for each agent turn of a dialogue the candidates in the reply's place
+Work = tuple[Trajectory, Turns]
+
+
+class ReplyCritic(Protocol):
+    """Scores candidate replies."""
+
+    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """Return for each dialogue, turn and candidate its advantage; only their order at one state matters.
+
+        A dialogue may have more turns than there are candidates for; the rest are not looked at.
+        """
+        ...
+
+
+def derived_seed(seed: int, purpose: str, task_id: str, attempt: int, turn: int) -> int:
+    """Return a 63-bit seed of its own for one purpose at one state; stable everywhere."""
+    text = f"{purpose}:{seed}:{task_id}:{attempt}:{turn}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+def _ids(turns: Turns) -> list[list[tuple[int, ...]]]:
+    return [[reply.token_ids for reply in replies] for replies in turns]
+
+
+@dataclass(frozen=True)
+class LogRatioCritic:
+    """Eq. 3: how much more likely the trained adapter finds a reply than the base does.
+
+    `view` says what it sees (c, and where) and how it normalises; with `conditioned_reference` False the base does not
+    see c (the official code).
+    """
+
+    model: Any
+    chat: Chat
+    system: str
+    view: CriticSettings
+    layout: Layout
+    conditioned_reference: bool = True
+
+    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """The mean over a reply's tokens (the sum without normalisation) of log pi_theta - log pi_ref."""
+        scored = REPLY
+        if self.view.token_set == "official":
+            scored = TokenSet(header_length(self.chat), self.chat.reply("x")[-1])
+        found = []
+        for dialogue, turns in work:
+            trunk = critic_row(dialogue, self.chat, self.system, self.view)
+            reference = None if self.conditioned_reference else encode(dialogue, self.chat, self.system)
+            mean = self.view.normalization != "none"
+            found.append(branch_advantages(self.model, trunk, _ids(turns), self.layout, reference, mean, scored))
+        return found
+
+
+@dataclass(frozen=True)
+class HeadCritic:
+    """A regression head or a value head (sweetrl.learning.heads)."""
+
+    model: Any
+    chat: Chat
+    system: str
+    view: CriticSettings
+    layout: Layout
+
+    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """The head's value; a value function ranks like the advantage, as V(o_t) is the same for all candidates."""
+        flat = Layout(None, self.layout.tokens, self.layout.pad_id)
+        pooling = POOLING[self.view.parameterization]
+        return [
+            branch_values(
+                self.model, critic_row(dialogue, self.chat, self.system, self.view), _ids(turns), flat, pooling
+            )
+            for dialogue, turns in work
+        ]
+
+
+@dataclass(frozen=True)
+class RandomCritic:
+    """A control: numbers that depend on the seed and the state only."""
+
+    seed: int
+
+    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """Uniform in [0, 1)."""
+        return [
+            [[self._number(one, turn, reply) for reply in replies] for turn, replies in enumerate(turns)]
+            for one, turns in work
+        ]
+
+    def _number(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
+        purpose = f"random:{reply.token_ids}"
+        return random.Random(derived_seed(self.seed, purpose, dialogue.task.id, dialogue.attempt, turn)).random()
+
+
+# What judge_reply's verdicts are worth, in the order of sweetrl.learning.ranking.CONTRASTS.
+WORTH = {
+    "needed": 3.0,
+    "complete": 3.0,
+    "plausible": 2.0,
+    "irrelevant": 1.0,
+    "repeated": 0.0,
+    "unclear": 0.0,
+    "mistaken": -1.0,
+    "premature": -2.0,
+}
+
+
+@dataclass(frozen=True)
+class OracleCritic:
+    """A control for the synthetic suite: it knows how the tasks were made. Replies of equal worth are equal."""
+
+    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """The worth of the verdict of judge_reply; a task of another kind is a UserError."""
+        return [
+            [[self._worth(one, turn, reply.text) for reply in replies] for turn, replies in enumerate(turns)]
+            for one, turns in work
+        ]
+
+    def _worth(self, dialogue: Trajectory, turn: int, text: str) -> float:
+        verdict = judge_reply(dialogue.task, dialogue.messages[: 2 * turn + 1], text)
+        if verdict is None:
+            raise UserError(
+                f"task {dialogue.task.id}: the oracle knows tasks of the synthetic suite only; set rank.critic to "
+                "`trained`, `judge` or `random`."
+            )
+        return WORTH[verdict]
+
+
+VERDICT = re.compile(r"\b([AB])\b(?!.*\b[AB]\b)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class JudgeCritic:
+    """A language model compares replies two by two; a reply's advantage is its share of won comparisons, in [0, 1].
+
+    Each reply is compared with `settings.comparisons` others of its state, drawn from the seed, in both orders, so that
+    a liking for the first place cancels. A verdict that names neither counts half for both. `privileged` shows c.
+    """
+
+    engine: Engine
+    chat: Chat
+    settings: JudgeSettings
+    seed: int
+    privileged: bool = True
+
+    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """All comparisons of all dialogues in one call of the engine, greedy."""
+        questions: list[tuple[int, int, int, int]] = []  # dialogue, turn, first, second
+        prompts: list[Prompt] = []
+        for number, (dialogue, turns) in enumerate(work):
+            for turn, replies in enumerate(turns):
+                seed = derived_seed(self.seed, "judge", dialogue.task.id, dialogue.attempt, turn)
+                for first, second in rivals(len(replies), self.settings.comparisons, seed):
+                    for one, other in ((first, second), (second, first)):
+                        text = self._question(dialogue, turn, replies[one].text, replies[other].text)
+                        prompts.append(Prompt(self.chat.open(None, text), seed))
+                        questions.append((number, turn, one, other))
+        sampling = Sampling(max_new_tokens=self.settings.max_new_tokens, temperature=0.0)
+        wins = [[[0.0] * len(replies) for replies in turns] for _, turns in work]
+        counts = [[[0] * len(replies) for replies in turns] for _, turns in work]
+        answers = self.engine.sample(prompts, sampling) if prompts else []
+        for (number, turn, one, other), (answer,) in zip(questions, answers, strict=True):
+            share = first_wins(answer.text)
+            for place, won in ((one, share), (other, 1.0 - share)):
+                wins[number][turn][place] += won
+                counts[number][turn][place] += 1
+        return [
+            [
+                [won / count if count else 0.5 for won, count in zip(*pair, strict=True)]
+                for pair in zip(*both, strict=True)
+            ]
+            for both in zip(wins, counts, strict=True)
+        ]
+
+    def _question(self, dialogue: Trajectory, turn: int, first: str, second: str) -> str:
+        lines = [
+            f"{'Assistant' if message.role == 'assistant' else 'Person'}: {message.content}"
+            for message in dialogue.messages[: 2 * turn + 1]
+        ]
+        reference = dialogue.task.ground_truth.strip("\n") if self.privileged else "(not known)"
+        return render(
+            self.settings.prompt,
+            reference=reference,
+            dialogue="\n\n".join(lines),
+            first=visible_reply(first),
+            second=visible_reply(second),
+        )
+
+
+def first_wins(verdict: str) -> float:
+    """Read a judge's verdict: 1 if the last A or B in it is an A, 0 if a B, 0.5 if there is neither."""
+    found = VERDICT.search(verdict)
+    return 0.5 if found is None else float(found[1] == "A")
+
+
+def rivals(count: int, comparisons: int, seed: int) -> list[tuple[int, int]]:
+    """Draw pairs of `count` replies: in a shuffled circle each meets the next ones, `comparisons` rivals or a few more.
+
+    Every reply is in equally many pairs (all of them where `count` is small), and no pair comes twice.
+    """
+    order = random.Random(seed).sample(range(count), count)
+    steps = min(-(-comparisons // 2), count // 2)
+    pairs = {
+        (min(pair), max(pair))
+        for step in range(1, steps + 1)
+        for place in range(count)
+        if (pair := (order[place], order[(place + step) % count]))[0] != pair[1]
+    }
+    return sorted(pairs)

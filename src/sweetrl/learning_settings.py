@@ -1,0 +1,193 @@
+"""The sections of params.yaml that say how critics and policies learn; import them from sweetrl.settings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sweetrl.sections import Positive, Probability, Rate, Section
+
+
+class LoraSettings(Section):
+    """Low-rank adapters (peft)."""
+
+    rank: Positive = Field(16, description="Rank r.")
+    alpha: Rate = Field(32, description="Scale alpha.")
+    dropout: Probability = Field(0.0, description="Dropout on the adapter's input.")
+    targets: str = Field("all-linear", description="peft's `target_modules`: `all-linear` or comma-separated names.")
+
+
+class TrainerSettings(Section):
+    """Optimisation, shared by critic and policy; transformers.Trainer underneath."""
+
+    learning_rate: Rate = Field(2e-7, description="Peak learning rate (official: 2e-7, full fine-tuning of 8B).")
+    epochs: Rate = Field(1.0, description="Passes over the pairs.")
+    batch_size: Positive = Field(8, description="Pairs for one optimiser step.")
+    micro_batch: Positive = Field(8, description="Most pairs in one forward pass; batch_size is a multiple of it.")
+    tokens: Positive = Field(
+        16_384,
+        description="Most tokens that one forward pass computes (padding counts); a step is cut into as many passes as "
+        "that takes. A single pair may be longer.",
+    )
+    layout: Literal["trees", "flat"] = Field(
+        "trees",
+        description="`trees`: rows that begin alike are computed once, up to where they differ. `flat`: one padded row "
+        "for each sequence; the same losses and gradients, for checking.",
+    )
+    together: Positive = Field(
+        8,
+        description="Most pairs of one dialogue (policy) or one task (critic) that go into a step together: more "
+        "share more of the work, fewer make a step more diverse; 1 draws all at random. The same in both layouts.",
+    )
+    recompute: bool = Field(
+        False,
+        description="Gradient checkpointing: the backward pass computes activations again, to save memory.",
+    )
+    warmup: Probability = Field(0.03, description="Share of the steps with rising learning rate.")
+    minimum_rate: Probability = Field(0.1, description="The cosine decays to this share of the peak.")
+    clip: Rate = Field(1.0, description="Largest gradient norm.")
+    checkpoints: Positive = Field(5, description="Checkpoints over the run; a killed run continues from the last.")
+    lora: LoraSettings = Field(default_factory=LoraSettings, description="The adapter.")
+
+
+class CriticSettings(TrainerSettings):
+    """Stage `train-critic`: the turn-wise advantage (Eqs. 2-3)."""
+
+    beta: Rate = Field(0.1, description="beta of Eq. 2.")
+    nll: float = Field(0.01, ge=0.0, description="Weight of the chosen trajectory's negative log-likelihood.")
+    normalization: Literal["turn", "trajectory", "none"] = Field(
+        "turn",
+        description="`turn`: mean over each turn's tokens, then the sum (Eq. 3). `trajectory`: the official code.",
+    )
+    privileged: bool = Field(True, description="Whether the critic sees the training-time information c.")
+    pairs: Literal["official", "all"] = Field(
+        "official",
+        description="`official`: chosen is the first attempt with reward 1, rejected every attempt of the task with "
+        "less. `all`: every two attempts whose rewards differ by `gap`.",
+    )
+    gap: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        0.1, description="Smallest difference of reward in a pair (pairs: all)."
+    )
+    parameterization: Literal["log-ratio", "regression-head", "value-head"] = Field(
+        "log-ratio",
+        description="`log-ratio`: A = mean over the reply of log pi_theta - log pi_ref (Eq. 3). `regression-head`: "
+        "A = w . mean hidden state of the reply, by Eq. 2. `value-head`: a classifier of final success, w . last "
+        "hidden state of the reply, by cross-entropy on all attempts. The heads leave `normalization` and `nll` aside.",
+    )
+    place: Literal["system", "before"] = Field(
+        "system",
+        description="Where c stands: at the head of the system message, or `before` the whole formatted prompt, even "
+        "its begin-of-text token (the official code).",
+    )
+    token_set: Literal["replies", "official"] = Field(
+        "replies",
+        description="Which tokens are scored. `replies`: those that were sampled. `official`: in training also the "
+        "last token of the assistant's header; in ranking the whole header and the reply without its end-of-turn, "
+        "against a reference over the reply with it.",
+    )
+
+
+class RankSettings(Section):
+    """Stage `rank`: candidate replies at the turns of the offline dialogues, ranked by the critic."""
+
+    share: Annotated[float, Field(gt=0.0, le=1.0)] = Field(0.1, description="Share of the trajectories that are used.")
+    candidates: Annotated[int, Field(ge=2)] = Field(16, description="Replies sampled at each turn.")
+    pairs: Positive = Field(
+        4, description="Pairs drawn at each turn: chosen from the top half, rejected from the bottom half."
+    )
+    margin: float = Field(0.0, ge=0.0, description="Smallest difference of advantage in a pair.")
+    reference: Literal["conditioned", "unconditioned"] = Field(
+        "conditioned", description="Whether pi_ref sees c in Eq. 3 (paper) or not (the official code)."
+    )
+    selection: Literal["halves", "extremes"] = Field(
+        "halves",
+        description="`halves`: random pairs across the halves (official). `extremes`: best against worst only.",
+    )
+    distinct: bool = Field(
+        True,
+        description="Whether the halves are formed over distinct replies, each counted once (else over all samples, "
+        "so that frequent replies are drawn more often, as in the official code). A pair never holds one reply twice.",
+    )
+    kinds: Literal["any", "same", "centred"] = Field(
+        "any",
+        description="`same`: a question is compared with questions only and a final answer with final answers only. "
+        "`centred`: any with any, after the mean advantage of all questions and that of all answers are taken off: "
+        "every dialogue has one answer, so Eq. 2 leaves open what all answers have in common.",
+    )
+    critic: Literal["trained", "judge", "random", "oracle"] = Field(
+        "trained",
+        description="Who ranks: `trained` (stage `train-critic`), `judge` (a language model compares replies two by "
+        "two, see `judge`), or a control: `random`, and `oracle`, which knows how a synthetic task was made.",
+    )
+    block: Positive = Field(32, description="Dialogues ranked together; what a killed run repeats at most.")
+    layout: Literal["trees", "flat"] = Field(
+        "trees",
+        description="`trees`: a dialogue and all candidates of its turns are one tree. `flat`: every candidate is a "
+        "padded row of its own; the same advantages, for checking.",
+    )
+    tokens: Positive = Field(
+        16_384,
+        description="Most tokens that one forward pass computes; a longer tree is split at its turns, exactly.",
+    )
+
+
+class JudgeSettings(Section):
+    """The language model that ranks replies where `rank.critic` is `judge`."""
+
+    model: str = Field("", description="Folder or hub name of the judge; empty: `model.base`.")
+    prompt: str = Field(
+        "judge",
+        description="`judge`, or the path of a text file with {reference}, {dialogue}, {first} and {second}; the reply "
+        "must end with A or B.",
+    )
+    comparisons: Positive = Field(
+        2, description="Rivals that each reply is compared with, in both orders; its advantage is its share of wins."
+    )
+    max_new_tokens: Positive = Field(256, description="Token limit of one verdict.")
+
+
+class PolicySettings(TrainerSettings):
+    """Stage `train-policy`: preference training of the actor, which never sees c (Eq. 4)."""
+
+    beta: Rate = Field(0.1, description="beta' of Eq. 4.")
+    nll: float = Field(0.01, ge=0.0, description="Weight of the chosen reply's negative log-likelihood per token.")
+    normalization: Literal["none", "token"] = Field(
+        "none", description="`none`: summed log-ratios (Eq. 4). `token`: means over the reply's tokens."
+    )
+    loss: Literal["sigmoid", "ipo"] = Field(
+        "sigmoid",
+        description="`sigmoid`: DPO (Eq. 4). `ipo`: the squared distance of the margin from 1/(2 beta), which stops "
+        "pushing once the margin is reached.",
+    )
+    label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = Field(
+        0.0, description="Assumed share of pairs that are the wrong way round (loss: sigmoid)."
+    )
+    anchors: float = Field(
+        0.0,
+        ge=0.0,
+        description="Replies of successful dialogues trained on beside each pair (0.5: one for every two pairs), so "
+        "that the ability to write the program is kept.",
+    )
+    nll_anchor: float = Field(1.0, ge=0.0, description="Weight of the anchors' negative log-likelihood per token.")
+    anchor_turns: Literal["final", "all"] = Field(
+        "final", description="Whether an anchor is the final reply of a successful dialogue or all of its replies."
+    )
+    loss_tokens: Literal["replies", "all"] = Field(
+        "replies",
+        description="`all`: the loss goes over every token of a row, the person's and the system's too (the official "
+        "code): they cancel in the preference, and not in the likelihood.",
+    )
+
+
+class MultiTurnSettings(PolicySettings):
+    """Method `multi-turn-dpo`: DPO of the policy on pairs of whole trajectories, without c (Eq. 2 without a critic)."""
+
+    epochs: Rate = Field(4.0, description="Passes over the pairs.")
+
+
+class RftSettings(TrainerSettings):
+    """Method `rft`: Rejection Fine-Tuning, the likelihood of every reply of the successful attempts."""
+
+    epochs: Rate = Field(4.0, description="Passes over the successful attempts.")
+    batch_size: Positive = Field(32, description="Attempts for one optimiser step.")

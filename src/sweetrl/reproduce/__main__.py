@@ -1,0 +1,42 @@
+"""`python -m sweetrl.reproduce PART ...` in a profile's folder: what its dvc.yaml runs."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+from sweetrl.errors import UserError
+
+USAGE = "name a part: world SEED, cell NAME SEED, best-of-n SEED, report"
+
+
+def run(arguments: Sequence[str]) -> None:
+    """Run one part; UserError for a command line that names none."""
+    from sweetrl.reproduce import report
+    from sweetrl.reproduce.run import Profile, best_of_n, cell, world
+
+    match list(arguments):
+        case ["world", seed] if seed.isdigit():
+            world(Profile(), int(seed))
+        case ["cell", name, seed] if seed.isdigit():
+            cell(Profile(), name, int(seed))
+        case ["best-of-n", seed] if seed.isdigit():
+            best_of_n(Profile(), int(seed))
+        case ["report"]:
+            report.write(Profile())
+        case _:
+            raise UserError(f"reproduce: `{' '.join(arguments)}` is no part; {USAGE}.")
+
+
+def main() -> None:
+    """The command line; a UserError is one sentence and status 1."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        run(sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()

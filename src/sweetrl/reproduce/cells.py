@@ -1,0 +1,100 @@
+"""What is compared: one cell for each row of the paper's tables, as differences from params.yaml.
+
+The paper's numbers stand beside ours for their order, not for their size: other model, other tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.settings import Settings, parse_settings
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One row: `settings` by dotted name over those of the profile; `data` is the share of the tasks learnt from.
+
+    `paper` is (tests passed, success) in per cent on Llama-3.1-8B (Tables 2 and 3), None where the paper has no number.
+    """
+
+    name: str
+    label: str
+    table: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    paper: tuple[float | None, float | None] = (None, None)
+    data: float = 1.0
+
+    @property
+    def trained(self) -> bool:
+        """Whether anything is trained for it."""
+        return self.settings.get("method", "sweet") not in ("zero-shot", "single-turn")
+
+    @property
+    def ranks(self) -> bool:
+        """Whether replies are ranked for it."""
+        return bool(self.settings.get("method", "sweet") == "sweet")
+
+
+METHODS, ABLATIONS, CONTROLS, AMOUNTS = "Table 2", "Table 3", "Controls", "Figure 3b"
+
+_CELLS = (
+    Cell("zero-shot", "zero-shot", METHODS, {"method": "zero-shot"}, (34.2, 22.4)),
+    Cell("single-turn", "single-turn zero-shot", METHODS, {"method": "single-turn"}, (None, 6.9)),
+    Cell("rft", "Rejection Fine-Tuning", METHODS, {"method": "rft"}, (40.9, 28.2)),
+    Cell("multi-turn-dpo", "Multi-Turn DPO", METHODS, {"method": "multi-turn-dpo"}, (48.0, 34.4)),
+    Cell("sweet", "SWEET-RL", METHODS, {}, (56.8, 40.4)),
+    Cell(
+        "no-information",
+        "without training-time information",
+        ABLATIONS,
+        {"critic.privileged": False},
+        (44.0, 31.2),
+    ),
+    Cell("regression-head", "regression head", ABLATIONS, {"critic.parameterization": "regression-head"}, (45.3, 36.2)),
+    Cell("value-head", "value function", ABLATIONS, {"critic.parameterization": "value-head"}),
+    Cell("no-normalisation", "without normalisation", ABLATIONS, {"critic.normalization": "none"}, (4.2, 3.6)),
+    Cell("official", "as the official code does it", ABLATIONS, {"preset": "official"}),
+    Cell("random", "random ranking", CONTROLS, {"rank.critic": "random"}),
+    Cell("oracle", "ranking by an oracle", CONTROLS, {"rank.critic": "oracle"}),
+    Cell("sweet-third", "SWEET-RL, a third of the tasks", AMOUNTS, {}, data=1 / 3),
+    Cell("dpo-third", "Multi-Turn DPO, a third of the tasks", AMOUNTS, {"method": "multi-turn-dpo"}, data=1 / 3),
+    Cell("rft-third", "Rejection Fine-Tuning, a third of the tasks", AMOUNTS, {"method": "rft"}, data=1 / 3),
+)
+CELLS = {cell.name: cell for cell in _CELLS}
+
+
+def cell_named(name: str) -> Cell:
+    """Return the cell; a name that is none is a UserError."""
+    if name not in CELLS:
+        raise UserError(f"reproduce: there is no cell `{name}`; there are {', '.join(CELLS)}.")
+    return CELLS[name]
+
+
+def merged(values: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree `values` with each of `changes` (dotted names) over it; a name that is not there is an error."""
+    tree = _copy(values)
+    for one in changes:
+        for name, value in one.items():
+            *path, last = name.split(".")
+            place = tree
+            for part in path:
+                place = place.get(part, {})
+            if last not in place:
+                raise UserError(f"reproduce: params.yaml has no `{name}`; docs/parameters.md lists what there is.")
+            place[last] = value
+    return tree
+
+
+def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _copy(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
+
+
+def settings_of(values: Mapping[str, Any], cell: Cell) -> Settings:
+    """Return the settings of a cell, over the tree `values` of a profile."""
+    return parse_settings(merged(values, cell.settings), f"cell {cell.name}")
+
+
+__all__ = ["ABLATIONS", "AMOUNTS", "CELLS", "CONTROLS", "METHODS", "Cell", "cell_named", "merged", "settings_of"]

@@ -1,0 +1,62 @@
+"""One policy on the held-out tasks: the part of a cell that follows its training, run in the cell's folder.
+
+models/policy (none for methods without training: the base) -> reports/results.parquet.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sweetrl.settings import Settings
+from sweetrl.stages.common import stage_main, stage_run
+
+OUT = Path("reports/results.parquet")
+
+
+def evaluate(settings: Settings) -> None:
+    """Attempt the first evaluate.tasks test tasks once each; finished shards survive a kill."""
+    from sweetrl.colbench.store import TrajectoryStore, read_task_table
+    from sweetrl.stages.evaluate import POLICY, TASKS, attempt
+
+    tasks = read_task_table(TASKS)[: settings.evaluate.tasks]
+    adapter = POLICY if (POLICY / "adapter_config.json").exists() else None
+    with stage_run("evaluate", settings) as run:
+        from sweetrl.colbench.rewards import Scorer
+        from sweetrl.evaluation.metrics import AFTER, result_of, summarize_policy, write_results
+        from sweetrl.rollout.people import person
+        from sweetrl.stages.meter import Meter
+
+        run.log_input("test-tasks", TASKS)
+        run.log_input("base", settings.model.base)
+        if adapter is not None:
+            run.log_input("policy", adapter)
+        store = TrajectoryStore(run.scratch(TASKS, settings.model.base, *([adapter] if adapter else [])) / "dialogues")
+        with (
+            person(settings.simulator, settings.model) as simulator,
+            Scorer(settings.reward) as scorer,
+            Meter("evaluate", len(tasks), "dialogues") as meter,
+        ):
+            attempt(tasks, adapter, AFTER, store, settings, simulator, scorer, meter)
+        dialogues = list(store.read())
+        results = [result_of(one, AFTER, settings.agent.rounds) for one in dialogues]
+        write_results(OUT, results)
+        ruler = settings.evaluate
+        found = summarize_policy(results, ruler.confidence, ruler.resamples, settings.seed)
+        turns = [turn for one in dialogues for turn in one.turns]
+        run.log_metrics(
+            {name: value["value"] for name, value in found.items() if isinstance(value, dict) and "value" in value}
+            | {"reply_tokens": sum(len(turn.token_ids) for turn in turns) / max(1, len(turns))}
+        )
+        success = found["success"]
+        run.summary = (
+            f"{len(results)} tasks, success {success['value']:.1%} [{success['low']:.1%}, {success['high']:.1%}]"
+        )
+
+
+def main() -> None:
+    """Run it with the parameters in params.yaml of the folder."""
+    stage_main(evaluate)
+
+
+if __name__ == "__main__":
+    main()

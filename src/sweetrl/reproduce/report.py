@@ -1,0 +1,254 @@
+"""The reproduction's results: results.json, results.md (the tables, for docs/) and report.html (with the drawings).
+
+Cells that have not been run are left out, and named as such; nothing is taken from anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.evaluation.report import p_value, percent, points
+from sweetrl.io import read_json, write_json, write_text
+from sweetrl.reproduce import figures
+from sweetrl.reproduce.cells import ABLATIONS, AMOUNTS, CELLS, CONTROLS, METHODS
+from sweetrl.reproduce.run import Profile
+from sweetrl.reproduce.tables import Measured, claims, read_cell, row_of
+
+RESULTS, TABLES, PAGE = Path("results.json"), Path("results.md"), Path("report.html")
+AGAINST = "sweet"
+
+
+def number(value: float) -> str:
+    """A mean with one decimal."""
+    return f"{value:.1f}"
+
+
+FAULTS = (
+    ("turns", "turns", number),
+    ("premature_answers", "premature answers", percent),
+    ("details_brought_out", "details brought out", percent),
+    ("repeated_questions", "repeated questions", percent),
+    ("irrelevant_questions", "irrelevant questions", percent),
+    ("forgotten_details", "forgotten details", percent),
+    ("mistaken_details", "mistaken details", percent),
+    ("out_of_rounds", "out of rounds", percent),
+)
+
+
+def write(profile: Profile) -> None:
+    """Read every cell that there is and write the three files."""
+    ruler = profile.settings["evaluate"]
+    found = {cell.name: read_cell(cell, profile.seeds) for cell in profile.cells}
+    measured = {name: one for name, one in found.items() if one.results}
+    if not measured:
+        raise UserError("cells/: no cell has been run yet; run `make reproduce`.")
+    level, resamples = ruler["confidence"], ruler["resamples"]
+    rows = {name: row_of(one, measured.get(AGAINST), level, resamples) for name, one in measured.items()}
+    results = {
+        "profile": profile.values["profile"],
+        "seeds": profile.seeds,
+        "tasks_for_each_seed": ruler["tasks"],
+        "rows": rows,
+        "claims": claims(measured, level, resamples),
+        "best_of_n": _best_of_n(profile),
+        "missing": _missing(found, profile.seeds),
+    }
+    write_json(RESULTS, results)
+    write_text(TABLES, markdown(results))
+    write_text(PAGE, page(results, measured))
+    print(f"reproduce: {len(measured)} of {len(found)} rows; {RESULTS}, {TABLES}, {PAGE}", flush=True)
+
+
+def _best_of_n(profile: Profile) -> dict[str, Any]:
+    """The curves by seed, and then by critic."""
+    return {
+        str(seed): read_json(path)["curves"]
+        for seed in profile.values["best_of_n_seeds"]
+        if (path := Path("best-of-n") / f"{seed}.json").exists()
+    }
+
+
+def _missing(found: Mapping[str, Measured], seeds: Sequence[int]) -> list[str]:
+    return [f"{name} {seed}" for name, one in found.items() for seed in seeds if seed not in one.results]
+
+
+def markdown(results: Mapping[str, Any]) -> str:
+    """The tables as Markdown, in the order of the cells; `results` may come from results.json."""
+    rows = [results["rows"][name] for name in CELLS if name in results["rows"]]
+    parts = []
+    for table in (METHODS, ABLATIONS, CONTROLS, AMOUNTS):
+        these = [row for row in rows if row["table"] == table and "success" in row]
+        if these:
+            parts += [f"### {table}", _table(these)]
+    if results["claims"]:
+        parts += ["### The paper's claims", _claims(results["claims"])]
+    measured = [row for row in rows if "success" in row]
+    parts += ["### What goes wrong", _faults(measured), "### Critics", _critics(measured)]
+    for seed, curves in results["best_of_n"].items():
+        parts += [f"### Figure 3a: Best-of-N, success (seed {seed})", _curves(curves)]
+    if results["missing"]:
+        parts += ["Not run: " + ", ".join(results["missing"]) + "."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+    lines = [
+        "| | tests passed | success | seeds | success minus SWEET-RL | paper: tests passed, success |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        passed, success, gap = row["tests_passed"], row["success"], row.get("difference")
+        seeds = ", ".join(percent(value) for value in row["success_by_seed"].values())
+        paper = " / ".join("-" if value is None else f"{value}" for value in row["paper"])
+        lines.append(
+            f"| {row['label']} | {percent(passed['value'])} | {_interval(success)} | {seeds} | "
+            f"{_gap(gap['success']) if gap else ''} | {paper} |"
+        )
+    return "\n".join(lines)
+
+
+def _interval(estimate: Mapping[str, float]) -> str:
+    return f"{percent(estimate['value'])} [{percent(estimate['low'])}, {percent(estimate['high'])}]"
+
+
+def _gap(estimate: Mapping[str, float]) -> str:
+    return f"{points(estimate['value'])} [{points(estimate['low'])}, {points(estimate['high'])}]"
+
+
+def _claims(found: Sequence[Mapping[str, Any]]) -> str:
+    lines = ["| claim | difference in success | exact McNemar p | |", "|---|---|---|---|"]
+    for one in found:
+        gap = one["difference"]
+        if gap is None:
+            lines.append(f"| {one['claim']} | | | {one['verdict']} |")
+            continue
+        success = gap["success"]
+        lines.append(f"| {one['claim']} | {_gap(success)} | {p_value(success['p_value'])} | {one['verdict']} |")
+    return "\n".join(lines)
+
+
+def _faults(rows: Sequence[Mapping[str, Any]]) -> str:
+    head = [title for _, title, _ in FAULTS]
+    lines = ["| | " + " | ".join(head) + " | tokens a reply |", "|---" * (len(head) + 2) + "|"]
+    for row in rows:
+        values = [form(row[key]["value"]) if key in row else "" for key, _, form in FAULTS]
+        tokens = row["training"].get("reply_tokens")
+        lines.append(f"| {row['label']} | " + " | ".join(values) + f" | {'' if tokens is None else number(tokens)} |")
+    return "\n".join(lines)
+
+
+def _critics(rows: Sequence[Mapping[str, Any]]) -> str:
+    names = ("critic_accuracy", "needed_over_irrelevant", "needed_over_repeated", "needed_over_premature")
+    lines = [
+        "| | accuracy on its pairs | needed above irrelevant | needed above repeated | needed above premature |",
+        "|---|---|---|---|---|",
+    ]
+    for row in rows:
+        if "needed_over_irrelevant" in row["training"]:
+            values = [percent(row["training"][name]) if name in row["training"] else "" for name in names]
+            lines.append(f"| {row['label']} | " + " | ".join(values) + " |")
+    return "\n".join(lines)
+
+
+def _curves(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    numbers = [place["n"] for place in next(iter(curves.values()))]
+    order = {name: place for place, name in enumerate(CELLS)}
+    lines = ["| critic | " + " | ".join(f"N = {n}" for n in numbers) + " |", "|---" * (len(numbers) + 1) + "|"]
+    for name, places in sorted(curves.items(), key=lambda item: (order.get(item[0], len(order)), item[0])):
+        label = CELLS[name].label if name in CELLS else name
+        lines.append(f"| {label} | " + " | ".join(_interval(place["success"]) for place in places) + " |")
+    return "\n".join(lines)
+
+
+def page(results: Mapping[str, Any], measured: Mapping[str, Measured]) -> str:
+    """The same with drawings, as one page that loads nothing."""
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"percent": percent, "points": points, "p_value": p_value, "number": number}
+    rows = [row for row in results["rows"].values() if "success" in row]
+    tables = [
+        {
+            "name": name,
+            "rows": these,
+            "chart": Markup(figures.rates(these, f"rates-{index}")),
+        }
+        for index, name in enumerate((METHODS, ABLATIONS, CONTROLS, AMOUNTS))
+        if (these := [row for row in rows if row["table"] == name])
+    ]
+    picking = [
+        {"seed": seed, "chart": Markup(figures.curves(_series(curves), "N", f"best-{seed}"))}
+        for seed, curves in results["best_of_n"].items()
+    ]
+    template = resources.files("sweetrl.reproduce") / "report.html"
+    return environment.from_string(template.read_text(encoding="utf-8")).render(
+        results=results,
+        tables=tables,
+        faults=FAULTS,
+        rows=rows,
+        picking=picking,
+        dialogues=_dialogues(measured.get(AGAINST)),
+    )
+
+
+def _series(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[tuple[float, Mapping[str, float]]]]:
+    return {
+        CELLS[name].label if name in CELLS else name: [(float(place["n"]), place["success"]) for place in places]
+        for name, places in curves.items()
+    }
+
+
+def _dialogues(sweet: Measured | None, many: int = 3) -> list[dict[str, Any]]:
+    """The longest ranked dialogues of the first seed: what was said, and what the critic made of every candidate."""
+    if sweet is None or not sweet.results:
+        return []
+    from markupsafe import Markup
+
+    from sweetrl.colbench.store import TrajectoryStore
+    from sweetrl.colbench.synthetic.judge import judge_reply
+    from sweetrl.learning.preferences import CANDIDATES, read_candidates
+
+    seed = min(sweet.results)
+    candidates = Path("cells") / AGAINST / str(seed) / "preferences" / CANDIDATES
+    if not candidates.exists():
+        return []
+    by_dialogue: dict[tuple[str, int], list[Any]] = {}
+    for state in read_candidates(candidates):
+        by_dialogue.setdefault((state.task_id, state.attempt), []).append(state)
+    chosen = sorted(by_dialogue, key=lambda key: (-len(by_dialogue[key]), key))[:many]
+    known = {
+        (one.task.id, one.attempt): one
+        for one in TrajectoryStore(Path("worlds") / str(seed) / "trajectories").read()
+        if (one.task.id, one.attempt) in chosen
+    }
+    shown = []
+    for index, key in enumerate(chosen):
+        dialogue = known[key]
+        turns = []
+        for state in sorted(by_dialogue[key], key=lambda one: one.turn):
+            earlier = dialogue.messages[: 2 * state.turn + 1]
+            turns.append(
+                [
+                    (judge_reply(dialogue.task, earlier, one.text) or "unclear", one.advantage)
+                    for one in state.candidates
+                ]
+            )
+        drawing = figures.advantages(turns, f"advantage-{index}")
+        shown.append(
+            {
+                "task": dialogue.task.id,
+                "hidden": dialogue.task.hidden_information,
+                "messages": dialogue.messages,
+                "reward": dialogue.reward,
+                "chart": Markup(drawing),
+            }
+        )
+    return shown
+
+
+__all__ = ["markdown", "page", "write"]

@@ -1,0 +1,208 @@
+"""Running one part of a reproduction: the ordinary stages, in a folder of their own, with the settings of a cell.
+
+The folder .work/<part>-<seed> of the profile's folder holds what is unfinished: a killed part goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.io import read_json, write_json
+from sweetrl.reproduce.cells import Cell, cell_named, merged, settings_of
+from sweetrl.settings import Settings
+from sweetrl.tracking.runs import PARENT_VARIABLE, RunLog
+
+ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
+WORK = Path(".work")
+RESULTS, SUMMARY = "results.parquet", "summary.json"
+STAGES = ("train-critic", "rank", "train-policy")
+
+
+class Profile:
+    """What reproduce/<name>/params.yaml says, over the project's own params.yaml."""
+
+    def __init__(self, folder: Path = Path()) -> None:
+        self.folder = folder
+        path = folder / "params.yaml"
+        if not path.exists() or not (folder / ROOT / "params.yaml").exists():
+            raise UserError(f"{path.resolve()}: no profile of a reproduction; run `make reproduce` in the project.")
+        self.values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        project = yaml.safe_load((folder / ROOT / "params.yaml").read_text(encoding="utf-8"))
+        self.settings = merged(project, self.values["settings"], self._absolute(project["tracking"]))
+
+    def _absolute(self, tracking: Mapping[str, str]) -> dict[str, str]:
+        """The embedded store stays the project's, wherever a stage runs."""
+        root = (self.folder / ROOT).resolve()
+        uri = tracking["uri"]
+        if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+            uri = f"sqlite:///{root / uri.removeprefix('sqlite:///')}"
+        artifacts = tracking["artifacts"]
+        return {"tracking.uri": uri, "tracking.artifacts": artifacts if "://" in artifacts else str(root / artifacts)}
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds, the first one first."""
+        return [int(seed) for seed in self.values["seeds"]]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """The cells in the order of the tables."""
+        return [cell_named(name) for name in self.values["cells"]]
+
+    def tree(self, seed: int, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the parameters of a part as a tree."""
+        return merged(self.settings, {"seed": seed}, changes or {})
+
+
+def world(profile: Profile, seed: int) -> None:
+    """Tasks, dialogues of the base agent and pairs of them, for one seed -> worlds/<seed>/."""
+    folder = _workspace(profile, f"world-{seed}", profile.tree(seed))
+    for stage in ("tasks", "collect", "validate"):
+        _stage(folder, stage, profile, seed, "world")
+    facts = {stage: _facts(folder, stage) for stage in ("tasks", "collect", "validate")}
+    write_json(folder / "data" / "facts.json", facts)
+    _publish(folder / "data", Path("worlds") / str(seed))
+    shutil.rmtree(folder)
+
+
+def cell(profile: Profile, name: str, seed: int) -> None:
+    """Train and evaluate one cell on one seed -> cells/<name>/<seed>/."""
+    one = cell_named(name)
+    tree = profile.tree(seed, one.settings)
+    settings = settings_of(profile.tree(seed), one)
+    folder = _workspace(profile, f"{name}-{seed}", tree)
+    _learn_from(folder, Path("worlds") / str(seed), one, settings)
+    if one.trained:
+        for stage in STAGES if one.ranks else STAGES[-1:]:
+            if not (folder / "reports" / "runs" / f"{stage}.json").exists():
+                _stage(folder, stage, profile, seed, name)
+    _stage(folder, "evaluate", profile, seed, name, "sweetrl.reproduce.evaluate")
+    out = folder / "out"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    done = [stage for stage in (*STAGES, "evaluate") if (folder / "reports" / "runs" / f"{stage}.json").exists()]
+    write_json(
+        out / SUMMARY,
+        {"cell": name, "seed": seed, "stages": {stage: _facts(folder, stage) for stage in done}},
+    )
+    shutil.copy(folder / "reports" / RESULTS, out / RESULTS)
+    for source in ("models/critic", "data/preferences"):
+        if one.ranks and (folder / source / "left_out.json").exists() is False and (folder / source).exists():
+            shutil.copytree(folder / source, out / Path(source).name)
+    _publish(out, Path("cells") / name / str(seed))
+    shutil.rmtree(folder)
+
+
+def best_of_n(profile: Profile, seed: int) -> None:
+    """Let every critic pick replies at N = 1, 2, 4, ... -> best-of-n/<seed>.json."""
+    folder = _workspace(profile, f"best-of-n-{seed}", profile.tree(seed))
+    _link(Path("worlds") / str(seed) / "tasks", folder / "data" / "tasks")
+    for name in profile.values["critics"]:
+        changes = {key: value for key, value in cell_named(name).settings.items() if key.startswith("critic.")}
+        _link(Path("cells") / name / str(seed) / "critic", folder / "critics" / name)
+        (folder / "critics" / f"{name}.yaml").write_text(yaml.safe_dump(profile.tree(seed, changes), sort_keys=False))
+    _stage(folder, "best-of-n", profile, seed, "best-of-n", "sweetrl.reproduce.picking")
+    out = Path("best-of-n") / f"{seed}.json"
+    write_json(out, read_json(folder / "reports" / "best-of-n.json") | {"seconds": _facts(folder, "best-of-n")})
+    shutil.rmtree(folder)
+
+
+def _workspace(profile: Profile, name: str, tree: Mapping[str, Any]) -> Path:
+    """Make (or find, after a kill) the folder of a part: its parameters, the base model, the shared cache.
+
+    What is left of other parameters is removed: nothing stale goes on.
+    """
+    folder = profile.folder / WORK / name
+    text = yaml.safe_dump(dict(tree), sort_keys=False)
+    if not (folder / "params.yaml").exists() or (folder / "params.yaml").read_text(encoding="utf-8") != text:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / "params.yaml").write_text(text, encoding="utf-8")
+    _link(profile.folder / ROOT / tree["model"]["base"], folder / tree["model"]["base"])
+    _link(profile.folder / ROOT / ".cache", folder / ".cache")
+    return folder
+
+
+def _link(source: Path, place: Path) -> None:
+    if place.is_symlink():
+        return
+    if place.name == ".cache":
+        source.mkdir(parents=True, exist_ok=True)
+    if not source.exists():
+        raise UserError(f"{source}: there is nothing here yet; run the part that makes it (`dvc repro`) first.")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(source.resolve())
+
+
+def _learn_from(folder: Path, world: Path, one: Cell, settings: Settings) -> None:
+    """Put the world's data into a cell's folder: all of it, or that of the first tasks only."""
+    _link(world / "tasks", folder / "data" / "tasks")
+    if not one.trained:
+        return
+    if one.data >= 1.0:
+        _link(world / "trajectories", folder / "data" / "trajectories")
+        _link(world / "pairs.parquet", folder / "data" / "pairs.parquet")
+        return
+    from sweetrl.colbench.store import TrajectoryStore
+    from sweetrl.learning.pairs import trajectory_pairs, write_pairs
+
+    if (folder / "data" / "pairs.parquet").exists():
+        return
+    everything = list(TrajectoryStore(world / "trajectories").read())
+    order = list(dict.fromkeys(each.task.id for each in everything))
+    kept = set(order[: round(one.data * len(order))])
+    part = [each for each in everything if each.task.id in kept]
+    TrajectoryStore(folder / "data" / "trajectories").write_shard(0, part)
+    pairs, _ = trajectory_pairs(part, settings.critic.pairs, settings.critic.gap)
+    write_pairs(folder / "data" / "pairs.parquet", pairs)
+
+
+def _stage(folder: Path, stage: str, profile: Profile, seed: int, part: str, module: str = "") -> None:
+    """Run one stage in `folder` under a run of the part; its words go to the terminal. Ends as the stage ends."""
+    parent = _parent(folder, profile, seed, part)
+    module = module or f"sweetrl.stages.{stage.replace('-', '_')}"
+    environment = {**os.environ, "SWEETRL_DIE_WITH_PARENT": "1", "PYTHONUNBUFFERED": "1"}
+    if parent:
+        environment[PARENT_VARIABLE] = parent
+    done = subprocess.run([sys.executable, "-m", module], cwd=folder, env=environment)
+    if done.returncode:
+        raise UserError(
+            f"{part}, seed {seed}: stage `{stage}` ended with {done.returncode}; what it said stands above."
+        )
+
+
+def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
+    """The MLflow run that a part's stages belong to; made once, kept in the part's folder."""
+    note = folder / "run.json"
+    if note.exists():
+        found = read_json(note)
+        return str(found["run_id"]) if found.get("run_id") else None
+    from sweetrl.settings import parse_settings
+
+    settings = parse_settings(yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8")))
+    tags = {"sweetrl.kind": "reproduction", "sweetrl.cell": part, "sweetrl.seed": str(seed)}
+    run = RunLog(settings.tracking, f"{part} {seed}", {**tags, "sweetrl.profile": str(profile.values["profile"])})
+    run.log_params({"cell": part, "seed": seed})
+    run.finish("FINISHED")
+    write_json(note, {"run_id": run.run_id})
+    return run.run_id
+
+
+def _facts(folder: Path, stage: str) -> dict[str, Any]:
+    found = read_json(folder / "reports" / "runs" / f"{stage}.json")
+    return {key: found[key] for key in ("summary", "seconds", "metrics") if key in found}
+
+
+def _publish(source: Path, out: Path) -> None:
+    from sweetrl.stages.common import publish
+
+    publish(source, out)

@@ -1,0 +1,157 @@
+"""From the cells' results to rows: rates with intervals over all seeds' tasks, and paired differences.
+
+Every seed has tasks of its own, so the tasks of all seeds are pooled; a difference is paired by (seed, task). The
+values of the single seeds stand beside the interval, which knows the tasks' spread and not that of training.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweetrl.evaluation.metrics import Result, read_results, summarize_policy
+from sweetrl.evaluation.statistics import mcnemar_exact, paired_difference
+from sweetrl.io import read_json
+from sweetrl.reproduce.cells import Cell
+from sweetrl.reproduce.run import RESULTS, SUMMARY
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the cells of one row came to: results by seed, and the stages' facts by seed."""
+
+    cell: Cell
+    results: Mapping[int, Sequence[Result]]
+    stages: Mapping[int, Mapping[str, Any]]
+
+
+def read_cell(cell: Cell, seeds: Iterable[int], folder: Path = Path("cells")) -> Measured:
+    """Read the seeds of a cell that are there."""
+    results, stages = {}, {}
+    for seed in seeds:
+        place = folder / cell.name / str(seed)
+        if (place / SUMMARY).exists():
+            results[seed] = read_results(place / RESULTS)
+            stages[seed] = read_json(place / SUMMARY)["stages"]
+    return Measured(cell, results, stages)
+
+
+def row_of(one: Measured, against: Measured | None, confidence: float, resamples: int) -> dict[str, Any]:
+    """Sum a cell up; `against` is the row that it is compared with (SWEET-RL), on the seeds that both have."""
+    scored = {seed: [r for r in results if r.reward is not None] for seed, results in one.results.items()}
+    pooled = [result for seed in sorted(scored) for result in scored[seed]]
+    row: dict[str, Any] = {
+        "cell": one.cell.name,
+        "label": one.cell.label,
+        "table": one.cell.table,
+        "paper": list(one.cell.paper),
+        "seeds": sorted(scored),
+        "tasks": len(pooled),
+        "lost": sum(len(results) for results in one.results.values()) - len(pooled),
+    }
+    if not pooled:
+        return row
+    row |= summarize_policy(pooled, confidence, resamples, 0)
+    row["success_by_seed"] = {seed: _mean(r.success for r in scored[seed]) for seed in sorted(scored)}
+    row["training"] = _training(one)
+    if against is not None and against.cell.name != one.cell.name:
+        row["difference"] = difference(one, against, confidence, resamples)
+    return row
+
+
+def difference(one: Measured, other: Measured, confidence: float, resamples: int) -> dict[str, Any] | None:
+    """`one` minus `other` on the tasks that both finished: success (BCa over tasks, exact McNemar) and tests passed."""
+    pairs = [
+        (mine, theirs)
+        for seed in sorted(one.results.keys() & other.results.keys())
+        for mine, theirs in _paired(one.results[seed], other.results[seed])
+    ]
+    if len(pairs) < 2:
+        return None
+    mine, theirs = [a for a, _ in pairs], [b for _, b in pairs]
+    wins = [r.success for r in theirs], [r.success for r in mine]
+    rewards = [r.reward or 0.0 for r in theirs], [r.reward or 0.0 for r in mine]
+    return {
+        "tasks": len(pairs),
+        "success": paired_difference(*wins, confidence, resamples, 0).as_dict()
+        | {"p_value": mcnemar_exact(*wins).p_value},
+        "tests_passed": paired_difference(*rewards, confidence, resamples, 0).as_dict(),
+    }
+
+
+def _paired(mine: Sequence[Result], theirs: Sequence[Result]) -> list[tuple[Result, Result]]:
+    known = {r.task_id: r for r in theirs if r.reward is not None}
+    return [(r, known[r.task_id]) for r in mine if r.reward is not None and r.task_id in known]
+
+
+# What is shown of a cell's training: name -> (stage, metric), each the mean over the seeds.
+_SHOWN = {
+    "critic_accuracy": ("train-critic", "final/accuracy"),
+    "needed_over_irrelevant": ("rank", "ranked/needed_over_irrelevant"),
+    "needed_over_repeated": ("rank", "ranked/needed_over_repeated"),
+    "needed_over_premature": ("rank", "ranked/needed_over_premature"),
+    "pairs": ("train-policy", "pairs"),
+    "policy_accuracy": ("train-policy", "final/accuracy"),
+    "reply_tokens": ("evaluate", "reply_tokens"),
+}
+
+
+def _training(one: Measured) -> dict[str, float]:
+    found = {}
+    for name, (stage, metric) in _SHOWN.items():
+        values = [facts[stage]["metrics"][metric] for facts in one.stages.values() if metric in _metrics(facts, stage)]
+        if values:
+            found[name] = statistics.fmean(values)
+    found["seconds"] = statistics.fmean(
+        [sum(stage["seconds"] for stage in facts.values()) for facts in one.stages.values()] or [0.0]
+    )
+    return found
+
+
+def _metrics(facts: Mapping[str, Any], stage: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = facts.get(stage, {}).get("metrics", {})
+    return found
+
+
+def _mean(values: Iterable[bool]) -> float:
+    return statistics.fmean([float(value) for value in values] or [0.0])
+
+
+# The paper's claims: (better, worse, in words).
+CLAIMS = (
+    ("sweet", "multi-turn-dpo", "SWEET-RL is above Multi-Turn DPO"),
+    ("multi-turn-dpo", "rft", "Multi-Turn DPO is above Rejection Fine-Tuning"),
+    ("rft", "zero-shot", "Rejection Fine-Tuning is above zero-shot"),
+    ("sweet", "no-information", "training-time information helps the critic"),
+    ("sweet", "regression-head", "log-ratios are above a regression head"),
+    ("sweet", "value-head", "a turn-wise advantage is above a value function"),
+    ("sweet", "no-normalisation", "normalising by length is needed"),
+    ("sweet", "random", "the ranking matters: SWEET-RL is above a random ranking"),
+    ("oracle", "sweet", "a better critic would help: an oracle's ranking is above the critic's"),
+)
+
+
+def claims(found: Mapping[str, Measured], confidence: float, resamples: int) -> list[dict[str, Any]]:
+    """Each claim with the paired difference (better minus worse) and what it says of the claim."""
+    rows = []
+    for better, worse, words in CLAIMS:
+        if better in found and worse in found:
+            measured = difference(found[better], found[worse], confidence, resamples)
+            rows.append({"claim": words, "difference": measured, "verdict": verdict(measured)})
+    return rows
+
+
+def verdict(found: Mapping[str, Any] | None) -> str:
+    """What a paired difference in success says of "it is above zero"."""
+    if found is None:
+        return "not measured"
+    success = found["success"]
+    if success["low"] > 0:
+        return "confirmed"
+    return "refuted" if success["high"] < 0 else "open"
+
+
+__all__ = ["CLAIMS", "Measured", "claims", "difference", "read_cell", "row_of", "verdict"]

@@ -1,0 +1,94 @@
+"""What each dialogue has cost: one line each, written as it ends, beside the dialogues and no part of them.
+
+Dialogues are a function of their seeds and come out the same every time; what they cost does not. A dialogue that was
+made twice (a kill took its shard, or it was lost and tried again) has two lines: both were paid for.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from sweetrl.errors import UserError
+
+
+@dataclass(frozen=True)
+class DialogueCost:
+    """One dialogue's agent: tokens read (`cached_tokens` of them not computed again) and written, and time in seconds.
+
+    `seconds` is the wall time from the first prompt to the end, waiting for the person included; `busy_seconds` its
+    share of the engine's time (dialogues under way together share it), `gpu_seconds` that times the GPUs at work.
+    """
+
+    task: str
+    attempt: int
+    policy: str
+    lost: bool
+    turns: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    seconds: float
+    busy_seconds: float
+    gpu_seconds: float
+
+
+class Ledger:
+    """A file of costs, a JSON object a line, which only grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+
+    def add(self, costs: Sequence[DialogueCost]) -> None:
+        """Append `costs`; UserError where the disk is full."""
+        lines = "".join(json.dumps(asdict(one)) + "\n" for one in costs)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a+b") as target:
+                # A kill in the middle of a line must not spoil the next one.
+                if target.tell() and (target.seek(-1, 2), target.read(1))[1] != b"\n":
+                    target.write(b"\n")
+                target.write(lines.encode())
+        except OSError as error:
+            raise UserError(
+                f"{self.path}: the cost of dialogues cannot be written ({error.strerror}); mend that and run the same "
+                "command again (finished work is kept)."
+            ) from error
+
+    def read(self) -> list[DialogueCost]:
+        """Return what is written so far, without a line that a kill broke off."""
+        if not self.path.exists():
+            return []
+        names = {one.name for one in fields(DialogueCost)}
+        found = []
+        for line in self.path.read_bytes().splitlines():
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(row, dict) and set(row) == names:
+                found.append(DialogueCost(**row))
+        return found
+
+
+def cost_totals(costs: Sequence[DialogueCost]) -> dict[str, float]:
+    """Return what the agent has cost in all of `costs`: tokens and GPU-seconds; {} for none."""
+    names = ("prompt_tokens", "cached_tokens", "generated_tokens", "gpu_seconds")
+    return {name: float(sum(getattr(one, name) for one in costs)) for name in names} if costs else {}
+
+
+def cost_metrics(costs: Sequence[DialogueCost]) -> dict[str, float]:
+    """Return what a dialogue costs: mean, median and 95th percentile of the times, means of the tokens; {} for none."""
+    if not costs:
+        return {}
+    found: dict[str, float] = {}
+    for name in ("seconds", "busy_seconds", "gpu_seconds"):
+        values = sorted(float(getattr(one, name)) for one in costs)
+        found[f"dialogue/{name}"] = sum(values) / len(values)
+        found[f"dialogue/{name}_median"] = values[(len(values) - 1) // 2]
+        found[f"dialogue/{name}_p95"] = values[min(int(0.95 * len(values)), len(values) - 1)]
+    for name in ("prompt_tokens", "cached_tokens", "generated_tokens"):
+        found[f"dialogue/{name}"] = sum(getattr(one, name) for one in costs) / len(costs)
+    return found

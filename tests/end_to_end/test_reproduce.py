@@ -1,0 +1,52 @@
+"""The reproduction's pipeline on a clone: worlds, cells, Best-of-N, the report, and nothing to do the second time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+import yaml
+
+if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Clone
+
+pytestmark = pytest.mark.slow
+
+CELLS = ["zero-shot", "single-turn", "rft", "multi-turn-dpo", "sweet", "value-head", "random", "sweet-third"]
+
+
+def test_cells_run_once_and_make_a_report(
+    tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[..., Clone]
+) -> None:
+    clone = clone_project(tmp_path_factory.mktemp("reproduce"), **{"rft.batch_size": 2, "rft.micro_batch": 2})
+    folder = clone.root / "reproduce" / "small"
+    for leftover in ("dvc.lock", "results.json", "results.md"):
+        (folder / leftover).unlink(missing_ok=True)
+    values = yaml.safe_load((folder / "params.yaml").read_text())
+    project = yaml.safe_load((clone.root / "params.yaml").read_text())
+    for name in ("tasks.train", "tasks.test", "collect.tasks", "evaluate.tasks"):
+        section, key = name.split(".")
+        values["settings"][name] = project[section][key]
+    values["settings"] |= {"best_of_n.tasks": 2, "best_of_n.most": 2}
+    values |= {"seeds": [7], "cells": CELLS, "critics": ["sweet", "value-head"], "best_of_n_seeds": [7]}
+    (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+
+    repro = ("repro", str((folder / "dvc.yaml").relative_to(clone.root)))
+    done = clone.run("dvc", *repro, seconds=1800)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    results = json.loads((folder / "results.json").read_text())
+    assert set(results["rows"]) == set(CELLS)
+    assert results["missing"] == []
+    assert all(row["tasks"] == 8 for row in results["rows"].values())
+    assert set(results["best_of_n"]["7"]) == {"sweet", "value-head", "random", "oracle"}
+    assert "SWEET-RL, a third of the tasks" in (folder / "results.md").read_text()
+    assert (folder / "report.html").read_text().count("<svg") >= 5
+    assert not any((folder / ".work").iterdir())
+
+    before = (folder / "dvc.lock").read_bytes()
+    again = clone.run("dvc", *repro)
+    assert again.returncode == 0, again.stderr[-3000:]
+    assert "python -m sweetrl.reproduce" not in again.stdout
+    assert (folder / "dvc.lock").read_bytes() == before

@@ -1,0 +1,172 @@
+"""Best-of-N: one shared sampling gives what runs of their own give, and a good critic gets better with N."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.environment import Environment
+from sweetrl.colbench.prompts import system_prompt
+from sweetrl.colbench.rewards import Score
+from sweetrl.colbench.simulators import SimulatorError
+from sweetrl.colbench.types import ANSWER_MARKER, Message, Task, Trajectory
+from sweetrl.engines.base import Completion, Prompt, Sampling, Usage
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import UserError
+from sweetrl.evaluation.best_of_n import Point, best_of_n, curves, state_seed
+from sweetrl.settings import AgentSettings
+
+AGENT = AgentSettings(rounds=4, max_new_tokens=50)
+NUMBERS = (1, 2, 4, 8)
+MUTE = ("task-11", "task-12", "task-13")
+
+
+@pytest.fixture(scope="module")
+def chat(tiny_model: Path) -> ChatFormat:
+    from transformers import AutoTokenizer
+
+    return ChatFormat(AutoTokenizer.from_pretrained(tiny_model))
+
+
+def make_task(number: int) -> Task:
+    return Task(f"task-{number}", f"I want function {number}.", "def f(x):\n    return x", (("test1", "f(1)"),))
+
+
+class Person:
+    """Repeats the last word of the question; leaves the room at some tasks."""
+
+    name = "echo"
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        if task.id in MUTE:
+            raise SimulatorError("the person left the room")
+        return f"{messages[-1].content.split()[-1]} it is"
+
+
+def reply_of(prompt: Prompt, index: int) -> str:
+    """A question that ends in a letter, or an answer of letters; `a` is good."""
+    chance = random.Random(f"{prompt.seed} {prompt.token_ids} {index}")
+    letters = "".join(chance.choice("ab") for _ in range(6))
+    return f"{ANSWER_MARKER} {letters}" if chance.random() < 0.4 else f"Is it {letters}"
+
+
+class Engine:
+    """Its i-th reply depends on the prompt and i only."""
+
+    name = "letters"
+
+    def __init__(self, chat: ChatFormat):
+        self.chat, self.asked = chat, []  # type: ignore[var-annotated]
+
+    def session(self) -> Any:
+        return self
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        self.asked.append([prompt.token_ids for prompt in prompts])
+        return [[self._say(reply_of(prompt, index)) for index in range(sampling.n)] for prompt in prompts]
+
+    def _say(self, text: str) -> Completion:
+        ids = self.chat.reply(text)
+        return Completion(ids, (0.0,) * len(ids), text, "stop")
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class Likes:
+    """Likes a letter; looks at the dialogue to see that it is given the one that the replies belong to."""
+
+    def __init__(self, letter: str):
+        self.letter, self.calls = letter, 0
+
+    def advantages(self, work: Sequence[tuple[Trajectory, Sequence[Sequence[Any]]]]) -> list[list[list[float]]]:
+        self.calls += 1
+        for dialogue, turns in work:
+            assert len(turns) == len(dialogue.turns) == sum(one.role == "assistant" for one in dialogue.messages)
+            assert not any(turns[:-1]) and len({one.token_ids for one in turns[-1]}) == len(turns[-1])
+            assert dialogue.turns[-1].token_ids == turns[-1][0].token_ids
+        return [[[float(one.text.count(self.letter)) for one in replies] for replies in turns] for _, turns in work]
+
+
+class Letters:
+    """Reward: the share of `a` in the answer."""
+
+    def score(self, items: Sequence[tuple[Task, str | None]]) -> list[Score]:
+        assert len(set(items)) == len(items), "nothing is scored twice"
+        return [Score((answer or "").count("a") / 6, (), "fixed", "none") for _, answer in items]
+
+
+def run(chat: ChatFormat, critics: Any, numbers: Sequence[int], tasks: Sequence[int] = range(6)) -> list[Point]:
+    return best_of_n(
+        [make_task(number) for number in tasks],
+        Engine(chat), chat, Person(), Letters(), critics, AGENT, numbers, seed=5, batch=4,
+    )  # fmt: skip
+
+
+def slow(chat: ChatFormat, task: Task, letter: str, n: int) -> tuple[float, int]:
+    """One dialogue alone, written down as it reads: of the first n replies say the first of the best."""
+    environment = Environment(task, Person(), AGENT.rounds)
+    ids, turns = chat.open(system_prompt("short"), task.problem_description), 0
+    while not environment.done:
+        prompt = Prompt(ids, state_seed(5, task.id, turns))
+        texts = [reply_of(prompt, index) for index in range(n)]
+        best = texts[0] if n == 1 else sorted(texts, key=lambda text: -text.count(letter))[0]
+        environment.step(best)
+        turns += 1
+        if not environment.done:
+            ids = (*ids, *chat.reply(best), *chat.follow(True, environment.messages[-1].content))
+    return (environment.answer or "").count("a") / 6, turns
+
+
+def test_every_point_is_what_a_dialogue_of_its_own_gives(chat: ChatFormat) -> None:
+    points = run(chat, {"good": Likes("a"), "bad": Likes("b")}, NUMBERS)
+    assert len(points) == 6 * 2 * len(NUMBERS)
+    for point in points:
+        task = make_task(int(point.task_id.removeprefix("task-")))
+        letter = {"good": "a", "bad": "b"}[point.critic]
+        assert (point.reward, point.turns) == slow(chat, task, letter, point.n), point
+    alone = run(chat, {"good": Likes("a")}, [4])
+    assert alone == [point for point in points if (point.critic, point.n) == ("good", 4)]
+
+
+def test_a_state_is_sampled_once_and_scored_once(chat: ChatFormat) -> None:
+    engine, good, bad = Engine(chat), Likes("a"), Likes("b")
+    tasks = [make_task(number) for number in range(4)]
+    best_of_n(tasks, engine, chat, Person(), Letters(), {"good": good, "bad": bad}, AGENT, NUMBERS, seed=5, batch=4)
+    assert all(len(set(prompts)) == len(prompts) for prompts in engine.asked)
+    assert len(engine.asked[0]) == 4, "the first turn is shared by all N and all critics"
+    assert good.calls <= AGENT.rounds and bad.calls <= AGENT.rounds
+
+
+def test_a_good_critic_rises_with_n_and_a_bad_one_falls(chat: ChatFormat) -> None:
+    found = curves(run(chat, {"good": Likes("a"), "bad": Likes("b")}, NUMBERS, range(20, 60)), resamples=200)
+    rewards = {name: [point["reward"]["value"] for point in points] for name, points in found.items()}
+    assert [point["n"] for point in found["good"]] == list(NUMBERS)
+    assert rewards["good"][0] == rewards["bad"][0], "with one reply there is nothing to choose"
+    assert rewards["good"][-1] > rewards["good"][0] + 0.1 > rewards["bad"][-1] + 0.2
+    last = found["good"][-1]
+    assert last["reward"]["low"] < last["reward"]["value"] < last["reward"]["high"]
+    assert found["good"][0]["gain"]["value"] == 0.0 and last["gain"]["value"] == pytest.approx(
+        last["success"]["value"] - found["good"][0]["success"]["value"]
+    )
+
+
+def test_a_lost_dialogue_leaves_its_task_out_of_every_point(chat: ChatFormat) -> None:
+    points = run(chat, {"good": Likes("a")}, NUMBERS, range(10, 16))
+    lost = {point.task_id for point in points if point.reward is None}
+    assert lost and lost <= set(MUTE)
+    for place in curves(points, resamples=200)["good"]:
+        assert place["success"]["n"] == 6 - len(lost) and place["tasks_lost"] == len(lost)
+
+
+def test_nothing_to_choose_with_is_one_sentence(chat: ChatFormat) -> None:
+    for critics, numbers in (({}, [1]), ({"good": Likes("a")}, []), ({"good": Likes("a")}, [0, 2])):
+        with pytest.raises(UserError, match="at least one critic, and an N of 1 or more"):
+            run(chat, critics, numbers)

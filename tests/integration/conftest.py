@@ -1,0 +1,74 @@
+"""One vLLM server of the base model on the CPU for all tests here, started as the stages start it.
+
+SWEETRL_VLLM_URL names one that runs already instead (another version, on a GPU): it must serve models/base in float32
+as `base`, and be started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora, --max-loras 2 and
+--enable-prompt-tokens-details.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweetrl.engines.make import serving
+from sweetrl.engines.remote import Access
+from sweetrl.engines.transformers import TransformersEngine, load_tokenizer
+from sweetrl.engines.vllm import VllmEngine
+from sweetrl.settings import EngineSettings, ModelSettings
+
+PYTHON, URL = os.environ.get("SWEETRL_VLLM", ""), os.environ.get("SWEETRL_VLLM_URL", "")
+# Small, in this process's reach, and without a thread for each core.
+SMALL = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1500",  # a starved machine: after 300 s the server would end itself
+}
+
+
+@pytest.fixture(scope="session")
+def base_model() -> Path:
+    """The small agent that ships with the project."""
+    return Path(__file__).resolve().parents[2] / "models" / "base"
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[EngineSettings]:
+    """A server of the base model that runs two adapters side by side."""
+    if URL:
+        yield EngineSettings(kind="vllm", urls=URL, model="base", timeout_seconds=600.0)
+        return
+    if not PYTHON:
+        pytest.skip("vLLM has an environment of its own: run `make test-vllm`")
+    before = {name: os.environ.get(name) for name in SMALL}
+    os.environ.update(SMALL)
+    settings = EngineSettings(
+        kind="vllm",
+        command=f"'{PYTHON}' -m vllm.entrypoints.openai.api_server --model {{model}}",
+        arguments="--enforce-eager --max-loras 2",
+        timeout_seconds=600.0,
+        start_seconds=1500.0,  # 40 s on an idle machine
+    )
+    try:
+        with serving(settings, ModelSettings(base=str(base_model)), tmp_path_factory.mktemp("vllm") / "log") as running:
+            yield running
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(scope="session")
+def remote(served: EngineSettings, base_model: Path) -> Iterator[VllmEngine]:
+    """The base model at that server."""
+    engine = VllmEngine(Access((served.urls,), served.model), load_tokenizer(base_model))
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="session")
+def local(base_model: Path) -> TransformersEngine:
+    """The base model in this process."""
+    return TransformersEngine(base_model, device="cpu", threads=1)

@@ -1,0 +1,61 @@
+"""The cells of the reproduction: every row's settings exist, and the profiles name rows that there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.reproduce.cells import CELLS, cell_named, merged, settings_of
+
+ROOT = Path(__file__).resolve().parents[2]
+PROFILES = sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml"))
+
+
+def project() -> dict[str, Any]:
+    values: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    return values
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_cells_settings_are_settings(name: str) -> None:
+    settings = settings_of(project(), CELLS[name])
+    assert settings.method == CELLS[name].settings.get("method", "sweet")
+
+
+def test_cells_differ_from_each_other() -> None:
+    differences = [(sorted(cell.settings.items()), cell.data) for cell in CELLS.values()]
+    assert all(differences.count(one) == 1 for one in differences)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_a_profile_names_cells_and_settings_that_there_are(profile: str) -> None:
+    values = yaml.safe_load((ROOT / "reproduce" / profile / "params.yaml").read_text(encoding="utf-8"))
+    assert [cell_named(name).name for name in values["cells"]] == values["cells"]
+    assert set(values["critics"]) <= set(values["cells"])
+    assert set(values["best_of_n_seeds"]) <= set(values["seeds"])
+    tree = merged(project(), values["settings"])
+    assert tree["collect"]["tasks"] <= tree["tasks"]["train"]
+    assert tree["evaluate"]["tasks"] <= tree["tasks"]["test"]
+
+
+def test_all_profiles_run_the_same_pipeline() -> None:
+    texts = {(ROOT / "reproduce" / profile / "dvc.yaml").read_text(encoding="utf-8") for profile in PROFILES}
+    assert len(PROFILES) == 2
+    assert len(texts) == 1
+
+
+def test_an_unknown_cell_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="there is no cell `swet`; there are zero-shot, "):
+        cell_named("swet")
+
+
+def test_merging_takes_dotted_names_and_leaves_its_input_alone() -> None:
+    values = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    assert merged(values, {"a.b": 5}, {"a.c.d": 6, "e": 7}) == {"a": {"b": 5, "c": {"d": 6}}, "e": 7}
+    assert values == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
+    with pytest.raises(UserError, match=r"has no `a\.x`"):
+        merged(values, {"a.x": 1})

@@ -1,0 +1,119 @@
+"""From results to rows, differences and verdicts, and the three files of the report."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from sweetrl.evaluation.metrics import Result, write_results
+from sweetrl.io import write_json
+from sweetrl.reproduce import report
+from sweetrl.reproduce.cells import CELLS
+from sweetrl.reproduce.run import RESULTS, SUMMARY, Profile
+from sweetrl.reproduce.tables import Measured, claims, difference, row_of, verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def results(rate: float, seed: int, tasks: int = 200) -> list[Result]:
+    chance = random.Random(seed)
+    return [
+        Result(f"t{n}", "trained", "d", float(won), won, "answered", 10 * won, 10, 5, 4, 1, False, 0, 3, 1, 0, 0)
+        for n in range(tasks)
+        for won in [chance.random() < rate]
+    ]
+
+
+def measured(name: str, rates: dict[int, float], tasks: int = 200) -> Measured:
+    facts = {seed: {"evaluate": {"seconds": 2.0, "metrics": {"reply_tokens": 9.0}}} for seed in rates}
+    return Measured(CELLS[name], {seed: results(rate, seed, tasks) for seed, rate in rates.items()}, facts)
+
+
+def test_a_row_pools_the_seeds() -> None:
+    one = measured("rft", {7: 0.2, 8: 0.6})
+    row = row_of(one, None, 0.95, 500)
+    wins = [sum(r.success for r in some) for some in one.results.values()]
+    assert row["tasks"] == 400
+    assert row["success"]["value"] == pytest.approx(sum(wins) / 400)
+    assert row["success_by_seed"] == {7: wins[0] / 200, 8: wins[1] / 200}
+    assert row["training"] == {"reply_tokens": 9.0, "seconds": 2.0}
+
+
+def test_differences_are_paired_by_seed_and_task() -> None:
+    same = measured("sweet", {7: 0.5, 8: 0.5})
+    found = difference(same, same, 0.95, 500)
+    assert found is not None
+    assert found["tasks"] == 400
+    assert found["success"]["value"] == 0.0
+    assert verdict(found) == "open"
+    assert difference(same, measured("rft", {9: 0.5}), 0.95, 500) is None
+
+
+def test_lost_dialogues_are_left_out_of_both_sides() -> None:
+    one = measured("sweet", {7: 1.0}, tasks=4)
+    lost = Result("t0", "trained", "d", None, False, "lost", 0, 0, 1, 1, 0)
+    other = Measured(CELLS["rft"], {7: [lost, *one.results[7][1:]]}, one.stages)
+    found = difference(one, other, 0.95, 500)
+    assert found is not None
+    assert found["tasks"] == 3
+    assert row_of(other, None, 0.95, 500)["lost"] == 1
+
+
+def test_claims_say_confirmed_refuted_or_open() -> None:
+    found = {
+        "sweet": measured("sweet", {7: 0.9}),
+        "multi-turn-dpo": measured("multi-turn-dpo", {7: 0.5}),
+        "rft": measured("rft", {7: 0.95}),
+        "zero-shot": measured("zero-shot", {7: 0.95}),
+    }
+    verdicts = {one["claim"]: one["verdict"] for one in claims(found, 0.95, 500)}
+    assert verdicts == {
+        "SWEET-RL is above Multi-Turn DPO": "confirmed",
+        "Multi-Turn DPO is above Rejection Fine-Tuning": "refuted",
+        "Rejection Fine-Tuning is above zero-shot": "open",
+    }
+
+
+def test_the_report_shows_what_was_run_and_names_what_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "reproduce" / "small"
+    folder.mkdir(parents=True)
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    text = (ROOT / "reproduce" / "small" / "params.yaml").read_text(encoding="utf-8")
+    (folder / "params.yaml").write_text(text, encoding="utf-8")
+    for name, rate in (("zero-shot", 0.2), ("sweet", 0.5)):
+        place = folder / "cells" / name / "7"
+        place.mkdir(parents=True)
+        write_results(place / RESULTS, results(rate, 7))
+        write_json(place / SUMMARY, {"stages": {"evaluate": {"seconds": 1.0, "metrics": {"reply_tokens": 8.5}}}})
+    point = {"n": 1, "success": {"value": 0.2, "low": 0.1, "high": 0.3}}
+    write_json(folder / "best-of-n" / "7.json", {"curves": {"sweet": [point], "random": [point]}})
+    monkeypatch.chdir(folder)
+    report.write(Profile())
+    assert "2 of 15 rows" in capsys.readouterr().out
+    found = json.loads(Path("results.json").read_text(encoding="utf-8"))
+    assert set(found["rows"]) == {"zero-shot", "sweet"}
+    assert "rft 7" in found["missing"]
+    assert "sweet 7" not in found["missing"]
+    assert found["rows"]["zero-shot"]["difference"]["success"]["value"] < 0
+    tables = Path("results.md").read_text(encoding="utf-8")
+    value = f"{100 * found['rows']['sweet']['success']['value']:.1f}"
+    assert value in tables
+    assert "Best-of-N, success (seed 7)" in tables
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert value in page
+    assert page.count("<svg") == 2
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")
+
+
+def test_the_guide_shows_the_tables_that_were_measured() -> None:
+    guide = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    shown = guide.split("<!-- tables: reproduce/small/results.md -->\n")[1].split("<!-- end of tables -->")[0]
+    measured = (ROOT / "reproduce" / "small" / "results.md").read_text(encoding="utf-8")
+    assert shown == measured.replace("### ", "## ")
+    results = json.loads((ROOT / "reproduce" / "small" / "results.json").read_text(encoding="utf-8"))
+    assert report.markdown(results) == measured

@@ -1,0 +1,108 @@
+"""What dialogues cost: an account beside them that adds up, survives kills, and changes not a byte of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.engines.openai import OpenAIEngine
+from sweetrl.engines.remote import Access
+from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.rollout.ledger import DialogueCost, Ledger, cost_metrics
+from sweetrl.rollout.scored import Actors, rollout_scored
+from sweetrl.settings import AgentSettings
+
+AGENT = AgentSettings(rounds=3, max_new_tokens=8)
+
+
+def cost_of(number: int, **changes: Any) -> DialogueCost:
+    whole = DialogueCost(f"t-{number}", 0, "base", False, 2, 100, 40, 20, float(number), 0.5, 2.0)
+    return replace(whole, **changes)
+
+
+def test_lines_are_read_back_and_a_broken_one_is_left_out(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "scratch" / "costs.jsonl")
+    assert ledger.read() == []
+    ledger.add([cost_of(1), cost_of(2, lost=True)])
+    with ledger.path.open("ab") as target:
+        target.write(b'{"task": "t-3", "attem')  # a kill in the middle of a line
+    ledger.add([cost_of(4)])
+    assert ledger.read() == [cost_of(1), cost_of(2, lost=True), cost_of(4)]
+
+
+def test_means_and_percentiles() -> None:
+    assert cost_metrics([]) == {}
+    found = cost_metrics([cost_of(number) for number in range(1, 101)])
+    assert found["dialogue/seconds"] == pytest.approx(50.5)
+    assert (found["dialogue/seconds_median"], found["dialogue/seconds_p95"]) == (50.0, 96.0)
+    assert (found["dialogue/gpu_seconds"], found["dialogue/busy_seconds"]) == (2.0, 0.5)
+    assert (found["dialogue/prompt_tokens"], found["dialogue/cached_tokens"]) == (100.0, 40.0)
+    assert found["dialogue/generated_tokens"] == 20.0
+
+
+def test_a_model_in_this_process(tiny_model: Path, cast: Any, tmp_path: Path) -> None:
+    """The dialogues' shares are the engine's whole account, and the dialogues are those without an account."""
+    attempts = [(cast.task(number), attempt) for number in range(4) for attempt in range(2)]
+    folders = {}
+    for ledger in (None, Ledger(tmp_path / "costs.jsonl")):
+        engine = TransformersEngine(tiny_model, device="cpu", threads=1, rows=8)
+        actors = Actors(engine, engine.chat, cast.person(mute=[3]), cast.scorer(), AGENT)
+        store = TrajectoryStore(tmp_path / str(ledger is None))
+        rollout_scored(attempts, actors, store, seed=1, policy_name="tiny", batch=4, shard=4, ledger=ledger)
+        folders[ledger is None] = {path.name: path.read_bytes() for path in store.folder.iterdir()}
+    assert folders[True] == folders[False]
+    assert ledger is not None
+    costs, usage = ledger.read(), engine.usage()
+    assert sorted((one.task, one.attempt) for one in costs) == sorted((task.id, k) for task, k in attempts)
+    assert sum(one.lost for one in costs) == 2
+    assert sum(one.prompt_tokens for one in costs) == usage.prompt_tokens
+    assert sum(one.cached_tokens for one in costs) == usage.cached_tokens > 0
+    assert sum(one.generated_tokens for one in costs) == usage.generated_tokens
+    assert sum(one.busy_seconds for one in costs) == pytest.approx(usage.seconds, rel=1e-6)
+    assert all(one.seconds >= one.busy_seconds for one in costs)
+    assert (usage.devices, usage.gpu_seconds, {one.gpu_seconds for one in costs}) == (0, 0.0, {0.0})
+
+
+def test_servers_with_gpus(fake_server: Any, cast: Any, tmp_path: Path) -> None:
+    attempts = [(cast.task(number), 0) for number in range(12)]
+    ledger = Ledger(tmp_path / "costs.jsonl")
+    with fake_server(latency=lambda body: 0.02, scripted=["500"]) as server:
+        engine = OpenAIEngine(Access((server.url,), "a-model", concurrency=4, gpus=8))
+        actors = Actors(engine, None, cast.person(), cast.scorer(), AgentSettings(rounds=5, max_new_tokens=64))
+        store = TrajectoryStore(tmp_path / "shards")
+        rollout_scored(attempts, actors, store, seed=1, policy_name="far", batch=6, shard=5, ledger=ledger)
+        usage = engine.usage()
+        engine.close()
+    costs = ledger.read()
+    assert len(costs) == 12 and usage.retries == 1
+    assert sum(one.generated_tokens for one in costs) == usage.generated_tokens
+    assert sum(one.prompt_tokens for one in costs) == usage.prompt_tokens
+    assert sum(one.cached_tokens for one in costs) == usage.cached_tokens > 0
+    assert usage.gpu_seconds == pytest.approx(8 * usage.seconds)
+    assert sum(one.gpu_seconds for one in costs) == pytest.approx(usage.gpu_seconds, rel=1e-6)
+    assert 0.0 < usage.seconds < sum(one.seconds for one in costs)  # several dialogues at a time
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from sweetrl.rollout.ledger import DialogueCost, Ledger
+ledger = Ledger(Path(sys.argv[1]))
+for number in range(50):
+    ledger.add([DialogueCost(f"t-{number}", 0, "base", False, 2, 100, 40, 20, 1.0, 0.5, 2.0)])
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_kill_9_loses_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "costs.jsonl"
+    assert subprocess.run([sys.executable, "-c", KILLED, str(path)], check=False).returncode == -9
+    assert [json.loads(line)["task"] for line in path.read_text().splitlines()] == [f"t-{n}" for n in range(50)]
+    assert len(Ledger(path).read()) == 50

@@ -1,0 +1,97 @@
+"""Shares on a Ray cluster of two nodes (in processes here), through Prefect's task runner: the same bytes as alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.settings import load_settings
+from sweetrl.stages.collect import collect
+from sweetrl.stages.evaluate import evaluate
+from sweetrl.stages.rank import rank
+from tasks.pipeline import StageFailed
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Two nodes with one CPU each."""
+    pytest.importorskip("prefect_ray", reason="the extra `ray` is not installed (pip install 'sweetrl[ray]')")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 100 * 2**20}
+    found = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    found.add_node(**node)
+    found.wait_for_nodes()
+    yield found
+    ray.shutdown()
+    found.shutdown()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_two_nodes_make_the_same_bytes(
+    cluster: Any,
+    make_project: Callable[[str], Path],
+    results: Callable[[Path], dict[str, bytes]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    # The projects of this test have no sources of their own.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]))
+    from flows.spread import Cluster, spread
+
+    whole, cut = make_project("whole"), make_project("cut")
+    nodes: set[str] = set()
+    for name, run in (("collect", collect), ("rank", rank), ("evaluate", evaluate)):
+        monkeypatch.chdir(whole)
+        run(load_settings())
+        monkeypatch.chdir(cut)
+        made = spread(name, cut, Cluster(cluster.address, shares=2))
+        assert [f"{name}: share {index}/2 is made" in one["said"] for index, one in enumerate(made)] == [True, True]
+        nodes |= {one["node"] for one in made}
+        present = len(list((cut / ".scratch").rglob("*.parquet")))
+        assert present == {"collect": 4, "rank": 5, "evaluate": 6}[name]
+        run(load_settings())
+    assert len(nodes) == 2
+    assert results(cut) == results(whole)
+    (cut / "models/critic").unlink()
+    with pytest.raises(StageFailed, match="stage rank failed: models/critic: there is no adapter"):
+        spread("rank", cut, Cluster(cluster.address, shares=1))
+
+
+def test_a_flow_names_its_cluster_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.spread import Cluster, cluster_of_environment
+
+    monkeypatch.delenv("SWEETRL_RAY", raising=False)
+    assert cluster_of_environment() is None
+    monkeypatch.setenv("SWEETRL_RAY", "ray://head:10001")
+    assert cluster_of_environment() == Cluster("ray://head:10001")
+    monkeypatch.setenv("SWEETRL_RAY_SHARES", "8")
+    monkeypatch.setenv("SWEETRL_RAY_GPUS", "1")
+    assert cluster_of_environment() == Cluster("ray://head:10001", 8, 1.0)
+    monkeypatch.setenv("SWEETRL_RAY_SHARES", "many")
+    with pytest.raises(UserError, match="SWEETRL_RAY_SHARES=many"):
+        cluster_of_environment()
+
+
+def test_a_missing_extra_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    from flows.spread import Cluster, spread
+
+    monkeypatch.setitem(sys.modules, "prefect_ray", None)
+    with pytest.raises(UserError, match=r"pip install 'sweetrl\[ray\]'"):
+        spread("collect", tmp_path, Cluster("ray://head:10001"))
+    with pytest.raises(ValueError, match="has no parts"):
+        spread("train-critic", tmp_path, Cluster("ray://head:10001"))

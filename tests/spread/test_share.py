@@ -1,0 +1,69 @@
+"""Stages cut into shares: whoever makes the parts, and in which order, the stage ends with the same bytes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.io import read_json
+from sweetrl.settings import load_settings
+from sweetrl.stages.collect import collect
+from sweetrl.stages.common import StageRun
+from sweetrl.stages.evaluate import evaluate
+from sweetrl.stages.rank import rank
+from sweetrl.stages.share import VARIABLE, Share, current_share
+
+RUN = {"collect": collect, "rank": rank, "evaluate": evaluate}
+
+
+def test_shares_are_everything_once() -> None:
+    shares = [Share(index, 3) for index in range(3)]
+    assert all(sum(share(part) for share in shares) == 1 for part in range(20))
+    assert Share().whole and all(Share()(part) for part in range(5)) and Share().suffix == ""
+    assert (str(shares[1]), shares[1].suffix, shares[1].whole) == ("1/3", "-1-of-3", False)
+
+
+@pytest.mark.parametrize("text", ["3", "3/3", "-1/3", "a/3", "1/", "/2"])
+def test_what_is_no_share_is_said(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(UserError, match="this is no share; write INDEX/COUNT"):
+        current_share()
+
+
+def test_shares_leave_the_same_bytes(
+    make_project: Callable[[str], Path],
+    results: Callable[[Path], dict[str, bytes]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    whole, cut = make_project("whole"), make_project("cut")
+    for name, run in RUN.items():
+        monkeypatch.chdir(whole)
+        run(load_settings())
+        monkeypatch.chdir(cut)
+        for index in (1, 0):
+            monkeypatch.setenv(VARIABLE, f"{index}/2")
+            run(load_settings())
+            assert f"{name}: share {index}/2 is made" in capsys.readouterr().out
+        assert not (cut / f"reports/runs/{name}.json").exists()  # a share is no result
+        parts = sorted(path.name for path in (cut / ".scratch").rglob("*.parquet"))
+        made = {path: path.stat().st_mtime_ns for path in (cut / ".scratch").rglob("*.parquet")}
+        assert len(made) == {"collect": 4, "rank": 5, "evaluate": 6}[name], parts
+        monkeypatch.delenv(VARIABLE)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(StageRun, "_clean", lambda run: None)
+            run(load_settings())
+        assert {path: path.stat().st_mtime_ns for path in made} == made  # put together, not made again
+        shutil.rmtree(cut / ".scratch")
+        mine, alone = (read_json(root / f"reports/runs/{name}.json")["metrics"] for root in (cut, whole))
+        for key in (one for one in alone if one.startswith(("prompt_tokens", "generated_tokens", "dialogue/prompt"))):
+            if name != "rank":  # the account is that of all shares
+                assert mine[key] == alone[key] > 0, key
+    assert results(cut) == results(whole)
+    assert len(results(cut)) == 4 + 3 + 6 + 2

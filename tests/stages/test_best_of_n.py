@@ -1,0 +1,111 @@
+"""Best-of-N as a program: the trained critic and the controls, on synthetic tasks; a killed run goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.rewards import Score
+from sweetrl.colbench.store import write_task_table
+from sweetrl.colbench.synthetic import generate
+from sweetrl.errors import UserError
+from sweetrl.io import read_json
+from sweetrl.settings import LoraSettings, ModelSettings, Settings, parse_settings
+from sweetrl.stages import best_of_n as stage
+
+
+class LongScorer:
+    """Scores without a sandbox: the longer the better."""
+
+    def __init__(self, settings: Any) -> None:
+        """Needs nothing."""
+
+    def __enter__(self) -> LongScorer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to free."""
+
+    def score(self, items: Any) -> list[Score]:
+        return [Score(min(1.0, len(answer or "") / 50), (), "fixed", "none") for _, answer in items]
+
+
+@pytest.fixture
+def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    monkeypatch.setattr("sweetrl.colbench.rewards.Scorer", LongScorer)
+    write_task_table(stage.TASKS, generate("test", 3, seed=1))
+    model = attach_adapter(load_base(ModelSettings(base=str(tiny_model)))[0], LoraSettings(rank=2), 1)
+    for name, value in model.named_parameters():
+        if "lora_B" in name:
+            value.data.fill_(0.3)
+    save_adapter(model, stage.CRITIC, str(tiny_model))
+    return parse_settings(
+        {
+            "model": {"base": str(tiny_model), "threads": 1, "device": "cpu"},
+            "agent": {"rounds": 2, "max_new_tokens": 8},
+            "evaluate": {"resamples": 100},
+            "best_of_n": {"tasks": 3, "most": 4, "batch": 2},
+        }
+    )
+
+
+def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.best_of_n(settings)
+    whole = read_json(stage.OUT)
+    assert {name: [place["n"] for place in places] for name, places in whole["curves"].items()} == {
+        name: [1, 2, 4] for name in ("trained", "random", "oracle")
+    }
+    assert len(whole["points"]) == 3 * 3 * 3
+    assert {place["success"]["n"] for places in whole["curves"].values() for place in places} == {3}
+    assert "success at N = 4: trained" in capsys.readouterr().out
+
+    from sweetrl.evaluation import best_of_n as core
+
+    stage.OUT.unlink()
+    done, real = [], core.best_of_n
+
+    def dies(tasks: Any, *more: Any) -> Any:
+        if done and done[-1] != "killed":
+            done.append("killed")
+            raise KeyboardInterrupt
+        done.append([task.id for task in tasks])
+        return real(tasks, *more)
+
+    monkeypatch.setattr(core, "best_of_n", dies)
+    with pytest.raises(KeyboardInterrupt):
+        stage.best_of_n(settings)
+    stage.best_of_n(settings)
+    assert [len(one) for one in done if one != "killed"] == [2, 1], "what was finished is not done again"
+    assert read_json(stage.OUT) == whole
+
+
+def test_one_task_is_too_few(settings: Settings) -> None:
+    few = settings.model_copy(update={"best_of_n": settings.best_of_n.model_copy(update={"tasks": 1})})
+    with pytest.raises(UserError, match=r"at least 2 tasks; raise best_of_n\.tasks"):
+        stage.best_of_n(few)
+
+
+def test_a_real_engine_judges(settings: Settings) -> None:
+    from sweetrl.colbench.store import read_task_table
+    from sweetrl.colbench.types import Message, Trajectory
+    from sweetrl.learning.critics import JudgeCritic, Reply
+    from sweetrl.stages.rank import make_critic
+
+    judge = settings.judge.model_copy(update={"max_new_tokens": 4, "comparisons": 4})
+    rank = settings.rank.model_copy(update={"critic": "judge"})
+    critic = make_critic(settings.model_copy(update={"judge": judge, "rank": rank}), Path("no such critic"))
+    assert isinstance(critic, JudgeCritic)
+    task = read_task_table(stage.TASKS)[0]
+    dialogue = Trajectory(task, 0, (Message("user", task.problem_description), Message("assistant", "What?")))
+    replies = [Reply((number,), text) for number, text in enumerate(("What is the rate?", "Is there a limit?", "Hm"))]
+    found = critic.advantages([(dialogue, [replies])])
+    assert found == critic.advantages([(dialogue, [replies])])
+    assert len(found[0][0]) == 3 and sum(found[0][0]) == pytest.approx(1.5), "each comparison is won once"
