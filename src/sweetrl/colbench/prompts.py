@@ -16,7 +16,7 @@ PRIVILEGED = {"backend": "privileged", "frontend": "privileged_page"}
 
 
 def system_prompt(name_or_path: str, suite: Suite = "backend") -> str:
-    """Return the agent's system prompt: "short", "full" or "single" (to answer at once), or a file of your own's text."""
+    """Return the agent's system prompt: "short", "full" or "single" (to answer at once), or the text of your file."""
     return load_prompt(f"{suite}_agent_{name_or_path}" if name_or_path in AGENT_PROMPTS else name_or_path)
 
 
