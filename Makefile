@@ -6,6 +6,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
 # More for the tool at hand: make test ARGS="-k sandbox"
 ARGS ?=
+# Processes of the everyday tests; a file's tests stay together.
+WORKERS ?= 2
 
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
@@ -36,11 +38,11 @@ help: ## list the words
 run: environment ## train, evaluate and register an agent; unchanged stages are skipped
 	@$(BIN)/python -m flows.train $(ARGS)
 
-reproduce: environment ## the paper's tables in small, cell by cell (PROFILE=small, about three hours, or full)
+reproduce: environment ## the paper's tables in small, cell by cell (PROFILE=small, hours, or full)
 	@cd reproduce/$(PROFILE) && dvc repro dvc.yaml $(ARGS)
 
 test: environment ## the everyday tests
-	@$(BIN)/python -m pytest -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile $(ARGS)
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)
