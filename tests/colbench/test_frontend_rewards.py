@@ -91,7 +91,7 @@ def test_invisible_text_earns_nothing(times: int, renderer: Renderer, home: Page
     for style in (
         "position:absolute;opacity:0.02",
         "position:absolute;color:#f3f4f6;background:#f3f4f6;left:0;top:300px;width:900px",
-        "position:absolute;left:-2000px",
+        "position:absolute;left:-2000px;width:900px",
         "position:absolute;clip-path:inset(50%)",
         "height:0;overflow:hidden",
     ):

@@ -9,9 +9,9 @@ import torch
 
 from sweetrl.colbench.pages import find_page
 from sweetrl.colbench.synthetic_frontend import generate
+from sweetrl.colbench.synthetic_frontend.designs import CLASSES, SIZES
+from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.pretraining import (
-    NUMBERS,
-    WORDS,
     Demonstrations,
     Encoder,
     build_model,
@@ -19,18 +19,40 @@ from sweetrl.learning.pretraining import (
     collate,
     corpus,
     demonstrate,
+    make_tokenizer,
     weighted_loss,
 )
-from sweetrl.learning.tokenizer import build_tokenizer
 from sweetrl.settings import PretrainSettings
 
-SETTINGS = PretrainSettings(layers=2, width=64, batch_size=2)
+SETTINGS = PretrainSettings(layers=2, width=64, batch_size=2, vocabulary=640)
 TASKS = list(generate("train", 60, 3, 2))
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return build_tokenizer(corpus(TASKS, SETTINGS, 10, "short"), SETTINGS.vocabulary, NUMBERS, WORDS)
+    return make_tokenizer(TASKS, SETTINGS, 10, "short")
+
+
+def test_what_is_told_and_written_is_one_token_and_nothing_is_unknown(tokenizer):
+    for word in (*CLASSES, *CLASSES.values(), *SIZES):
+        assert len(tokenizer.encode(word, add_special_tokens=False)) == 1, word
+    assert len(tokenizer) <= SETTINGS.vocabulary
+    pages = [len(tokenizer.encode(task.ground_truth, add_special_tokens=False)) for task in TASKS]
+    assert max(pages) <= 80
+    foreign = "Ünknown <div class='text-white'>rewhited</div>\n\n a\tb. c?  d"
+    for text in (*corpus(TASKS[:20], SETTINGS, 10, "short"), foreign):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_the_saved_tokenizer_is_the_same_and_keeps_dialogues(tokenizer, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    for text in corpus(TASKS[:10], SETTINGS, 10, "short"):
+        assert again.encode(text) == tokenizer.encode(text)
+    chat = ChatFormat(again)
+    assert again.decode(chat.reply(TASKS[0].ground_truth)[:-1]) == TASKS[0].ground_truth
 
 
 def test_changes_are_what_is_not_as_before():
@@ -40,7 +62,7 @@ def test_changes_are_what_is_not_as_before():
 
 
 def test_pages_weigh_like_programs_and_changes_like_values(tokenizer):
-    encoder = Encoder(tokenizer, SETTINGS)
+    encoder = Encoder(tokenizer, SETTINGS, True)
     blind = SETTINGS.model_copy(update={"informed": 0.0, "poorest": 1.0})
     dialogue = demonstrate(TASKS[0], blind, 10, "short", 5)
     assert dialogue == demonstrate(TASKS[0], blind, 10, "short", 5)
@@ -62,7 +84,7 @@ def test_the_informed_see_the_page_in_front_and_the_others_do_not(tokenizer):
 
 
 def test_dialogues_fit_a_context_of_4096_and_a_step_learns(tokenizer):
-    data = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS), SETTINGS, 10, "short")
+    data = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS, True), SETTINGS, 10, "short")
     assert max(len(data.item(index)["input_ids"]) for index in range(60)) < 4096
     model = build_model(len(tokenizer), SETTINGS, tokenizer, 4096)
     assert model.config.max_position_embeddings == 4096

@@ -25,9 +25,18 @@ from sweetrl.colbench.pages import find_page
 from sweetrl.colbench.prompts import privileged_prefix, system_prompt
 from sweetrl.colbench.synthetic.details import CURRENCIES
 from sweetrl.colbench.synthetic.people import Demonstrator, ScriptedSimulator, Skill
+from sweetrl.colbench.synthetic_frontend import designs
 from sweetrl.colbench.synthetic_frontend.people import demonstrate as demonstrate_page
 from sweetrl.colbench.types import ANSWER_MARKER, Message, Task
-from sweetrl.learning.tokenizer import ASSISTANT, BEGIN, END, SYSTEM, USER
+from sweetrl.learning.tokenizer import (
+    ASSISTANT,
+    BEGIN,
+    END,
+    SYSTEM,
+    USER,
+    build_piece_tokenizer,
+    build_tokenizer,
+)
 from sweetrl.settings import PretrainSettings
 
 if TYPE_CHECKING:
@@ -83,12 +92,14 @@ def demonstrate(task: Task, settings: PretrainSettings, rounds: int, prompt: str
 class Encoder:
     """Dialogues to token ids and loss weights; pieces between special tokens are encoded apart, like the template."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, pages: bool = False) -> None:
         self.tokenizer, self.settings = tokenizer, settings
         self.special: dict[str, Any] = {
             name: tokenizer.convert_tokens_to_ids(name) for name in (BEGIN, SYSTEM, USER, ASSISTANT, END)
         }
         values = [*(f" {n}" for n in range(NUMBERS) if n not in CONSTANTS), *WORDS]
+        if pages:
+            values = [*designs.WORDS]
         self.values = {tokenizer.encode(value, add_special_tokens=False)[0] for value in values}
         self._encode = lru_cache(maxsize=100_000)(self._encode_plain)
 
@@ -185,6 +196,14 @@ def corpus(tasks: Iterable[Task], settings: PretrainSettings, rounds: int, promp
         yield dialogue.system
         yield task.ground_truth
         yield from (message.content for message in dialogue.messages)
+
+
+def make_tokenizer(tasks: list[Task], settings: PretrainSettings, rounds: int, prompt: str) -> PreTrainedTokenizerFast:
+    """Train the base agent's tokenizer on demonstrations: of programs, or of pages (then its tokens are whole pieces)."""
+    texts = corpus(tasks, settings, rounds, prompt)
+    if tasks and tasks[0].suite == "frontend":
+        return build_piece_tokenizer(list(texts), settings.vocabulary, designs.WORDS)
+    return build_tokenizer(texts, settings.vocabulary, NUMBERS, WORDS)
 
 
 def build_model(

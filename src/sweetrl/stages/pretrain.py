@@ -9,17 +9,14 @@ from typing import Any
 from sweetrl.colbench import synthetic, synthetic_frontend
 from sweetrl.io import write_json
 from sweetrl.learning.pretraining import (
-    NUMBERS,
-    WORDS,
     Demonstrations,
     Encoder,
     build_model,
     collate,
     copying,
-    corpus,
+    make_tokenizer,
     weighted_loss,
 )
-from sweetrl.learning.tokenizer import build_tokenizer
 from sweetrl.settings import Settings
 from sweetrl.stages.common import publish, stage_main, stage_run
 
@@ -44,8 +41,8 @@ def pretrain(settings: Settings) -> None:
     generate = synthetic_frontend.generate if settings.suite == "frontend" else synthetic.generate
     with stage_run("pretrain", settings) as run:
         tasks = list(generate("train", TASKS, wanted.seed, settings.tasks.difficulty))
-        tokenizer = build_tokenizer(corpus(tasks[:3000], wanted, rounds, PROMPT), wanted.vocabulary, NUMBERS, WORDS)
-        encoder = Encoder(tokenizer, wanted)
+        tokenizer = make_tokenizer(tasks[:3000], wanted, rounds, PROMPT)
+        encoder = Encoder(tokenizer, wanted, settings.suite == "frontend")
         data = Demonstrations(tasks, wanted.steps, encoder, wanted, rounds, PROMPT)
         # A seed of their own, and contents that training has not seen.
         seen = {task.ground_truth for task in tasks}
@@ -104,7 +101,7 @@ def pretrain(settings: Settings) -> None:
                 max_grad_norm=1.0,
                 bf16=True,  # autocast: a quarter less time on CPUs that have it
                 logging_steps=100,
-                save_steps=500,
+                save_steps=max(50, wanted.steps // 10),
                 save_total_limit=1,
                 seed=wanted.seed,
                 data_seed=wanted.seed,

@@ -168,6 +168,26 @@ class Design:
         return (self.sections[1], self.sections[0], *self.sections[2:])
 
 
+WORDS = tuple(
+    dict.fromkeys(
+        (
+            *CLASSES,
+            *CLASSES.values(),
+            *SIZES,
+            *(size.replace(" by ", "/") for size in SIZES),
+            *("on the left", "in the centre", "on the right", " text-center", " text-right"),
+            *(f"{count} columns" for count in BY_NAME["offers columns"].values),
+            *(f"grid-cols-{count}" for count in BY_NAME["offers columns"].values),
+            *("1 picture", "2 pictures", "3 pictures"),
+            *(f'\n<section id="{kind}" class="' for kind in HEADINGS),
+            *HEADINGS.values(),
+            *NAMES,
+            *(word for topic in TOPICS.values() for word in (topic.noun, topic.noun.capitalize(), *topic.offers)),
+        )
+    )
+)
+"""What is said, asked for and written, each a unit: a small agent's tokenizer makes one token of each."""
+
 LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
 
 
@@ -192,11 +212,13 @@ def write_page(design: Design) -> str:
     return f'<html>\n{LINK}\n<body class="{CLASSES[design["page color"]]}">\n{body}\n</body>\n</html>'
 
 
-def _block(tag: str, color: str, align: str, inner: str, extra: str = "") -> str:
+def _block(tag: str, color: str, align: str, inner: str, extra: str = "", name: str = "") -> str:
     classes = [CLASSES[color]] if color != NONE else []
     classes += [extra] if extra else []
     classes += ["p-8"] + ([f"text-{align}"] if align != "left" else [])
-    return f'<{tag} class="{" ".join(classes)}">{inner}</{tag}>'
+    # The name stands before the looks: whoever writes from left to right then knows whose looks they are.
+    named = f' id="{name}"' if name else ""
+    return f'<{tag}{named} class="{" ".join(classes)}">{inner}</{tag}>'
 
 
 def _section(design: Design, kind: str) -> str:
@@ -217,7 +239,7 @@ def _section(design: Design, kind: str) -> str:
     else:
         inner += _pictures(design["gallery picture"], int(design["gallery pictures"]))
     align = design[f"{kind} align"] if f"{kind} align" in BY_NAME else "left"
-    return _block("section", design[f"{kind} color"], align, inner)
+    return _block("section", design[f"{kind} color"], align, inner, name=kind)
 
 
 def _pictures(size: str, count: int) -> str:
@@ -228,7 +250,7 @@ def _pictures(size: str, count: int) -> str:
 
 
 _COLOR_OF = {name: color for color, name in CLASSES.items()}
-_BLOCK = re.compile(r'<(header|nav|section|footer)(?: class="([^"]*)")?>(.*?)</\1>', re.S)
+_BLOCK = re.compile(r'<(header|nav|section|footer)(?: id="[^"]*")?(?: class="([^"]*)")?>(.*?)</\1>', re.S)
 
 
 def read_page(html: str, asked: tuple[str, ...] = ()) -> Design | None:
