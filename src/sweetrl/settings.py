@@ -260,6 +260,11 @@ class EvaluateSettings(Section):
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="Level of intervals and of the gate.")
     resamples: Positive = Field(10_000, description="Bootstrap resamples.")
+    rival: str = Field(
+        "",
+        description="Suite frontend: dialogues of a rival about the same tasks (a folder of shards or an official "
+        "trajectory file), whose pages the win rate is measured against; empty: none.",
+    )
 
 
 class BestOfNSettings(Section):

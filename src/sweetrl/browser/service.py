@@ -8,6 +8,7 @@ is.
 
 from __future__ import annotations
 
+import ctypes
 import io
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from sweetrl.settings import BrowserSettings
 
 RULES = 1  # to be raised with every change of this package that changes pixels or facts
 _FAILURES = (CallTimeout, CallError, PageCrashed, PageMoved, BrowserGone)
+TRIM = 100  # pages between two returns of memory
 
 
 class _Generation:
@@ -51,6 +53,7 @@ class Service:
         self._alone = False
         self._closed = False
         self._fonts = fonts_fingerprint()
+        self._shots = 0
         self.isolated = False
         self.restarts = 0
 
@@ -129,6 +132,11 @@ class Service:
                     generation.idle.append(tab)
             else:
                 tab.close()
+            with self._lock:
+                self._shots += 1
+                full = self._shots % TRIM == 0
+            if full:
+                give_memory_back()
             return shot
         except _FAILURES:
             if tab is not None:
@@ -194,3 +202,13 @@ class Service:
         target = io.BytesIO()
         Image.new("RGB", (self.settings.width, self.settings.height), WHITE).save(target, "PNG")
         return Shot(target.getvalue(), self.settings.width, self.settings.height, (), WHITE, status)
+
+
+def give_memory_back() -> None:
+    """Return what was freed to the system, where the C library can.
+
+    Pictures and snapshots of megabytes come and go in many threads, each with a heap of its own that only grows:
+    without this, a process grew by 60 MiB over 900 pages although it held nothing more.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

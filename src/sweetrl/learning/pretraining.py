@@ -199,7 +199,7 @@ def corpus(tasks: Iterable[Task], settings: PretrainSettings, rounds: int, promp
 
 
 def make_tokenizer(tasks: list[Task], settings: PretrainSettings, rounds: int, prompt: str) -> PreTrainedTokenizerFast:
-    """Train the base agent's tokenizer on demonstrations: of programs, or of pages (then its tokens are whole pieces)."""
+    """Train the base agent's tokenizer on demonstrations: of programs, or of pages (then tokens are whole pieces)."""
     texts = corpus(tasks, settings, rounds, prompt)
     if tasks and tasks[0].suite == "frontend":
         return build_piece_tokenizer(list(texts), settings.vocabulary, designs.WORDS)

@@ -97,7 +97,7 @@ def pretrain(settings: Settings) -> None:
                     "decay_type": "linear",
                     "min_lr_ratio": 0.02,
                 },
-                warmup_steps=min(100, wanted.steps // 10),
+                warmup_steps=min(100, wanted.steps // 4),
                 max_grad_norm=1.0,
                 bf16=True,  # autocast: a quarter less time on CPUs that have it
                 logging_steps=100,

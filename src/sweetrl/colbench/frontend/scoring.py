@@ -56,4 +56,8 @@ class PageScorer:
                 )
         pairs = [(None if answer is None else pages[answer], pages[task.ground_truth]) for task, answer in items]
         values = self.reward.score(pairs)
-        return [Score(min(1.0, max(0.0, value)), (), self.reward.name, "not run") for value in values]
+        name = self.reward.name
+        return [
+            Score(min(1.0, max(0.0, value)), (), name, "not run", "none" if page is None else page.status)
+            for value, (page, _) in zip(values, pairs, strict=True)
+        ]
