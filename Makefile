@@ -6,7 +6,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' 2>/dev/null && echo $$p && break; done)
 # More for the tool at hand: make test ARGS="-k sandbox"
 ARGS ?=
-# Processes of the everyday tests; a file's tests stay together.
+# Processes of the everyday tests, one thread each; a file's tests stay together, and the longest files come early.
 WORKERS ?= 2
 
 READY := $(VENV)/.ready
@@ -42,7 +42,7 @@ reproduce: environment ## the paper's tables in small, cell by cell (PROFILE=sma
 	@cd reproduce/$(PROFILE) && dvc repro dvc.yaml $(ARGS)
 
 test: environment ## the everyday tests
-	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)

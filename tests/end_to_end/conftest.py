@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import filelock
 import psutil
 import pytest
 import yaml
@@ -20,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # Enough that every stage has something to do, little enough for two cores.
 SMALL: dict[str, Any] = {
+    "model.threads": 1,  # other tests run beside it, and threads that wait for one another cost more than they bring
     "tasks.train": 40,
     "tasks.validation": 4,
     "tasks.test": 12,
@@ -112,3 +114,20 @@ def clone_project() -> Callable[..., Clone]:
     if not (ROOT / "models/base/config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")
     return make_clone
+
+
+@pytest.fixture(scope="session")
+def first(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[..., Clone]) -> tuple[Clone, str]:
+    """A clone after its first run, and what the run printed: made once, whichever test process comes first."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    root, printed = shared / "first", shared / "first.txt"
+    with filelock.FileLock(shared / "first.lock"):
+        if not printed.exists():
+            shutil.rmtree(root, ignore_errors=True)  # what a run that failed in another process left
+            clone = clone_project(root)
+            done = clone.run("flows.train")
+            assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+            printed.write_text(done.stdout)
+    return Clone(root), printed.read_text()

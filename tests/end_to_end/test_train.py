@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,15 +11,6 @@ if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
 
 STAGES = ["tasks", "collect", "validate", "train-critic", "rank", "train-policy", "evaluate"]
-
-
-@pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[..., Clone]) -> tuple[Clone, str]:
-    """A clone after its first run, and what the run printed."""
-    clone = clone_project(tmp_path_factory.mktemp("first"))
-    done = clone.run("flows.train")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    return clone, done.stdout
 
 
 def test_the_first_run_ends_with_a_summary(first: tuple[Clone, str]) -> None:
@@ -147,14 +135,3 @@ def test_an_unknown_parameter_is_one_sentence(first: tuple[Clone, str]) -> None:
         path.write_text(before)
     assert done.returncode == 1
     assert "unknown parameter `sead`" in done.stderr and "Traceback" not in done.stderr
-
-
-def test_dvc_repro_in_a_clean_clone_gives_the_same_results(
-    first: tuple[Clone, str], clone_project: Callable[..., Clone], tmp_path: Path
-) -> None:
-    other = clone_project(tmp_path / "other")
-    done = other.run("dvc", "repro", "-q")
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    assert other.lock() == first[0].lock()
-    run = json.loads((other.root / "reports/runs/evaluate.json").read_text())
-    assert run["parent_run_id"] is None and run["run_id"]
