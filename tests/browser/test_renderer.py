@@ -16,6 +16,7 @@ from PIL import Image
 from sweetrl.browser import Element, Page, Renderer
 from sweetrl.browser.binary import find_browser
 from sweetrl.browser.cache import PageCache
+from sweetrl.browser.devtools import CallTimeout, Clock
 from sweetrl.errors import UserError
 from sweetrl.settings import BrowserSettings
 
@@ -239,3 +240,32 @@ def test_words_right_in_the_body_are_told(renderer: Renderer):
         ("#text", "Bare words", -1),
         ("p", "In a paragraph", -1),
     ]
+
+
+class Sleeper(threading.Event):
+    """An event that comes true at the third look; each look takes `seconds` of the wall's time."""
+
+    def __init__(self, clock: list[float], seconds: float):
+        super().__init__()
+        self.clock, self.seconds, self.looks = clock, seconds, 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.looks += 1
+        self.clock[0] += self.seconds
+        return self.looks >= 3
+
+
+def test_time_in_which_the_process_was_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch):
+    class Idle:
+        def cpu_seconds(self) -> float:
+            return 0.0
+
+    now = [0.0]
+    monkeypatch.setattr("sweetrl.browser.devtools.time.monotonic", lambda: now[0])
+    Clock(Idle(), 5.0).wait(Sleeper(now, 300.0))  # ten minutes asleep
+    never = Sleeper(now, 1.0)
+    never.looks = -1000
+    began = now[0]
+    with pytest.raises(CallTimeout):
+        Clock(Idle(), 5.0).wait(never)
+    assert 30.0 <= now[0] - began <= 32.0  # BUSY times the limit: the machine did not let the browser run

@@ -22,6 +22,7 @@ from sweetrl.errors import UserError
 
 Handler = Callable[[str, dict[str, Any]], None]
 START_SECONDS = 60.0
+SLICE = 1.0  # seconds of one look at whether something has happened
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _NAMESPACES = "namespaces"
 
@@ -204,7 +205,7 @@ class Browser:
         """Return the result of a sent command; raises CallTimeout, CallError, PageCrashed or BrowserGone."""
         if isinstance(limit, Clock):
             limit.wait(call.done)
-        elif not call.done.wait(limit):
+        elif not _within(call.done, limit):
             raise CallTimeout
         if call.failure is not None:
             raise call.failure
@@ -219,7 +220,8 @@ class Browser:
         """Drop a session: whoever waits for it gets `failure`."""
         with self._lock:
             self._handlers.pop(session, None)
-            calls = [call for call in self._calls.values() if call.session == session]
+            numbers = [number for number, call in self._calls.items() if call.session == session]
+            calls = [self._calls.pop(number) for number in numbers]
         for call in calls:
             self._fail(call, failure)
 
@@ -308,7 +310,8 @@ class Clock:
     """The time of one page: `seconds` on the wall, or more where a busy machine kept the browser from running.
 
     Time is over when `seconds` have passed *and* the browser has used as much processor time (it may be other pages';
-    then the page gets its second try, alone), or when BUSY times `seconds` have passed.
+    then the page gets its second try, alone), or when BUSY times `seconds` have passed. Time in which this process was
+    stopped, or the machine slept, does not count.
     """
 
     BUSY = 6.0
@@ -316,18 +319,44 @@ class Clock:
     def __init__(self, browser: Browser, seconds: float):
         self._browser = browser
         self._seconds = seconds
-        self._start = time.monotonic()
+        self._waking = Waking()
         self._cpu = browser.cpu_seconds()
 
     def wait(self, condition: threading.Event) -> None:
         """Wait until `condition`; raises CallTimeout when the time is over."""
-        pause = self._start + self._seconds - time.monotonic()
-        while not condition.wait(max(pause, 0.0)):
-            passed = time.monotonic() - self._start
+        pause = self._seconds - self._waking.seconds()
+        while not condition.wait(min(max(pause, 0.0), SLICE)):
+            passed = self._waking.seconds()
+            pause = self._seconds - passed
+            if pause > 0:
+                continue
             left = 0.9 * self._seconds - (self._browser.cpu_seconds() - self._cpu)
             if left <= 0 or passed >= self.BUSY * self._seconds:
                 raise CallTimeout
-            pause = min(max(left, 0.1), 1.0)
+            pause = max(left, 0.1)
+
+
+class Waking:
+    """Seconds since it was made, without those in which nobody looked: each look counts 2 SLICE at most."""
+
+    def __init__(self) -> None:
+        self._last, self._passed = time.monotonic(), 0.0
+
+    def seconds(self) -> float:
+        """Return the seconds up to now."""
+        now = time.monotonic()
+        self._passed += min(now - self._last, 2 * SLICE)
+        self._last = now
+        return self._passed
+
+
+def _within(condition: threading.Event, seconds: float) -> bool:
+    """Whether `condition` comes true within `seconds` of waking time."""
+    waking = Waking()
+    while not condition.wait(min(max(seconds - waking.seconds(), 0.0), SLICE)):
+        if waking.seconds() >= seconds:
+            return condition.is_set()
+    return True
 
 
 def _descendants(pid: int) -> list[int]:
