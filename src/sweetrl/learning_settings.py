@@ -191,3 +191,6 @@ class RftSettings(TrainerSettings):
 
     epochs: Rate = Field(4.0, description="Passes over the successful attempts.")
     batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
+    least: Probability = Field(
+        1.0, description="Least reward of an attempt that is imitated; pages are hardly ever equal, so take less there."
+    )

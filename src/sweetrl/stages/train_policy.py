@@ -82,7 +82,7 @@ def prepare(settings: Settings) -> tuple[Callable[[Any], PreferenceData], Traine
     store = TrajectoryStore(TRAJECTORIES)
     if settings.method == "rft":
         return (
-            lambda tokenizer: whole.successes(store.read(), ChatFormat(tokenizer), system),
+            lambda tokenizer: whole.successes(store.read(), ChatFormat(tokenizer), system, settings.rft.least),
             settings.rft,
             ImitationTrainer,
             0.0,
