@@ -108,7 +108,7 @@ def policy_pairs(
 
 
 def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least: float = 1.0) -> PreferenceData:
-    """Lay out every reply of every attempt of reward `least` or more, for Rejection Fine-Tuning; none is a UserError."""
+    """Lay out every reply of every attempt of reward `least` on, for Rejection Fine-Tuning; none is a UserError."""
     found = [one for one in trajectories if usable(one) and (one.reward or 0.0) >= least]
     if not found:
         raise UserError(
