@@ -29,8 +29,8 @@ VLLM_VENV ?= .venv-vllm
 
 PROFILE ?= small
 
-.PHONY: help environment run rounds reproduce test test-all test-vllm test-ray lint format docs base-model ui doctor
-.PHONY: environment-vllm environment-ray clean clean-environment
+.PHONY: help environment run rounds reproduce test test-all test-vllm test-ray lint format docs base-model ui browser
+.PHONY: doctor environment-vllm environment-ray clean clean-environment
 
 help: ## list the words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -93,6 +93,14 @@ base-model: environment ## train the small base agent from scratch (it ships wit
 
 ui: environment ## browse the runs and models of the embedded store
 	@$(BIN)/mlflow ui --backend-store-uri sqlite:///mlflow.db $(ARGS)
+
+BROWSER := chromium-headless-shell chromium-sandbox fonts-liberation fonts-dejavu-core
+
+browser: ## install the browser of Frontend Design (Debian; as root, else it says what to do)
+	@if [ -x /usr/lib/chromium/chromium-headless-shell ] || [ -x /usr/lib/chromium/chromium ]; then echo "a browser is there"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $(BROWSER); \
+	else echo "run as root: apt-get install $(BROWSER) (or install Chromium or Chrome another way)" >&2; exit 1; fi
 
 doctor: environment ## check this machine
 	@$(BIN)/sweetrl doctor

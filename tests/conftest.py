@@ -46,6 +46,15 @@ def real_backend_tasks() -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def real_frontend_tasks() -> Path:
+    """150 real ColBench frontend tasks; skips where they are not there (they are never part of the project)."""
+    path = SHARED / "frontend_150.jsonl"
+    if not path.exists():
+        pytest.skip("the real ColBench tasks (CC-BY-NC) are not here: put frontend_150.jsonl in ../shared/colbench")
+    return path
+
+
 @pytest.fixture
 def fake_server() -> Any:
     """The class FakeServer of tests/fake_server.py, to be used as a context manager."""

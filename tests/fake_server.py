@@ -206,7 +206,7 @@ class FakeServer:
             {"index": index, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
             for index, text in enumerate(self.reply(body | {"seed": body.get("seed", 0) + n}) for n in range(count))
         ]
-        words = sum(len(one["content"].split()) for one in body["messages"])
+        words = sum(len(str(one["content"]).split()) for one in body["messages"])
         said = sum(len(one["message"]["content"].split()) for one in choices)
         usage = {"prompt_tokens": words, "completion_tokens": said, "prompt_tokens_details": {"cached_tokens": 1}}
         return 200, {"choices": choices, "usage": usage}

@@ -86,11 +86,13 @@ def folder(tmp_path: Path) -> Path:
 def test_help_names_every_command():
     result = CliRunner().invoke(cli.app, ["--help"])
     assert result.exit_code == 0
-    for name in ("run", "score", "sandbox", "play", "show", "lineage", "doctor", "version"):
+    for name in ("run", "score", "sandbox", "browser", "play", "show", "lineage", "doctor", "version"):
         assert name in result.output
 
 
-@pytest.mark.parametrize("command", ["run", "score", "play", "show", "lineage", "doctor", "version", "sandbox run"])
+@pytest.mark.parametrize(
+    "command", ["run", "score", "play", "show", "lineage", "doctor", "version", "sandbox run", "browser render"]
+)
 def test_every_command_explains_itself(command: str):
     result = CliRunner().invoke(cli.app, [*command.split(), "--help"])
     assert result.exit_code == 0
@@ -354,7 +356,7 @@ def test_doctor_finds_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_doctor_is_content_here():
-    found = findings(doctor.python, doctor.tools, doctor.memory, doctor.isolation, doctor.torch)
+    found = findings(doctor.python, doctor.tools, doctor.memory, doctor.isolation, doctor.torch, doctor.browser)
     assert {check.status for check in found.values()} <= {"ok", "warn"}, found
 
 
@@ -394,3 +396,24 @@ def test_doctor_fails_loudly(monkeypatch: pytest.MonkeyPatch):
     assert "make base-model" in result.output
     result = CliRunner().invoke(cli.app, ["doctor", "--json"])
     assert json.loads(result.output)[0]["status"] == "fail"
+
+
+def test_browser_render_writes_the_picture(tmp_path: Path):
+    from sweetrl.browser.binary import find_browser
+    from sweetrl.errors import UserError
+
+    try:
+        find_browser()
+    except UserError as error:
+        pytest.skip(str(error))
+    (tmp_path / "page.html").write_text("<h1>Head</h1>")
+    done = sweetrl("browser", "render", "page.html", "--out", "page.png", "--json", "page.json", cwd=tmp_path)
+    assert "status\tok" in done.stdout
+    assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((tmp_path / "page.json").read_text())["elements"][0]["text"] == "Head"
+
+
+def test_browser_render_names_a_missing_file(tmp_path: Path):
+    done = sweetrl("browser", "render", "none.html", "--out", "page.png", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "none.html: there is no such file" in done.stderr

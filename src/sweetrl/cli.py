@@ -42,6 +42,8 @@ app = typer.Typer(
 )
 sandbox_app = typer.Typer(help="Run Python that nobody has read.", no_args_is_help=True)
 app.add_typer(sandbox_app, name="sandbox")
+browser_app = typer.Typer(help="Render pages that nobody has read.", no_args_is_help=True)
+app.add_typer(browser_app, name="browser")
 
 
 class Semantics(StrEnum):
@@ -65,6 +67,7 @@ class People(StrEnum):
 
     scripted = "scripted"
     llm = "llm"
+    vision = "vision"
     replay = "replay"
     person = "person"
 
@@ -79,7 +82,9 @@ Model = Annotated[
     str | None, typer.Option(help="The agent: its name at the server (openai), else a model's folder or hub name.")
 ]
 Adapter = Annotated[Path | None, typer.Option(help="A trained adapter's folder (transformers and vllm).")]
-PersonName = Annotated[People | None, typer.Option(help="Who answers the agent; with --person-url: llm.")]
+PersonName = Annotated[
+    People | None, typer.Option(help="Who answers the agent; with --person-url: llm (pages: vision).")
+]
 PersonUrl = Annotated[list[str] | None, typer.Option(help="Address of the person's server; any number.")]
 PersonModel = Annotated[str | None, typer.Option(help="The person's model: its name at that server.")]
 RecordingFile = Annotated[
@@ -199,6 +204,18 @@ def sandbox_run(
         text = row["value"] if passed else f"{row['kind']}: {row['detail']}"
         console.print(text, style="green" if passed else "red", markup=False, highlight=False)
     console.print(f"isolation {result['isolation']}, {result['seconds']:.3f} s", style="dim", highlight=False)
+
+
+@browser_app.command("render")
+def browser_render(
+    file: Annotated[Path, typer.Argument(help="A file of HTML.")],
+    out: Annotated[Path, typer.Option(help="Write the picture here (PNG).")],
+    elements: Annotated[Path | None, typer.Option("--json", help="Write what is to be seen here (JSON).")] = None,
+) -> None:
+    """Render FILE as an answer of Frontend Design is rendered, and say how it went."""
+    from sweetrl.browser.run import render_file
+
+    _facts("render", list(render_file(file, out, elements, _settings().browser).items()))
 
 
 @app.command()

@@ -24,7 +24,6 @@ MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "bo
 
 PYTHONS = ((3, 11), (3, 12))
 TOOLS = ("dvc", "mlflow", "prefect", "great_expectations", "transformers", "peft")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "chrome-headless-shell")
 LOCK = Path("requirements.lock")
 GIB = 2**30
 
@@ -254,14 +253,25 @@ def _base(base: str) -> Check:
 
 
 def browser() -> Iterator[Check]:
-    """A browser for Frontend Design; the backend suite does without."""
-    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-    if found is None:
-        yield Check(
-            "browser", "ok", "none found (only the Frontend Design suite, which this version does not have, needs one)"
-        )
+    """The browser of Frontend Design renders a page, and how it is kept in; the backend suite does without."""
+    from sweetrl.browser import Renderer
+
+    settings = _settings().browser.model_copy(update={"cache": "", "tabs": 1})
+    try:
+        with Renderer(settings) as renderer:
+            page = renderer.render("<p>ready</p>")
+            seen = f"{page.renderer}"
+            isolated = renderer.isolated
+    except UserError as error:
+        yield Check("browser", "warn", "none for Frontend Design (Backend Programming needs none)", str(error))
+        return
+    if page.status != "ok" or [element.text for element in page.elements] != ["ready"]:
+        yield Check("browser", "fail", f"{seen}: an innocent page came back `{page.status}`", "see docs/browser.md")
+    elif not isolated:
+        advice = "pages are kept in by the browser's own sandbox only; allow user namespaces (docs/browser.md)"
+        yield Check("browser", "warn", f"{seen}, no namespaces", advice)
     else:
-        yield Check("browser", "ok", found)
+        yield Check("browser", "ok", f"{seen}, namespaces")
 
 
 def services() -> Iterator[Check]:

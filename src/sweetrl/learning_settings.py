@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-Probability = Annotated[float, Field(ge=0.0, le=1.0)]
-Positive = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0.0)]
-
-
-class Section(BaseModel):
-    """A frozen group of settings that refuses keys it does not know."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from sweetrl.sections import Positive, Probability, Rate, Section
 
 
 class LoraSettings(Section):
@@ -199,6 +191,9 @@ class RftSettings(TrainerSettings):
 
     epochs: Rate = Field(4.0, description="Passes over the successful attempts.")
     batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
+    least: Probability = Field(
+        1.0, description="Least reward of an attempt that is imitated; pages are hardly ever equal, so take less there."
+    )
 
 
 class GrpoSettings(TrainerSettings):

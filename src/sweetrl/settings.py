@@ -19,10 +19,10 @@ from sweetrl.learning_settings import JudgeSettings as JudgeSettings
 from sweetrl.learning_settings import LoraSettings as LoraSettings
 from sweetrl.learning_settings import MultiTurnSettings as MultiTurnSettings
 from sweetrl.learning_settings import PolicySettings as PolicySettings
-from sweetrl.learning_settings import Positive, Probability, Rate, Section
 from sweetrl.learning_settings import RankSettings as RankSettings
 from sweetrl.learning_settings import RftSettings as RftSettings
 from sweetrl.learning_settings import TrainerSettings as TrainerSettings
+from sweetrl.sections import BrowserSettings, Positive, Probability, Rate, Section, SimilaritySettings
 
 Method = Literal["sweet", "multi-turn-dpo", "rft", "grpo", "single-turn", "zero-shot"]
 
@@ -145,21 +145,27 @@ class PersonServerSettings(ServerSettings):
 class SimulatorSettings(Section):
     """Who plays the person."""
 
-    kind: Literal["scripted", "llm", "replay", "person"] = Field(
+    kind: Literal["scripted", "llm", "vision", "replay", "person"] = Field(
         "scripted",
-        description="`scripted` answers from the reference of a synthetic task. `llm`: a language model that sees the "
-        "reference. `replay`: recorded answers only. `person`: you, at the terminal.",
+        description="`scripted` answers from the reference of a synthetic task, or compares two pages by rule. `llm`: "
+        "a language model that sees the reference. `vision` (pages): a vision model at a server that sees both pages. "
+        "`replay`: recorded answers only. `person`: you, at the terminal.",
     )
     reply_characters: Positive = Field(400, description="The person's replies are cut here (official: 400).")
+    page_characters: Positive = Field(1000, description="The same of people who talk about pages (official: 1000).")
     prompt: str = Field(
         "backend_simulator",
         description="llm: the instruction; a shipped prompt's name, or the path of a text file of your own with "
         "{request}, {reference} and {dialogue} in it.",
     )
+    vision_prompt: str = Field(
+        "frontend_simulator",
+        description="vision: the instruction; a shipped prompt's name, or a text file with {request} and {dialogue}.",
+    )
     recording: str = Field(
         "",
-        description="llm: file in which answers are kept and found again, so that a rerun costs nothing. replay: "
-        "such a file, a folder of trajectory shards, or an official trajectory file.",
+        description="llm, vision: file in which answers are kept and found again, so that a rerun costs nothing. "
+        "replay: such a file, a folder of trajectory shards, or an official trajectory file.",
     )
     leaks: Literal["count", "refuse"] = Field(
         "count",
@@ -177,7 +183,15 @@ class SimulatorSettings(Section):
         if self.kind == "llm":
             model = {"model": self.server.model, "max_new_tokens": self.server.max_new_tokens}
             said |= {"prompt": self.prompt, "leaks": self.leaks, "temperature": self.server.temperature, **model}
+        if self.kind == "vision":
+            model = {"model": self.server.model, "max_new_tokens": self.server.max_new_tokens}
+            said |= {"vision_prompt": self.vision_prompt, "page_characters": self.page_characters, **model}
+            said |= {"leaks": self.leaks, "temperature": self.server.temperature}
         return said
+
+    def characters(self, suite: str) -> int:
+        """Return where a suite's people are cut."""
+        return self.page_characters if suite == "frontend" else self.reply_characters
 
 
 class RewardSettings(Section):
@@ -247,6 +261,11 @@ class EvaluateSettings(Section):
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="Level of intervals and of the gate.")
     resamples: Positive = Field(10_000, description="Bootstrap resamples.")
+    rival: str = Field(
+        "",
+        description="Suite frontend: dialogues of a rival about the same tasks (a folder of shards or an official "
+        "trajectory file), whose pages the win rate is measured against; empty: none.",
+    )
 
 
 class BestOfNSettings(Section):
@@ -275,7 +294,10 @@ class Settings(Section):
     """Everything in params.yaml."""
 
     seed: int = Field(7, description="The seed of everything random; each stage derives its own from it.")
-    suite: Literal["backend"] = Field("backend", description="Which half of ColBench.")
+    suite: Literal["backend", "frontend"] = Field(
+        "backend",
+        description="Which half of ColBench: programs (`backend`) or web pages (`frontend`, docs/frontend.md).",
+    )
     method: Method = Field(
         "sweet",
         description="How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo` and `rft` learn "
@@ -301,6 +323,8 @@ class Settings(Section):
     engine: EngineSettings = Field(default_factory=EngineSettings)
     simulator: SimulatorSettings = Field(default_factory=SimulatorSettings)
     reward: RewardSettings = Field(default_factory=RewardSettings)
+    browser: BrowserSettings = Field(default_factory=BrowserSettings)
+    similarity: SimilaritySettings = Field(default_factory=SimilaritySettings)
     collect: CollectSettings = Field(default_factory=CollectSettings)
     validate_: ValidateSettings = Field(default_factory=ValidateSettings, alias="validate")
     critic: CriticSettings = Field(default_factory=CriticSettings)

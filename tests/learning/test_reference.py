@@ -256,6 +256,8 @@ def test_rejection_fine_tuning(adapted: Any, trajectories: list[Trajectory], cha
     data = successes(trajectories[:12], chat, "Help.")
     expected_rows = [encode(one, chat, "Help.") for one in trajectories[:12] if one.success]
     assert list(data.rows) == expected_rows and len(expected_rows) == 4
+    wider = successes(trajectories[:12], chat, "Help.", 0.5)
+    assert list(wider.rows) == [encode(one, chat, "Help.") for one in trajectories[:12] if (one.reward or 0) >= 0.5]
     loss, metrics = fast(ImitationTrainer, model, RftSettings(), data, MicroBatch(data.pairs))
     expected = sum(slow_nll(model, row) for row in expected_rows) / len(expected_rows)
     same(model, loss, expected, tolerance)

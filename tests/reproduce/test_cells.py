@@ -59,9 +59,25 @@ def test_a_profile_names_cells_and_settings_that_there_are(profile: str) -> None
 
 
 def test_all_profiles_run_the_same_pipeline() -> None:
-    texts = {(ROOT / "reproduce" / profile / "dvc.yaml").read_text(encoding="utf-8") for profile in PROFILES}
-    assert len(PROFILES) == 2
-    assert len(texts) == 1
+    texts = {name: (ROOT / "reproduce" / name / "dvc.yaml").read_text(encoding="utf-8") for name in PROFILES}
+    assert sorted(texts) == ["frontend", "full", "small"]
+    assert texts["full"] == texts["small"]
+    pages, programs = (yaml.safe_load(texts[name])["stages"] for name in ("frontend", "small"))
+    for name in ("world", "cell", "report"):
+        assert pages[name]["cmd"] == programs[name]["cmd"]
+    base = "../../models/base"
+    for name in ("world", "cell"):  # the same, but with a browser for the sandbox
+        own = {dep.replace("base-frontend", "base") for dep in pages[name]["deps"]}
+        assert own == set(programs[name]["deps"]) - {"../../src/sweetrl/sandbox"} | {"../../src/sweetrl/browser"}
+        assert f"{base}-frontend" in pages[name]["deps"]
+
+
+def test_the_profile_of_pages_is_about_pages() -> None:
+    values = yaml.safe_load((ROOT / "reproduce" / "frontend" / "params.yaml").read_text(encoding="utf-8"))
+    settings = settings_of(merged(project(), values["settings"]), cell_named("sweet"))
+    assert (settings.suite, settings.model.base) == ("frontend", "models/base-frontend")
+    assert (settings.critic.pairs, settings.critic.gap) == ("all", 0.1)
+    assert all(cell_named(name).pages[0] for name in values["cells"])
 
 
 def test_an_unknown_cell_is_one_sentence() -> None:

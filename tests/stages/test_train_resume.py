@@ -237,7 +237,7 @@ def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], m
         train_policy(parse_settings({"method": "multi-turn-dpo"}))
     failed = [replace(one, reward=0.2) for one in TrajectoryStore(Path("data/trajectories")).read()]
     TrajectoryStore(Path("data/trajectories")).write_shard(0, failed)
-    with pytest.raises(UserError, match="no attempt was successful"):
+    with pytest.raises(UserError, match="no attempt has a reward of 1"):
         train_policy(parse_settings({"method": "rft", "model": {"device": "cpu", "threads": 1}}))
 
 

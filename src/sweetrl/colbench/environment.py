@@ -7,6 +7,8 @@ The person's request opens it. Each agent reply is read like this (the official 
   up to a second one if there is one.
 - at the last round (10) the dialogue ends in any case: without the marker the whole visible reply is the answer.
 Otherwise the person replies, cut at 400 characters. Markers are case-sensitive; one inside the thought does not count.
+Where a page is designed (suite frontend) all this holds but the answer: it is the last page that any reply held, marker
+or not (see sweetrl.colbench.pages), and replies are cut at 1000 characters.
 """
 
 from __future__ import annotations
@@ -14,8 +16,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
+from sweetrl.colbench.pages import last_page
 from sweetrl.colbench.simulators import Simulator, SimulatorError
-from sweetrl.colbench.types import ANSWER_MARKER, OUTPUT_MARKER, Message, Outcome, Task
+from sweetrl.colbench.types import ANSWER_MARKER, OUTPUT_MARKER, Message, Outcome, Suite, Task
 
 
 def visible_reply(raw: str) -> str:
@@ -35,6 +38,15 @@ def outcome_of(messages: Sequence[Message]) -> Outcome:
     if not messages or messages[-1].role != "assistant":
         return "lost"
     return "out_of_rounds" if marked_answer(messages[-1].content) is None else "answered"
+
+
+def final_answer(messages: Sequence[Message], suite: Suite) -> str | None:
+    """Return the answer of a dialogue that ends with the last of `messages`; None where a page is missing."""
+    if suite == "frontend":
+        return last_page(messages)
+    visible = messages[-1].content
+    answer = marked_answer(visible)
+    return visible if answer is None else answer
 
 
 class Environment:
@@ -76,7 +88,7 @@ class Environment:
 
     @property
     def answer(self) -> str | None:
-        """The agent's answer; None while the dialogue goes on, and where it was lost."""
+        """The agent's answer; None while the dialogue goes on, where it was lost, and where no page was shown."""
         return self._answer
 
     @property
@@ -111,9 +123,8 @@ class Environment:
         self.round += 1
         visible = visible_reply(raw_reply)
         self._messages.append(Message("assistant", visible))
-        answer = marked_answer(visible)
-        if answer is not None or self.round >= self.rounds:
-            self._answer = visible if answer is None else answer
+        if marked_answer(visible) is not None or self.round >= self.rounds:
+            self._answer = final_answer(self._messages, self.task.suite)
             self._outcome = outcome_of(self._messages)
 
     def hear(self, reply: str) -> None:

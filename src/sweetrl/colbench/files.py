@@ -1,6 +1,7 @@
 """The official ColBench files, both ways: task files and trajectory files, JSON Lines, streamed.
 
 Task row:        {"problem_description", "ground_truth", "test_cases": {name: call}[, "hidden_information", "id"]}
+                 (frontend: "ground_truth" is a page's HTML, and there are no "test_cases")
 Trajectory row:  {"task", "dialogue_history": [{"role", "content"[, "input", "output"]}, ...], "answer"[, "reward"]}
 
 A trajectory file of k attempts at n tasks has k * n rows in k contiguous blocks: row b * n + i is attempt b at task i.
@@ -23,11 +24,14 @@ from typing import IO, Any, cast
 
 from sweetrl.colbench.environment import outcome_of
 from sweetrl.colbench.jsonl import field, kind, read_lines, read_rows
+from sweetrl.colbench.pages import find_page, last_page
 from sweetrl.colbench.types import AgentTurn, Message, Outcome, Role, Suite, Task, Trajectory
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 
 NO_ANSWER = "No answer"  # what official files hold where a dialogue ended without an answer
+
+_REWARDS = {"backend": "the fraction of unit tests passed", "frontend": "the similarity to the reference"}
 
 PromptFormat = Callable[[Sequence[Message]], str]
 
@@ -72,13 +76,16 @@ def parse_task(row: dict[str, Any], where: str, default_id: str, suite: Suite = 
             raise UserError(f"{where}: `test_cases.{name}` must be a string (a call), found {kind(call)}.")
     if suite == "backend" and not calls:
         raise UserError(f"{where}: `test_cases` is empty; a task needs at least one unit test.")
+    reference = field(row, "ground_truth", str, where)
+    if suite == "frontend" and "<" not in reference:
+        raise UserError(f"{where}: `ground_truth` holds no HTML; a frontend task needs the page that is wanted.")
     identity = field(row, "id", str, where, optional=True)
     if identity == "":
         raise UserError(f"{where}: `id` is empty; give the task a name or leave the key out.")
     return Task(
         id=default_id if identity is None else identity,
         problem_description=field(row, "problem_description", str, where),
-        ground_truth=field(row, "ground_truth", str, where),
+        ground_truth=reference,
         test_cases=tuple(calls.items()),
         hidden_information=field(row, "hidden_information", str, where, optional=True),
         suite=suite,
@@ -256,11 +263,13 @@ def _parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str)
         raise UserError(f"{where}: `dialogue_history` is empty; it starts with the person's request.")
     reward = field(row, "reward", float, where, optional=True)
     if reward is not None and not 0.0 <= reward <= 1.0:
-        raise UserError(f"{where}: `reward` is {reward}, outside 0 to 1; it is the fraction of unit tests passed.")
+        raise UserError(f"{where}: `reward` is {reward}, outside 0 to 1; it is {_REWARDS[task.suite]}.")
     answer = field(row, "answer", str, where, optional=True)
     outcome: Outcome = outcome_of(messages)
     if outcome == "lost" and answer == NO_ANSWER:
         answer = None
+    if task.suite == "frontend" and (answer is None or find_page(answer) is None):
+        answer = last_page(messages)  # official files name the picture that was made of it
     return Trajectory(
         task=task,
         attempt=attempt,

@@ -1,5 +1,7 @@
 """What a person must not say: code, or the hidden reference word for word.
 
+Of a page: tags and classes; its texts may be told.
+
 A person tells facts: numbers, names and fixed texts of the reference are theirs to tell. A leak is
 code   a fence, a statement of Python on a line of its own, or an expression with operators or calls in backticks;
 quote  a stretch of the reference as it is written, of so many marks and operators that nobody says it by chance.
@@ -42,6 +44,11 @@ _STATEMENTS = (
 )
 _HEADER = re.compile(r"^(?:(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[(:]|(?:for|while|if|elif|with)\b.*:$)")
 _EXPRESSIONS = (ast.Call, ast.BinOp, ast.Compare, ast.BoolOp, ast.Subscript, ast.Lambda, ast.ListComp, ast.IfExp)
+_MARKUP = re.compile(
+    r"```|~~~|</?[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>]*)?/?>|"
+    r"\b(?:bg|text|font|border|rounded|shadow|grid-cols|col-span|space-[xy]|[mp][xytrbl]?|w|h|max-w|min-h|gap)"
+    r"-(?:[a-z]+-\d{2,3}|\d+(?:/\d+)?|[xsml2-9]{1,2}xl|[xs]?[sml]g?|full|screen|auto|center|left|right|bold|white|black)\b"
+)
 # A quoted stretch: so many tokens in a row, of them so many that are neither words nor numbers.
 RUN, MARKS = 8, 4
 
@@ -56,6 +63,8 @@ class Leak:
 
 def find_leak(task: Task, reply: str) -> Leak | None:
     """Return the first thing in `reply` that the person of `task` must not say, or None."""
+    if task.suite == "frontend":
+        return _markup(reply)
     return _code(reply) or _quote(reply, task)
 
 
@@ -67,6 +76,12 @@ def leaks_of(task: Task, messages: Sequence[Message]) -> list[tuple[int, Leak]]:
         if index > 0 and message.role == "user"
     )
     return [(index, leak) for index, leak in found if leak is not None]
+
+
+def _markup(reply: str) -> Leak | None:
+    """A fence, an HTML tag, or the name of a utility class (`bg-blue-500`, `grid-cols-3`)."""
+    found = _MARKUP.search(reply)
+    return Leak("code", found[0]) if found else None
 
 
 def _code(reply: str) -> Leak | None:

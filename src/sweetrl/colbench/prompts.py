@@ -7,24 +7,26 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from sweetrl.colbench.types import Task
+from sweetrl.colbench.types import Suite, Task
 from sweetrl.errors import UserError
 
-# The agent's prompts by the names that params.yaml uses; the others are named by their file.
-AGENT_PROMPTS = {"short": "backend_agent_short", "full": "backend_agent_full", "single": "backend_agent_single"}
+# The agent's prompts by the names that params.yaml uses, the suite's name in front; the others are named by their file.
+AGENT_PROMPTS = ("short", "full", "single")
+PRIVILEGED = {"backend": "privileged", "frontend": "privileged_page"}
 
 
-def system_prompt(name_or_path: str) -> str:
-    """Return the agent's prompt: "short", "full", "single" (to answer at once), or the text of a file of your own."""
-    return load_prompt(AGENT_PROMPTS.get(name_or_path, name_or_path))
+def system_prompt(name_or_path: str, suite: Suite = "backend") -> str:
+    """Return the agent's system prompt: "short", "full" or "single" (to answer at once), or the text of your file."""
+    return load_prompt(f"{suite}_agent_{name_or_path}" if name_or_path in AGENT_PROMPTS else name_or_path)
 
 
 def privileged_prefix(task: Task) -> str:
     """Return the text that puts the training-time information c in front of the critic's system prompt.
 
-    Few words around the reference, because a small critic reads them at every turn. Only the critic may see it.
+    c is the reference: a program, or a page's HTML. Few words around it, because a small critic reads them at every
+    turn. Only the critic may see it.
     """
-    return render("privileged", reference=task.ground_truth.strip("\n")) + "\n"
+    return render(PRIVILEGED[task.suite], reference=task.ground_truth.strip("\n")) + "\n"
 
 
 def render(name_or_path: str, **values: str) -> str:

@@ -43,12 +43,16 @@ NO_ANSWER = "No answer"  # what official files hold where a dialogue ended witho
 
 @dataclass(frozen=True)
 class Score:
-    """The verdict on one answer: `reward` is the fraction of tests passed. `isolation` names the sandbox's layers."""
+    """The verdict on one answer: `reward` is the fraction of tests passed. `isolation` names the sandbox's layers.
+
+    `page` says what became of an answered page: how it was rendered (sweetrl.browser.page.Status), or `none`.
+    """
 
     reward: float
     tests: tuple[TestResult, ...]
     semantics: str
     isolation: str
+    page: str = ""
 
 
 class Scorer:

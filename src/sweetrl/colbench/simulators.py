@@ -15,6 +15,9 @@ from sweetrl.colbench.leaks import Leak, find_leak
 from sweetrl.colbench.prompts import load_prompt, render
 from sweetrl.colbench.types import Message, Task, Trajectory
 
+# What a model is told: a text, or texts and pictures (PNG) in the order in which it shall see them.
+Content = str | tuple[str | bytes, ...]
+
 
 class SimulatorError(Exception):
     """The person cannot reply (a server failed, a recording ends): this dialogue is lost, others go on."""
@@ -51,7 +54,7 @@ class Speaker(Protocol):
 
     name: str
 
-    async def say(self, instruction: str, seed: int) -> str:
+    async def say(self, instruction: Content, seed: int) -> str:
         """Return the model's words; SimulatorError where there are none to be had."""
         ...
 
@@ -111,11 +114,10 @@ class LlmSimulator:
         return said
 
     async def _ask(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        instruction = simulator_prompt(task, messages, self.template)
         leak: Leak | None = None
         for attempt in range(self.attempts if self.leaks == "refuse" else 1):
-            reminder = f"\n\n{load_prompt('backend_simulator_reminder')}" if attempt else ""
-            said = spoken(await self.speaker.say(instruction + reminder, seed + attempt))[: self.reply_characters]
+            instruction = await self.instruction(task, messages, attempt > 0)
+            said = spoken(await self.speaker.say(instruction, seed + attempt))[: self.reply_characters]
             if not said:
                 raise SimulatorError("the person said nothing")
             leak = find_leak(task, said)
@@ -126,6 +128,11 @@ class LlmSimulator:
         raise SimulatorError(
             f"the person's answer leaks the reference ({leak.kind}) in each of {self.attempts} attempts"
         )
+
+    async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
+        """Return what the model is told; `again`: its last answer leaked and was not sent."""
+        reminder = f"\n\n{load_prompt('backend_simulator_reminder')}" if again else ""
+        return simulator_prompt(task, messages, self.template) + reminder
 
 
 def spoken(text: str) -> str:

@@ -15,18 +15,22 @@ class NoRoom(EngineError):
     """The prompt leaves no room for a reply in the model's context; asking again changes nothing."""
 
 
+# A message's content: a text, or texts and pictures (PNG) in order; pictures are for engines that say they take them.
+Content = str | tuple[str | bytes, ...]
+
+
 @dataclass(frozen=True)
 class Prompt:
     """A prompt as token ids, and the seed that decides everything random about its completions.
 
     Equal (engine, prompt, sampling) gives equal completions, whatever else is in the batch. `messages` are the same
-    prompt as (role, text) pairs, for engines that take text only. Prompts of equal `group` begin alike: an engine with
-    several servers sends them to the same one, where the beginning is cached.
+    prompt as (role, content) pairs, for engines that take text only. Prompts of equal `group` begin alike: an engine
+    with several servers sends them to the same one, where the beginning is cached.
     """
 
     token_ids: tuple[int, ...]
     seed: int
-    messages: tuple[tuple[str, str], ...] = ()
+    messages: tuple[tuple[str, Content], ...] = ()
     group: str = ""
 
 

@@ -7,9 +7,10 @@ use vllm).
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
-from sweetrl.engines.base import Completion, EngineError, Prompt, Sampling
+from sweetrl.engines.base import Completion, Content, EngineError, Prompt, Sampling
 from sweetrl.engines.faults import Fault
 from sweetrl.engines.pool import Server
 from sweetrl.engines.remote import Access, EmptyReply, RemoteEngine, choices_of, clean
@@ -17,6 +18,20 @@ from sweetrl.errors import UserError
 
 # Servers keep seeds in numbers of different sizes; this one fits all.
 SEEDS = 2**31
+
+
+def written(content: Content) -> str | list[dict[str, Any]]:
+    """Return a message's content as the protocol writes it; pictures are PNG in data addresses."""
+    if isinstance(content, str):
+        return content
+    parts: list[dict[str, Any]] = []
+    for part in content:
+        if isinstance(part, str):
+            parts.append({"type": "text", "text": part})
+        else:
+            address = f"data:image/png;base64,{base64.b64encode(part).decode('ascii')}"
+            parts.append({"type": "image_url", "image_url": {"url": address}})
+    return parts
 
 
 class OpenAIEngine(RemoteEngine):
@@ -47,7 +62,7 @@ class OpenAIEngine(RemoteEngine):
             raise UserError("engine openai: chat completions know no token ids to stop at; set `engine.kind: vllm`.")
         body: dict[str, Any] = {
             "model": self.access.model,
-            "messages": [{"role": role, "content": text} for role, text in prompt.messages],
+            "messages": [{"role": role, "content": written(content)} for role, content in prompt.messages],
             self._limit: sampling.max_new_tokens,
             "temperature": sampling.temperature,
             "seed": prompt.seed % SEEDS,

@@ -122,7 +122,9 @@ def _open(
     seed: int,
 ) -> _Path:
     environment = Environment(task, simulator, agent.rounds, reply_characters, state_seed(seed, task.id, -1))
-    return _Path(critic, n, task, environment, chat.open(system_prompt(agent.prompt), task.problem_description))
+    return _Path(
+        critic, n, task, environment, chat.open(system_prompt(agent.prompt, task.suite), task.problem_description)
+    )
 
 
 def state_seed(seed: int, task_id: str, turn: int) -> int:

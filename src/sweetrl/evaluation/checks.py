@@ -8,7 +8,8 @@ A leak is training-time information c in something the actor sees: a system or u
 - a hidden test's call with its arguments,
 - or the words that put c in front of the critic's prompt,
 unless the same words stood earlier in the dialogue: then the request or the agent itself brought them up. The line with
-the signature is public. A person who tells a value ("the rate is 7") leaks nothing; that is what asking is for.
+the signature is public, and of a page only markup counts: its texts are there to be read. A person who tells a value
+("the rate is 7") leaks nothing; that is what asking is for.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from sweetrl.colbench.environment import marked_answer, outcome_of, visible_reply
+from sweetrl.colbench.environment import final_answer, outcome_of, visible_reply
 from sweetrl.colbench.prompts import privileged_prefix
 from sweetrl.colbench.types import ANSWER_MARKER, Task, Trajectory
 
@@ -65,9 +66,7 @@ def protocol(trajectory: Trajectory, rounds: int) -> str | None:
         return f"the outcome is {trajectory.outcome!r}, but the messages say {outcome_of(trajectory.messages)!r}"
     if trajectory.outcome == "out_of_rounds" and len(replies) < rounds:
         return f"it is out of rounds after {len(replies)} of {rounds}"
-    said = marked_answer(replies[-1])
-    expected = replies[-1] if said is None else said
-    if trajectory.answer != expected:
+    if trajectory.answer != final_answer(trajectory.messages, trajectory.task.suite):
         return "the answer is not what the last message says"
     return None
 
@@ -127,16 +126,17 @@ def squeeze(text: str) -> str:
 def hidden_fragments(task: Task) -> tuple[Fragment, ...]:
     """Everything of the task's training-time information that nobody may say to the actor word for word."""
     fragments: dict[str, str] = {}
+    telling = CODE_CHARACTERS if task.suite == "backend" else frozenset("<")
     for name, text in (("the reference", task.ground_truth), ("the hidden information", task.hidden_information or "")):
         lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
         lines = [(number, line) for number, line in lines if not line.startswith("def ")]
         for number, line in lines:
             squeezed = squeeze(line)
-            if len(line) >= SHORTEST_CODE and CODE_CHARACTERS & set(line):
+            if len(line) >= SHORTEST_CODE and telling & set(line):
                 fragments.setdefault(squeezed, f"line {number} of {name}")
         for (first, line), (_, after) in pairwise(lines):
             squeezed = squeeze(line + after)
-            if len(squeezed) >= SHORTEST_CODE:
+            if len(squeezed) >= SHORTEST_CODE and (task.suite == "backend" or telling & set(squeezed)):
                 fragments.setdefault(squeezed, f"lines {first} and following of {name}")
     for name, call in task.test_cases:
         squeezed = squeeze(call)

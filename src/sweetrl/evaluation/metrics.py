@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.colbench.environment import marked_answer
+from sweetrl.colbench.pages import find_page
 from sweetrl.colbench.synthetic.details import BY_NAME, kinds_asked
 from sweetrl.colbench.synthetic.judge import step_in
 from sweetrl.colbench.synthetic.people import Request, read_request
@@ -73,6 +74,8 @@ def result_of(trajectory: Trajectory, policy: str, rounds: int = 10) -> Result:
     ]
     if trajectory.outcome == "out_of_rounds":
         questions = questions[:-1]  # the last reply counts as the answer
+    if trajectory.task.suite == "frontend":  # a page is no question
+        questions = [one for one in questions if find_page(one) is None]
     known: dict[str, Any] = {"domain": _group(trajectory), "repeated": _repeated_words(questions)}
     request = _synthetic_request(trajectory)
     if request is not None:

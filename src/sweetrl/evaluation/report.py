@@ -17,6 +17,7 @@ from sweetrl.colbench.types import Trajectory
 from sweetrl.evaluation import charts
 from sweetrl.evaluation.charts import Interval
 from sweetrl.evaluation.metrics import AFTER, BEFORE, Result, paired
+from sweetrl.evaluation.pages import Pages
 
 EXAMPLE_STATES = 3
 SHOWN_REPLIES = 3  # best and worst candidates shown of a state
@@ -51,7 +52,8 @@ class Report:
     """Everything the page shows. `comparison` is the content of evaluation.json (sweetrl.evaluation.metrics.compare).
 
     `states` and `contexts` (the offline dialogues of the states, by task id and attempt) are for the critic's section,
-    which is left out where there are no states.
+    which is left out where there are no states. `pages` is there where pages were designed; `comparison` then has what
+    sweetrl.evaluation.pages.summary says under `pages`.
     """
 
     comparison: dict[str, Any]
@@ -61,6 +63,7 @@ class Report:
     states: Sequence[AdvantageState] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     contexts: Mapping[tuple[str, int], Trajectory] = field(default_factory=dict)
+    pages: Pages | None = None
 
 
 FAULTS = (
@@ -77,12 +80,22 @@ FAULTS = (
 
 def render(report: Report) -> str:
     """Return the page as HTML."""
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    folder = resources.files("sweetrl.evaluation") / "templates"
+    environment = Environment(
+        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     environment.filters |= {"percent": percent, "points": points, "p_value": p_value, "number": number}
-    template = resources.files("sweetrl.evaluation") / "templates" / "report.html"
-    return environment.from_string(template.read_text(encoding="utf-8")).render(**page(report))
+    if report.pages is not None:
+        from sweetrl.evaluation.pages_report import designs
+
+        return environment.get_template("pages.html").render(**designs(report, report.pages))
+    return environment.get_template("report.html").render(**page(report))
 
 
 def page(report: Report) -> dict[str, Any]:
@@ -100,29 +113,30 @@ def page(report: Report) -> dict[str, Any]:
         ],
         "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],
         "outcomes": paired_outcomes(before, after),
-        "reward_chart": _markup(reward_chart(before, after)),
-        "turn_chart": _markup(turn_chart(before, after)),
+        "reward_chart": markup(reward_chart(before, after)),
+        "turn_chart": markup(turn_chart(before, after)),
         "faults": fault_rows(comparison["policies"]),
         "domains": comparison["domains"],
-        "domain_chart": _markup(domain_chart(comparison["domains"])),
+        "domain_chart": markup(domain_chart(comparison["domains"])),
         "examples": examples(before, after, report.before, report.after),
         "critic": critic_section(report.states, report.contexts) if report.states else None,
         "facts": dict(report.facts),
     }
 
 
-def verdict(comparison: Mapping[str, Any]) -> str:
-    """Say in one sentence what the comparison shows about success."""
-    gain = comparison["difference"]["success"]
+def verdict(comparison: Mapping[str, Any], key: str = "success", what: str = "success") -> str:
+    """Say in one sentence what the comparison shows about success, or about another difference."""
+    gain = comparison["difference"][key]
+    test = "exact McNemar" if key == "success" else gain["test"]
     numbers = (
         f"{points(gain['value'])} points on {comparison['tasks']:,} held-out tasks "
         f"({level(comparison)} interval {points(gain['low'])} to {points(gain['high'])}, "
-        f"exact McNemar {p_value(gain['p_value'])})"
+        f"{test} {p_value(gain['p_value'])})"
     )
     words = {
-        "better": f"Training helped: success changed by {numbers}.",
-        "worse": f"Training hurt: success changed by {numbers}.",
-        "open": f"No difference is shown: success changed by {numbers}.",
+        "better": f"Training helped: {what} changed by {numbers}.",
+        "worse": f"Training hurt: {what} changed by {numbers}.",
+        "open": f"No difference is shown: {what} changed by {numbers}.",
     }
     return words[tone(gain)]
 
@@ -165,10 +179,12 @@ def paired_outcomes(before: Sequence[Result], after: Sequence[Result]) -> list[d
     ]
 
 
-def fault_rows(policies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+def fault_rows(
+    policies: Mapping[str, Mapping[str, Any]], kinds: Sequence[tuple[str, str, bool]] = FAULTS
+) -> list[dict[str, Any]]:
     """What goes wrong before and after, as rows of a table; whether more is better decides the colour."""
     rows = []
-    for key, label, more_is_better in FAULTS:
+    for key, label, more_is_better in kinds:
         if key not in policies[BEFORE]:
             continue
         old, new = policies[BEFORE][key], policies[AFTER][key]
@@ -181,11 +197,11 @@ def fault_rows(policies: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]
 # Charts
 
 
-def reward_chart(before: Sequence[Result], after: Sequence[Result]) -> str:
-    """How many of the tests were passed, in tenths."""
+def reward_chart(before: Sequence[Result], after: Sequence[Result], axis: str = "hidden tests passed, %") -> str:
+    """How many of the tests were passed (or another reward in [0, 1]), in tenths."""
     labels = [f"{tenth * 10}" for tenth in range(11)]
     shares = [_shares([round((one.reward or 0.0) * 10) for one in results], range(11)) for results in (before, after)]
-    return charts.bars(labels, shares[0], shares[1], "hidden tests passed, %", "rewards")
+    return charts.bars(labels, shares[0], shares[1], axis, "rewards")
 
 
 def turn_chart(before: Sequence[Result], after: Sequence[Result]) -> str:
@@ -295,7 +311,7 @@ def critic_section(
     return {
         "states": len(states),
         "replies": sum(reply.count for state in states for reply in state.replies),
-        "chart": _markup(advantage_chart(states)),
+        "chart": markup(advantage_chart(states)),
         "examples": [
             rated_state(state, contexts.get((state.task_id, state.attempt))) for state in example_states(states)
         ],
@@ -375,7 +391,8 @@ def number(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−")
 
 
-def _markup(svg: str) -> Any:
+def markup(svg: str) -> Any:
+    """Mark our own drawing as such: it is not escaped."""
     from markupsafe import Markup
 
     return Markup(svg)  # our own drawing; matplotlib escapes the labels in it

@@ -8,21 +8,35 @@ Every dialogue has a demonstrator of its own quality, from one that asks at rand
 the model knows good dialogues as well as poor ones, as a large model does, and plays an average of them: faults that
 reinforcement learning is to remove. A share of the dialogues shows the finished program beforehand, and there the
 person's words carry weight: so the model learns to read a program it is shown, as any large model can.
+
+Of the frontend suite, pages stand for programs, and what changes from one page to the next stands for values.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.pages import find_page
 from sweetrl.colbench.prompts import privileged_prefix, system_prompt
 from sweetrl.colbench.synthetic.details import CURRENCIES
 from sweetrl.colbench.synthetic.people import Demonstrator, ScriptedSimulator, Skill
+from sweetrl.colbench.synthetic_frontend import designs
+from sweetrl.colbench.synthetic_frontend.people import demonstrate as demonstrate_page
 from sweetrl.colbench.types import ANSWER_MARKER, Message, Task
-from sweetrl.learning.tokenizer import ASSISTANT, BEGIN, END, SYSTEM, USER
+from sweetrl.learning.tokenizer import (
+    ASSISTANT,
+    BEGIN,
+    END,
+    SYSTEM,
+    USER,
+    build_piece_tokenizer,
+    build_tokenizer,
+)
 from sweetrl.settings import PretrainSettings
 
 if TYPE_CHECKING:
@@ -54,6 +68,11 @@ class Demonstration:
 
 def demonstrate(task: Task, settings: PretrainSettings, rounds: int, prompt: str, seed: int) -> Demonstration:
     """Play one dialogue of an imperfect demonstrator with the scripted person; a function of its arguments."""
+    if task.suite == "frontend":
+        played = demonstrate_page(task, rounds, seed, settings.poorest, settings.best, settings.informed)
+        system = system_prompt(prompt, "frontend")
+        shown = privileged_prefix(task) + system if played.informed else system
+        return Demonstration(shown, played.messages, played.informed)
     rng = random.Random(f"demonstration-{seed}")
     quality = rng.uniform(settings.poorest, settings.best)
     skill = Skill(quality, settings.repeat, settings.stop, settings.stop_growth, settings.forget)
@@ -73,12 +92,14 @@ def demonstrate(task: Task, settings: PretrainSettings, rounds: int, prompt: str
 class Encoder:
     """Dialogues to token ids and loss weights; pieces between special tokens are encoded apart, like the template."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, pages: bool = False) -> None:
         self.tokenizer, self.settings = tokenizer, settings
         self.special: dict[str, Any] = {
             name: tokenizer.convert_tokens_to_ids(name) for name in (BEGIN, SYSTEM, USER, ASSISTANT, END)
         }
         values = [*(f" {n}" for n in range(NUMBERS) if n not in CONSTANTS), *WORDS]
+        if pages:
+            values = [*designs.WORDS]
         self.values = {tokenizer.encode(value, add_special_tokens=False)[0] for value in values}
         self._encode = lru_cache(maxsize=100_000)(self._encode_plain)
 
@@ -98,9 +119,16 @@ class Encoder:
             weights.append(weight)
 
         add(SYSTEM, dialogue.system, 0.0, 0.0)
+        page: tuple[int, ...] = ()
         for i, message in enumerate(dialogue.messages):
             if message.role == "assistant":
-                if ANSWER_MARKER in message.content:
+                if find_page(message.content) is not None:
+                    share = s.informed_program if dialogue.informed else 1.0
+                    add(ASSISTANT, message.content, share * s.program_weight, share * s.program_weight)
+                    before, page = page, self._encode(message.content)
+                    for place in changed(before, page):  # the last token is the end of the turn
+                        weights[place - len(page) - 1] = share * s.value_weight
+                elif ANSWER_MARKER in message.content:
                     share = s.informed_program if dialogue.informed else 1.0
                     add(ASSISTANT, message.content, share * s.program_weight, share * s.value_weight)
                 else:
@@ -112,6 +140,14 @@ class Encoder:
             else:
                 add(USER, message.content, s.person_weight, s.person_weight)
         return ids, weights
+
+
+def changed(before: Sequence[int], after: Sequence[int]) -> list[int]:
+    """The places of `after` that are not as in `before`; none where there is nothing before."""
+    if not before:
+        return []
+    codes = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return [place for code, _, _, start, end in codes if code != "equal" for place in range(start, end)]
 
 
 class Demonstrations:
@@ -162,8 +198,18 @@ def corpus(tasks: Iterable[Task], settings: PretrainSettings, rounds: int, promp
         yield from (message.content for message in dialogue.messages)
 
 
-def build_model(vocabulary: int, settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A fresh Llama whose attention starts as a copying circuit (seeded by settings.seed).
+def make_tokenizer(tasks: list[Task], settings: PretrainSettings, rounds: int, prompt: str) -> PreTrainedTokenizerFast:
+    """Train the base agent's tokenizer on demonstrations: of programs, or of pages (then tokens are whole pieces)."""
+    texts = corpus(tasks, settings, rounds, prompt)
+    if tasks and tasks[0].suite == "frontend":
+        return build_piece_tokenizer(list(texts), settings.vocabulary, designs.WORDS)
+    return build_tokenizer(texts, settings.vocabulary, NUMBERS, WORDS)
+
+
+def build_model(
+    vocabulary: int, settings: PretrainSettings, tokenizer: PreTrainedTokenizerFast, positions: int = 2048
+) -> LlamaForCausalLM:
+    """A fresh Llama whose attention starts as a copying circuit (seeded by settings.seed); a context of `positions`.
 
     All embeddings share one direction u. The first layer attends by distance alone, through u, to the two tokens
     before: every token then knows the words before it. The other layers attend to like by their slow rotary pairs,
@@ -183,7 +229,7 @@ def build_model(vocabulary: int, settings: PretrainSettings, tokenizer: PreTrain
             num_hidden_layers=settings.layers,
             num_attention_heads=heads,
             num_key_value_heads=heads,
-            max_position_embeddings=2048,
+            max_position_embeddings=positions,
             tie_word_embeddings=True,
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id,

@@ -107,11 +107,14 @@ def policy_pairs(
     return PreferenceData(tuple(rows), tuple(indices), tuple(anchors), tuple(groups))
 
 
-def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> PreferenceData:
-    """Lay out every reply of every successful attempt, for Rejection Fine-Tuning; none is a UserError."""
-    found = [one for one in trajectories if usable(one) and one.success]
+def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least: float = 1.0) -> PreferenceData:
+    """Lay out every reply of every attempt of reward `least` on, for Rejection Fine-Tuning; none is a UserError."""
+    found = [one for one in trajectories if usable(one) and (one.reward or 0.0) >= least]
     if not found:
-        raise UserError("no attempt was successful, so there is nothing to imitate; collect more or easier tasks.")
+        raise UserError(
+            f"no attempt has a reward of {least:g}, so there is nothing to imitate; collect more or easier tasks, or "
+            "lower rft.least."
+        )
     return alone(tuple(encode(one, chat, system) for one in found), groups_of(found))
 
 

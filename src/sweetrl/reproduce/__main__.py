@@ -8,15 +8,17 @@ from collections.abc import Sequence
 
 from sweetrl.errors import UserError
 
-USAGE = "name a part: world SEED, base-large, cell NAME SEED, best-of-n SEED, report"
+USAGE = "name a part: base, world SEED, base-large, cell NAME SEED, best-of-n SEED, report"
 
 
 def run(arguments: Sequence[str]) -> None:
     """Run one part; UserError for a command line that names none."""
     from sweetrl.reproduce import report
-    from sweetrl.reproduce.run import Profile, base_large, best_of_n, cell, world
+    from sweetrl.reproduce.run import Profile, base, base_large, best_of_n, cell, world
 
     match list(arguments):
+        case ["base"]:
+            base(Profile())
         case ["world", seed] if seed.isdigit():
             world(Profile(), int(seed))
         case ["base-large"]:

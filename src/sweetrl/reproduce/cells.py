@@ -17,8 +17,8 @@ from sweetrl.settings import Settings, parse_settings
 class Cell:
     """One row: `settings` by dotted name over those of the profile; `data` is the share of the tasks learnt from.
 
-    `paper` is (tests passed, success) in per cent on Llama-3.1-8B (Table 4: 70B), None where the paper has no number.
-    `against` names the cell that it is compared with.
+    `paper` is (tests passed, success) in per cent on Llama-3.1-8B (Table 4: 70B), None where the paper has no number;
+    `pages` the same of pages: (cosine, win rate against GPT-4o). `against` names the cell that it is compared with.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Cell:
     settings: Mapping[str, Any] = field(default_factory=dict)
     paper: tuple[float | None, float | None] = (None, None)
     data: float = 1.0
+    pages: tuple[float | None, float | None] = (None, None)
     against: str = "sweet"
 
     @property
@@ -58,11 +59,11 @@ def _large(name: str, label: str, paper: float | None = None, **settings: Any) -
 
 
 _CELLS = (
-    Cell("zero-shot", "zero-shot", METHODS, {"method": "zero-shot"}, (34.2, 22.4)),
+    Cell("zero-shot", "zero-shot", METHODS, {"method": "zero-shot"}, (34.2, 22.4), pages=(72.4, 33.8)),
     Cell("single-turn", "single-turn zero-shot", METHODS, {"method": "single-turn"}, (None, 6.9)),
-    Cell("rft", "Rejection Fine-Tuning", METHODS, {"method": "rft"}, (40.9, 28.2)),
-    Cell("multi-turn-dpo", "Multi-Turn DPO", METHODS, {"method": "multi-turn-dpo"}, (48.0, 34.4)),
-    Cell("sweet", "SWEET-RL", METHODS, {}, (56.8, 40.4)),
+    Cell("rft", "Rejection Fine-Tuning", METHODS, {"method": "rft"}, (40.9, 28.2), pages=(75.2, 38.6)),
+    Cell("multi-turn-dpo", "Multi-Turn DPO", METHODS, {"method": "multi-turn-dpo"}, (48.0, 34.4), pages=(76.9, 42.8)),
+    Cell("sweet", "SWEET-RL", METHODS, {}, (56.8, 40.4), pages=(77.7, 48.2)),
     Cell(
         "no-information",
         "without training-time information",

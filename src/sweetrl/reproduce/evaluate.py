@@ -21,9 +21,8 @@ def evaluate(settings: Settings) -> None:
     tasks = read_task_table(TASKS)[: settings.evaluate.tasks]
     adapter = POLICY if (POLICY / "adapter_config.json").exists() else None
     with stage_run("evaluate", settings) as run:
-        from sweetrl.colbench.rewards import Scorer
         from sweetrl.evaluation.metrics import AFTER, result_of, summarize_policy, write_results
-        from sweetrl.rollout.people import person
+        from sweetrl.rollout.scene import scene
         from sweetrl.stages.meter import Meter
 
         run.log_input("test-tasks", TASKS)
@@ -32,8 +31,7 @@ def evaluate(settings: Settings) -> None:
             run.log_input("policy", adapter)
         store = TrajectoryStore(run.scratch(TASKS, settings.model.base, *([adapter] if adapter else [])) / "dialogues")
         with (
-            person(settings.simulator, settings.model) as simulator,
-            Scorer(settings.reward) as scorer,
+            scene(settings) as (simulator, scorer),
             Meter("evaluate", len(tasks), "dialogues") as meter,
         ):
             attempt(tasks, adapter, AFTER, store, settings, simulator, scorer, meter)
@@ -47,10 +45,10 @@ def evaluate(settings: Settings) -> None:
             {name: value["value"] for name, value in found.items() if isinstance(value, dict) and "value" in value}
             | {"reply_tokens": sum(len(turn.token_ids) for turn in turns) / max(1, len(turns))}
         )
-        success = found["success"]
-        run.summary = (
-            f"{len(results)} tasks, success {success['value']:.1%} [{success['low']:.1%}, {success['high']:.1%}]"
-        )
+        name, told = ("success", found["success"])
+        if settings.suite == "frontend":
+            name, told = f"mean reward ({settings.similarity.kind})", found["tests_passed"]
+        run.summary = f"{len(results)} tasks, {name} {told['value']:.1%} [{told['low']:.1%}, {told['high']:.1%}]"
 
 
 def main() -> None:

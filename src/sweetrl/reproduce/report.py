@@ -52,8 +52,9 @@ def write(profile: Profile) -> None:
         "profile": profile.values["profile"],
         "seeds": profile.seeds,
         "tasks_for_each_seed": ruler["tasks"],
+        **({"reward": profile.settings["similarity"]["kind"]} if profile.suite == "frontend" else {}),
         "rows": rows,
-        "claims": claims(measured, level, resamples),
+        "claims": claims(measured, level, resamples, "tests_passed" if profile.suite == "frontend" else "success"),
         "best_of_n": _best_of_n(profile),
         "missing": [
             f"{name} {s}" for name, one in found.items() for s in profile.seeds_of(one.cell) if s not in one.results
@@ -61,8 +62,13 @@ def write(profile: Profile) -> None:
     }
     write_json(RESULTS, results)
     write_text(MARKDOWN, markdown(results))
-    write_text(PAGE, page(results, measured))
-    print(f"reproduce: {len(measured)} of {len(found)} rows; {RESULTS}, {MARKDOWN}, {PAGE}", flush=True)
+    drawn = [PAGE] if profile.suite == "backend" else []  # the drawings are of programs and questions
+    if drawn:
+        write_text(PAGE, page(results, measured))
+    print(
+        f"reproduce: {len(measured)} of {len(found)} rows; {', '.join(map(str, [RESULTS, MARKDOWN, *drawn]))}",
+        flush=True,
+    )
 
 
 def _best_of_n(profile: Profile) -> dict[str, Any]:
@@ -77,6 +83,8 @@ def _best_of_n(profile: Profile) -> dict[str, Any]:
 def markdown(results: Mapping[str, Any]) -> str:
     """The tables as Markdown, in the order of the cells; `results` may come from results.json."""
     rows = [results["rows"][name] for name in CELLS if name in results["rows"]]
+    if "reward" in results:
+        return pages(results, rows)
     parts = []
     for table in TABLES:
         these = [row for row in rows if row["table"] == table and "success" in row]
@@ -123,6 +131,37 @@ def _online(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+PAGE_FAULTS = tuple(row for row in FAULTS if row[0] in ("turns", "out_of_rounds"))
+
+
+def pages(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
+    """The tables where pages were designed: the reward and what is missing to SWEET-RL's."""
+    name = results["reward"]
+    lines = [
+        f"| | likeness ({name}) | seeds | equal to the reference | likeness minus SWEET-RL | paper: cosine, win rate |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        gap = row.get("difference")
+        seeds = ", ".join(percent(value) for value in row["reward_by_seed"].values())
+        paper = " / ".join("-" if value is None else f"{value}" for value in CELLS[row["cell"]].pages)
+        lines.append(
+            f"| {row['label']} | {_interval(row['tests_passed'])} | {seeds} | {_interval(row['success'])} | "
+            f"{_gap(gap['tests_passed']) if gap else ''} | {paper} |"
+        )
+    parts = ["### Table 2", "\n".join(lines)]
+    if results["claims"]:
+        said = [f"| claim | difference in likeness ({name}) | |", "|---|---|---|"]
+        for one in results["claims"]:
+            gap = one["difference"]
+            said.append(f"| {one['claim']} | {_gap(gap['tests_passed']) if gap else ''} | {one['verdict']} |")
+        parts += ["### The paper's claims", "\n".join(said)]
+    parts += ["### How dialogues go", _faults(rows, PAGE_FAULTS)]
+    if results["missing"]:
+        parts += ["Not run: " + ", ".join(results["missing"]) + "."]
+    return "\n\n".join(parts) + "\n"
+
+
 def _interval(estimate: Mapping[str, float]) -> str:
     return f"{percent(estimate['value'])} [{percent(estimate['low'])}, {percent(estimate['high'])}]"
 
@@ -143,11 +182,11 @@ def _claims(found: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _faults(rows: Sequence[Mapping[str, Any]]) -> str:
-    head = [title for _, title, _ in FAULTS]
+def _faults(rows: Sequence[Mapping[str, Any]], faults: Sequence[tuple[str, str, Any]] = FAULTS) -> str:
+    head = [title for _, title, _ in faults]
     lines = ["| | " + " | ".join(head) + " | tokens a reply |", "|---" * (len(head) + 2) + "|"]
     for row in rows:
-        values = [form(row[key]["value"]) if key in row else "" for key, _, form in FAULTS]
+        values = [form(row[key]["value"]) if key in row else "" for key, _, form in faults]
         tokens = row["training"].get("reply_tokens")
         lines.append(f"| {row['label']} | " + " | ".join(values) + f" | {'' if tokens is None else number(tokens)} |")
     return "\n".join(lines)

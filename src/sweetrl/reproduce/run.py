@@ -44,6 +44,11 @@ class Profile:
         return {f"tracking.{name}": found[name] for name in ("uri", "artifacts")}
 
     @property
+    def suite(self) -> str:
+        """`backend` or `frontend`: what is measured, and so what the tables say."""
+        return str(self.settings["suite"])
+
+    @property
     def seeds(self) -> list[int]:
         """The seeds, the first one first."""
         return [int(seed) for seed in self.values["seeds"]]
@@ -60,6 +65,15 @@ class Profile:
     def tree(self, seed: int, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the parameters of a part as a tree."""
         return merged(self.settings, {"seed": seed}, changes or {})
+
+
+def base(profile: Profile) -> None:
+    """Train the profile's base agent from scratch (stage `pretrain`) into the project's models/."""
+    tree = profile.tree(profile.seeds[0])
+    folder = _workspace(profile, "base", tree, fresh=True)
+    _stage(folder, "pretrain", profile, profile.seeds[0], "base")
+    _publish(folder / tree["model"]["base"], profile.folder / ROOT / tree["model"]["base"])
+    shutil.rmtree(folder)
 
 
 def world(profile: Profile, seed: int) -> None:
@@ -142,15 +156,16 @@ def best_of_n(profile: Profile, seed: int) -> None:
     shutil.rmtree(folder)
 
 
-def _workspace(profile: Profile, name: str, tree: Mapping[str, Any]) -> Path:
+def _workspace(profile: Profile, name: str, tree: Mapping[str, Any], fresh: bool = False) -> Path:
     """Make (or find, after a kill) the folder of a part: its parameters, the base model, the shared cache.
 
-    What is left of other parameters is removed: nothing stale goes on.
+    What is left of other parameters is removed: nothing stale goes on. A `fresh` part makes the base model itself.
     """
     folder = prepare(profile.folder / WORK / name, tree)
-    base = tree["model"]["base"]
-    own = profile.folder / base  # a base of the reproduction itself, else the project's
-    link(own if own.exists() else profile.folder / ROOT / base, folder / base)
+    if not fresh:
+        base = tree["model"]["base"]
+        own = profile.folder / base  # a base of the reproduction itself, else the project's
+        link(own if own.exists() else profile.folder / ROOT / base, folder / base)
     cache = profile.folder / ROOT / ".cache"
     cache.mkdir(parents=True, exist_ok=True)
     link(cache, folder / ".cache")

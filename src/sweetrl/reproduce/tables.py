@@ -63,6 +63,7 @@ def row_of(one: Measured, against: Measured | None, confidence: float, resamples
         return row
     row |= summarize_policy(pooled, confidence, resamples, 0)
     row["success_by_seed"] = {seed: _mean(r.success for r in scored[seed]) for seed in sorted(scored)}
+    row["reward_by_seed"] = {seed: _mean(r.reward or 0.0 for r in scored[seed]) for seed in sorted(scored)}
     row["training"] = _training(one)
     if one.dialogues:
         row["dialogues"] = statistics.fmean(one.dialogues.values())
@@ -136,7 +137,7 @@ def _metrics(facts: Mapping[str, Any], stage: str) -> Mapping[str, Any]:
     return found
 
 
-def _mean(values: Iterable[bool]) -> float:
+def _mean(values: Iterable[float]) -> float:
     return statistics.fmean([float(value) for value in values] or [0.0])
 
 
@@ -158,24 +159,26 @@ CLAIMS = (
 )
 
 
-def claims(found: Mapping[str, Measured], confidence: float, resamples: int) -> list[dict[str, Any]]:
-    """Each claim with the paired difference (better minus worse) and what it says of the claim."""
+def claims(
+    found: Mapping[str, Measured], confidence: float, resamples: int, measure: str = "success"
+) -> list[dict[str, Any]]:
+    """Each claim with the paired difference (better minus worse) in `measure` and what it says of the claim."""
     rows = []
     for better, worse, words in CLAIMS:
         if better in found and worse in found:
             measured = difference(found[better], found[worse], confidence, resamples)
-            rows.append({"claim": words, "difference": measured, "verdict": verdict(measured)})
+            rows.append({"claim": words, "difference": measured, "verdict": verdict(measured, measure)})
     return rows
 
 
-def verdict(found: Mapping[str, Any] | None) -> str:
-    """What a paired difference in success says of "it is above zero"."""
+def verdict(found: Mapping[str, Any] | None, measure: str = "success") -> str:
+    """What a paired difference in `measure` ("success", or "tests_passed": the reward) says of "it is above zero"."""
     if found is None:
         return "not measured"
-    success = found["success"]
-    if success["low"] > 0:
+    gap = found[measure]
+    if gap["low"] > 0:
         return "confirmed"
-    return "refuted" if success["high"] < 0 else "open"
+    return "refuted" if gap["high"] < 0 else "open"
 
 
 __all__ = ["CLAIMS", "Measured", "claims", "difference", "read_cell", "row_of", "verdict"]

@@ -131,7 +131,7 @@ def open_dialogue(
     """Begin an attempt at `task`; `seed` is the run's."""
     own = dialogue_seed(seed, task.id, attempt)
     environment = Environment(task, simulator, rounds=agent.rounds, reply_characters=reply_characters, seed=own)
-    system = system_prompt(agent.prompt)
+    system = system_prompt(agent.prompt, task.suite)
     texts = [("system", system), ("user", task.problem_description)]
     ids = () if chat is None else chat.open(system, task.problem_description)
     return Dialogue(task, attempt, seed, environment, chat, ids, texts)

@@ -15,7 +15,8 @@ from sweetrl.colbench.simulators import (
     Simulator,
     SimulatorError,
 )
-from sweetrl.engines.base import AsyncEngine, EngineError, Prompt, Sampling, Usage
+from sweetrl.colbench.types import Suite
+from sweetrl.engines.base import AsyncEngine, Content, EngineError, Prompt, Sampling, Usage
 from sweetrl.engines.bridge import Bridge
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.make import access
@@ -32,9 +33,11 @@ class EngineSpeaker:
         self.engine, self.sampling, self.chat = engine, sampling, chat
         self.name = engine.name
 
-    async def say(self, instruction: str, seed: int) -> str:
+    async def say(self, instruction: Content, seed: int) -> str:
         """Return the model's words; SimulatorError where the engine has none."""
-        ids = () if self.chat is None else self.chat.open(None, instruction)
+        if self.chat is not None and not isinstance(instruction, str):
+            raise UserError("simulator.server: a model in this process sees no pictures; name a server in `urls`.")
+        ids = () if self.chat is None else self.chat.open(None, str(instruction))
         prompt = Prompt(ids, seed, (("user", instruction),))
         try:
             (completion,) = await self.engine.ask(prompt, self.sampling)
@@ -44,7 +47,7 @@ class EngineSpeaker:
 
 
 @contextmanager
-def person(settings: SimulatorSettings, model: ModelSettings) -> Iterator[Simulator]:
+def person(settings: SimulatorSettings, model: ModelSettings, suite: Suite = "backend") -> Iterator[Simulator]:
     """Yield the person that the settings ask for; `model` says how a model of the person runs in this process."""
     if settings.kind == "scripted":
         from sweetrl.colbench.synthetic import ScriptedSimulator
@@ -53,7 +56,7 @@ def person(settings: SimulatorSettings, model: ModelSettings) -> Iterator[Simula
     elif settings.kind == "person":
         yield ConsolePerson()
     elif settings.kind == "replay":
-        yield replay(settings.recording)
+        yield replay(settings.recording, suite)
     else:
         engine, speaker = make_speaker(settings.server, model)
         try:
@@ -91,12 +94,18 @@ def make_speaker(server: PersonServerSettings, model: ModelSettings) -> tuple[As
 def identity_of(settings: SimulatorSettings) -> str:
     """Return what tells recorded answers of one speaker from those of others: model, instruction, sampling, cut."""
     server = settings.server
-    what = [server.model, load_prompt(settings.prompt), server.max_new_tokens, server.temperature]
-    how = [settings.reply_characters, settings.leaks, settings.leak_attempts if settings.leaks == "refuse" else 1]
+    vision = settings.kind == "vision"
+    prompt = settings.vision_prompt if vision else settings.prompt
+    what = [server.model, load_prompt(prompt), server.max_new_tokens, server.temperature]
+    how = [
+        settings.page_characters if vision else settings.reply_characters,
+        settings.leaks,
+        settings.leak_attempts if settings.leaks == "refuse" else 1,
+    ]
     return f"{server.model}@{digest(what, how)}"
 
 
-def replay(recording: str) -> Simulator:
+def replay(recording: str, suite: Suite = "backend") -> Simulator:
     """Return a person who says what is recorded in a folder of shards, a recording or an official trajectory file."""
     if not recording:
         raise UserError("simulator: `recording` is empty; name what the person of kind `replay` shall repeat.")
@@ -111,7 +120,7 @@ def replay(recording: str) -> Simulator:
         return RecordedSimulator(Recording(path))
     from sweetrl.colbench.files import read_trajectories
 
-    return ReplaySimulator(read_trajectories(path))
+    return ReplaySimulator(read_trajectories(path, suite=suite))
 
 
 def usage_of(simulator: object) -> Usage | None:

@@ -139,13 +139,16 @@ class Losses:
 
 def scored(trajectories: Sequence[Trajectory], scorer: Scores) -> list[Trajectory]:
     """Return `trajectories` with rewards and test results; a lost dialogue keeps reward None (nobody failed there)."""
+    # A page's score is worth nothing without the name of what computed it, so that is noted with it, and how the page
+    # came out.
     finished = [one for one in trajectories if one.outcome != "lost"]
     scores = iter(scorer.score([(one.task, one.answer) for one in finished]))
     result = []
     for one in trajectories:
         if one.outcome != "lost":
             score = next(scores)
-            one = replace(one, reward=score.reward, tests=tuple(score.tests))
+            named = {"reward": score.semantics, "page": score.page} if one.task.suite == "frontend" else {}
+            one = replace(one, reward=score.reward, tests=tuple(score.tests), extra=one.extra | named)
         result.append(one)
     return result
 

@@ -15,13 +15,14 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from sweetrl.colbench.types import Suite
 from sweetrl.errors import UserError
 from sweetrl.io import digest, write_json
 from sweetrl.settings import Settings
 from sweetrl.stages.common import SCRATCH, publish, seed_everything
 
 # The sections that decide what the dialogues are.
-_ALONE = ("seed", "model", "agent", "engine", "simulator", "reward")
+_ALONE = ("seed", "suite", "model", "agent", "engine", "simulator", "reward", "browser", "similarity")
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ def with_choices(settings: Settings, choices: Choices) -> Settings:
         server["urls"] = " ".join(choices.person_urls)
     if choices.person_model is not None:
         server["model"] = choices.person_model
-    simulator["kind"] = str(choices.person or ("llm" if server else settings.simulator.kind))
+    model_person = "vision" if settings.suite == "frontend" else "llm"
+    simulator["kind"] = str(choices.person or (model_person if server else settings.simulator.kind))
     if choices.recording is not None:
         simulator["recording"] = str(choices.recording)
     changed: dict[str, Any] = {
@@ -128,15 +130,15 @@ def _attempt(
     for name in ("httpx", "transformers"):
         logging.getLogger(name).setLevel(logging.WARNING)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    found = list(islice(read_any_tasks(tasks), limit))
+    found = list(islice(read_any_tasks(tasks, settings.suite), limit))
     check_person(settings, found, tasks)
 
     from sweetrl.colbench.files import write_trajectories
-    from sweetrl.colbench.rewards import Scorer
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.engines.make import adapter_rank, make_agent, serving
     from sweetrl.rollout.ledger import Ledger, cost_metrics
-    from sweetrl.rollout.people import person, usage_of
+    from sweetrl.rollout.people import usage_of
+    from sweetrl.rollout.scene import scene
     from sweetrl.rollout.scored import Actors, rollout_scored, summarize
     from sweetrl.stages.collect import cost
     from sweetrl.stages.meter import Meter
@@ -152,13 +154,12 @@ def _attempt(
         serving(
             settings.engine, settings.model, scratch / "server.log", 16 if adapter is None else adapter_rank(adapter)
         ) as engine,
-        person(settings.simulator, settings.model) as simulator,
-        Scorer(settings.reward) as scorer,
+        scene(settings) as (simulator, scorer),
         Meter("dialogues", len(found) * attempts, "dialogues") as meter,
     ):
         agent = make_agent(engine, settings.model, adapter, batch)
         actors = Actors(
-            agent.engine, agent.chat, simulator, scorer, settings.agent, settings.simulator.reply_characters
+            agent.engine, agent.chat, simulator, scorer, settings.agent, settings.simulator.characters(settings.suite)
         )
         try:
             rollout_scored(
@@ -189,18 +190,25 @@ def _attempt(
     return ({**summary, "written": str(out)} if out is not None else summary), rewards
 
 
-def read_any_tasks(path: Path) -> list[Any]:
-    """Return the tasks of an official file, or of a table of this project."""
+def read_any_tasks(path: Path, suite: Suite = "backend") -> list[Any]:
+    """Return the tasks of an official file, or of a table of this project, which knows its suite itself."""
     from sweetrl.colbench.files import read_tasks
     from sweetrl.colbench.store import read_task_table
 
-    return read_task_table(path) if path.suffix == ".parquet" else list(read_tasks(path))
+    return read_task_table(path) if path.suffix == ".parquet" else list(read_tasks(path, suite))
 
 
 def check_person(settings: Settings, tasks: Sequence[Any], path: Path) -> None:
     """UserError where the scripted person would have to answer about tasks that they know nothing about."""
     from sweetrl.colbench.synthetic.suite import read_facts
 
+    if any(task.suite != settings.suite for task in tasks):
+        raise UserError(
+            f"{path}: these are not tasks of the suite `{settings.suite}`; set `suite` in params.yaml to that of the "
+            "tasks."
+        )
+    if settings.suite == "frontend":  # the reference is a page, and whoever sees it can compare
+        return
     if settings.simulator.kind == "scripted" and not all(read_facts(task.hidden_information) for task in tasks):
         raise UserError(
             f"{path}: the scripted person knows nothing about these tasks, which are not of the synthetic suite; name "

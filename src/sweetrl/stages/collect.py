@@ -26,10 +26,10 @@ def collect(settings: Settings) -> None:
     # A task's attempts stand side by side: their equal prompts are computed once.
     attempts = [(task, attempt) for task in tasks for attempt in range(settings.collect.attempts)]
     with stage_run("collect", settings) as run:
-        from sweetrl.colbench.rewards import Scorer
         from sweetrl.engines.make import make_agent, serving
         from sweetrl.rollout.ledger import Ledger
-        from sweetrl.rollout.people import person, usage_of
+        from sweetrl.rollout.people import usage_of
+        from sweetrl.rollout.scene import scene
         from sweetrl.rollout.scored import Actors, rollout_scored, summarize
         from sweetrl.stages.meter import Meter
 
@@ -41,8 +41,7 @@ def collect(settings: Settings) -> None:
         ledger = Ledger(scratch / f"costs{run.share.suffix}.jsonl")
         with (
             serving(settings.engine, settings.model, scratch / f"server{run.share.suffix}.log") as engine,
-            person(settings.simulator, settings.model) as simulator,
-            Scorer(settings.reward) as scorer,
+            scene(settings) as (simulator, scorer),
             Meter("collect", len(attempts), "dialogues") as meter,
         ):
             agent = make_agent(engine, settings.model, None, settings.collect.batch)
@@ -52,7 +51,7 @@ def collect(settings: Settings) -> None:
                 simulator,
                 scorer,
                 settings.agent,
-                settings.simulator.reply_characters,
+                settings.simulator.characters(settings.suite),
             )
             try:
                 rollout_scored(

@@ -50,21 +50,33 @@ SCRATCH = Path(".scratch")
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "tasks": ("seed", "suite", "tasks"),
     "pretrain": ("pretrain", "tasks.difficulty"),
-    "collect": ("seed", "model", "agent", "engine", "simulator", "reward", "collect"),
-    "validate": ("model", "agent.prompt", "agent.rounds", "collect.attempts", "critic.pairs", "critic.gap", "validate"),
-    "train-critic": ("seed", "model", "agent.prompt", "method", "preset", "critic", "rank.critic"),
+    "collect": (
+        *("seed", "suite", "model", "agent", "engine", "simulator", "reward", "browser", "similarity"),
+        "collect",
+    ),
+    "validate": (
+        *("suite", "model", "agent.prompt", "agent.rounds", "collect.attempts"),
+        *("critic.pairs", "critic.gap", "validate"),
+    ),
+    "train-critic": ("seed", "suite", "model", "agent.prompt", "method", "preset", "critic", "rank.critic"),
     "rank": (
-        *("seed", "model", "agent", "method", "preset"),
+        *("seed", "suite", "model", "agent", "method", "preset"),
         *("critic.normalization", "critic.privileged", "critic.parameterization", "critic.place", "critic.token_set"),
         *("rank", "judge"),
     ),
     "train-policy": ("seed", "model", "agent.prompt", "method", "preset", "policy", "multi_turn_dpo", "rft", "grpo"),
-    "evaluate": ("seed", "model", "agent", "engine", "simulator", "reward", "method", "evaluate"),
-    "rounds": (
-        *("seed", "rounds", "method", "preset", "model", "agent", "engine", "simulator", "reward", "collect"),
-        *("validate", "critic", "rank", "judge", "policy", "multi_turn_dpo", "rft"),
+    "evaluate": (
+        *("seed", "suite", "model", "agent", "engine", "simulator", "reward", "browser", "similarity"),
+        *("method", "evaluate"),
     ),
-    "evaluate-rounds": ("seed", "rounds", "model", "agent", "engine", "simulator", "reward", "method", "evaluate"),
+    "rounds": (
+        *("seed", "rounds", "suite", "method", "preset", "model", "agent", "engine", "simulator", "reward", "browser"),
+        *("similarity", "collect", "validate", "critic", "rank", "judge", "policy", "multi_turn_dpo", "rft"),
+    ),
+    "evaluate-rounds": (
+        *("seed", "rounds", "suite", "model", "agent", "engine", "simulator", "reward", "browser", "similarity"),
+        *("method", "evaluate"),
+    ),
     "best-of-n": (
         *("seed", "preset", "model", "agent", "simulator", "reward"),
         *("critic", "rank.reference", "rank.layout", "rank.tokens", "best_of_n"),

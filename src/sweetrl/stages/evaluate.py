@@ -20,13 +20,13 @@ from sweetrl.stages.common import publish, stage_main, stage_run
 from sweetrl.tracking.traces import log_dialogues
 
 if TYPE_CHECKING:
-    from sweetrl.colbench.rewards import Scorer
     from sweetrl.colbench.simulators import Simulator
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.colbench.types import Task, Trajectory
     from sweetrl.engines.base import Usage
     from sweetrl.evaluation.report import AdvantageState
     from sweetrl.rollout.ledger import Ledger
+    from sweetrl.rollout.scored import Scores
     from sweetrl.stages.meter import Meter
 
 TASKS = Path("data/tasks/test.parquet")
@@ -49,12 +49,15 @@ def evaluate(settings: Settings) -> None:
     if not (POLICY / "adapter_config.json").exists():  # said before half an evaluation is done
         raise UserError(f"{POLICY}: there is no trained policy here; run the stage `train-policy` first.")
     with stage_run("evaluate", settings) as run:
-        from sweetrl.colbench.rewards import Scorer
+        from sweetrl.colbench.frontend.scoring import PageScorer
         from sweetrl.engines.make import adapter_rank, serving
+        from sweetrl.evaluation.looking import look_at_pages
         from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, write_results
+        from sweetrl.evaluation.pages import summary
         from sweetrl.evaluation.report import Report, render
         from sweetrl.rollout.ledger import Ledger
-        from sweetrl.rollout.people import person, usage_of
+        from sweetrl.rollout.people import usage_of
+        from sweetrl.rollout.scene import scene
         from sweetrl.stages.meter import Meter
 
         run.log_input("test-tasks", TASKS)
@@ -68,8 +71,7 @@ def evaluate(settings: Settings) -> None:
             serving(
                 settings.engine, settings.model, scratch / f"server{run.share.suffix}.log", adapter_rank(POLICY)
             ) as engine,
-            person(settings.simulator, settings.model) as simulator,
-            Scorer(settings.reward) as scorer,
+            scene(settings) as (simulator, scorer),
             Meter("evaluate", 2 * len(tasks), "dialogues") as meter,
         ):
             served = settings.model_copy(update={"engine": engine})
@@ -79,18 +81,32 @@ def evaluate(settings: Settings) -> None:
                 )
                 run.log_metrics({f"{key}/{name}": value for key, value in cost(usage).items()})
             run.log_metrics(cost(usage_of(simulator), "simulator/"))
-        if not run.share.whole:
-            return
+            if not run.share.whole:
+                return
+            dialogues = {name: list(store.read()) for name, store in stores.items()}
+            rounds = settings.agent.rounds
+            results = [result_of(one, name, rounds) for name, trajectories in dialogues.items() for one in trajectories]
+            pages = look_at_pages(settings, dialogues, results, scorer) if isinstance(scorer, PageScorer) else None
         for name in adapters:
             log_costs(run, scratch, f"costs-{name}*.jsonl", f"/{name}")
         log_dialogues(run.log, stores, settings)
-        dialogues = {name: list(store.read()) for name, store in stores.items()}
-        rounds = settings.agent.rounds
-        results = [result_of(one, name, rounds) for name, trajectories in dialogues.items() for one in trajectories]
         comparison = compare(results, settings.evaluate.confidence, settings.evaluate.resamples, settings.seed)
+        if pages is not None:
+            ruler = settings.evaluate
+            told = summary(dialogues, results, pages, ruler.confidence, ruler.resamples, settings.seed)
+            comparison["pages"] = told
+            run.log_metrics(
+                {
+                    f"{name}/{key}": value["value"]
+                    for name, one in told["policies"].items()
+                    for key, value in one.items()
+                }
+            )
         states = read_advantages(CANDIDATES)
         contexts = read_contexts(TRAJECTORIES, states)
-        report = Report(comparison, results, dialogues[BEFORE], dialogues[AFTER], states, facts(settings), contexts)
+        report = Report(
+            comparison, results, dialogues[BEFORE], dialogues[AFTER], states, facts(settings), contexts, pages
+        )
         publish(scratch / "dialogues", DIALOGUES)
         write_results(RESULTS, results)
         write_json(EVALUATION, comparison)
@@ -106,6 +122,15 @@ def evaluate(settings: Settings) -> None:
         run.log_artifact(REPORT)
         run.log_artifact(EVALUATION)
         success, passed = (comparison["difference"][key] for key in ("success", "tests_passed"))
+        if pages is not None:
+            won = comparison["pages"]["policies"][AFTER]["wins_over_other"]["value"]
+            run.summary = (
+                f"{comparison['tasks']} tasks, mean reward ({pages.reward}) {comparison['tests_passed_before']:.3f} "
+                f"before and {comparison['tests_passed_after']:.3f} after training ({passed['value']:+.3f}, interval "
+                f"{passed['low']:+.3f} to {passed['high']:+.3f}, p = {passed['p_value']:.2g}), {won:.1%} of the pages "
+                f"won; {REPORT}"
+            )
+            return
         run.summary = (
             f"{comparison['tasks']} tasks, success {comparison['success_before']:.1%} before and "
             f"{comparison['success_after']:.1%} after training ({success['value']:+.1%}, interval "
@@ -122,7 +147,7 @@ def attempt(
     store: TrajectoryStore,
     settings: Settings,
     simulator: Simulator,
-    scorer: Scorer,
+    scorer: Scores,
     meter: Meter,
     ledger: Ledger | None = None,
     mine: Callable[[int], bool] | None = None,
@@ -139,7 +164,7 @@ def attempt(
         simulator,
         scorer,
         settings.agent,
-        settings.simulator.reply_characters,
+        settings.simulator.characters(settings.suite),
     )
     try:
         rollout_scored(
@@ -168,7 +193,7 @@ def facts(settings: Settings) -> dict[str, Any]:
         "Rounds": settings.agent.rounds,
         "Temperature": settings.agent.temperature,
         "Tokens a reply, at most": settings.agent.max_new_tokens,
-        "Scoring": settings.reward.semantics,
+        "Scoring": settings.similarity.kind if settings.suite == "frontend" else settings.reward.semantics,
         "Seed": settings.seed,
         "Bootstrap resamples": settings.evaluate.resamples,
     }

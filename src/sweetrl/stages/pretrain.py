@@ -6,25 +6,23 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from sweetrl.colbench.synthetic import generate
+from sweetrl.colbench import synthetic, synthetic_frontend
 from sweetrl.engines.transformers import load_tokenizer
 from sweetrl.io import write_json
 from sweetrl.learning.pretraining import (
-    NUMBERS,
-    WORDS,
     Demonstrations,
     Encoder,
     build_model,
     collate,
     copying,
-    corpus,
+    make_tokenizer,
     weighted_loss,
 )
-from sweetrl.learning.tokenizer import build_tokenizer
 from sweetrl.settings import Settings
 from sweetrl.stages.common import publish, stage_main, stage_run
 
-OUT = Path("models/base")
+OUT = {"backend": Path("models/base"), "frontend": Path("models/base-frontend")}
+POSITIONS = {"backend": 2048, "frontend": 4096}  # a dialogue of pages is twice as long
 PROMPT = "short"  # the agent's system prompt in the demonstrations
 TASKS = 10_000
 HELD_OUT = 200
@@ -32,23 +30,21 @@ COPYING_EVERY = 100
 
 
 def pretrain(settings: Settings, words: Path | None = None) -> None:
-    """Train the base agent from scratch and write models/base/ (in bfloat16: half the size, loads as any dtype).
+    """Train the base agent of the suite from scratch and write models/base/ (for pages models/base-frontend/).
 
-    Its tokenizer is trained on demonstrations too, or is that of the model in the folder `words`, so that both models
-    read the same token ids.
+    In bfloat16: half the size, loads as any dtype. Its tokenizer is trained on demonstrations too, or is that of the
+    model in the folder `words`, so that both models read the same token ids.
     """
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     wanted = settings.pretrain
     rounds = settings.agent.rounds
+    generate = synthetic_frontend.generate if settings.suite == "frontend" else synthetic.generate
     with stage_run("pretrain", settings) as run:
         tasks = list(generate("train", TASKS, wanted.seed, settings.tasks.difficulty))
-        if words is None:
-            tokenizer = build_tokenizer(corpus(tasks[:3000], wanted, rounds, PROMPT), wanted.vocabulary, NUMBERS, WORDS)
-        else:
-            tokenizer = load_tokenizer(words)
-        encoder = Encoder(tokenizer, wanted)
+        tokenizer: Any = load_tokenizer(words) if words else make_tokenizer(tasks[:3000], wanted, rounds, PROMPT)
+        encoder = Encoder(tokenizer, wanted, settings.suite == "frontend")
         data = Demonstrations(tasks, wanted.steps, encoder, wanted, rounds, PROMPT)
         # A seed of their own, and contents that training has not seen.
         seen = {task.ground_truth for task in tasks}
@@ -59,7 +55,7 @@ def pretrain(settings: Settings, words: Path | None = None) -> None:
         blind = wanted.model_copy(update={"informed": 0.0})  # the values stand in the person's words only
         held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, rounds, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]
-        model: Any = build_model(len(tokenizer), wanted, tokenizer)
+        model: Any = build_model(len(tokenizer), wanted, tokenizer, POSITIONS[settings.suite])
         padding: Any = tokenizer.convert_tokens_to_ids("<|pad|>")
 
         class Copying(TrainerCallback):
@@ -103,11 +99,11 @@ def pretrain(settings: Settings, words: Path | None = None) -> None:
                     "decay_type": "linear",
                     "min_lr_ratio": 0.02,
                 },
-                warmup_steps=min(100, wanted.steps // 10),
+                warmup_steps=min(100, wanted.steps // 4),
                 max_grad_norm=1.0,
                 bf16=True,  # autocast: a quarter less time on CPUs that have it
                 logging_steps=100,
-                save_steps=500,
+                save_steps=max(50, wanted.steps // 10),
                 save_total_limit=1,
                 seed=wanted.seed,
                 data_seed=wanted.seed,
@@ -140,7 +136,7 @@ def pretrain(settings: Settings, words: Path | None = None) -> None:
                 "copied_rest": round(others, 4),
             },
         )
-        publish(finished, OUT)
+        publish(finished, OUT[settings.suite])
         run.summary = f"{wanted.steps:,} steps, {values:.1%} of the values copied right on held-out dialogues"
 
 

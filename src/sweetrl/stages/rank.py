@@ -35,7 +35,7 @@ def rank(settings: Settings) -> None:
             run.log_input(name, path)
         model, tokenizer = load_base(settings.model)
         limit = context_limit(model)
-        chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt)
+        chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt, settings.suite)
         critic = make_critic(settings, CRITIC, (model, tokenizer))
         chosen = ranking.choose_dialogues(trajectories, settings.rank.share, settings.seed)
         dialogues = ranking.rankable(chosen, chat, system, settings.critic.privileged, limit)
@@ -112,7 +112,7 @@ def make_critic(settings: Settings, folder: Path, loaded: tuple[Any, Any] | None
         return critics.JudgeCritic(engine, engine.chat, settings.judge, settings.seed, settings.critic.privileged)
     model, tokenizer = loaded or load_base(wanted)
     critic = load_adapter(model, folder)
-    chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt)
+    chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt, settings.suite)
     heads = settings.critic.parameterization != "log-ratio"
     layout = model_layout(
         critic, "flat" if heads else settings.rank.layout, settings.rank.tokens, tokenizer.pad_token_id or 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
+from sweetrl.colbench import synthetic, synthetic_frontend
 from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.store import write_task_table
-from sweetrl.colbench.synthetic import generate
 from sweetrl.colbench.types import Task
 from sweetrl.errors import UserError
 from sweetrl.settings import Settings
@@ -23,6 +23,7 @@ def split_tasks(settings: Settings) -> dict[str, list[Task]]:
     """
     wanted = settings.tasks
     if wanted.source == "synthetic":
+        generate = synthetic_frontend.generate if settings.suite == "frontend" else synthetic.generate
         learn = list(generate("train", wanted.train + wanted.validation, settings.seed, wanted.difficulty))
         return {
             "train": learn[: wanted.train],
@@ -34,13 +35,13 @@ def split_tasks(settings: Settings) -> dict[str, list[Task]]:
             raise UserError(
                 f"params.yaml: `tasks.{key}` is empty; name an official task file or set `tasks.source: synthetic`."
             )
-    learn = list(islice(read_tasks(Path(wanted.train_file)), wanted.train + wanted.validation))
+    learn = list(islice(read_tasks(Path(wanted.train_file), settings.suite), wanted.train + wanted.validation))
     if len(learn) <= wanted.validation:
         raise UserError(
             f"{wanted.train_file}: {len(learn)} tasks cannot give {wanted.validation} validation tasks and leave any "
             "to train on; lower `tasks.validation` in params.yaml."
         )
-    test = list(islice(read_tasks(Path(wanted.test_file)), wanted.test))
+    test = list(islice(read_tasks(Path(wanted.test_file), settings.suite), wanted.test))
     known = {(task.problem_description, task.ground_truth) for task in learn}
     for row, task in enumerate(test, start=1):
         if (task.problem_description, task.ground_truth) in known:

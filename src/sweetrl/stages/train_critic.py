@@ -41,7 +41,7 @@ def train_critic(settings: Settings) -> None:
         run.log_input("pairs", PAIRS)
         run.log_input("base", settings.model.base)
         model, tokenizer = load_base(settings.model)
-        chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt)
+        chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt, settings.suite)
         if kind == "value-head":
             rows = critic_attempts(trajectories.read(), chat, system, settings.critic)
         else:

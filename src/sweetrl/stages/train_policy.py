@@ -79,7 +79,7 @@ def prepare(settings: Settings) -> tuple[Callable[[Any], PreferenceData], Traine
     from sweetrl.learning.pairs import read_pairs
     from sweetrl.learning.trainers import ImitationTrainer, PolicyTrainer
 
-    system = system_prompt(settings.agent.prompt)
+    system = system_prompt(settings.agent.prompt, settings.suite)
     if settings.method == "sweet":
         preferences = files.read_preferences(PREFERENCES / files.PREFERENCES)
         anchors = files.read_anchors(PREFERENCES / files.ANCHORS) if settings.policy.anchors else []
@@ -88,7 +88,7 @@ def prepare(settings: Settings) -> tuple[Callable[[Any], PreferenceData], Traine
     store = TrajectoryStore(TRAJECTORIES)
     if settings.method == "rft":
         return (
-            lambda tokenizer: whole.successes(store.read(), ChatFormat(tokenizer), system),
+            lambda tokenizer: whole.successes(store.read(), ChatFormat(tokenizer), system, settings.rft.least),
             settings.rft,
             ImitationTrainer,
             0.0,

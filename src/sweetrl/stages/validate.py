@@ -66,7 +66,8 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     if not shards.rows or any(row["schema"] for row in shards.rows):
         _report([shards], run_tables([shards], DATA_DOCS))  # what has no schema cannot be read any further
 
-    table = TrajectoryTable(settings.agent.rounds, system_prompt(settings.agent.prompt), decoder(settings.model.base))
+    system = system_prompt(settings.agent.prompt, settings.suite)
+    table = TrajectoryTable(settings.agent.rounds, system, decoder(settings.model.base))
     pairs, counts = trajectory_pairs(
         table.watch(store.read(), places(store)), settings.critic.pairs, settings.critic.gap
     )

@@ -120,7 +120,7 @@ def agent_config(settings: Any, project: Path) -> dict[str, Any]:
         "device": settings.model.device,
         "threads": settings.model.threads,
         "top_p": settings.agent.top_p,
-        "system_prompt": system_prompt(settings.agent.prompt),
+        "system_prompt": system_prompt(settings.agent.prompt, settings.suite),
     }
 
 

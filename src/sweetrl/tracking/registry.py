@@ -188,6 +188,10 @@ def evaluation_key(settings: Settings, root: Path) -> str:
     tree = settings.model_dump(mode="json", by_alias=True)
     rules = [tree["reward"]["semantics"], tree["evaluate"]["tasks"], tree["seed"]]
     how = [tree["agent"], settings.simulator.words(), *rules]
+    if settings.suite == "frontend":
+        places = ("path", "tabs", "recycle", "restart", "memory_mib", "cache")  # how fast, not what comes out
+        looks = {name: value for name, value in tree["browser"].items() if name not in places}
+        how += [tree["similarity"], looks]
     return digest(file_hash(root / TEST_TASKS), how)
 
 

@@ -217,7 +217,7 @@ def _function() -> Any:
             sums = query.new_empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
             blocks = tree.blocks()
             for first, last in blocks.paths:
-                own = [one[:, :, first:last] for one in (query, key, value)]
+                own: Any = [one[:, :, first:last] for one in (query, key, value)]
                 out[:, :, first:last], sums[:, :, first:last] = _attend(*own, True, scale)
             for first, last, start, stop in blocks.wings:
                 below, known = out[:, :, first:last], sums[:, :, first:last]

@@ -1,0 +1,245 @@
+"""What a rendered page costs: one reused browser against a browser for each page, and against routed pages with all of
+Tailwind; and whether memory stays flat over thousands of pages.
+
+    python benchmarks/browser.py [--pages 60] [--soak 3000] [--file TASKS.jsonl] [--json OUT]
+
+Counts processor seconds (this process and every process of the browser): wall time says little on a busy machine. Pages
+come from an official frontend task file; without one, from a few of the benchmark's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import lzma
+import resource
+import time
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from sweetrl.browser import Renderer, tailwind
+from sweetrl.browser.binary import find_browser
+from sweetrl.browser.devtools import Browser
+from sweetrl.browser.placeholders import picture, size
+from sweetrl.browser.prepare import prepare
+from sweetrl.browser.tab import Tab
+from sweetrl.settings import BrowserSettings
+
+LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
+SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "colbench" / "frontend_150.jsonl"
+
+
+def own_pages() -> list[str]:
+    sections = "".join(
+        f"<section class='p-8 bg-white my-4'><h2 class='text-2xl font-bold'>Part {part}</h2><p class='text-gray-600'>"
+        f"{'Some words about it. ' * 12}</p><img src='https://picsum.photos/{200 + part}/150'></section>"
+        for part in range(4)
+    )
+    return [
+        f"<html>{LINK}<body class='bg-gray-100'><nav class='bg-{color}-700 text-white p-4 flex'><b>Name</b>"
+        f"<a>Link</a></nav><main class='max-w-4xl mx-auto'>{sections}</main></body></html>"
+        for color in ("red", "green", "blue", "yellow", "indigo", "purple", "pink", "gray")
+    ]
+
+
+def load(path: Path) -> list[str]:
+    if not path.exists():
+        return own_pages()
+    return [json.loads(line)["ground_truth"] for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def own_cpu() -> float:
+    """Processor seconds of this process and of the launchers that it has waited for."""
+    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in usage)
+
+
+def service(pages: list[str], tabs: int) -> dict[str, float]:
+    """The renderer, without its cache; the start of the browser counts."""
+    began, wall = own_cpu(), time.monotonic()
+    with Renderer(BrowserSettings(cache="", tabs=tabs)) as renderer:
+        for _ in renderer.render_many(pages):
+            pass
+        browser = renderer._service._current.browser  # type: ignore[union-attr]
+        spent = browser.cpu_seconds()
+    return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))
+
+
+def browser_for_each(pages: list[str]) -> dict[str, float]:
+    """A new browser, the same purged page, the same picture and facts, and the end of the browser."""
+    began, wall, spent = own_cpu(), time.monotonic(), 0.0
+    program = find_browser()
+    for page in pages:
+        browser = Browser(program, 0)
+        Tab(browser, 1366, 682).render(prepare(page), 8000, 60.0)
+        browser._listed = 0.0
+        spent += browser.cpu_seconds()
+        browser.close()
+    return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))
+
+
+def routed(pages: list[str]) -> dict[str, float]:
+    """A fresh context for each page, the page and all of Tailwind routed: Playwright's way, without its driver."""
+    packed = files("sweetrl.browser").joinpath("vendor", tailwind._FILE).read_bytes()
+    css = base64.b64encode(lzma.decompress(packed)).decode()
+    began, wall = own_cpu(), time.monotonic()
+    browser = Browser(find_browser(), 0)
+    for page in pages:
+        tab = RoutedTab(browser, 1366, 682)
+        tab.go(page, css)
+        tab.close()
+    spent = browser.cpu_seconds()
+    browser.close()
+    return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))
+
+
+class RoutedTab(Tab):
+    """Navigates to an address and answers every request itself."""
+
+    def go(self, page: str, css: str) -> bytes:
+        self.page, self.css = base64.b64encode(page.encode()).decode(), css
+        self._loaded.clear()
+        self.browser.call("Page.navigate", self._session, timeout=60.0, url="http://page.test/")
+        self._loaded.wait(60.0)
+        metrics = self.browser.call("Page.getLayoutMetrics", self._session, timeout=60.0)["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": 1366, "height": max(metrics["height"], 682), "scale": 1}
+        shot = self.browser.call(
+            "Page.captureScreenshot", self._session, timeout=60.0, format="png", captureBeyondViewport=True, clip=clip
+        )
+        return base64.b64decode(shot["data"])
+
+    def _answer(self, paused: dict[str, Any]) -> None:
+        address, asked = paused["request"]["url"], {"requestId": paused["requestId"]}
+        if address == "http://page.test/":
+            body, kind = self.page, "text/html; charset=utf-8"
+        elif "tailwind" in address:
+            body, kind = self.css, "text/css"
+        elif (found := size(address)) is not None:
+            body, kind = base64.b64encode(picture(*found)).decode(), "image/svg+xml"
+        else:
+            self.browser.tell("Fetch.failRequest", self._session, **asked, errorReason="Failed")
+            return
+        headers = [{"name": "Content-Type", "value": kind}]
+        self.browser.tell(
+            "Fetch.fulfillRequest", self._session, **asked, responseCode=200, responseHeaders=headers, body=body
+        )
+
+
+def playwright(pages: list[str]) -> dict[str, float] | None:
+    """Playwright itself, where it is installed with a browser."""
+    if find_spec("playwright") is None:
+        return None
+    import psutil
+    from playwright.sync_api import sync_playwright
+
+    css = lzma.decompress(files("sweetrl.browser").joinpath("vendor", tailwind._FILE).read_bytes())
+    began, wall, spent = own_cpu(), time.monotonic(), 0.0
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=str(find_browser()))
+
+        def answer(route: Any) -> None:
+            address = route.request.url
+            found = size(address)
+            if "tailwind" in address:
+                route.fulfill(body=css, content_type="text/css")
+            elif found is not None:
+                route.fulfill(body=picture(*found), content_type="image/svg+xml")
+            else:
+                route.abort()
+
+        for html in pages:
+            context = chromium.new_context(viewport={"width": 1366, "height": 682})
+            tab = context.new_page()
+            tab.route("**/*", answer)
+            tab.set_content(html)
+            tab.screenshot(full_page=True)
+            context.close()
+        children = psutil.Process().children(recursive=True)
+        spent = sum(sum(child.cpu_times()[:2]) for child in children)
+        chromium.close()
+    return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))
+
+
+def soak(pages: list[str], count: int) -> list[dict[str, float]]:
+    """Proportional memory of the browser (MiB) as pages go by; with the shipped settings."""
+    found: list[dict[str, float]] = []
+
+    def endless() -> Iterator[str]:
+        for at in range(count):
+            yield pages[at % len(pages)]
+
+    with Renderer(BrowserSettings(cache="")) as renderer:
+        for at, _ in enumerate(renderer.render_many(endless()), 1):
+            if at % 100 == 0:
+                found.append({"pages": at, "mib": round(memory(renderer), 1), "own_mib": round(own_memory(), 1)})
+                print(
+                    f"  {at} pages: browser {found[-1]['mib']} MiB, this process {found[-1]['own_mib']} MiB", flush=True
+                )
+    return found
+
+
+def memory(renderer: Renderer) -> float:
+    import psutil
+
+    total = 0
+    for generation in list(renderer._service._all):
+        leader = psutil.Process(generation.browser.pid)
+        for process in (leader, *leader.children(recursive=True)):
+            try:
+                total += process.memory_full_info().pss
+            except psutil.NoSuchProcess:
+                continue
+    return total / 2**20
+
+
+def own_memory() -> float:
+    import psutil
+
+    return psutil.Process().memory_info().rss / 2**20
+
+
+def per_page(cpu: float, wall: float, count: int) -> dict[str, float]:
+    return {"cpu_seconds": round(cpu / count, 4), "wall_seconds": round(wall / count, 4), "pages": count}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pages", type=int, default=60, help="pages of each measurement (rivals: a third)")
+    parser.add_argument("--soak", type=int, default=3000, help="pages of the memory measurement; 0: none")
+    parser.add_argument("--file", type=Path, default=SHARED, help="official frontend task file")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
+    options = parser.parse_args()
+    tailwind.purge(())  # read once for a process, not for a page
+    loaded = load(options.file)
+    pages = [loaded[at % len(loaded)] for at in range(options.pages)]
+    rivals = pages[: max(len(pages) // 3, 1)]
+    methods: dict[str, Callable[[], dict[str, float] | None]] = {
+        "renderer, 1 tab": lambda: service(pages, 1),
+        "a browser for each page": lambda: browser_for_each(rivals),
+        "renderer, 4 tabs": lambda: service(pages, 4),
+        "fresh context, whole CSS routed": lambda: routed(rivals),
+        "Playwright, fresh context, whole CSS routed": lambda: playwright(rivals),
+    }
+    results: dict[str, Any] = {}
+    for name, method in methods.items():
+        results[name] = method()
+        print(f"{name}: {results[name] or 'not installed, not compared'}", flush=True)
+    base = min(results[name]["cpu_seconds"] for name in results if name.startswith("renderer"))
+    for name, found in results.items():
+        if found:
+            print(f"{found['cpu_seconds'] / base:6.1f} x the processor time of a page: {name}")
+    if options.soak:
+        results["memory"] = soak(loaded, options.soak)
+        parts = [row["mib"] for row in results["memory"]]
+        third = max(len(parts) // 3, 1)
+        print(f"memory: at most {max(parts[:third])} MiB in the first third, {max(parts[-third:])} MiB in the last")
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Rendered pages on disk, by HTML and renderer: one file for each, a line of JSON and then the picture."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sweetrl.browser.page import Box, Element, Page
+from sweetrl.io import atomic_path
+
+
+class PageCache:
+    """A folder of pages; removing it costs time only."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+
+    def get(self, html: str, renderer: str) -> Page | None:
+        """Return the page, or None where it is not there or its file is damaged."""
+        try:
+            head, _, png = self._path(html, renderer).read_bytes().partition(b"\n")
+            stored = json.loads(head)
+            if stored.pop("bytes") != len(png):
+                return None
+            return Page(png=png, **_read(stored))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def put(self, html: str, page: Page) -> None:
+        """Keep the page if it would come out the same again: a page that ran out of time might not."""
+        if page.status not in ("ok", "truncated"):
+            return
+        stored = {**asdict(page), "bytes": len(page.png)}
+        del stored["png"]
+        head = json.dumps(stored, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+        with atomic_path(self._path(html, page.renderer)) as temporary:
+            temporary.write_bytes(head + b"\n" + page.png)
+
+    def _path(self, html: str, renderer: str) -> Path:
+        key = hashlib.sha256(f"{renderer}\0{html}".encode("utf-8", "surrogatepass")).hexdigest()
+        return self.folder / key[:2] / f"{key[2:34]}.page"
+
+
+def _read(stored: dict[str, Any]) -> dict[str, Any]:
+    elements = tuple(
+        Element(
+            **{
+                **element,
+                "box": Box(**element["box"]),
+                "color": tuple(element["color"]),
+                "background": None if element["background"] is None else tuple(element["background"]),
+            }
+        )
+        for element in stored["elements"]
+    )
+    return {
+        **stored,
+        "elements": elements,
+        "background": tuple(stored["background"]),
+        "flags": tuple(stored["flags"]),
+    }

@@ -1,0 +1,375 @@
+"""From DevTools' snapshot of a document to the elements a person can see: places, texts, colours, roles."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sweetrl.browser.page import Align, Box, Element, Rgb, Role
+
+STYLES = (
+    "visibility",
+    "opacity",
+    "color",
+    "background-color",
+    "background-image",
+    "font-size",
+    "font-weight",
+    "text-align",
+    "display",
+    "flex-direction",
+    "justify-content",
+    "align-items",
+    "overflow-x",
+    "overflow-y",
+    "position",
+    "background-clip",
+)
+LIMIT = 5000  # elements; a page with more is a bomb
+WHITE: Rgb = (255, 255, 255)
+_SMALLEST_TEXT = 5.0  # CSS pixels; less cannot be read
+_SKIPPED = {"HTML", "HEAD", "BODY", "STYLE", "SCRIPT", "TITLE", "META", "LINK", "BR", "OPTION", "OPTGROUP", "SOURCE"}
+_OPAQUE = {"svg", "img", "video", "canvas", "iframe", "object", "embed", "select"}  # what is inside is not listed
+_ROLES: dict[str, Role] = {
+    "nav": "nav",
+    "header": "header",
+    "footer": "footer",
+    "section": "section",
+    "main": "section",
+    "article": "section",
+    "aside": "section",
+    "img": "image",
+    "svg": "image",
+    "video": "image",
+    "canvas": "image",
+    "object": "image",
+    "embed": "image",
+    "iframe": "image",
+    "button": "button",
+    "h1": "heading",
+    "h2": "heading",
+    "h3": "heading",
+    "h4": "heading",
+    "h5": "heading",
+    "h6": "heading",
+    "ul": "list",
+    "ol": "list",
+    "dl": "list",
+    "form": "form",
+    "table": "table",
+}
+_ARIA: dict[str, Role] = {
+    "navigation": "nav",
+    "banner": "header",
+    "contentinfo": "footer",
+    "button": "button",
+    "heading": "heading",
+    "img": "image",
+    "list": "list",
+    "form": "form",
+    "table": "table",
+    "region": "section",
+    "main": "section",
+}
+_NUMBER = re.compile(r"[\d.]+")
+_COLOR = re.compile(r"rgba?\([^)]*\)")
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of text as it was laid out: the element's index, the words, where, and whether its colour is to be seen.
+
+    `clear` is True for text without a colour of its own (cut out of a background).
+    """
+
+    element: int
+    text: str
+    box: Box
+    color: Rgb
+    clear: bool
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The elements (their texts still empty), the lines of text that belong to them, the page's colour and its size."""
+
+    elements: tuple[Element, ...]
+    lines: tuple[Line, ...]
+    background: Rgb
+
+
+@dataclass(frozen=True)
+class _State:
+    """What an element hands to its children."""
+
+    element: int  # nearest listed ancestor
+    depth: int
+    opacity: float
+    behind: Rgb
+    clip: tuple[float, float, float, float]
+    opaque: bool  # nothing inside is listed
+
+
+def content_height(snapshot: dict[str, Any]) -> int:
+    """Return the height of the whole document in CSS pixels."""
+    return int(snapshot["documents"][0].get("contentHeight", 0) + 0.999)
+
+
+def read_facts(snapshot: dict[str, Any], width: int, height: int) -> Facts:
+    """Read the snapshot (DOMSnapshot.captureSnapshot with STYLES) of a page that is `width` x `height` pixels."""
+    return _Reader(snapshot, width, height).read()
+
+
+class _Reader:
+    def __init__(self, snapshot: dict[str, Any], width: int, height: int):
+        document = snapshot["documents"][0]
+        self.strings: list[str] = snapshot["strings"]
+        self.nodes = document["nodes"]
+        self.layout = document["layout"]
+        self.page = (0.0, 0.0, float(width), float(height))
+        self.layout_of = {node: index for index, node in reversed(list(enumerate(self.layout["nodeIndex"])))}
+        self.lines_of: dict[int, list[int]] = {}
+        for number, index in enumerate(document["textBoxes"]["layoutIndex"]):
+            self.lines_of.setdefault(index, []).append(number)
+        self.boxes = document["textBoxes"]
+        self.inputs = dict(zip(self.nodes["inputValue"]["index"], self.nodes["inputValue"]["value"], strict=True))
+        self.elements: list[Element] = []
+        self.lines: list[Line] = []
+
+    def read(self) -> Facts:
+        """Walk the document in order; a parent always comes before its children."""
+        background = self._canvas()
+        states: dict[int, _State] = {-1: _State(-1, 0, 1.0, background, self.page, False)}
+        parents, kinds = self.nodes["parentIndex"], self.nodes["nodeType"]
+        for node, parent in enumerate(parents):
+            above = states.get(parent)
+            if above is None or above.opaque or len(self.elements) >= LIMIT:
+                continue
+            if kinds[node] == 3:
+                self._text(node, above)
+            elif kinds[node] == 1:
+                state = self._element(node, above)
+                if state is not None:
+                    states[node] = state
+            else:
+                states[node] = above  # the document itself, shadow roots
+        return Facts(tuple(self.elements), tuple(self.lines), background)
+
+    def _style(self, index: int) -> dict[str, str]:
+        values = self.layout["styles"][index]
+        return {name: self.strings[value] for name, value in zip(STYLES, values, strict=False)}
+
+    def _canvas(self) -> Rgb:
+        """The colour of the page: the root's background, else the body's, else white."""
+        for wanted in ("HTML", "BODY"):
+            for node, name in enumerate(self.nodes["nodeName"]):
+                if self.strings[name] == wanted and node in self.layout_of:
+                    style = self._style(self.layout_of[node])
+                    painted = _painted(style)
+                    if painted is not None:
+                        return _over(painted, 1.0, WHITE)
+                    break
+        return WHITE
+
+    def _element(self, node: int, above: _State) -> _State | None:
+        name = self.strings[self.nodes["nodeName"][node]]
+        if name.upper() in ("HEAD", "STYLE", "SCRIPT"):
+            return None
+        index = self.layout_of.get(node)
+        if index is None:  # display: none has no children laid out; display: contents hands on
+            return above
+        style = self._style(index)
+        opacity = above.opacity * float(style["opacity"] or 1)
+        painted = _painted(style) if name not in ("HTML", "BODY") else None
+        background, behind = None, above.behind
+        if painted is not None and painted[3] * opacity >= 0.05 and style["background-clip"] != "text":
+            background = behind = _over(painted, opacity, above.behind)
+        box = Box(*(round(value, 2) for value in self.layout["bounds"][index]))
+        clip = above.clip
+        if style["overflow-x"] not in ("visible", "") or style["overflow-y"] not in ("visible", ""):
+            clip = _meet(clip, box)
+        state = replace(above, opacity=opacity, behind=behind, clip=clip)
+        pseudo = name.startswith("::")
+        if pseudo or name in _SKIPPED or style["visibility"] != "visible" or opacity < 0.05:
+            return state if opacity >= 0.05 else None
+        left, top, right, bottom = _meet(self.page if style["position"] == "fixed" else above.clip, box)
+        if right <= left or bottom <= top or (right - left) * (bottom - top) <= 1.5:
+            return state
+        tag = name.lower()
+        color = _parse(style["color"])
+        attributes = self._attributes(node)
+        self.elements.append(
+            Element(
+                tag=tag,
+                box=box,
+                text="",
+                color=_over(color, opacity, behind),
+                background=background,
+                font_size=_first_number(style["font-size"]),
+                bold=_first_number(style["font-weight"]) >= 600,
+                align=_align(style),
+                role=_role(tag, attributes, style, background is not None),
+                depth=above.depth,
+                parent=above.element,
+            )
+        )
+        at = len(self.elements) - 1
+        self._control(node, at, tag, attributes)
+        return replace(state, element=at, depth=above.depth + 1, opaque=tag in _OPAQUE)
+
+    def _control(self, node: int, at: int, tag: str, attributes: dict[str, str]) -> None:
+        """Texts that a control shows without a text node of the page's own."""
+        element = self.elements[at]
+        shown = ""
+        if tag == "img":
+            return
+        if tag in ("input", "textarea"):
+            kind = attributes.get("type", "text").lower()
+            if kind not in ("checkbox", "radio", "range", "color", "file", "hidden", "image", "password"):
+                value = self.inputs.get(node, -1)
+                shown = (self.strings[value] if value >= 0 else "") or attributes.get("placeholder", "")
+        elif tag == "select":
+            shown = self._chosen(node)
+        text = _collapse(shown)
+        if text and element.font_size >= _SMALLEST_TEXT:
+            # A placeholder is paler than the control's colour: any ink in the box will do.
+            self.lines.append(Line(at, text, element.box, element.color, True))
+
+    def _chosen(self, node: int) -> str:
+        chosen = set(self.nodes["optionSelected"]["index"])
+        for at in range(node + 1, len(self.nodes["parentIndex"])):
+            if at in chosen and self._below(at, node):
+                words = [
+                    self.strings[self.nodes["nodeValue"][child]]
+                    for child in range(at + 1, len(self.nodes["parentIndex"]))
+                    if self.nodes["parentIndex"][child] == at and self.nodes["nodeType"][child] == 3
+                ]
+                return " ".join(words)
+        return ""
+
+    def _below(self, node: int, ancestor: int) -> bool:
+        while node > ancestor:
+            node = self.nodes["parentIndex"][node]
+        return node == ancestor
+
+    def _text(self, node: int, above: _State) -> None:
+        index = self.layout_of.get(node)
+        if index is None:
+            return
+        style = self._style(index)
+        if style["visibility"] != "visible" or above.opacity < 0.05:
+            return
+        if _first_number(style["font-size"]) < _SMALLEST_TEXT:
+            return
+        value = self.layout["text"][index]
+        whole = self.strings[value] if value >= 0 else ""
+        color = _parse(style["color"])
+        at = above.element if above.element >= 0 else self._bare(index, style, above)
+        for number in self.lines_of.get(index, ()):
+            start, length = self.boxes["start"][number], self.boxes["length"][number]
+            text = _collapse(whole[start : start + length])
+            left, top, right, bottom = _meet(above.clip, Box(*self.boxes["bounds"][number]))
+            if text and right - left >= 2 and bottom - top >= 2:
+                box = Box(left, top, right - left, bottom - top)
+                seen = _over(color, above.opacity, above.behind)
+                self.lines.append(Line(at, text, box, seen, color[3] < 0.1))
+
+    def _bare(self, index: int, style: dict[str, str], above: _State) -> int:
+        """Words right in the body are an element of their own."""
+        self.elements.append(
+            Element(
+                tag="#text",
+                box=Box(*(round(value, 2) for value in self.layout["bounds"][index])),
+                text="",
+                color=_over(_parse(style["color"]), above.opacity, above.behind),
+                background=None,
+                font_size=_first_number(style["font-size"]),
+                bold=_first_number(style["font-weight"]) >= 600,
+                align=_align(style),
+                role="",
+                depth=above.depth,
+                parent=-1,
+            )
+        )
+        return len(self.elements) - 1
+
+    def _attributes(self, node: int) -> dict[str, str]:
+        flat = self.nodes["attributes"][node]
+        return {
+            self.strings[flat[at]].lower(): self.strings[flat[at + 1]] if flat[at + 1] >= 0 else ""
+            for at in range(0, len(flat) - 1, 2)
+        }
+
+
+def _role(tag: str, attributes: dict[str, str], style: dict[str, str], painted: bool) -> Role:
+    aria = _ARIA.get(attributes.get("role", "").strip().lower())
+    if aria:
+        return aria
+    if tag == "input":
+        kind = attributes.get("type", "text").lower()
+        return "button" if kind in ("submit", "button", "reset") else "image" if kind == "image" else ""
+    if tag == "a" and painted:
+        return "button"  # a link with a colour of its own looks like one
+    role = _ROLES.get(tag, "")
+    if not role and "url(" in style["background-image"]:
+        return "image"
+    return role
+
+
+def _align(style: dict[str, str]) -> Align:
+    """Where the content of an element stands: by the flex box it is, else by its text alignment."""
+    value = style["text-align"]
+    if style["display"] in ("flex", "inline-flex"):
+        along = "align-items" if style["flex-direction"].startswith("column") else "justify-content"
+        if style[along] in ("center", "flex-end", "end", "right"):
+            value = style[along]
+    if "center" in value:
+        return "center"
+    return "right" if value in ("right", "end", "flex-end", "-webkit-right") else "left"
+
+
+def _painted(style: dict[str, str]) -> tuple[float, float, float, float] | None:
+    """The colour (red, green, blue, alpha) of the element's own background, the mean of a gradient's stops; or None."""
+    color = _parse(style["background-color"])
+    if "gradient(" in style["background-image"]:
+        stops = [_parse(each) for each in _COLOR.findall(style["background-image"])]
+        if stops:
+            mean = [sum(stop[channel] for stop in stops) / len(stops) for channel in range(4)]
+            return (mean[0], mean[1], mean[2], max(mean[3], color[3]))
+    return color if color[3] > 0 else None
+
+
+def _parse(text: str) -> tuple[float, float, float, float]:
+    """Read a computed colour (red, green, blue, alpha): rgb(), rgba(), or color() with parts from 0 to 1."""
+    numbers = [float(each) for each in _NUMBER.findall(text)]
+    if len(numbers) < 3:
+        return (0.0, 0.0, 0.0, 0.0)
+    if text.startswith("color("):
+        numbers = [*(255 * each for each in numbers[:3]), *numbers[3:]]
+    red, green, blue = (min(each, 255.0) for each in numbers[:3])
+    return (red, green, blue, min(numbers[3], 1.0) if len(numbers) > 3 else 1.0)
+
+
+def _over(color: tuple[float, float, float, float], opacity: float, behind: Rgb) -> Rgb:
+    share = color[3] * opacity
+    red, green, blue = (round(share * own + (1 - share) * under) for own, under in zip(color, behind, strict=False))
+    return (red, green, blue)
+
+
+def _meet(clip: tuple[float, float, float, float], box: Box) -> tuple[float, float, float, float]:
+    return (
+        max(clip[0], box.x),
+        max(clip[1], box.y),
+        min(clip[2], box.x + box.width),
+        min(clip[3], box.y + box.height),
+    )
+
+
+def _first_number(text: str) -> float:
+    found = _NUMBER.search(text)
+    return float(found.group()) if found else 0.0
+
+
+def _collapse(text: str) -> str:
+    return " ".join(text.split())

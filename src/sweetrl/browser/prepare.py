@@ -1,0 +1,140 @@
+"""Untrusted HTML made ready for the browser: Tailwind inlined, motion off, meta refresh out, and what was odd flagged.
+
+The text is changed in as few places as possible and never parsed and written again: what is broken about a page must
+stay broken in the same way. Nothing here keeps a page in (the browser and its world do); it makes pages repeatable.
+"""
+
+from __future__ import annotations
+
+import html as entities
+import re
+from dataclasses import dataclass
+
+from sweetrl.browser import tailwind
+
+# What leads a document without starting it: a style sheet put after it leaves the document's mode as it is.
+_LEAD = re.compile(r"\ufeff?(?:\s+|<!--.*?-->|<\?[^>]*>|<!doctype[^>]*>)*", re.I | re.S)
+_CLASS = re.compile(r"""\bclass\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.I)
+_LINK = re.compile(r"<link\b[^>]*>", re.I)
+_SCRIPT = re.compile(r"<script\b[^>]*>", re.I)
+_META = re.compile(r"<meta\b(?=[^>]*refresh)[^>]*>", re.I)
+_EQUIV = re.compile(r"http-equiv", re.I)
+_ATTRIBUTE = re.compile(r"""\b(href|src|rel)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.I)
+_REMOTE = re.compile(r"^\s*(?:https?:)?//", re.I)
+_IMPORT = re.compile(r"@import\s+(?:url\()?\s*[\"']?\s*(?:https?:)?//", re.I)
+_OTHER_TAILWIND = re.compile(r"tailwindcss@?[/^~]*([\d]+(?:\.[\d.]+)?)", re.I)
+# Names that Tailwind has had since version 3 only (its orange and teal were in version 1, and real pages use them).
+_V3_CLASS = re.compile(
+    r"^(?:[\w-]+:)*(?:.*\[.+\].*|(?:bg|text|border|from|via|to|ring|divide)-(?:slate|zinc|neutral|stone|amber|lime"
+    r"|emerald|cyan|sky|violet|fuchsia|rose)-\d+|[\w-]+-\d+/\d{2,3}|aspect-(?:video|square|auto)|(?:columns|basis|grow"
+    r"|shrink|indent|accent|scroll-m|scroll-p|size)-[\w.]+|shadow-[a-z]+-\d+|line-clamp-\d)$"
+)
+
+# The first layer's important declarations win over every other important one of the page's style sheets.
+_STILL = (
+    "<style>@layer still{*,*::before,*::after{animation:none!important;transition:none!important;"
+    "caret-color:transparent!important;scroll-behavior:auto!important}"
+    "video::-webkit-media-controls,audio::-webkit-media-controls{visibility:hidden!important}}</style>"
+)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What the browser is given, whether it may hold pictures to wait for, and what was found, sorted."""
+
+    html: str
+    pictures: bool
+    flags: tuple[str, ...]
+
+
+def prepare(html: str) -> Prepared:
+    """Return `html` with the style sheets it may use inlined; an equal text gives an equal result."""
+    flags = set[str]()
+    classes = _classes(html)
+    # A lone surrogate is no text that could be sent.
+    text = html.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
+    text = _META.sub(lambda found: _refresh(found.group(), flags), text)
+    text = _inline(text, classes, flags)
+    if any(_V3_CLASS.match(name) for name in classes if not tailwind.knows(name)):
+        flags.add("tailwind-v3-class")
+    if _IMPORT.search(text):
+        flags.add("external-stylesheet")
+    lowered = text.lower()
+    for needle, flag in (("<iframe", "frame"), ("<object", "frame"), ("<embed", "frame"), ("javascript:", "script")):
+        if needle in lowered:
+            flags.add(flag)
+    lead = _LEAD.match(text)
+    at = lead.end() if lead else 0
+    # Placeholders are drawings, painted with the page they stand in; what is decoded, or loaded by a style, comes late.
+    pictures = "data:" in lowered or "url(" in lowered
+    return Prepared(text[:at] + _STILL + text[at:], pictures, tuple(sorted(flags)))
+
+
+def stay(page: Prepared) -> Prepared:
+    """Return the page without any `http-equiv`: for one that went away although its meta refresh was looked for."""
+    return Prepared(_EQUIV.sub("data-equiv", page.html), page.pictures, tuple(sorted({*page.flags, "meta-refresh"})))
+
+
+def _classes(html: str) -> frozenset[str]:
+    names: set[str] = set()
+    for quoted, single, bare in _CLASS.findall(html):
+        names.update(entities.unescape(quoted or single or bare).split())
+    # Without a doctype the browser compares classes without case; Tailwind's are all in lower case.
+    return frozenset(names | {name.lower() for name in names})
+
+
+def _refresh(tag: str, flags: set[str]) -> str:
+    flags.add("meta-refresh")
+    return ""
+
+
+def _inline(text: str, classes: frozenset[str], flags: set[str]) -> str:
+    """Put the purged style sheet where the page takes Tailwind from, once; note other outside links."""
+    style: list[str] = []
+
+    def sheet() -> str:
+        if style:
+            return ""
+        style.append("<style>" + tailwind.purge(classes) + "</style>")
+        return style[0]
+
+    def link(found: re.Match[str]) -> str:
+        tag = found.group()
+        attributes = _attributes(tag)
+        address = attributes.get("href", "")
+        if "stylesheet" not in attributes.get("rel", "").lower():
+            return tag
+        if "tailwind" in address.lower():
+            _note_version(address, flags)
+            return sheet()
+        if _REMOTE.match(address):
+            flags.add("external-stylesheet")
+        return tag
+
+    def script(found: re.Match[str]) -> str:
+        tag = found.group()
+        address = _attributes(tag).get("src")
+        if address is None:
+            flags.add("script")
+            return tag
+        if "tailwind" in address.lower():
+            flags.add("tailwind-v3")
+            return sheet() + tag
+        flags.add("external-script")
+        return tag
+
+    return _SCRIPT.sub(script, _LINK.sub(link, text))
+
+
+def _note_version(address: str, flags: set[str]) -> None:
+    version = _OTHER_TAILWIND.search(address)
+    if version is None or version.group(1) in ("2", "2.2", tailwind.VERSION):
+        return
+    flags.add("tailwind-v3" if int(version.group(1).split(".")[0]) >= 3 else "tailwind-other")
+
+
+def _attributes(tag: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, quoted, single, bare in _ATTRIBUTE.findall(tag):
+        found.setdefault(name.lower(), entities.unescape(quoted or single or bare))
+    return found

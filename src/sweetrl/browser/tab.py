@@ -1,0 +1,198 @@
+"""One tab of the browser: renders one page after the other, each within its time."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from sweetrl.browser import facts, ink, placeholders
+from sweetrl.browser.devtools import Browser, CallError, Clock, PageCrashed
+from sweetrl.browser.page import Element, Rgb, Status
+from sweetrl.browser.prepare import Prepared
+
+# After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus,
+# frames).
+_STICKY = (
+    "http-equiv",
+    "autofocus",
+    "<base",
+    "referrer",
+    "frame",
+    "<object",
+    "<embed",
+    "<portal",
+    "popover",
+    "<dialog",
+)
+# Runs in a world of its own, where nothing of the page's is. Pictures must be decoded before the page is painted:
+# those of the document itself, and those of styles, which nothing else waits for.
+_DECODE = """(async () => {
+  const urls = new Set(), all = [];
+  for (const image of document.images) if (image.src || image.srcset) all.push(image.decode());
+  let count = 0;
+  for (const node of document.querySelectorAll('*')) {
+    if (++count > 3000) break;
+    for (const pseudo of [null, '::before', '::after']) {
+      const found = getComputedStyle(node, pseudo).backgroundImage.matchAll(/url\\("([^"]*)"\\)/g);
+      for (const match of found) urls.add(match[1]);
+    }
+  }
+  for (const url of [...urls].slice(0, 200)) { const image = new Image(); image.src = url; all.push(image.decode()); }
+  await Promise.allSettled(all);
+  return all.length;
+})()"""
+
+
+class PageMoved(Exception):
+    """The page went somewhere else while it was rendered."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """What a tab made of a page."""
+
+    png: bytes
+    width: int
+    height: int
+    elements: tuple[Element, ...]
+    background: Rgb
+    status: Status
+
+
+class Tab:
+    """A browser context of its own with one page in it. One thread at a time."""
+
+    def __init__(self, browser: Browser, width: int, height: int, javascript: bool = False):
+        self.browser = browser
+        self.pages = 0
+        self._size = (width, height)
+        self._javascript = javascript
+        self._crashed = False
+        self._moved = False
+        self._loaded = threading.Event()
+        self._clean = True
+        self._context = browser.call("Target.createBrowserContext", timeout=30.0)["browserContextId"]
+        target = browser.call(
+            "Target.createTarget",
+            timeout=30.0,
+            url="about:blank",
+            browserContextId=self._context,
+            width=width,
+            height=height,
+        )["targetId"]
+        self._session = browser.call("Target.attachToTarget", timeout=30.0, targetId=target, flatten=True)["sessionId"]
+        browser.listen(self._session, self._event)
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("Page.enable", {}),
+            ("Inspector.enable", {}),
+            ("Emulation.setScriptExecutionDisabled", {"value": not javascript}),
+            ("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}),
+            (
+                "Emulation.setDeviceMetricsOverride",
+                {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+            ),
+        ]
+        for call in [browser.send(method, self._session, **parameters) for method, parameters in calls]:
+            browser.wait(call, 30.0)
+        self._frame = ""
+        self._frame = self._call("Page.getFrameTree", Clock(browser, 30.0))["frameTree"]["frame"]["id"]
+
+    def render(self, page: Prepared, maximum_height: int, seconds: float) -> Shot:
+        """Render one page. Raises PageMoved, CallTimeout, PageCrashed, CallError or BrowserGone; then close the tab."""
+        clock = Clock(self.browser, seconds)
+        width, height = self._size
+        if not self._clean:
+            self._renew(clock)
+        self.pages += 1
+        lowered = page.html.lower()
+        self._clean = not self._javascript and not any(each in lowered for each in _STICKY)
+        self._loaded.clear()
+        self._call("Page.setDocumentContent", clock, frameId=self._frame, html=page.html)
+        clock.wait(self._loaded)
+        if self._crashed:
+            raise PageCrashed
+        if page.pictures:
+            self._decode(clock)
+        snapshot = self._call("DOMSnapshot.captureSnapshot", clock, computedStyles=list(facts.STYLES))
+        whole = max(facts.content_height(snapshot), height)
+        status: Status = "ok" if whole <= maximum_height else "truncated"
+        whole = min(whole, maximum_height)
+        # Beyond the viewport costs two more layouts, and most pages are not taller.
+        picture = self._call(
+            "Page.captureScreenshot",
+            clock,
+            format="png",
+            optimizeForSpeed=True,
+            captureBeyondViewport=whole > height,
+            clip={"x": 0, "y": 0, "width": width, "height": whole, "scale": 1},
+        )
+        if self._moved:
+            raise PageMoved
+        png = base64.b64decode(picture["data"])
+        found = facts.read_facts(snapshot, width, whole)
+        return Shot(png, width, whole, ink.with_texts(png, found.elements, found.lines), found.background, status)
+
+    def close(self) -> None:
+        """Give the context back, whatever state its page is in; does not wait."""
+        self.browser.forget(self._session, PageCrashed())
+        self.browser.tell("Target.disposeBrowserContext", browserContextId=self._context)
+
+    def _renew(self, clock: Clock) -> None:
+        """A new document: what pages leave in the old one (a policy, a focus, timers) must not meet the next."""
+        self._loaded.clear()
+        self._call("Page.navigate", clock, url="about:blank")
+        clock.wait(self._loaded)
+        self._clean, self._moved = True, False
+
+    def _decode(self, clock: Clock) -> None:
+        world = self._call("Page.createIsolatedWorld", clock, frameId=self._frame, worldName="decode")
+        try:
+            self._call(
+                "Runtime.evaluate",
+                clock,
+                contextId=world["executionContextId"],
+                expression=_DECODE,
+                awaitPromise=True,
+            )
+        except CallError as error:
+            raise PageMoved from error  # the document went away under it
+
+    def _call(self, method: str, clock: Clock, **parameters: Any) -> dict[str, Any]:
+        if self._crashed:
+            raise PageCrashed
+        call = self.browser.send(method, self._session, **parameters)
+        return self.browser.wait(call, clock)
+
+    def _event(self, method: str, parameters: dict[str, Any]) -> None:
+        """On the pipe's thread: must not wait."""
+        if method == "Page.loadEventFired":
+            self._loaded.set()
+        elif method == "Page.frameRequestedNavigation":
+            self._moved = self._moved or parameters.get("frameId") == self._frame
+        elif method == "Fetch.requestPaused":
+            self._answer(parameters)
+        elif method == "Page.javascriptDialogOpening":
+            self.browser.tell("Page.handleJavaScriptDialog", self._session, accept=False)
+        elif method in ("Inspector.targetCrashed", "Inspector.detached", "Target.targetCrashed"):
+            self._crashed = True
+            self._loaded.set()
+            self.browser.forget(self._session, PageCrashed())
+
+    def _answer(self, paused: dict[str, Any]) -> None:
+        """No request leaves the browser: pictures of placeholder services are drawn here, everything else fails."""
+        request, size = paused["requestId"], None
+        if paused.get("resourceType") == "Image":
+            size = placeholders.size(paused["request"]["url"])
+        if size is None:
+            self.browser.tell("Fetch.failRequest", self._session, requestId=request, errorReason="BlockedByClient")
+            return
+        self.browser.tell(
+            "Fetch.fulfillRequest",
+            self._session,
+            requestId=request,
+            responseCode=200,
+            responseHeaders=[{"name": "Content-Type", "value": "image/svg+xml"}],
+            body=base64.b64encode(placeholders.picture(*size)).decode(),
+        )

@@ -1,0 +1,1 @@
+"""People who look at pages: what is on a page, how two pages differ, and who says so."""

@@ -1,0 +1,317 @@
+"""What a page of the synthetic suite is made of: its details, their values, and the HTML that shows them.
+
+A design is a title, two or three kinds of sections, and details; what is no detail has its plain value. The HTML is one
+fixed compact form, so that a small model can learn to write it, and `read_page` reads it back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+LIGHT = {
+    "white": "bg-white",
+    "light gray": "bg-gray-300",
+    "light yellow": "bg-yellow-100",
+    "light green": "bg-green-200",
+    "light blue": "bg-blue-200",
+    "light pink": "bg-pink-200",
+    "light purple": "bg-purple-200",
+}
+STRONG = {
+    "dark gray": "bg-gray-800",
+    "red": "bg-red-600",
+    "green": "bg-green-600",
+    "dark green": "bg-green-900",
+    "blue": "bg-blue-600",
+    "dark blue": "bg-blue-900",
+    "purple": "bg-purple-600",
+    "pink": "bg-pink-500",
+}
+CLASSES = LIGHT | STRONG
+RGB = {
+    "white": (255, 255, 255), "light gray": (209, 213, 219), "light yellow": (254, 243, 199),
+    "light green": (167, 243, 208), "light blue": (191, 219, 254), "light pink": (251, 207, 232),
+    "light purple": (221, 214, 254), "dark gray": (31, 41, 55), "red": (220, 38, 38), "green": (5, 150, 105),
+    "dark green": (6, 78, 59), "blue": (37, 99, 235), "dark blue": (30, 58, 138), "purple": (124, 58, 237),
+    "pink": (236, 72, 153),
+}  # fmt: skip
+"""The colours as Tailwind 2.2.19 paints them."""
+
+SIZES = ("300 by 200", "600 by 300", "900 by 400")
+HEADINGS = {
+    "about": "About us",
+    "offers": "Our offers",
+    "hours": "Opening hours",
+    "contact": "Contact us",
+    "gallery": "Gallery",
+}
+KIND_OF = {heading: kind for kind, heading in HEADINGS.items()}
+HOURS = ("Monday to Friday: 9 to 18", "Saturday: 10 to 14", "Sunday: closed")
+LINKS = ("Home", "News", "Help")
+NONE = "none"
+ASKED, SWAPPED = "as asked", "swapped"
+
+
+@dataclass(frozen=True)
+class Topic:
+    """What a page is about: a noun, and what is offered there."""
+
+    noun: str
+    offers: tuple[str, str, str, str]
+
+
+TOPICS = {
+    topic.noun: topic
+    for topic in (
+        Topic("bakery", ("Bread", "Cakes", "Rolls", "Coffee")),
+        Topic("cafe", ("Coffee", "Tea", "Cakes", "Lunch")),
+        Topic("gym", ("Yoga", "Weights", "Boxing", "Sauna")),
+        Topic("school", ("Maths", "Music", "Sports", "Arts")),
+        Topic("hotel", ("Rooms", "Suites", "Spa", "Dinner")),
+        Topic("farm", ("Milk", "Eggs", "Honey", "Fruit")),
+        Topic("museum", ("Paintings", "Tours", "Talks", "Shop")),
+        Topic("library", ("Books", "Films", "Music", "Games")),
+        Topic("garage", ("Repairs", "Tyres", "Washing", "Parts")),
+        Topic("florist", ("Roses", "Tulips", "Plants", "Vases")),
+        Topic("dentist", ("Cleaning", "Braces", "Checks", "Crowns")),
+        Topic("theatre", ("Plays", "Operas", "Tickets", "Bar")),
+    )
+}
+NAMES = (
+    "Golden",
+    "Silver",
+    "Sunny",
+    "Happy",
+    "Royal",
+    "Little",
+    "Grand",
+    "Old Town",
+    "River",
+    "Garden",
+    "City",
+    "Star",
+)
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One kind of hidden detail: its values, the plain one first. `section` is the kind of section it belongs to."""
+
+    name: str
+    values: tuple[str, ...]
+    section: str = ""
+
+    @property
+    def plain(self) -> str:
+        """The value of a page that hides nothing here."""
+        return self.values[0]
+
+
+_PAGE = ("white", *(name for name in LIGHT if name != "white"))
+_OVER = (NONE, *LIGHT)
+DETAILS = (
+    Detail("page color", _PAGE),
+    Detail("header color", tuple(STRONG)),
+    Detail("header align", ("left", "center", "right")),
+    Detail("navigation color", (NONE, *STRONG)),
+    Detail("navigation place", ("below", "above")),
+    Detail("footer color", (NONE, *STRONG)),
+    Detail("order", (ASKED, SWAPPED)),
+    Detail("about color", _OVER, "about"),
+    Detail("about align", ("left", "center"), "about"),
+    Detail("about picture", (NONE, *SIZES), "about"),
+    Detail("offers color", _OVER, "offers"),
+    Detail("offers columns", ("3", "2", "4"), "offers"),
+    Detail("offers boxes", _PAGE, "offers"),
+    Detail("hours color", _OVER, "hours"),
+    Detail("hours align", ("left", "center"), "hours"),
+    Detail("contact color", _OVER, "contact"),
+    Detail("contact button", ("blue", *(name for name in STRONG if name != "blue")), "contact"),
+    Detail("gallery color", _OVER, "gallery"),
+    Detail("gallery pictures", ("2", "1", "3"), "gallery"),
+    Detail("gallery picture", SIZES, "gallery"),
+)
+BY_NAME = {detail.name: detail for detail in DETAILS}
+
+
+@dataclass(frozen=True)
+class Design:
+    """A page: `sections` are the kinds in the order of the request, `details` what is not plain (name, value)."""
+
+    topic: str
+    title: str
+    sections: tuple[str, ...]
+    details: tuple[tuple[str, str], ...] = ()
+
+    def __getitem__(self, name: str) -> str:
+        """The value of a detail, plain where it is not set."""
+        return dict(self.details).get(name, BY_NAME[name].plain)
+
+    def with_(self, **values: str) -> Design:
+        """Return the design with some details set; names have _ for the blank."""
+        return self.set({name.replace("_", " "): value for name, value in values.items()})
+
+    def set(self, values: Mapping[str, str]) -> Design:
+        """Return the design with these details; plain values are left out, the order is the suite's."""
+        merged = dict(self.details) | dict(values)
+        if merged.get("navigation color", NONE) == NONE:
+            merged.pop("navigation place", None)
+        kept = tuple((d.name, merged[d.name]) for d in DETAILS if d.name in merged and merged[d.name] != d.plain)
+        return replace(self, details=kept)
+
+    def stacked(self) -> tuple[str, ...]:
+        """The sections from top to bottom."""
+        if self["order"] == ASKED:
+            return self.sections
+        return (self.sections[1], self.sections[0], *self.sections[2:])
+
+
+WORDS = tuple(
+    dict.fromkeys(
+        (
+            *CLASSES,
+            *CLASSES.values(),
+            *SIZES,
+            *(size.replace(" by ", "/") for size in SIZES),
+            *("on the left", "in the centre", "on the right", " text-center", " text-right"),
+            *(f"{count} columns" for count in BY_NAME["offers columns"].values),
+            *(f"grid-cols-{count}" for count in BY_NAME["offers columns"].values),
+            *("1 picture", "2 pictures", "3 pictures"),
+            *(f'\n<section id="{kind}" class="' for kind in HEADINGS),
+            *HEADINGS.values(),
+            *NAMES,
+            *(word for topic in TOPICS.values() for word in (topic.noun, topic.noun.capitalize(), *topic.offers)),
+        )
+    )
+)
+"""What is said, asked for and written, each a unit: a small agent's tokenizer makes one token of each."""
+
+LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
+
+
+def write_page(design: Design) -> str:
+    """Write the design's HTML."""
+    header = _block(
+        "header",
+        design["header color"],
+        design["header align"],
+        f'<h1 class="text-4xl">{design.title}</h1>',
+        "text-white",
+    )
+    blocks = [header]
+    if design["navigation color"] != NONE:
+        links = " ".join(f"<a>{link}</a>" for link in LINKS)
+        bar = _block("nav", design["navigation color"], "left", links, "text-white")
+        blocks.insert(0 if design["navigation place"] == "above" else 1, bar)
+    blocks += [_section(design, kind) for kind in design.stacked()]
+    if design["footer color"] != NONE:
+        blocks.append(_block("footer", design["footer color"], "left", f"Thank you, {design.title}", "text-white"))
+    body = "\n".join(blocks)
+    return f'<html>\n{LINK}\n<body class="{CLASSES[design["page color"]]}">\n{body}\n</body>\n</html>'
+
+
+def _block(tag: str, color: str, align: str, inner: str, extra: str = "", name: str = "") -> str:
+    classes = [CLASSES[color]] if color != NONE else []
+    classes += [extra] if extra else []
+    classes += ["p-8"] + ([f"text-{align}"] if align != "left" else [])
+    # The name stands before the looks: whoever writes from left to right then knows whose looks they are.
+    named = f' id="{name}"' if name else ""
+    return f'<{tag}{named} class="{" ".join(classes)}">{inner}</{tag}>'
+
+
+def _section(design: Design, kind: str) -> str:
+    inner = f'<h2 class="text-2xl">{HEADINGS[kind]}</h2>'
+    if kind == "about":
+        inner += f"<p>Welcome to {design.title}.</p>" + _pictures(design["about picture"], 1)
+    elif kind == "offers":
+        boxes = "".join(
+            f'<p class="{CLASSES[design["offers boxes"]]} p-4">{offer}</p>'
+            for offer in TOPICS[design.topic].offers[: int(design["offers columns"])]
+        )
+        inner += f'<div class="grid grid-cols-{design["offers columns"]} gap-4">{boxes}</div>'
+    elif kind == "hours":
+        inner += f"<ul>{''.join(f'<li>{line}</li>' for line in HOURS)}</ul>"
+    elif kind == "contact":
+        button = CLASSES[design["contact button"]]
+        inner += f'<form><input class="border p-2"><button class="{button} text-white p-2">Send</button></form>'
+    else:
+        inner += _pictures(design["gallery picture"], int(design["gallery pictures"]))
+    align = design[f"{kind} align"] if f"{kind} align" in BY_NAME else "left"
+    return _block("section", design[f"{kind} color"], align, inner, name=kind)
+
+
+def _pictures(size: str, count: int) -> str:
+    if size == NONE:
+        return ""
+    width, height = size.split(" by ")
+    return f'<img src="https://picsum.photos/id/48/{width}/{height}">' * count
+
+
+_COLOR_OF = {name: color for color, name in CLASSES.items()}
+_BLOCK = re.compile(r'<(header|nav|section|footer)(?: id="[^"]*")?(?: class="([^"]*)")?>(.*?)</\1>', re.S)
+
+
+def read_page(html: str, asked: tuple[str, ...] = ()) -> Design | None:
+    """Read a page of the suite's form back; None for any other. `asked` are the sections in the order of the request.
+
+    Classes and values that the suite does not have are read as plain: an agent's slips are no reason not to go on.
+    """
+    body = re.search(r'<body class="([^"]*)">(.*)</body>', html, re.S)
+    title = re.search(r"<h1[^>]*>([^<]*)</h1>", html)
+    if body is None or title is None:
+        return None
+    topic = next((noun for noun in TOPICS if title[1].lower().endswith(noun)), None)
+    values: dict[str, str] = {"page color": _color(body[1], "white")}
+    kinds: list[str] = []
+    order: list[str] = []
+    for tag, classes, inner in _BLOCK.findall(body[2]):
+        order.append(tag)
+        if tag == "section":
+            heading = re.search(r"<h2[^>]*>([^<]*)</h2>", inner)
+            kind = KIND_OF.get(heading[1]) if heading else None
+            if kind is not None and kind not in kinds:
+                kinds.append(kind)
+                values |= _read_section(kind, classes, inner)
+        else:
+            name = "navigation" if tag == "nav" else tag
+            values[f"{name} color"] = _color(classes, "dark gray")
+            if tag == "header":
+                values["header align"] = _align(classes)
+    if topic is None or not kinds:
+        return None
+    if "nav" in order and "header" in order and order.index("nav") < order.index("header"):
+        values["navigation place"] = "above"
+    wanted = tuple(kind for kind in asked if kind in kinds) + tuple(kind for kind in kinds if kind not in asked)
+    if list(wanted) != kinds:
+        values["order"] = SWAPPED
+    return Design(topic, title[1], wanted).set({k: v for k, v in values.items() if v in BY_NAME[k].values})
+
+
+def _read_section(kind: str, classes: str, inner: str) -> dict[str, str]:
+    values = {f"{kind} color": _color(classes, NONE)}
+    if f"{kind} align" in BY_NAME:
+        values[f"{kind} align"] = _align(classes)
+    sizes = [f"{width} by {height}" for width, height in re.findall(r"/(\d+)/(\d+)\"", inner)]
+    if kind == "about":
+        values["about picture"] = sizes[0] if sizes else NONE
+    if kind == "gallery":
+        values |= {"gallery pictures": str(len(sizes))} | ({"gallery picture": sizes[0]} if sizes else {})
+    if kind == "offers":
+        columns = re.search(r"grid-cols-(\d)", inner)
+        boxes = re.search(r'<p class="([^"]*)">', inner)
+        values |= {"offers columns": columns[1]} if columns else {}
+        values |= {"offers boxes": _color(boxes[1], "white")} if boxes else {}
+    if kind == "contact":
+        button = re.search(r'<button class="([^"]*)">', inner)
+        values |= {"contact button": _color(button[1], "blue")} if button else {}
+    return values
+
+
+def _color(classes: str, plain: str) -> str:
+    return next((_COLOR_OF[name] for name in classes.split() if name in _COLOR_OF), plain)
+
+
+def _align(classes: str) -> str:
+    return next((side for side in ("center", "right") if f"text-{side}" in classes.split()), "left")

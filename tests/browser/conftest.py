@@ -1,0 +1,44 @@
+"""A renderer for the tests, where the machine has a browser; and the real pages, where they are."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweetrl.browser import Renderer
+from sweetrl.browser.binary import find_browser
+from sweetrl.errors import UserError
+from sweetrl.settings import BrowserSettings
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
+
+SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "colbench"
+
+
+@pytest.fixture(scope="session")
+def browser_program() -> Path:
+    """The browser; skips where there is none."""
+    try:
+        return find_browser()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def renderer(browser_program: Path) -> Iterator[Renderer]:
+    """A renderer without a cache."""
+    with Renderer(BrowserSettings(cache="", tabs=2)) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def real_pages() -> list[dict[str, str]]:
+    """The 150 real ColBench frontend tasks; skips where they are not there (they are never part of the project)."""
+    path = SHARED / "frontend_150.jsonl"
+    if not path.exists():
+        pytest.skip("the real ColBench tasks (CC-BY-NC) are not here: put frontend_150.jsonl in ../shared/colbench")
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

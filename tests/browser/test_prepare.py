@@ -1,0 +1,93 @@
+"""What is changed about a page before the browser sees it, and what is flagged."""
+
+import pytest
+
+from sweetrl.browser import placeholders
+from sweetrl.browser.prepare import prepare, stay
+
+LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
+
+
+def test_tailwind_takes_the_place_of_its_link():
+    prepared = prepare(f"<html>{LINK}<body class='p-4'>x")
+    assert ".p-4{padding:1rem}" in prepared.html
+    assert "<link" not in prepared.html
+    assert prepared.html.index(".p-4{") < prepared.html.index("<body")
+    assert prepared.flags == ()
+
+
+def test_a_page_without_the_link_gets_no_tailwind():
+    assert "p-4{" not in prepare("<body class='p-4'>x").html
+
+
+def test_nothing_comes_before_the_doctype():
+    prepared = prepare("\n<!-- a --><!DOCTYPE html><html><p>x")
+    assert prepared.html.startswith("\n<!-- a --><!DOCTYPE html><style>@layer still")
+
+
+@pytest.mark.parametrize(
+    ("html", "flags"),
+    [
+        ('<script src="https://cdn.tailwindcss.com"></script><p class="p-4">', ("tailwind-v3",)),
+        ('<link rel="stylesheet" href="https://unpkg.com/tailwindcss@^2/dist/tailwind.min.css">', ()),
+        (
+            '<link rel="stylesheet" href="https://unpkg.com/tailwindcss@^1.0/dist/tailwind.min.css">',
+            ("tailwind-other",),
+        ),
+        ('<link rel="stylesheet" href="https://unpkg.com/tailwindcss@3.4.1/base.css">', ("tailwind-v3",)),
+        (LINK + '<p class="bg-slate-500">', ("tailwind-v3-class",)),
+        (LINK + '<p class="mt-[3px] orange text-teal-200">', ("tailwind-v3-class",)),
+        (LINK + '<p class="my-own text-teal-200">', ()),
+        ('<link rel="stylesheet" href="https://fonts.googleapis.com/css?family=Inter">', ("external-stylesheet",)),
+        ('<style>@import url("https://a.example/x.css")</style>', ("external-stylesheet",)),
+        ('<script src="https://a.example/x.js"></script>', ("external-script",)),
+        ("<script>1</script>", ("script",)),
+        ("<META content='0;url=/' HTTP-EQUIV=Refresh><iframe>", ("frame", "meta-refresh")),
+    ],
+)
+def test_flags(html: str, flags: tuple[str, ...]):
+    assert prepare(html).flags == flags
+
+
+def test_meta_refresh_is_gone():
+    assert "refresh" not in prepare("<meta http-equiv='refresh' content='0;url=http://a.example'>x").html
+    kept = prepare("<meta http-equiv='re&#102;resh' content='0'>x")
+    assert "http-equiv" in kept.html  # only the browser can know; then the page is asked again without
+    assert "http-equiv" not in stay(kept).html
+    assert stay(kept).flags == ("meta-refresh",)
+
+
+def test_classes_are_found_as_the_browser_finds_them():
+    html = LINK + "<p CLASS = 'p-1 P-2'><p class=p-3><p class=\"p&#45;4\n p-5\">"
+    css = prepare(html).html
+    for number in range(1, 6):
+        assert f".p-{number}{{" in css
+
+
+@pytest.mark.parametrize(
+    ("address", "size"),
+    [
+        ("https://picsum.photos/300/200", (300, 200)),
+        ("https://picsum.photos/id/48/300/200?grayscale", (300, 200)),
+        ("https://picsum.photos/seed/a9/150", (150, 150)),
+        ("https://picsum.photos/200.jpg", (200, 200)),
+        ("https://via.placeholder.com/640x480.png?text=x", (640, 480)),
+        ("https://placehold.co/600x400/png", (600, 400)),
+        ("https://source.unsplash.com/random/800x600", (800, 600)),
+        ("https://images.unsplash.com/photo-1?w=300", (300, 200)),
+        ("https://picsum.photos/99999/99999", (placeholders.LIMIT, placeholders.LIMIT)),
+        ("https://picsum.photos/0/10", None),
+        ("https://picsum.photos/", None),
+        ("https://picsum.photos/id/48", None),
+        ("https://example.com/300/200", None),
+        ("https://picsum.photos.example.com/300/200", None),
+        ("file:///picsum.photos/300/200", None),
+        ("http://[", None),
+    ],
+)
+def test_sizes_of_placeholders(address: str, size: tuple[int, int] | None):
+    assert placeholders.size(address) == size
+
+
+def test_every_picture_costs_the_same():
+    assert abs(len(placeholders.picture(4000, 4000)) - len(placeholders.picture(1, 1))) < 10

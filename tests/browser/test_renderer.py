@@ -1,0 +1,271 @@
+"""What a page is: places, texts, colours, roles; what may not be seen is not told; crashes lose nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from sweetrl.browser import Element, Page, Renderer
+from sweetrl.browser.binary import find_browser
+from sweetrl.browser.cache import PageCache
+from sweetrl.browser.devtools import CallTimeout, Clock
+from sweetrl.errors import UserError
+from sweetrl.settings import BrowserSettings
+
+LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
+PAGE = (
+    f"<html>{LINK}<body class='bg-gray-100'><nav class='bg-blue-700 text-white p-4 flex justify-between'>"
+    "<b class='text-xl font-bold'>The  Name</b><ul class='flex space-x-4'><li><a href='#'>One</a></li></ul></nav>"
+    "<main class='p-8 text-center'><h1 class='text-3xl'>Head <em>and</em> tail</h1>"
+    "<img src='https://picsum.photos/300/200' class='mx-auto'><a class='bg-red-500 px-4 py-2 text-white'>Buy</a>"
+    "<form><input placeholder='Your name'><select><option>A<option selected>Second</select><button>Send</button></form>"
+    "</main><footer class='h-24 bg-gradient-to-r from-black to-black text-right'>End</footer></body></html>"
+)
+
+
+def one(page: Page, tag: str) -> Element:
+    found = [element for element in page.elements if element.tag == tag]
+    assert len(found) == 1, (tag, found)
+    return found[0]
+
+
+def texts(page: Page) -> list[str]:
+    return [element.text for element in page.elements if element.text]
+
+
+@pytest.fixture(scope="module")
+def page(renderer: Renderer) -> Page:
+    return renderer.render(PAGE)
+
+
+def test_the_picture(page: Page):
+    with Image.open(io.BytesIO(page.png)) as image:
+        assert image.size == (page.width, page.height) == (1366, 682)
+        assert image.convert("RGB").getpixel((683, 10)) == (29, 78, 216)
+        assert image.convert("RGB").getpixel((5, 670)) == (243, 244, 246)
+    assert page.status == "ok"
+    assert page.background == (243, 244, 246)
+    assert "Chrome" in page.renderer and "fonts" in page.renderer
+
+
+def test_the_elements(page: Page):
+    nav = one(page, "nav")
+    assert (nav.role, nav.background, nav.box.x, nav.box.y, nav.box.width, nav.parent, nav.depth) == (
+        "nav", (29, 78, 216), 0, 0, 1366, -1, 0,
+    )  # fmt: skip
+    name = one(page, "b")
+    assert (name.text, name.bold, name.font_size, name.color) == ("The Name", True, 20, (255, 255, 255))
+    assert page.elements[name.parent] is nav
+    assert (one(page, "h1").text, one(page, "em").text) == ("Head tail", "and")
+    assert one(page, "h1").role == "heading" and one(page, "h1").align == "center"
+    image = one(page, "img")
+    assert (image.role, image.box.width, image.box.height, image.box.x) == ("image", 300, 200, 533)
+    buy = next(element for element in page.elements if element.text == "Buy")
+    assert (buy.role, buy.background, buy.color) == ("button", (239, 68, 68), (255, 255, 255))
+    assert one(page, "ul").role == "list" and one(page, "form").role == "form"
+    assert (one(page, "input").text, one(page, "select").text) == ("Your name", "Second")
+    assert one(page, "button").role == "button"
+    foot = one(page, "footer")
+    assert (foot.role, foot.background, foot.align) == ("footer", (0, 0, 0), "right")
+    parents = [element.parent for element in page.elements]
+    assert all(parent < at for at, parent in enumerate(parents))
+
+
+@pytest.mark.parametrize(
+    "hidden",
+    [
+        "display:none",
+        "visibility:hidden",
+        "opacity:0",
+        "opacity:.01",
+        "color:transparent",
+        "color:#fff",
+        "color:#fefefe",
+        "font-size:1px",
+        "position:absolute;left:-999px",
+        "position:absolute;top:-99px",
+        "text-indent:-9999px",
+        "height:0;overflow:hidden",
+        "position:absolute;width:1px;height:1px;overflow:hidden;clip:rect(0,0,0,0)",
+        "clip-path:inset(100%)",
+        "transform:scale(0)",
+        "position:absolute;z-index:-1",
+        "filter:opacity(0)",
+        "mask:linear-gradient(transparent,transparent)",
+    ],
+)
+def test_what_cannot_be_seen_is_not_told(hidden: str, renderer: Renderer):
+    html = f"<body><p>Shown</p><div style='background:#fff;height:60px'><p style='{hidden}'>Concealed words</p></div>"
+    assert texts(renderer.render(html)) == ["Shown"]
+    shown = html.replace(hidden, "color:#555")
+    assert texts(renderer.render(shown)) == ["Shown", "Concealed words"]
+
+
+def test_covered_text_is_not_told(renderer: Renderer):
+    html = "<body><p>Concealed words</p><div style='position:absolute;inset:0 0 300px 0;background:#123'>Shown</div>"
+    assert texts(renderer.render(html.replace("Shown", "<b style='color:#fff'>Shown</b>"))) == ["Shown"]
+
+
+def test_text_on_pictures_and_gradients_is_told(renderer: Renderer):
+    html = (
+        "<div style='background:linear-gradient(90deg,#f00,#00f);color:#fff;font-size:30px'>On a gradient</div>"
+        "<div style='background:url(https://picsum.photos/900/300);height:200px;color:#000'>On a picture</div>"
+        "<div style='background:linear-gradient(#f00,#00f);background-clip:text;color:transparent'>Cut out</div>"
+    )
+    assert texts(renderer.render(html)) == ["On a gradient", "On a picture", "Cut out"]
+
+
+def test_long_pages_are_whole_up_to_the_limit(renderer: Renderer):
+    page = renderer.render(
+        "<body style='margin:0'><div style='height:100vh;background:red'></div><p style='height:2000px'>x"
+    )
+    assert page.status == "ok" and page.height > 2682
+    assert page.elements[0].box.height == 682  # the viewport stays what it is while the picture is taken
+    cut = renderer.render("<div style='height:20000px'>x</div><p>below")
+    assert (cut.status, cut.height) == ("truncated", 8000)
+    assert texts(cut) == ["x"]
+
+
+def test_pages_come_in_order_and_equal_from_any_thread(renderer: Renderer):
+    htmls = [f"<h1>Page {number % 7}</h1>" for number in range(21)]
+    pages = list(renderer.render_many(htmls))
+    assert [page.elements[0].text for page in pages] == [f"Page {number % 7}" for number in range(21)]
+    assert pages[0] == pages[7] == renderer.render(htmls[0])
+
+
+def test_a_killed_browser_loses_no_request(browser_program: Path):
+    with Renderer(BrowserSettings(cache="", tabs=2, seconds=4.0)) as renderer:
+        before = renderer.render(PAGE)
+        killed = threading.Event()
+
+        def kill() -> None:
+            for _ in range(2):
+                time.sleep(0.3)
+                current = renderer._service._current
+                if current is not None:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.killpg(current.browser.pid, signal.SIGKILL)
+            killed.set()
+
+        threading.Thread(target=kill).start()
+        pages = list(renderer.render_many([PAGE] * 12))
+        killed.wait(10)
+        pages.append(renderer.render(PAGE))
+        assert all(page == before for page in pages)
+        assert renderer._service.restarts >= 2
+
+
+def test_tabs_and_browsers_are_replaced(browser_program: Path):
+    with Renderer(BrowserSettings(cache="", tabs=1, recycle=2, restart=5)) as renderer:
+        pages = [renderer.render(PAGE) for _ in range(11)]
+        assert all(page == pages[0] for page in pages)
+        assert renderer._service.restarts == 3
+
+
+def test_equal_settings_share_one_browser(renderer: Renderer):
+    with Renderer(renderer.settings) as other:
+        assert other._service is renderer._service
+    assert renderer.render("<p>still here").status == "ok"
+
+
+def test_closing_ends_every_process(browser_program: Path):
+    renderer = Renderer(BrowserSettings(cache="", tabs=1, seconds=7.0))
+    renderer.render(PAGE)
+    group = renderer._service._current.browser.pid  # type: ignore[union-attr]
+    renderer.close()
+    for _ in range(100):
+        if not any(_group(path) == group for path in Path("/proc").glob("[0-9]*")):
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("processes of the browser are left")
+    with pytest.raises(UserError, match="closed"):
+        renderer.render(PAGE)
+
+
+def _group(process: Path) -> int:
+    try:
+        state, _, group = (process / "stat").read_text().rpartition(")")[2].split()[:3]
+    except OSError:
+        return 0
+    return 0 if state == "Z" else int(group)
+
+
+def test_the_cache_answers_without_a_tab(browser_program: Path, tmp_path: Path):
+    settings = BrowserSettings(cache=str(tmp_path), tabs=1)
+    with Renderer(settings) as renderer:
+        first = renderer.render(PAGE)
+        started = renderer._service._current.pages  # type: ignore[union-attr]
+        assert renderer.render(PAGE) == first
+        assert renderer._service._current.pages == started  # type: ignore[union-attr]
+        kept = next(tmp_path.rglob("*.page"))
+        kept.write_bytes(kept.read_bytes()[:-5])
+        assert renderer.render(PAGE) == first, "a damaged file is rendered again"
+    assert PageCache(tmp_path).get(PAGE, first.renderer + "x") is None
+
+
+def test_no_browser_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    with pytest.raises(UserError, match="apt-get install chromium-headless-shell"):
+        find_browser(str(tmp_path / "none"))
+    monkeypatch.setattr("sweetrl.browser.binary._PLACES", ())
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path))
+    with pytest.raises(UserError, match="no browser was found"):
+        Renderer(BrowserSettings(path=""))
+
+
+def test_a_program_that_is_no_browser_is_named(tmp_path: Path):
+    program = tmp_path / "browser"
+    program.write_text("#!/bin/sh\necho broken >&2\nexit 3\n")
+    program.chmod(0o755)
+    tmp_path.chmod(0o755)
+    with (
+        Renderer(BrowserSettings(path=str(program), cache="")) as renderer,
+        pytest.raises(UserError, match="does not start"),
+    ):
+        renderer.render(PAGE)
+
+
+def test_words_right_in_the_body_are_told(renderer: Renderer):
+    page = renderer.render("<body>Bare words<p>In a paragraph</p></body>")
+    assert [(element.tag, element.text, element.parent) for element in page.elements] == [
+        ("#text", "Bare words", -1),
+        ("p", "In a paragraph", -1),
+    ]
+
+
+class Sleeper(threading.Event):
+    """An event that comes true at the third look; each look takes `seconds` of the wall's time."""
+
+    def __init__(self, clock: list[float], seconds: float):
+        super().__init__()
+        self.clock, self.seconds, self.looks = clock, seconds, 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.looks += 1
+        self.clock[0] += self.seconds
+        return self.looks >= 3
+
+
+def test_time_in_which_the_process_was_stopped_does_not_count(monkeypatch: pytest.MonkeyPatch):
+    class Idle:
+        def cpu_seconds(self) -> float:
+            return 0.0
+
+    now = [0.0]
+    monkeypatch.setattr("sweetrl.browser.devtools.time.monotonic", lambda: now[0])
+    Clock(Idle(), 5.0).wait(Sleeper(now, 300.0))  # ten minutes asleep
+    never = Sleeper(now, 1.0)
+    never.looks = -1000
+    began = now[0]
+    with pytest.raises(CallTimeout):
+        Clock(Idle(), 5.0).wait(never)
+    assert 30.0 <= now[0] - began <= 32.0  # BUSY times the limit: the machine did not let the browser run

@@ -1,0 +1,100 @@
+"""Demonstrations of page design as data for a base agent: pages for programs, changes for values."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+
+from sweetrl.colbench.pages import find_page
+from sweetrl.colbench.synthetic_frontend import generate
+from sweetrl.colbench.synthetic_frontend.designs import CLASSES, SIZES
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.learning.pretraining import (
+    Demonstrations,
+    Encoder,
+    build_model,
+    changed,
+    collate,
+    corpus,
+    demonstrate,
+    make_tokenizer,
+    weighted_loss,
+)
+from sweetrl.settings import PretrainSettings
+
+SETTINGS = PretrainSettings(layers=2, width=64, batch_size=2, vocabulary=640)
+TASKS = list(generate("train", 60, 3, 2))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return make_tokenizer(TASKS, SETTINGS, 10, "short")
+
+
+def test_what_is_told_and_written_is_one_token_and_nothing_is_unknown(tokenizer):
+    for word in (*CLASSES, *CLASSES.values(), *SIZES):
+        assert len(tokenizer.encode(word, add_special_tokens=False)) == 1, word
+    assert len(tokenizer) <= SETTINGS.vocabulary
+    pages = [len(tokenizer.encode(task.ground_truth, add_special_tokens=False)) for task in TASKS]
+    assert max(pages) <= 80
+    foreign = "Ünknown <div class='text-white'>rewhited</div>\n\n a\tb. c?  d"
+    for text in (*corpus(TASKS[:20], SETTINGS, 10, "short"), foreign):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+
+
+def test_the_saved_tokenizer_is_the_same_and_keeps_dialogues(tokenizer, tmp_path):
+    from transformers import AutoTokenizer
+
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    for text in corpus(TASKS[:10], SETTINGS, 10, "short"):
+        assert again.encode(text) == tokenizer.encode(text)
+    chat = ChatFormat(again)
+    assert again.decode(chat.reply(TASKS[0].ground_truth)[:-1]) == TASKS[0].ground_truth
+
+
+def test_changes_are_what_is_not_as_before():
+    assert changed([], [1, 2]) == []
+    assert changed([1, 2, 3, 4], [1, 9, 3, 4, 5]) == [1, 4]
+    assert changed([1, 2, 3], [1, 3]) == []
+
+
+def test_pages_weigh_like_programs_and_changes_like_values(tokenizer):
+    encoder = Encoder(tokenizer, SETTINGS, True)
+    blind = SETTINGS.model_copy(update={"informed": 0.0, "poorest": 1.0})
+    dialogue = demonstrate(TASKS[0], blind, 10, "short", 5)
+    assert dialogue == demonstrate(TASKS[0], blind, 10, "short", 5)
+    ids, weights = encoder.encode(dialogue)
+    assert len(ids) == len(weights)
+    heavy = [token for token, weight in zip(ids, weights, strict=True) if weight == SETTINGS.value_weight]
+    said = [message.content for message in dialogue.messages if message.role == "assistant"]
+    assert all(find_page(text) for text in said)
+    pages = [tokenizer.encode(text, add_special_tokens=False) for text in said]
+    expected = [page[place] for old, page in pairwise(pages) for place in changed(old, page)]
+    assert heavy == expected and heavy
+
+
+def test_the_informed_see_the_page_in_front_and_the_others_do_not(tokenizer):
+    for share, seen in ((1.0, True), (0.0, False)):
+        shown = demonstrate(TASKS[1], SETTINGS.model_copy(update={"informed": share}), 10, "short", 3)
+        assert (TASKS[1].ground_truth in shown.system) == shown.informed == seen
+        assert shown.system.endswith("then end with it.")
+
+
+def test_dialogues_fit_a_context_of_4096_and_a_step_learns(tokenizer):
+    data = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS, True), SETTINGS, 10, "short")
+    assert max(len(data.item(index)["input_ids"]) for index in range(60)) < 4096
+    model = build_model(len(tokenizer), SETTINGS, tokenizer, 4096)
+    assert model.config.max_position_embeddings == 4096
+    ids, weights = collate(sorted((data.item(i) for i in range(12)), key=lambda item: len(item["input_ids"]))[:2], 0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    losses = []
+    for _ in range(6):
+        loss = weighted_loss(model, ids, weights)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.8 * losses[0]
