@@ -26,8 +26,8 @@ critic   Eq. 2 on all pairs of 4 attempts at a task, which share c, the system p
 
 Speed is work per processor second on a CPU, per second on a GPU. `ideal` is how many times more tokens the peer
 computes than we do (training counts three times a forward pass), `share` what of that ratio is reached, and for the
-ranking `arithmetic` how many times more multiply-adds: attention and the head cannot be shared, so that this is what a
-perfect implementation would reach.
+ranking `arithmetic` how many times more multiply-adds of layers, attention and head: the latter two cannot be shared.
+`utilisation` is these operations (the adapter's left out) against the ceiling of large matrix products, measured here.
 """
 
 from __future__ import annotations
@@ -158,6 +158,26 @@ def rank(model: Any, dialogues: Sequence[Sequence[Row]], how: str, tokens: int) 
     return {"tokens": computed, "sums": sums}
 
 
+def matrix_products(model: Any) -> dict[str, Any]:
+    """The ceiling: floating-point operations a second (of processor time on a CPU) of large products in this dtype."""
+    import torch
+
+    device, dtype = next(model.parameters()).device, next(model.get_base_model().parameters()).dtype
+    size, times = (8192, 20) if device.type == "cuda" else (2048, 3)
+    one, other = (torch.randn(size, size, device=device, dtype=dtype) for _ in range(2))
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    for count in (1, times):  # once to warm up
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        start = clock()
+        for _ in range(count):
+            torch.mm(one, other)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        spent = clock() - start
+    return {"flops": times * 2.0 * size**3 / spent}
+
+
 def pack(rows: Sequence[Row], tokens: int) -> list[list[int]]:
     """Sequences in packs of at most `tokens`, in order."""
     result: list[list[int]] = []
@@ -262,8 +282,14 @@ def ranking(options: argparse.Namespace) -> dict[str, Any]:
         share = float(sizes(some, False)[0] / alone[0])
         numbers |= {key: numbers[key] / share for key in ("cost", "seconds", "processor_seconds")}
         peers[name] = numbers | {"ideal": float(alone[0] / tree[0]), "sampled": share, "error": error}
-    more = {"tree_sizes": tree.tolist(), "alone_sizes": alone.tolist()}
-    more["arithmetic"] = multiply_adds(options.shape, alone) / multiply_adds(options.shape, tree)
+    work = {way: 4.0 * multiply_adds(options.shape, counts) for way, counts in (("tree", tree), ("alone", alone))}
+    more = {"tree_sizes": tree.tolist(), "alone_sizes": alone.tolist(), "arithmetic": work["alone"] / work["tree"]}
+    more["ceiling"] = own_process(options, matrix_products)["flops"]
+    for numbers, way in ((ours, "tree"), *((one, "alone") for one in peers.values())):
+        numbers["utilisation"] = work[way] / numbers["cost"] / more["ceiling"]
+        numbers["tokens_per_second"] = float(alone[0] if way == "alone" else tree[0]) / numbers["cost"]
+    shares = ", ".join(f"{name} {100 * one['utilisation']:.0f} %" for name, one in {"trees": ours, **peers}.items())
+    print(f"  of the {more['ceiling'] / 1e9:.0f} GFLOP/s of large matrix products: {shares}", flush=True)
     return compare(ours, peers, more)
 
 

@@ -13,7 +13,7 @@ from trees_data import SHAPES, candidates, dialogue, sizes
 
 TURNS, COUNTS, PREFIXES = (2, 4, 6, 8, 10), (2, 4, 8, 16, 32), (1000, 2000, 4000, 8000, 16000)
 USUAL = {"turns": 4, "candidates": 16, "prefix": 600}
-SINGLES = 6000  # tokens of the sequences that are measured one at a time, at each point
+SINGLES = 8000  # tokens of the sequences that are measured one at a time at each point; two sequences at least
 AXES = {"turns": "agent turns", "candidates": "candidates at each turn", "prefix": "tokens before the first reply"}
 
 
@@ -30,8 +30,8 @@ def sweep(options: argparse.Namespace, measure: Callable[..., dict[str, Any]]) -
         trunk = dialogue(chance, vocabulary, at["turns"], at["prefix"])
         rows = candidates(chance, trunk, vocabulary, at["candidates"])
         tree, alone = sizes(rows, True), sizes(rows, False)
-        every = max(1, int(alone[0]) // SINGLES)
-        sample = rows[every // 2 :: every]
+        count = min(len(rows), max(2, int(SINGLES * len(rows) / alone[0])))
+        sample = [rows[int((number + 0.5) * len(rows) / count)] for number in range(count)]
         costs = measure(rows, "trees")["cost"], measure(sample, "packed")["cost"]
         part = sizes(sample, False)
         point = {"axis": axis, "tree": tree.tolist(), "alone": alone.tolist(), "sample": part.tolist()} | at

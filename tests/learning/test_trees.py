@@ -236,22 +236,29 @@ def test_without_a_tree_the_model_is_as_before(models: dict[tuple[str, str, bool
         assert torch.equal(model.generate(ids[:, :5], max_new_tokens=6, do_sample=False), sampled)
 
 
-def test_models_that_cannot_be_masked_fall_back_with_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_models_that_cannot_be_masked_fall_back_with_a_reason(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import torch
 
+    from sweetrl.learning.trees import attention, forward
     from sweetrl.learning.trees.forward import choose_layout, usable_backend
 
     model = tiny("Llama", "float32")
     assert usable_backend(model) == ("blocks", "")
     assert choose_layout(model, "flat") is None
+    with monkeypatch.context() as patch:  # a CUDA device whose FlexAttention cannot be compiled
+        patch.setattr(forward, "choose_backend", lambda device: "flex")
+        patch.setattr(attention, "_flex", lambda query: 1 / 0)
+        assert usable_backend(model) == ("blocks", "")
     base = model.get_base_model()
-    forward = base.model.forward
+    computed = base.model.forward
     # A model that ignores masks and tree alike: what it says of itself would not tell.
-    base.model.forward = lambda input_ids, use_cache, **other: forward(input_ids=input_ids, use_cache=False)
+    base.model.forward = lambda input_ids, use_cache, **other: computed(input_ids=input_ids, use_cache=False)
     with caplog.at_level(logging.WARNING, logger="sweetrl"):
         assert choose_layout(model, "trees") is None
     assert "flat batches instead of trees: llama gives other log-probs in a tree" in caplog.text
-    base.model.forward = forward
+    base.model.forward = computed
     base.config.layer_types = ["full_attention", "sliding_attention"]
     assert usable_backend(model) == (None, "llama has layers of kind sliding_attention")
     assert torch.is_grad_enabled()

@@ -72,9 +72,9 @@ def usable_backend(model: nn.Module) -> tuple[Backend | None, str]:
     if kinds:
         return None, f"{config.model_type} has layers of kind {', '.join(sorted(kinds))}"
     device = next(model.parameters()).device
-    backends: list[Backend] = [choose_backend(device), "dense"]
+    backends: list[Backend] = list(dict.fromkeys([choose_backend(device), "blocks", "dense"]))
     if not getattr(base_of(model), "_supports_attention_backend", False):
-        backends.remove(backends[0])
+        backends = ["dense"]
     reason = ""
     was_training = model.training
     model.eval()
