@@ -143,7 +143,12 @@ def test_cells_that_cost_more_have_seeds_and_columns_of_their_own(
     assert "| SWEET-RL, three rounds | 6,000 | 40.0 %, 50.0 % |" in tables
     assert tables.index("### Table 4") < tables.index("### Online")
     assert "beyond the paper: further rounds" in tables
-    assert Path("report.html").read_text(encoding="utf-8").count("<svg") == 3
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 3
+    assert (
+        "SWEET-RL, three rounds: learnt from 6,000 dialogues; success on training tasks on the way:\n40.0 %, 50.0 %."
+        in page
+    )
 
 
 def test_the_guide_shows_the_tables_that_were_measured() -> None:
