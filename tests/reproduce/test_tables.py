@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.evaluation.metrics import Result, write_results
+from sweetrl.evaluation.report import percent
 from sweetrl.io import write_json
 from sweetrl.reproduce import report
 from sweetrl.reproduce.cells import CELLS
@@ -140,10 +141,13 @@ def test_cells_that_cost_more_have_seeds_and_columns_of_their_own(
     assert "dialogues" not in found["rows"]["sweet"]
     assert "large-zero-shot 7" in found["missing"] and "large-zero-shot 8" not in found["missing"]
     tables = Path("results.md").read_text(encoding="utf-8")
-    assert "| SWEET-RL, three rounds | 6,000 | 40.0 %, 50.0 % |" in tables
+    way = f"{percent(0.4)}, {percent(0.5)}"
+    assert f"| SWEET-RL, three rounds | 6,000 | {way} |" in tables
     assert tables.index("### Table 4") < tables.index("### Online")
     assert "beyond the paper: further rounds" in tables
-    assert Path("report.html").read_text(encoding="utf-8").count("<svg") == 3
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert page.count("<svg") == 3
+    assert f"learnt from 6,000 dialogues; success on training tasks on the way:\n{way}." in page
 
 
 def test_the_guide_shows_the_tables_that_were_measured() -> None:

@@ -129,7 +129,7 @@ def _on_the_way(one: Measured) -> list[float]:
         metrics = {**_metrics(facts, "train-policy"), **_metrics(facts, "rounds")}
         rounds = sorted(name for name in metrics if name.startswith("round_") and name.endswith("/success"))
         found.append([metrics[name] for name in rounds or ["final/success"] if name in metrics])
-    return [statistics.fmean(values) for values in zip(*found, strict=True)]
+    return [statistics.fmean(values) for values in zip(*found, strict=False)]
 
 
 def _metrics(facts: Mapping[str, Any], stage: str) -> Mapping[str, Any]:

@@ -146,8 +146,10 @@ def keep(folder: Path, out: Path, number: int, settings: Settings) -> None:
         place.mkdir(parents=True, exist_ok=True)
         for name in names:
             source = folder / name
-            copy = shutil.copytree if source.is_dir() else shutil.copy
-            copy(source, place / source.name)
+            if source.is_dir():
+                shutil.copytree(source, place / source.name)
+            else:
+                shutil.copy(source, place / source.name)
     tree: dict[str, Any] = round_settings(settings, number).model_dump(mode="json", by_alias=True)
     (out / "data" / str(number) / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
 
