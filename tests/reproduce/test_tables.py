@@ -157,3 +157,32 @@ def test_the_guide_shows_the_tables_that_were_measured() -> None:
     assert shown == measured.replace("### ", "## ")
     results = json.loads((ROOT / "reproduce" / "small" / "results.json").read_text(encoding="utf-8"))
     assert report.markdown(results) == measured
+
+
+def test_the_profile_of_pages_compares_likeness(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "reproduce" / "frontend"
+    folder.mkdir(parents=True)
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    text = (ROOT / "reproduce" / "frontend" / "params.yaml").read_text(encoding="utf-8")
+    (folder / "params.yaml").write_text(text, encoding="utf-8")
+    for name, mean in (("multi-turn-dpo", 0.7), ("sweet", 0.9)):
+        place = folder / "cells" / name / "7"
+        place.mkdir(parents=True)
+        rewards = [mean + 0.01 * (n % 7 - 3) for n in range(50)]
+        pages = [Result(f"p{n}", "trained", "d", r, False, "answered", 0, 0, 4, 0, 0) for n, r in enumerate(rewards)]
+        write_results(place / RESULTS, pages)
+        facts = {"rank": {"seconds": 1.0, "metrics": {"ranked/better_over_worse": 0.75}}} if name == "sweet" else {}
+        write_json(place / SUMMARY, {"stages": facts})
+    monkeypatch.chdir(folder)
+    report.write(Profile())
+    assert "2 of 4 rows; results.json, results.md\n" in capsys.readouterr().out
+    found = json.loads(Path("results.json").read_text(encoding="utf-8"))
+    assert found["reward"] == "layout"
+    verdicts = {one["claim"]: one["verdict"] for one in found["claims"]}
+    assert verdicts["SWEET-RL is above Multi-Turn DPO"] == "confirmed"
+    tables = Path("results.md").read_text(encoding="utf-8")
+    assert "| likeness (layout) |" in tables and "−20.0 [−20.0, −20.0]" in tables and "76.9 / 42.8" in tables
+    assert "more details right in 75.0" in tables and "Not run: zero-shot 7, rft 7." in tables
+    assert not Path("report.html").exists()

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from sweetrl.colbench.environment import visible_reply
 from sweetrl.colbench.prompts import render
 from sweetrl.colbench.synthetic.judge import judge_reply
+from sweetrl.colbench.synthetic_frontend.judge import worth as page_worth
 from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.base import Engine, Prompt, Sampling
 from sweetrl.errors import UserError
@@ -146,13 +147,15 @@ class OracleCritic:
     """A control for the synthetic suite: it knows how the tasks were made. Replies of equal worth are equal."""
 
     def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
-        """The worth of the verdict of judge_reply; a task of another kind is a UserError."""
+        """The worth of the verdict of judge_reply, or of the page; a task of another kind is a UserError."""
         return [
             [[self._worth(one, turn, reply.text) for reply in replies] for turn, replies in enumerate(turns)]
             for one, turns in work
         ]
 
     def _worth(self, dialogue: Trajectory, turn: int, text: str) -> float:
+        if (shown := page_worth(dialogue.task, text)) is not None:
+            return shown
         verdict = judge_reply(dialogue.task, dialogue.messages[: 2 * turn + 1], text)
         if verdict is None:
             raise UserError(

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from sweetrl.colbench.environment import marked_answer, visible_reply
 from sweetrl.colbench.synthetic.judge import judge_reply
+from sweetrl.colbench.synthetic_frontend.judge import worth as page_worth
 from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.base import Engine, Prompt, Sampling
 from sweetrl.learning.batches import Chat, Row, encode
@@ -294,7 +296,8 @@ def judged_metrics(states: Sequence[RankedState], dialogues: Iterable[Trajectory
 
     `judged/V/share` and `judged/V/advantage` for each verdict V of judge_reply, and for each contrast
     `ranked/V_over_W`: the share of pairs of a V and a W at one state in which V has the higher advantage (ties count
-    half; 0.5 is chance).
+    half; 0.5 is chance). Of pages, `ranked/better_over_worse` is the share of pairs at one state in which the page with
+    more details right (synthetic_frontend.judge) has the higher advantage.
     """
     by_key = {(one.task.id, one.attempt): one for one in dialogues}
     totals: dict[str, tuple[int, float]] = {}
@@ -303,6 +306,14 @@ def judged_metrics(states: Sequence[RankedState], dialogues: Iterable[Trajectory
         dialogue = by_key[state.task_id, state.attempt]
         earlier = dialogue.messages[: 2 * state.turn + 1]
         found: dict[str, list[float]] = {}
+        if dialogue.task.suite == "frontend":
+            known = [(page_worth(dialogue.task, one.text), one.advantage) for one in state.candidates]
+            for (worth, advantage), (other, theirs) in combinations(known, 2):
+                if worth is not None and other is not None and worth != other:
+                    high, low = (advantage, theirs) if worth > other else (theirs, advantage)
+                    won, many = pairs.get("better_over_worse", (0.0, 0))
+                    pairs["better_over_worse"] = (won + (high > low) + 0.5 * (high == low), many + 1)
+            continue
         for one in state.candidates:
             verdict = judge_reply(dialogue.task, earlier, one.text)
             if verdict is not None:

@@ -157,6 +157,12 @@ def pages(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
             said.append(f"| {one['claim']} | {_gap(gap['tests_passed']) if gap else ''} | {one['verdict']} |")
         parts += ["### The paper's claims", "\n".join(said)]
     parts += ["### How dialogues go", _faults(rows, PAGE_FAULTS)]
+    for row in rows:
+        if "better_over_worse" in row["training"]:
+            known = percent(row["training"]["better_over_worse"])
+            parts.append(
+                f"{row['label']}: of two candidate pages the critic prefers the one with more details right in {known}."
+            )
     if results["missing"]:
         parts += ["Not run: " + ", ".join(results["missing"]) + "."]
     return "\n\n".join(parts) + "\n"

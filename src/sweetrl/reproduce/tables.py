@@ -104,6 +104,7 @@ _SHOWN = {
     "needed_over_irrelevant": ("rank", "ranked/needed_over_irrelevant"),
     "needed_over_repeated": ("rank", "ranked/needed_over_repeated"),
     "needed_over_premature": ("rank", "ranked/needed_over_premature"),
+    "better_over_worse": ("rank", "ranked/better_over_worse"),
     "pairs": ("train-policy", "pairs"),
     "policy_accuracy": ("train-policy", "final/accuracy"),
     "reply_tokens": ("evaluate", "reply_tokens"),

@@ -1,0 +1,152 @@
+"""The critic that looks at pages, with a tiny Qwen2-VL of random weights."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from sweetrl.browser.page import Page
+from sweetrl.colbench.synthetic_frontend import generate
+from sweetrl.colbench.synthetic_frontend.people import demonstrate
+from sweetrl.colbench.types import Trajectory
+from sweetrl.errors import UserError
+from sweetrl.learning.adapters import attach_adapter, load_adapter, save_adapter
+from sweetrl.learning.critics import Reply
+from sweetrl.learning.tokenizer import build_tokenizer
+from sweetrl.learning.vision import VisionCritic, fit, load_vision, look_at, look_values, looks_of
+from sweetrl.settings import LoraSettings
+
+TASKS = list(generate("train", 2, 3, 2))
+
+
+def render(html: str) -> Page:
+    """A picture that tells pages apart: bars of the bytes' sums."""
+    image = Image.new("RGB", (140, 84), "white")
+    draw = ImageDraw.Draw(image)
+    for place in range(10):
+        height = sum(html[place::10].encode()) % 84
+        draw.rectangle((14 * place, 0, 14 * place + 13, height), fill=(height * 3, 255 - 2 * height, 17 * place))
+    target = io.BytesIO()
+    image.save(target, "PNG")
+    return Page(target.getvalue(), 140, 84, (), (255, 255, 255), "ok", (), "bars")
+
+
+def dialogue(quality: float, seed: int = 1) -> Trajectory:
+    return Trajectory(TASKS[0], int(quality * 10), demonstrate(TASKS[0], 3, seed, quality, quality, 0.0).messages)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    place = tmp_path_factory.mktemp("vision")
+    tokenizer = build_tokenizer([TASKS[0].ground_truth, TASKS[0].problem_description], 400)
+    torch.manual_seed(5)
+    text = {
+        "vocab_size": 410, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
+    }  # fmt: skip
+    vision = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2}
+    ids = {"image_token_id": 401, "video_token_id": 402, "vision_start_token_id": 403, "vision_end_token_id": 404}
+    model = Qwen2VLForConditionalGeneration(Qwen2VLConfig(text_config=text, vision_config=vision, **ids))
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    Qwen2VLImageProcessorPil().save_pretrained(place)
+    return place
+
+
+@pytest.fixture
+def adapted(folder: Path):
+    model, eyes = load_vision(folder, "float32", "cpu", tokens=16)
+    return attach_adapter(model, LoraSettings(rank=2, alpha=4.0), 3, head=True), eyes
+
+
+def awake(model: torch.nn.Module) -> torch.nn.Module:
+    """Give the head and the adapter weights that matter: they start at zero."""
+    torch.manual_seed(9)
+    for name, value in model.named_parameters():
+        if value.requires_grad:
+            value.data.normal_(0.0, 0.2 if "score" in name else 0.05)
+    return model
+
+
+def test_what_is_shown_is_the_dialogue_and_both_pages():
+    one = dialogue(1.0)
+    look = look_at(one, 1, one.messages[3].content, render)
+    words = "".join(part for part in look if isinstance(part, str))
+    assert "<html" not in words and "[SEE RENDERED HTML]" in words and one.messages[2].content in words
+    assert [part for part in look if isinstance(part, bytes)][1] == render(TASKS[0].ground_truth).png
+    assert len([part for part in look_at(one, 1, "Blue?", render, privileged=False) if isinstance(part, bytes)]) == 0
+    assert len(looks_of(one, render)) == sum(message.role == "assistant" for message in one.messages)
+
+
+def test_the_value_is_the_heads_of_the_mean_of_all_tokens(adapted):
+    model, eyes = adapted
+    looks = looks_of(dialogue(0.5), render)[:2]
+    assert look_values(model, eyes, looks).tolist() == [0.0, 0.0]  # every turn starts at 0
+    awake(model).eval()
+    base = model.get_base_model()
+    with torch.no_grad():
+        inputs = eyes.batch(looks[:1], base.config)
+        assert inputs["pixel_values"].shape[0] == int(inputs["image_grid_thw"].prod(1).sum())
+        assert int(inputs["mm_token_type_ids"].sum()) == inputs["pixel_values"].shape[0] // 4
+        hidden = base(**inputs, output_hidden_states=True).hidden_states[-1][0]
+        expected = base.score(hidden.mean(0)).item()
+        values = look_values(model, eyes, looks)
+        assert values[0].item() == pytest.approx(expected, abs=1e-5)  # and padding changes nothing
+        assert values[1].item() == pytest.approx(look_values(model, eyes, looks[1:]).item(), abs=1e-5)
+        other = (*looks[0][:-1], render("another page").png)
+        assert look_values(model, eyes, [other]).item() != pytest.approx(expected, abs=1e-6)
+
+
+def test_a_step_is_that_of_eq_2(adapted):
+    model, eyes = adapted
+    awake(model).eval()
+    pair = looks_of(dialogue(1.0), render)[:2], looks_of(dialogue(0.0), render)[:1]
+    margin = 0.5 * (look_values(model, eyes, pair[0]).sum() - look_values(model, eyes, pair[1]).sum())
+    loss = -torch.nn.functional.logsigmoid(margin)
+    learnt = [value for value in model.parameters() if value.requires_grad]
+    gradients = torch.autograd.grad(loss, learnt, allow_unused=True)
+    found: list[torch.Tensor] = []
+    step = torch.optim.AdamW.step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            torch.optim.AdamW,
+            "step",
+            lambda self, *rest: (found.extend(p.grad.clone() for p in learnt if p.grad is not None), step(self))[1],
+        )
+        how = {"beta": 0.5, "learning_rate": 0.0, "epochs": 1, "batch_size": 1, "clip": 1e9, "seed": 0}
+        losses = fit(model, eyes, [pair], **how)
+    assert losses[0] == pytest.approx(loss.item(), abs=1e-5)
+    expected = [gradient for gradient in gradients if gradient is not None]
+    assert len(found) == len(expected) > 4
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
+
+
+def test_it_learns_ranks_and_comes_back(adapted, folder: Path, tmp_path: Path):
+    model, eyes = adapted
+    good, bad = dialogue(1.0), dialogue(0.0)
+    pairs = [(looks_of(good, render), looks_of(bad, render))] * 2
+    how = {"beta": 1.0, "learning_rate": 0.02, "epochs": 4, "batch_size": 2, "clip": 1.0, "seed": 0}
+    losses = fit(model, eyes, pairs, **how)
+    assert losses[-1] < losses[0]
+    replies = [Reply((1,), good.messages[3].content), Reply((2,), bad.messages[3].content), Reply((3,), "Blue?")]
+    work = [(good, [[], replies])]
+    ((first, found),) = VisionCritic(model.eval(), eyes, render).advantages(work)
+    assert first == [] and len(set(found)) == 3
+    save_adapter(model, tmp_path / "critic", str(folder))
+    again, eyes = load_vision(folder, "float32", "cpu", tokens=16)
+    loaded = VisionCritic(load_adapter(again, tmp_path / "critic"), eyes, render)
+    assert loaded.advantages(work)[0][1] == pytest.approx(found, abs=1e-6)
+
+
+def test_another_model_is_refused_in_one_sentence(tmp_path: Path):
+    with pytest.raises(UserError, match="no Qwen2-VL model can be loaded from there"):
+        load_vision(tmp_path, "float32", "cpu")
