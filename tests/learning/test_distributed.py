@@ -106,6 +106,8 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
         assert len(one["history"]) == len(two["history"]) == 6
         for name in ("loss", "grad_norm", "learning_rate", "accuracy", "loss/preference", "loss/nll", "reward/margin"):
             curves = [[entry[name] for entry in history] for history in (one["history"], two["history"])]
+            if name == "accuracy":  # until the first update margins are zero, and their signs rounding errors
+                curves = [curve[2:] for curve in curves]
             assert curves[1] == pytest.approx(curves[0], rel=1e-5, abs=1e-5), (kind, name)
         assert two["weights"] == pytest.approx(one["weights"], rel=1e-5)
         assert one["history"][0]["loss"] != pytest.approx(one["history"][-1]["loss"], abs=1e-3)

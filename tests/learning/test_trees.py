@@ -218,6 +218,20 @@ def test_flex_attention_agrees(models: dict[tuple[str, str, bool], Any]) -> None
             assert (found - alone(model, rows)).abs().max().item() < 1e-9
 
 
+def test_blocks_are_exact_without_a_fused_kernel(
+    models: dict[tuple[str, str, bool], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on devices that have none."""
+    from sweetrl.learning.trees import attention
+
+    monkeypatch.setattr(attention, "_has_cpu_kernel", lambda query: False)
+    model = models["Llama", "float64", True]
+    for seed in range(3):
+        rows = random_rows(seed)
+        values = alone(model, rows)
+        compare(model, rows, "blocks", (values.detach(), gradients(model, values)), 1e-9)
+
+
 def test_without_a_tree_the_model_is_as_before(models: dict[tuple[str, str, bool], Any]) -> None:
     import torch
 

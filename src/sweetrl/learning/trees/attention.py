@@ -264,7 +264,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: floa
     """Softmax attention and the log-sum-exp of its scores."""
     import torch
 
-    if query.device.type == "cpu":  # torch's fused kernel for CPUs, which is what its SDPA calls
+    if _has_cpu_kernel(query):
         fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
         return fused(query, key, value, 0.0, causal, scale=scale)
     scores = _scores(query, key, causal, scale)
@@ -272,10 +272,16 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: floa
     return torch.matmul((scores - total.unsqueeze(-1)).exp().to(value.dtype), value), total
 
 
+def _has_cpu_kernel(query: Tensor) -> bool:
+    """torch's fused kernel for CPUs is what its SDPA calls there; elsewhere blocks are a few plain products."""
+    return query.device.type == "cpu"
+
+
 def _scores(query: Tensor, key: Tensor, causal: bool, scale: float) -> Tensor:
     import torch
 
-    scores = torch.matmul(query, key.transpose(-1, -2)).float() * scale
+    scores = torch.matmul(query, key.transpose(-1, -2))
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
     if causal:
         later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -math.inf)
@@ -298,12 +304,12 @@ def _attend_backward(
     """
     import torch
 
-    if query.device.type == "cpu":
+    if _has_cpu_kernel(query):
         fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         return fused(grad, query, key, value, out, total, 0.0, causal, scale=scale)
     p = (_scores(query, key, causal, scale) - total.unsqueeze(-1)).exp()
-    through = torch.matmul(grad, value.transpose(-1, -2)).float()
-    ds = (p * (through - (grad.float() * out.float()).sum(-1, keepdim=True)) * scale).to(query.dtype)
+    through = torch.matmul(grad, value.transpose(-1, -2)).to(p.dtype)
+    ds = (p * (through - (grad.to(p.dtype) * out).sum(-1, keepdim=True)) * scale).to(query.dtype)
     return (
         torch.matmul(ds, key),
         torch.matmul(ds.transpose(-1, -2), query),
