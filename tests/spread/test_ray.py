@@ -62,14 +62,14 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
                 time.sleep(0.5)
 
     monkeypatch.setattr(services, "get_node", patiently)
+    # A node waits 15 s for its agents to name their ports, and ends itself then: only what must be has time for that.
+    monkeypatch.setattr("ray._private.utils.get_dashboard_dependency_error", lambda: ImportError("not wanted here"))
+    ports = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
     found = Cluster(initialize_head=False)
     try:
         for more in ({"include_dashboard": False}, {}):
-            # A node waits for the agents that name their ports themselves, but for 15 s only, and ends itself then.
-            ports = {name: free_port() for name in ("metrics_agent_port", "metrics_export_port")}
-            ports |= {name: free_port() for name in ("runtime_env_agent_port", "dashboard_agent_listen_port")}
-            node = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20}
-            found.add_node(wait=False, **node, **ports, **more)
+            node = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20} | {one: free_port() for one in ports}
+            found.add_node(wait=False, **node, **more)
         found.wait_for_nodes(600.0)
         yield found
     finally:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 Result = TypeVar("Result")
 
@@ -40,6 +40,33 @@ def wait(work: Coroutine[Any, Any, Result]) -> Result:
     except BaseException:
         future.cancel()
         raise
+
+
+async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Await `function(*arguments)` in a thread of its own, for which the end of the process does not wait.
+
+    (It does for those of an executor: whoever waits for a person's line could not be ended by Ctrl-C.)
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def tell(result: Result | None, error: BaseException | None) -> None:
+        if future.done():  # nobody waits any more
+            return
+        if error is None:
+            future.set_result(cast(Result, result))
+        else:
+            future.set_exception(error)
+
+    def work() -> None:
+        try:
+            done: tuple[Result | None, BaseException | None] = (function(*arguments), None)
+        except BaseException as error:
+            done = (None, error)
+        loop.call_soon_threadsafe(tell, *done)
+
+    threading.Thread(target=work, name="sweetrl-person", daemon=True).start()
+    return await future
 
 
 async def in_background(work: Coroutine[Any, Any, Result]) -> Result:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sweetrl.colbench.simulators import AsyncSimulator, Simulator, SimulatorError
 from sweetrl.colbench.types import Task, Trajectory
-from sweetrl.engines.background import wait
+from sweetrl.engines.background import in_thread, wait
 from sweetrl.engines.base import AsyncEngine, EngineError, Sampling
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.rollout.dialogue import Dialogue, open_dialogue
@@ -47,22 +46,15 @@ def rollout_concurrent(
     `finished` is told of it.
     """
     sampling = Sampling(max_new_tokens=agent.max_new_tokens, temperature=agent.temperature, top_p=agent.top_p)
-    threads = None
-    if not isinstance(simulator, AsyncSimulator) and not getattr(simulator, "instant", False):
-        threads = ThreadPoolExecutor(min(dialogues, 64), "sweetrl-person")
 
     async def converse(position: int, task: Task, attempt: int) -> None:
         dialogue = open_dialogue(task, attempt, chat, simulator, agent, reply_characters, seed)
-        await _advance(dialogue, engine, simulator, sampling, threads)
+        await _advance(dialogue, engine, simulator, sampling)
         if spent is not None:
             spent([dialogue.cost(policy_name, engine.usage().devices)])
         finished(position, dialogue.close(policy_name))
 
-    try:
-        wait(_all(iter(attempts), converse, min(dialogues, len(attempts))))
-    finally:
-        if threads is not None:
-            threads.shutdown(wait=False, cancel_futures=True)
+    wait(_all(iter(attempts), converse, min(dialogues, len(attempts))))
 
 
 async def _all(attempts: Iterator[tuple[int, Task, int]], converse: Callable[..., Any], workers: int) -> None:
@@ -82,14 +74,9 @@ async def _all(attempts: Iterator[tuple[int, Task, int]], converse: Callable[...
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _advance(
-    dialogue: Dialogue,
-    engine: AsyncEngine,
-    simulator: Simulator,
-    sampling: Sampling,
-    threads: ThreadPoolExecutor | None,
-) -> None:
+async def _advance(dialogue: Dialogue, engine: AsyncEngine, simulator: Simulator, sampling: Sampling) -> None:
     """Run one dialogue to its end."""
+    instant = getattr(simulator, "instant", False)
     while not dialogue.done:
         try:
             (completion,) = await engine.ask(dialogue.prompt(), sampling)
@@ -105,10 +92,7 @@ async def _advance(
         environment = dialogue.environment
         asked = (environment.task, environment.messages, person_seed(dialogue))
         try:
-            if threads is None:
-                words = simulator.reply(*asked)
-            else:
-                words = await asyncio.get_running_loop().run_in_executor(threads, simulator.reply, *asked)
+            words = simulator.reply(*asked) if instant else await in_thread(simulator.reply, *asked)
         except SimulatorError as error:
             environment.lose(str(error))
         else:
