@@ -93,3 +93,29 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen2-VL of random weights and a few thousand parameters, with a tokenizer and a picture processor."""
+    import torch
+    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+    from sweetrl.learning.tokenizer import build_tokenizer
+
+    place = tmp_path_factory.mktemp("vision")
+    tokenizer = build_tokenizer(['<html><body class="p-8">Welcome</body></html>', "Show me a page, please."], 400)
+    torch.manual_seed(5)
+    text = {
+        "vocab_size": 410, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
+    }  # fmt: skip
+    vision = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2}
+    ids = {"image_token_id": 401, "video_token_id": 402, "vision_start_token_id": 403, "vision_end_token_id": 404}
+    model = Qwen2VLForConditionalGeneration(Qwen2VLConfig(text_config=text, vision_config=vision, **ids))
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    Qwen2VLImageProcessorPil().save_pretrained(place)
+    return place

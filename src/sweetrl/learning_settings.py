@@ -51,6 +51,13 @@ class TrainerSettings(Section):
     lora: LoraSettings = Field(default_factory=LoraSettings, description="The adapter.")
 
 
+class VisionSettings(Section):
+    """The vision-language model of a critic of pages (critic.parameterization: vision-head)."""
+
+    model: str = Field("", description="A Qwen2-VL model's folder or hub name.")
+    tokens: Positive = Field(256, description="Most tokens of one picture, of 28 x 28 pixels each.")
+
+
 class CriticSettings(TrainerSettings):
     """Stage `train-critic`: the turn-wise advantage (Eqs. 2-3)."""
 
@@ -69,12 +76,14 @@ class CriticSettings(TrainerSettings):
     gap: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         0.1, description="Smallest difference of reward in a pair (pairs: all)."
     )
-    parameterization: Literal["log-ratio", "regression-head", "value-head"] = Field(
+    parameterization: Literal["log-ratio", "regression-head", "value-head", "vision-head"] = Field(
         "log-ratio",
         description="`log-ratio`: A = mean over the reply of log pi_theta - log pi_ref (Eq. 3). `regression-head`: "
         "A = w . mean hidden state of the reply, by Eq. 2. `value-head`: a classifier of final success, w . last "
-        "hidden state of the reply, by cross-entropy on all attempts. The heads leave `normalization` and `nll` aside.",
+        "hidden state of the reply, by cross-entropy on all attempts. `vision-head` (pages): A = w . mean hidden state "
+        "of a vision-language model that sees both pages, by Eq. 2. Heads leave `normalization` and `nll` aside.",
     )
+    vision: VisionSettings = Field(default_factory=VisionSettings, description="The critic's own model (vision-head).")
     place: Literal["system", "before"] = Field(
         "system",
         description="Where c stands: at the head of the system message, or `before` the whole formatted prompt, even "

@@ -16,7 +16,6 @@ from sweetrl.colbench.types import Trajectory
 from sweetrl.errors import UserError
 from sweetrl.learning.adapters import attach_adapter, load_adapter, save_adapter
 from sweetrl.learning.critics import Reply
-from sweetrl.learning.tokenizer import build_tokenizer
 from sweetrl.learning.vision import VisionCritic, fit, load_vision, look_at, look_values, looks_of
 from sweetrl.settings import LoraSettings
 
@@ -39,31 +38,9 @@ def dialogue(quality: float, seed: int = 1) -> Trajectory:
     return Trajectory(TASKS[0], int(quality * 10), demonstrate(TASKS[0], 3, seed, quality, quality, 0.0).messages)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-    place = tmp_path_factory.mktemp("vision")
-    tokenizer = build_tokenizer([TASKS[0].ground_truth, TASKS[0].problem_description], 400)
-    torch.manual_seed(5)
-    text = {
-        "vocab_size": 410, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-        "num_attention_heads": 2, "num_key_value_heads": 1,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]},
-    }  # fmt: skip
-    vision = {"depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2}
-    ids = {"image_token_id": 401, "video_token_id": 402, "vision_start_token_id": 403, "vision_end_token_id": 404}
-    model = Qwen2VLForConditionalGeneration(Qwen2VLConfig(text_config=text, vision_config=vision, **ids))
-    model.save_pretrained(place)
-    tokenizer.save_pretrained(place)
-    Qwen2VLImageProcessorPil().save_pretrained(place)
-    return place
-
-
 @pytest.fixture
-def adapted(folder: Path):
-    model, eyes = load_vision(folder, "float32", "cpu", tokens=16)
+def adapted(tiny_vision: Path):
+    model, eyes = load_vision(tiny_vision, "float32", "cpu", tokens=16)
     return attach_adapter(model, LoraSettings(rank=2, alpha=4.0), 3, head=True), eyes
 
 
@@ -130,7 +107,7 @@ def test_a_step_is_that_of_eq_2(adapted):
         assert torch.allclose(mine, theirs, atol=1e-5)
 
 
-def test_it_learns_ranks_and_comes_back(adapted, folder: Path, tmp_path: Path):
+def test_it_learns_ranks_and_comes_back(adapted, tiny_vision: Path, tmp_path: Path):
     model, eyes = adapted
     good, bad = dialogue(1.0), dialogue(0.0)
     pairs = [(looks_of(good, render), looks_of(bad, render))] * 2
@@ -141,8 +118,8 @@ def test_it_learns_ranks_and_comes_back(adapted, folder: Path, tmp_path: Path):
     work = [(good, [[], replies])]
     ((first, found),) = VisionCritic(model.eval(), eyes, render).advantages(work)
     assert first == [] and len(set(found)) == 3
-    save_adapter(model, tmp_path / "critic", str(folder))
-    again, eyes = load_vision(folder, "float32", "cpu", tokens=16)
+    save_adapter(model, tmp_path / "critic", str(tiny_vision))
+    again, eyes = load_vision(tiny_vision, "float32", "cpu", tokens=16)
     loaded = VisionCritic(load_adapter(again, tmp_path / "critic"), eyes, render)
     assert loaded.advantages(work)[0][1] == pytest.approx(found, abs=1e-6)
 

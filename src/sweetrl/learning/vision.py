@@ -1,9 +1,9 @@
 """The paper's critic of pages: a vision-language model looks at both pages, and a head on the mean of all its tokens
 gives the turn's advantage.
 
-A(o_t, a_t, c) = w . (1/N) sum_n h_n + b, with h_n the last layer's states of all N tokens, of words and
-pictures alike: the dialogue, the reply, the picture of its page, and (c) the picture of the wanted page. Trained by Eq. 2 on pairs of whole
-dialogues. Built on transformers' Qwen2-VL classes.
+A(o_t, a_t, c) = w . (1/N) sum_n h_n + b, with h_n the last layer's states of all N tokens, of words and pictures alike:
+the dialogue, the reply, the picture of its page, and (c) the picture of the wanted page. Trained by Eq. 2 on pairs of
+whole dialogues. Built on transformers' Qwen2-VL classes.
 """
 
 from __future__ import annotations

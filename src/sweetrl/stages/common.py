@@ -58,11 +58,11 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
         *("suite", "model", "agent.prompt", "agent.rounds", "collect.attempts"),
         *("critic.pairs", "critic.gap", "validate"),
     ),
-    "train-critic": ("seed", "suite", "model", "agent.prompt", "method", "preset", "critic", "rank.critic"),
+    "train-critic": ("seed", "suite", "model", "agent.prompt", "browser", "method", "preset", "critic", "rank.critic"),
     "rank": (
-        *("seed", "suite", "model", "agent", "method", "preset"),
-        *("critic.normalization", "critic.privileged", "critic.parameterization", "critic.place", "critic.token_set"),
-        *("rank", "judge"),
+        *("seed", "suite", "model", "agent", "browser", "method", "preset"),
+        *("critic.normalization", "critic.privileged", "critic.parameterization", "critic.vision"),
+        *("critic.place", "critic.token_set", "rank", "judge"),
     ),
     "train-policy": ("seed", "model", "agent.prompt", "method", "preset", "policy", "multi_turn_dpo", "rft", "grpo"),
     "evaluate": (

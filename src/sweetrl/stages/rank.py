@@ -110,6 +110,10 @@ def make_critic(settings: Settings, folder: Path, loaded: tuple[Any, Any] | None
             settings.judge.model or wanted.base, None, wanted.dtype, wanted.device, wanted.threads
         )
         return critics.JudgeCritic(engine, engine.chat, settings.judge, settings.seed, settings.critic.privileged)
+    if settings.critic.parameterization == "vision-head":
+        from sweetrl.stages.vision import load_vision_critic
+
+        return load_vision_critic(settings, folder)
     model, tokenizer = loaded or load_base(wanted)
     critic = load_adapter(model, folder)
     chat, system = ChatFormat(tokenizer), system_prompt(settings.agent.prompt, settings.suite)

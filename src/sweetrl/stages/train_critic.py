@@ -34,6 +34,11 @@ def train_critic(settings: Settings) -> None:
         from sweetrl.learning.whole import critic_attempts, critic_pairs
 
         kind = settings.critic.parameterization
+        if kind == "vision-head":
+            from sweetrl.stages.vision import train_vision_critic
+
+            train_vision_critic(run)
+            return
         trainers = {"log-ratio": CriticTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
         pairs = read_pairs(PAIRS)
         trajectories = TrajectoryStore(TRAJECTORIES)
