@@ -217,8 +217,8 @@ def _function() -> Any:
             sums = query.new_empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
             blocks = tree.blocks()
             for first, last in blocks.paths:
-                own: Any = [one[:, :, first:last] for one in (query, key, value)]
-                out[:, :, first:last], sums[:, :, first:last] = _attend(*own, True, scale)
+                own: Any = (*(one[:, :, first:last] for one in (query, key, value)), True, scale)
+                out[:, :, first:last], sums[:, :, first:last] = _attend(*own)
             for first, last, start, stop in blocks.wings:
                 below, known = out[:, :, first:last], sums[:, :, first:last]
                 above = key[:, :, start:stop], value[:, :, start:stop]
@@ -238,10 +238,11 @@ def _function() -> Any:
             blocks = context.tree.blocks()
             pieces = [(first, last, first, last) for first, last in blocks.paths]
             for number, (first, last, start, stop) in enumerate(pieces + list(blocks.wings)):
-                own: Any = [one[:, :, first:last] for one in (grad, query, out, sums)]
-                keys: Any = [one[:, :, start:stop] for one in (key, value)]
+                own = (one[:, :, first:last] for one in (grad, query, out, sums))
+                keys = (one[:, :, start:stop] for one in (key, value))
                 causal = number < len(pieces)
-                parts = _attend_backward(*own, *keys, causal, context.scale)
+                given: Any = (*own, *keys, causal, context.scale)
+                parts = _attend_backward(*given)
                 if causal:
                     to_query[:, :, first:last] = parts[0]
                 else:
