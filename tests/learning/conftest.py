@@ -11,6 +11,7 @@ import pytest
 
 from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
 from sweetrl.engines.chat import ChatFormat
+from sweetrl.learning.batches import Row, encode
 
 QUESTIONS = ["Is there a maximum?", "What is the rate per hour?", "How should the result be rounded?"]
 ANSWERS = ["The rate is 7.", "There is no maximum.", "Round it to 2 places.", "I do not know."]
@@ -70,3 +71,8 @@ def trajectories(make_trajectory: Callable[..., Trajectory]) -> list[Trajectory]
         for number in range(10)
         for attempt in range(3)
     ]
+
+
+@pytest.fixture(scope="session")
+def rows(trajectories: list[Trajectory], chat: ChatFormat) -> tuple[Row, ...]:
+    return tuple(encode(one, chat, "You help a person.") for one in trajectories[:9])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import pytest
@@ -20,123 +20,31 @@ from sweetrl.learning.whole import critic_pairs, header_length, policy_pairs, su
 from sweetrl.settings import (
     CriticSettings,
     GrpoSettings,
-    LoraSettings,
     MultiTurnSettings,
     PolicySettings,
     RftSettings,
     parse_settings,
 )
 
-TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
+sys.path.insert(0, str(Path(__file__).parent))
+from slowly import (  # type: ignore[import-not-found]
+    PAIRS,
+    TOLERANCE,
+    adapted_model,
+    fast,
+    log_sigmoid,
+    same,
+    slow_both,
+    slow_logprobs,
+    slow_nll,
+    slow_score,
+)
 
 
 @pytest.fixture(scope="module", params=["float64", "float32"])
 def adapted(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
     """The tiny model with an adapter that differs from its start, in the precision of the test."""
     return adapted_model(tiny_model, request.param, head=False), TOLERANCE[request.param]
-
-
-@pytest.fixture(scope="module", params=["float64", "float32"])
-def headed(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
-    """The same with a critic's head that is not zero."""
-    return adapted_model(tiny_model, request.param, head=True), TOLERANCE[request.param]
-
-
-def adapted_model(tiny_model: Path, precision: str, head: bool) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from sweetrl.learning.adapters import attach_adapter
-
-    dtype = getattr(torch, precision)
-    base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=dtype).requires_grad_(False)
-    model = attach_adapter(base, LoraSettings(rank=4, alpha=8), seed=1, head=head).to(dtype)
-    generator = torch.Generator().manual_seed(2)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name or "score.modules_to_save" in name:
-            parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
-    for module in model.modules():
-        if type(module).__name__ == "LlamaRMSNorm":
-            # transformers' own goes through float32, which would be all that a float64 comparison sees
-            module.forward = MethodType(rms_norm, module)
-    return model
-
-
-def rms_norm(self: Any, hidden: Any) -> Any:
-    import torch
-
-    return self.weight * hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + self.variance_epsilon)
-
-
-@pytest.fixture(scope="module")
-def rows(trajectories: list[Trajectory], chat: ChatFormat) -> tuple[Row, ...]:
-    return tuple(encode(one, chat, "You help a person.") for one in trajectories[:9])
-
-
-def slow_logprobs(model: Any, row: Row) -> list[list[Any]]:
-    """log pi(token | everything before it) of every reply token, by turn; tensors, so that gradients flow."""
-    import torch
-
-    logits = model(input_ids=torch.tensor([row.token_ids])).logits[0]
-    return [
-        [torch.log_softmax(logits[index - 1], 0)[row.token_ids[index]] for index in range(start, end)]
-        for start, end in row.spans
-    ]
-
-
-def slow_both(model: Any, row: Row) -> tuple[list[list[Any]], list[list[Any]]]:
-    import torch
-
-    with torch.no_grad(), model.disable_adapter():
-        reference = slow_logprobs(model, row)
-    return slow_logprobs(model, row), reference
-
-
-def slow_score(model: Any, row: Row, normalization: str) -> Any:
-    ours, reference = slow_both(model, row)
-    ratios = [[a - b for a, b in zip(*turn, strict=True)] for turn in zip(ours, reference, strict=True)]
-    if normalization == "turn":
-        return sum(sum(turn) / len(turn) for turn in ratios)
-    total = sum(sum(turn) for turn in ratios)
-    return total / sum(len(turn) for turn in ratios) if normalization == "trajectory" else total
-
-
-def slow_nll(model: Any, row: Row) -> Any:
-    tokens = [token for turn in slow_logprobs(model, row) for token in turn]
-    return -sum(tokens) / len(tokens)
-
-
-def log_sigmoid(x: Any) -> Any:
-    import torch
-
-    return torch.log(1 / (1 + torch.exp(-x)))
-
-
-def gradients(model: Any, loss: Any) -> list[Any]:
-    import torch
-
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return list(torch.autograd.grad(loss, parameters))
-
-
-def fast(trainer: type, model: Any, settings: Any, data: PreferenceData, batch: MicroBatch) -> Any:
-    """The trainer's own objective on a micro-batch, without its Trainer."""
-    from sweetrl.learning.reference import reference_logprobs
-
-    made = trainer.__new__(trainer)
-    made.settings, made.model = settings, model
-    reference = reference_logprobs(model, data.rows, Layout(None, tokens=500))
-    tensors = collate_pairs(data, batch, reference)
-    return made.pair_loss(made.outputs(tensors["rows"]), tensors)
-
-
-def same(model: Any, ours: Any, expected: Any, tolerance: float) -> None:
-    assert ours.item() == pytest.approx(expected.item(), abs=tolerance, rel=tolerance)
-    for mine, theirs in zip(gradients(model, ours), gradients(model, expected), strict=True):
-        assert (mine - theirs).abs().max().item() <= tolerance * max(1.0, theirs.abs().max().item())
-
-
-PAIRS = ((0, 1), (0, 2), (3, 5), (6, 7))
 
 
 def test_log_probs(adapted: Any, rows: tuple[Row, ...]) -> None:
@@ -364,80 +272,6 @@ def test_multi_turn_dpo(
     finals = [Row(row.token_ids, row.spans[-1:]) for (_, attempt), row in by_attempt.items() if attempt == 0]
     expected = expected + 0.4 * sum(slow_nll(model, row) for row in finals) / len(finals)
     same(model, loss, expected, tolerance)
-
-
-def slow_states(model: Any, row: Row) -> list[Any]:
-    """The last layer's states at the tokens of every reply, by turn."""
-    import torch
-
-    states = model.get_base_model().model(input_ids=torch.tensor([row.token_ids])).last_hidden_state[0]
-    return [states[start:end] for start, end in row.spans]
-
-
-def slow_head(model: Any, state: Any) -> Any:
-    head = model.get_base_model().score.modules_to_save["default"]
-    return sum(weight * number for weight, number in zip(head.weight[0], state, strict=True)) + head.bias[0]
-
-
-def test_regression_head(headed: Any, rows: tuple[Row, ...]) -> None:
-    from sweetrl.learning.trainers import RegressionTrainer
-
-    model, tolerance = headed
-    settings = CriticSettings(beta=0.3, nll=0.2, parameterization="regression-head")
-    loss, metrics = fast(RegressionTrainer, model, settings, PreferenceData(rows, PAIRS), MicroBatch(PAIRS))
-    scores = {
-        index: sum(slow_head(model, sum(states) / len(states)) for states in slow_states(model, rows[index]))
-        for pair in PAIRS
-        for index in pair
-    }
-    expected = -sum(log_sigmoid(0.3 * (scores[a] - scores[b])) for a, b in PAIRS) / len(PAIRS)
-    head_gradients(model, loss, expected, tolerance)
-    assert metrics["accuracy"] == sum(scores[a] > scores[b] for a, b in PAIRS) / len(PAIRS)
-
-
-def test_value_head(headed: Any, rows: tuple[Row, ...]) -> None:
-    from sweetrl.learning.trainers import ValueTrainer
-
-    model, tolerance = headed
-    settings = CriticSettings(parameterization="value-head")
-    labels = (1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0)
-    data = PreferenceData(rows, tuple((index, index) for index in range(len(rows))), labels=labels)
-    loss, metrics = fast(ValueTrainer, model, settings, data, MicroBatch(data.pairs[2:7]))
-    each, right = [], []
-    for row, label in zip(rows[2:7], labels[2:7], strict=True):
-        values = [slow_head(model, states[-1]) for states in slow_states(model, row)]
-        chances = [log_sigmoid(value if label else -value) for value in values]
-        each.append(-sum(chances) / len(chances))
-        right += [(value.item() > 0) == bool(label) for value in values]
-    head_gradients(model, loss, sum(each) / len(each), tolerance)
-    assert metrics["accuracy"] == pytest.approx(sum(right) / len(right))
-
-
-def head_gradients(model: Any, ours: Any, expected: Any, tolerance: float) -> None:
-    """`same`, and the head takes part in it."""
-    import torch
-
-    head = [parameter for name, parameter in model.named_parameters() if "score.modules_to_save" in name]
-    assert all(one.abs().max() > 0 for one in torch.autograd.grad(ours, head[:1], retain_graph=True))
-    same(model, ours, expected, tolerance)
-
-
-@pytest.mark.parametrize("kind", ["regression-head", "value-head"])
-def test_candidates_scored_by_a_head(headed: Any, trajectories: list[Trajectory], chat: ChatFormat, kind: str) -> None:
-    from sweetrl.learning.critics import HeadCritic, Reply
-
-    model, tolerance = headed
-    model.eval()
-    view = CriticSettings(parameterization=kind, privileged=False)  # type: ignore[arg-type]
-    trunk = encode(trajectories[0], chat, "Help.")
-    turns = [[Reply(chat.reply(text), text) for text in ("What is the rate?", "Yes.")] for _ in trunk.spans]
-    (found,) = HeadCritic(model, chat, "Help.", view, Layout(None, 100)).advantages([(trajectories[0], turns)])
-    for (start, _), replies, values in zip(trunk.spans, turns, found, strict=True):
-        for reply, value in zip(replies, values, strict=True):
-            row = Row(trunk.token_ids[:start] + reply.token_ids, ((start, start + len(reply.token_ids)),))
-            (states,) = slow_states(model, row)
-            pooled = states[-1] if kind == "value-head" else sum(states) / len(states)
-            assert value == pytest.approx(slow_head(model, pooled).item(), abs=20 * tolerance)
 
 
 def test_the_official_critic(adapted: Any, trajectories: list[Trajectory], chat: ChatFormat, tokenizer: Any) -> None:
