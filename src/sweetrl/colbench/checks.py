@@ -11,6 +11,7 @@ import builtins
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from sweetrl.sandbox.compare import Rules, equal
@@ -25,18 +26,18 @@ class Check:
     name: str
     operands: tuple[tuple[str, Any], ...]  # ("call", expression) or ("constant", tree)
 
-    @property
+    @cached_property
     def calls(self) -> tuple[str, ...]:
         """The expressions that the sandbox must evaluate."""
         return tuple(expression for kind, expression in self.operands if kind == "call")
 
     def value(self, results: Sequence[CallResult], rules: Rules) -> CallResult:
         """What the whole test evaluates to, given the results of `calls`."""
+        if len(self.operands) == 1:
+            return results[0]
         lost = next((result for result in results if result.kind != "value"), None)
         if lost is not None:
             return lost
-        if len(self.operands) == 1:
-            return results[0]
         pending = iter(results)
         trees = [tree if kind == "constant" else next(pending).tree for kind, tree in self.operands]
         return CallResult("value", all(equal(b, a, rules) for a, b in itertools.pairwise(trees)))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import lru_cache
@@ -94,6 +95,7 @@ class Scorer:
     def stream(self, items: Iterable[tuple[Task, str | None]], window: int = 256) -> Iterator[Score]:
         """Yield the scores of `items` in order, with at most `window` answers under way."""
         waiting: deque[_Pending] = deque()
+        burst = max(1, window // 16)  # so many are waited for at a time: each time costs two switches between threads
         recent: dict[tuple[str, tuple[tuple[str, str], ...], str], _Pending] = {}
         for task, answer in items:
             key = (task.ground_truth, task.test_cases, answer or "")
@@ -104,8 +106,13 @@ class Scorer:
                     del recent[next(iter(recent))]
             waiting.append(pending)
             if len(waiting) >= window:
-                yield self._score(waiting.popleft())
+                yield from self._first(waiting, burst)
         while waiting:
+            yield from self._first(waiting, min(burst, len(waiting)))
+
+    def _first(self, waiting: deque[_Pending], count: int) -> Iterator[Score]:
+        waiting[count - 1].wait()
+        for _ in range(count):
             yield self._score(waiting.popleft())
 
     def _begin(self, task: Task, answer: str | None) -> _Pending:
@@ -168,6 +175,11 @@ class _Pending:
     actual: Future[Outcome] | None
     verdict: TestResult | None
     score: Score | None = None
+
+    def wait(self) -> None:
+        """Wait until the answer has been run, whatever came of it."""
+        if self.actual is not None:
+            futures.wait((self.actual,))
 
 
 @lru_cache(maxsize=4096)

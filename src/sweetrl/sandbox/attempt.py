@@ -14,6 +14,8 @@ import socket
 import struct
 import time
 from concurrent.futures import Future
+from functools import lru_cache
+from types import CodeType
 
 from sweetrl.sandbox.claims import parse_frame
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
@@ -21,6 +23,21 @@ from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 _MESSAGE = struct.Struct(">QQ")  # as in zygote.py
 _BEGUN = struct.Struct(">Id")  # the frame before all others: from here on the clock runs
 _CHUNK = 1 << 16
+
+
+@lru_cache(maxsize=4096)
+def _compiled(calls: tuple[str, ...]) -> bytes:
+    """The calls with their code, marshalled for the child: every answer to a task is put to the same calls.
+
+    They come from the task and not from a model. One that does not compile goes as it is, and fails in the child.
+    """
+    pairs: list[tuple[str, CodeType | None]] = []
+    for call in calls:
+        try:
+            pairs.append((call, compile(call.lstrip(" \t"), "<string>", "eval", dont_inherit=True)))
+        except (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError):
+            pairs.append((call, None))
+    return marshal.dumps(pairs)
 
 
 class Running:
@@ -60,7 +77,7 @@ class Attempt:
         job, limits = running.job, running.limits
         body = (
             job.sources,
-            job.calls[len(running.results) :],
+            _compiled(job.calls[len(running.results) :]),
             job.namespace,
             job.seed,
             limits.output_kib << 10,
@@ -88,11 +105,12 @@ class Attempt:
 
     def read(self) -> bool:
         """Take the frames that are complete as results; False where one is longer than allowed."""
-        running, wanted = self.running, len(self.running.job.calls)
-        if running.complete:
+        running, results, number = self.running, self.running.results, int.from_bytes
+        wanted = len(running.job.calls)
+        if len(results) == wanted:
             return True
         now, limit, chunk = time.monotonic(), (running.limits.output_kib << 10) + 1024, _CHUNK
-        found = len(running.results)
+        found = len(results)
         while True:
             data = os.pread(self.file, chunk, self._position)
             position, size = 0, 0
@@ -106,20 +124,22 @@ class Attempt:
                 if not self.begun:
                     self.begin(stamp if self.first <= stamp <= now else self.first)
                 position = _BEGUN.size
-            while len(data) - position >= 4 and len(running.results) < wanted:
-                size = int.from_bytes(data[position : position + 4], "big")
-                if size > limit or len(data) - position - 4 < size:
+            whole = len(data)
+            while whole - position >= 4 and len(results) < wanted:
+                start = position + 4
+                size = number(data[position:start], "big")
+                if size > limit or whole - start < size:
                     break
-                running.results.append(parse_frame(data[position + 4 : position + 4 + size]))
-                position += 4 + size
+                position = start + size
+                results.append(parse_frame(data[start:position]))
                 size = 0
             self._position += position
             if size > limit:
                 return False
-            if len(running.results) == wanted or len(data) < chunk:
+            if len(results) == wanted or len(data) < chunk:
                 break
             chunk = max(_CHUNK, size + 4)
-        if len(running.results) > found:
+        if len(results) > found:
             age = max(0.0, time.time() - os.fstat(self.file).st_mtime)
             self.progress = max(self.progress, now - age)
         return True

@@ -20,6 +20,7 @@ import types
 
 TYPE_CHECKING = False  # what typing says of it, without importing that
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 SEED = 0  # the state in which the zygote leaves `random`
@@ -39,50 +40,65 @@ def to_json(tree: Any, chunks: Any = _CHUNKS, join: Any = "".join) -> str:
     return join(chunks(tree, 0))
 
 
-def run_job(file: int, length: int, values: Any) -> None:
-    """Read the job (`length` bytes at the start of the memory file), make its calls, append one frame for each.
+def runner(values: Any) -> Callable[[int, int], None]:
+    """The function that does a job: `values` is the module of that name, loaded beside this one.
 
-    A frame is its length (4 bytes, big-endian) and tagged JSON. The first one holds the time at which the calls begin.
+    It takes the memory file and the job's length in bytes at its start, makes the calls, and appends one frame for
+    each. A frame is its length (4 bytes, big-endian) and tagged JSON. The first one holds the time at which the calls
+    begin.
     """
-    sources, calls, namespace, seed, output, nodes = marshal.loads(os.pread(file, length, 0))
-    if seed != SEED:
-        random.seed(seed)
-    write = _writer(file, output)
-    encode, refused = values.Encoder(nodes).encode, values.Refused
-    os.write(file, struct.pack(">Id", 8, time.monotonic()))
-    code, text, error = _compile(sources)
-    for call in calls:
-        if code is None:
-            write({"e": error})
-        elif namespace == "split":
-            _call_split(code, text, call, encode, refused, write)
-        else:
-            _call_one(code, call, encode, refused, write)
+    read, write, loads, begun, now = os.pread, os.write, marshal.loads, struct.Struct(">Id").pack, time.monotonic
+    size, number, text_of, describe, compiled = len, int.to_bytes, to_json, _describe, compile
+    encoder, refused, outer = values.Encoder(0), values.Refused, _official_globals()
+    encode = encoder.encode
 
-
-def _writer(file: int, limit: int) -> Any:
-    os_write, encode, size, number, dumps = os.write, str.encode, len, int.to_bytes, to_json
-
-    def write(frame: dict[str, Any]) -> None:
-        payload = encode(dumps(frame))
-        if size(payload) > limit:
-            payload = encode(dumps({"r": f"the value takes {size(payload)} bytes, more than {limit}"}))
-        data = number(size(payload), 4, "big") + payload
-        while data:
-            data = data[os_write(file, data) :]
-
-    return write
-
-
-def _compile(sources: tuple[str, ...]) -> tuple[Any, str, Any]:
-    """The first reading that compiles, or the error of the first."""
-    error = None
-    for text in sources:
+    def split(code: Any, text: str, call: str, ready: Any) -> dict[str, Any]:
+        inner: dict[str, Any] = {"function_definition": text, "test_case": call}
         try:
-            return compile(text, "<solution>", "exec", dont_inherit=True), text, None
-        except BaseException as failure:  # a parser can fail in any way; the error is the solution's own
-            error = error or _describe(failure, "")
-    return None, "", error
+            exec(code, outer, inner)
+            # The evaluator's own local names come back before the call is evaluated, and its unbound `e` goes.
+            inner.update(function_definition=text, test_case=call)
+            inner.pop("e", None)
+            return {"v": encode(eval(ready, outer, inner))}
+        except refused as error:
+            return {"r": str(error)}
+        except BaseException as error:
+            return {"e": describe(error, call)}
+
+    def one(code: Any, text: str, call: str, ready: Any) -> dict[str, Any]:
+        try:
+            space = _module("solution")
+            exec(code, space)
+            return {"v": encode(eval(ready, space))}
+        except refused as error:
+            return {"r": str(error)}
+        except BaseException as error:
+            return {"e": describe(error, call)}
+
+    def run_job(file: int, length: int) -> None:
+        sources, calls, namespace, seed, output, encoder.nodes = loads(read(file, length, 0))
+        if seed != SEED:
+            random.seed(seed)
+        write(file, begun(8, now()))
+        code, error = None, None
+        for text in sources:  # the first reading that compiles, or the error of the first
+            try:
+                code = compiled(text, "<solution>", "exec", dont_inherit=True)
+                break
+            except BaseException as failure:  # a parser can fail in any way; the error is the solution's own
+                error = error or describe(failure, "")
+        execute = split if namespace == "split" else one
+        for call, ready in loads(calls):  # text and code, which is None where the text does not compile
+            frame = {"e": error} if code is None else execute(code, text, call, ready or call)
+            payload = text_of(frame).encode()
+            if size(payload) > output:
+                frame = {"r": f"the value takes {size(payload)} bytes, more than {output}"}
+                payload = text_of(frame).encode()
+            data = number(size(payload), 4, "big") + payload
+            while data:
+                data = data[write(file, data) :]
+
+    return run_job
 
 
 def _module(name: str) -> dict[str, Any]:
@@ -99,50 +115,17 @@ class _Lazy(types.ModuleType):
         return getattr(sys.modules[self.__name__], name)
 
 
-_OFFICIAL: dict[str, Any] = {}
-
-
 def _official_globals() -> dict[str, Any]:
     """The globals in which the official evaluator happens to execute: those of its own module, kept between tests."""
-    if not _OFFICIAL:
 
-        def timeout_handler(number: int, frame: Any) -> None:
-            raise TimeoutError("Operation timed out")
+    def timeout_handler(number: int, frame: Any) -> None:
+        raise TimeoutError("Operation timed out")
 
-        space = _module("sweet_rl.utils.code_utils")
-        space.update(multiprocessing=_Lazy("multiprocessing"), signal=_Lazy("signal"), Empty=_queue.Empty)
-        space["timeout_handler"] = timeout_handler
-        space["__builtins__"] = __builtins__
-        _OFFICIAL["space"] = space
-    return _OFFICIAL["space"]
-
-
-def _call_split(code: Any, text: str, call: str, encode: Any, refused: Any, write: Any) -> None:
-    outer = _official_globals()
-    inner: dict[str, Any] = {"function_definition": text, "test_case": call}
-    try:
-        exec(code, outer, inner)
-        # The evaluator's own local names come back before the call is evaluated, and its unbound `e` goes.
-        inner.update(function_definition=text, test_case=call)
-        inner.pop("e", None)
-        frame = {"v": encode(eval(call, outer, inner))}
-    except refused as error:
-        frame = {"r": str(error)}
-    except BaseException as error:
-        frame = {"e": _describe(error, call)}
-    write(frame)
-
-
-def _call_one(code: Any, call: str, encode: Any, refused: Any, write: Any) -> None:
-    try:
-        space = _module("solution")
-        exec(code, space)
-        frame = {"v": encode(eval(call, space))}
-    except refused as error:
-        frame = {"r": str(error)}
-    except BaseException as error:
-        frame = {"e": _describe(error, call)}
-    write(frame)
+    space = _module("sweet_rl.utils.code_utils")
+    space.update(multiprocessing=_Lazy("multiprocessing"), signal=_Lazy("signal"), Empty=_queue.Empty)
+    space["timeout_handler"] = timeout_handler
+    space["__builtins__"] = __builtins__
+    return space
 
 
 def _describe(error: BaseException, call: str) -> list[str]:

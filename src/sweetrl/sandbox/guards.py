@@ -14,6 +14,7 @@ import stat
 
 TYPE_CHECKING = False  # what typing says of it, without importing that
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 28, 38
@@ -104,20 +105,33 @@ class Guards:
                 parts.append(path)
         return parts
 
-    def lock_child(self, parent: int, keep: int) -> None:
-        """Put on what only the child can bear. After this only what the seccomp filter allows is possible."""
-        os.closerange(3, keep)
-        os.closerange(keep + 1, 4096)
-        if self.groups:
-            os.setpgid(0, 0)
-        if not self.scratch:  # in a process namespace of its own everything ends with the zygote anyway
-            _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
-            if os.getppid() != parent:  # it died before the signal was asked for
-                os._exit(1)
-        for name, pair in self._limits:
-            resource.setrlimit(name, pair)
-        if self.filter is not None and "seccomp" in self.layers:
-            self.filter.install_child(os.getpid())
+    def child_lock(self, keep: int) -> Callable[[int], None]:
+        """What a child calls first, with its parent's id: it puts on what only a child can bear. Of its descriptors it
+        keeps `keep`, and after this only what the seccomp filter allows is possible.
+
+        Made by the zygote, with everything at hand: each attribute that a child looks up costs it pages.
+        """
+        close, below, above = os.closerange, keep, keep + 1
+        group, orphan, parent_of, leave, own = self.groups, not self.scratch, os.getppid, os._exit, os.getpid
+        limit, limits = resource.setrlimit, tuple(self._limits)
+        bind = self.filter.child_installer() if self.filter is not None and "seccomp" in self.layers else None
+
+        def lock(parent: int) -> None:
+            if below > 3:
+                close(3, below)
+            close(above, 4096)
+            if group:
+                os.setpgid(0, 0)
+            if orphan:  # in a process namespace of its own everything ends with the zygote anyway
+                _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
+                if parent_of() != parent:  # it died before the signal was asked for
+                    leave(1)
+            for name, pair in limits:
+                limit(name, pair)
+            if bind is not None:
+                bind(own())
+
+        return lock
 
     def _limit(self) -> None:
         """Limits that the zygote can live with, so that no child has to set them; the others are kept for later."""
@@ -139,7 +153,8 @@ class Guards:
         if not self.scratch:
             return True
         try:
-            if stat.S_IMODE(os.stat(self.scratch).st_mode) != 0o700:
+            # Nobody can change its mode where the filter holds: no system call for that is on the list.
+            if self.groups and stat.S_IMODE(os.stat(self.scratch).st_mode) != 0o700:
                 return False
             if not os.listdir(self.scratch):
                 return True

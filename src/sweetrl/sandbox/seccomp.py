@@ -14,6 +14,10 @@ import errno
 import os
 import struct
 
+TYPE_CHECKING = False  # what typing says of it, without importing that
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 # name: (x86_64, aarch64); -1 where the architecture does not have it
 _NUMBERS = {
     name: (int(x86), int(arm))
@@ -68,6 +72,7 @@ _OWN_PID = 0x7EADBEEF  # stands in the program for the child's own process id un
 _MARK = struct.pack("I", _OWN_PID)
 
 _libc = ctypes.PyDLL(None, use_errno=True)
+_plain = ctypes.PyDLL(None)  # what a child calls: to keep the error number would cost it pages
 
 
 class _Program(ctypes.Structure):
@@ -86,29 +91,36 @@ class Filter:
 
     def install_zygote(self) -> None:
         """Bind this process and everything it starts to the list and what a zygote needs. Never undone."""
-        _Compiled(self._zygote).install()
+        _Compiled(self._zygote).installer()(0)
 
-    def install_child(self, pid: int) -> None:
-        """Take away what only a zygote needs; `pid` is this process's own id."""
-        self._child.install(pid)
+    def child_installer(self) -> Callable[[int], None]:
+        """What a child calls with its own process id, to take away from itself what only a zygote needs."""
+        return self._child.installer()
 
 
 class _Compiled:
     """A program where the kernel can read it. Made before the fork: every page that a child need not touch counts."""
 
     def __init__(self, code: bytes) -> None:
-        self._places = [i + 4 for i in range(0, len(code), 8) if code[i + 4 : i + 8] == _MARK]
+        self._places = [i // 4 + 1 for i in range(0, len(code), 8) if code[i + 4 : i + 8] == _MARK]
         self._buffer = ctypes.create_string_buffer(code, len(code))
         program = _Program(len(code) // 8, ctypes.cast(self._buffer, ctypes.c_void_p))
         self._pointer = ctypes.cast(ctypes.pointer(program), ctypes.c_void_p)
         self._keep = program
 
-    def install(self, pid: int = 0) -> None:
-        """Put the program on; `pid` stands in for the mark."""
-        for place in self._places:
-            struct.pack_into("I", self._buffer, place, pid)
-        if _libc.prctl(22, 2, self._pointer, 0, 0) != 0:  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
-            raise OSError(ctypes.get_errno(), "seccomp")
+    def installer(self) -> Callable[[int], None]:
+        """A function that puts the program on, with the process id that it is given in the place of the mark."""
+        words, places, call = memoryview(self._buffer).cast("B").cast("I"), tuple(self._places), _plain.prctl
+        operation, mode, none = ctypes.c_int(22), ctypes.c_ulong(2), ctypes.c_ulong(0)  # PR_SET_SECCOMP, ..._FILTER
+        pointer, hold = self._pointer, self._keep
+
+        def install(pid: int) -> None:
+            for place in places:
+                words[place] = pid
+            if call(operation, mode, pointer, none, none) != 0:
+                raise OSError(f"the kernel refuses the seccomp filter of {hold.length} steps")
+
+        return install
 
 
 def _available() -> bool:

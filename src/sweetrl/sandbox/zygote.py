@@ -5,9 +5,9 @@ It isolates itself once (namespaces, Landlock, no capabilities, limits), attacks
 never sees a job or a result: the client sends a job to whoever waits at a socket, and that is a child behind its
 seccomp filter. The zygote only starts, kills and reaps.
 
-Run as a script, with the standard library and the files beside it and nothing else: python -S -s -P zygote.py CONFIG
-(marshalled, as hexadecimal text). What it imports, every child inherits and pays for: no wrapper is imported here for
-which a module written in C will do.
+Executed by the client in a fresh `python -S -s -P`, which calls `main` with what its standard input holds: what to do,
+and the code of the files beside this one (worker.py). What it imports, every child inherits and pays for: no wrapper is
+imported here for which a module written in C will do.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ TYPE_CHECKING = False  # what typing says of it, without importing that
 if TYPE_CHECKING:
     from _socket import socket
     from collections.abc import Callable
+    from types import CodeType
     from typing import Any
+
+PARTS: dict[str, CodeType] = {}  # the files beside this one, until they have been loaded
 
 MESSAGE = struct.Struct(">QQ")  # with a job's memory file: its number, its length
 NUMBER = struct.Struct(">Q")
-REPORT = struct.Struct(">cQi?dq")  # a job is over: number, wait status, clean, CPU seconds, memory in KiB
+REPORT = struct.Struct(">cQi?d")  # a job is over: number, wait status, clean, CPU seconds
 TIME = struct.Struct(">cQdq?")  # so far: number, CPU seconds, process id, whether the child has its job
-HERE = os.path.dirname(os.path.abspath(__file__))
 # Modules that solutions often import and that cost next to nothing: loaded once here, so that no child has to.
 COMMON = "bisect collections functools heapq itertools math operator random time".split()
 _RIGHTS_SIZE = _socket.CMSG_SPACE(4)
 _KILL = 9
 
 # _Fork leaves out what a process with one thread does not need: every page that it does not touch is one less to copy.
-_libc = ctypes.PyDLL(None, use_errno=True)
+_libc = ctypes.PyDLL(None)
 fork: Callable[[], int] = getattr(_libc, "_Fork", os.fork)
 
 
 def load(name: str) -> Any:
-    """Load a file that lies beside this one, as a module of its own."""
+    """Execute one of PARTS, as a module of its own."""
     module = sys.modules["sandbox_" + name] = type(sys)("sandbox_" + name)
-    module.__file__ = os.path.join(HERE, name + ".py")
-    with open(module.__file__, "rb") as file:
-        exec(compile(file.read(), module.__file__, "exec"), module.__dict__)
+    code = PARTS.pop(name)
+    module.__file__ = code.co_filename
+    exec(code, module.__dict__)
     return module
 
 
@@ -66,28 +68,6 @@ class Libraries:
         return None if folder is None or path is not None else PathFinder.find_spec(name, [folder])
 
 
-class Child:
-    """A child of the zygote: it waits for a job, does it, and ends."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.watch = os.pidfd_open(pid)
-
-    def kill(self, group: bool) -> None:
-        """Kill it, with the process group that it leads if it does."""
-        for kill in (os.killpg, os.kill) if group else (os.kill,):
-            try:
-                kill(self.pid, _KILL)
-            except (ProcessLookupError, PermissionError):
-                pass
-
-    def reap(self) -> tuple[int, Any]:
-        """Wait for its end; its wait status and resource usage."""
-        _, status, usage = os.wait4(self.pid, 0)
-        os.close(self.watch)
-        return status, usage
-
-
 class Zygote:
     """Serves one client, one solution at a time.
 
@@ -101,46 +81,62 @@ class Zygote:
         self.jobs = jobs
         self.config = config
         self.child = load("child")
-        self.values = load("values")
-        with open(os.path.join(HERE, "canaries.py"), "rb") as file:
-            self.canaries = compile(file.read(), "canaries.py", "exec")
+        self.run_job = self.child.runner(load("values"))
+        self.canaries = marshal.dumps(PARTS.pop("canaries"))
         guards = load("guards")
         modules = {name: load(name) for name in ("landlock", "namespaces", "seccomp")}
         self.guards = guards.Guards(config, modules)
-        self.number = 0  # of the job that the present child has taken or will take
-        self.wasted = 0  # children in a row that ended before they had a job
 
     def warm_up(self) -> None:
         """Do a job of no importance a few times: the pages that the interpreter adapts now, no child has to copy."""
         source = "import math\ndef f(x):\n    return [x, {'a': math.floor(x)}, (x + 1.5, None)]"
-        calls = (*(f"f({n})" for n in range(10)), "g(1)", "1 / 0")
+        calls = marshal.dumps([(call, compile(call, "", "eval")) for call in (*["f(1)"] * 10, "g(1)", "1 / 0")])
         for namespace in ("one", "split") * 8:
             file = os.memfd_create("job")
             body = marshal.dumps(((source,), calls, namespace, self.child.SEED, 1 << 20, 99))
             os.write(file, body)
-            self.child.run_job(file, len(body), self.values)
+            self.run_job(file, len(body))
             os.close(file)
         self.child.random.seed(self.child.SEED)
 
-    def spawn(self, keep: int, body: Any) -> Child:
-        """Fork a child that locks itself in, with one descriptor to `keep`, and then runs `body`."""
-        parent, leave, status = os.getpid(), os._exit, 1
-        pid = fork()
-        if pid:
-            return Child(pid)
-        try:
-            self.guards.lock_child(parent, keep)
-            body()
-            status = 0
-        finally:
-            leave(status)
+    def starter(self, keep: int, body: Callable[[], None]) -> Callable[[], int]:
+        """A function that forks a child, which locks itself in, with one descriptor to `keep`, and then runs `body`.
 
-    def _work(self) -> None:
-        """In the child: wait for a job and do it."""
-        message, ancillary, _, _ = self.jobs.recvmsg(MESSAGE.size, _RIGHTS_SIZE)
-        os.close(self.jobs.fileno())
-        file = int.from_bytes(ancillary[0][2], sys.byteorder)
-        self.child.run_job(file, MESSAGE.unpack(message)[1], self.values)
+        It returns the child's process id, and never returns in the child.
+        """
+        lock, parent, leave, start = self.guards.child_lock(keep), os.getpid(), os._exit, fork
+
+        def spawn() -> int:
+            pid = start()
+            if pid == 0:
+                status = 1
+                try:
+                    lock(parent)
+                    body()
+                    status = 0
+                finally:
+                    leave(status)
+            return pid
+
+        return spawn
+
+    def worker(self) -> Callable[[], None]:
+        """What a child does behind its filter: wait for a job and do it."""
+        receive, close, descriptor, run = self.jobs.recvmsg, os.close, self.jobs.fileno(), self.run_job
+        length, rights, unpack, number, order = (
+            MESSAGE.size,
+            _RIGHTS_SIZE,
+            MESSAGE.unpack,
+            int.from_bytes,
+            sys.byteorder,
+        )
+
+        def work() -> None:
+            message, ancillary, _, _ = receive(length, rights)
+            close(descriptor)
+            run(number(ancillary[0][2], order), unpack(message)[1])
+
+        return work
 
     def attack(self) -> tuple[str, bool]:
         """Make the attacks of canaries.py in a child like any other.
@@ -151,80 +147,91 @@ class Zygote:
         memory = (self.config["limits"]["memory_mib"] + 64) << 20
 
         def attack() -> None:
-            space: dict[str, Any] = {"__name__": "canaries", "__file__": os.path.join(HERE, "canaries.py")}
-            exec(self.canaries, space)
+            code = marshal.loads(self.canaries)
+            space: dict[str, Any] = {"__name__": "canaries", "__file__": code.co_filename}
+            exec(code, space)
             space["attack"](theirs, memory)
 
-        child = self.spawn(theirs.fileno(), attack)
+        pid = self.starter(theirs.fileno(), attack)()
         theirs.close()
         message = ours.recv(1 << 16) if select.select([ours], [], [], 20)[0] else b""
         ours.close()
-        child.kill(self.guards.groups)
-        child.reap()
+        self._kill(pid)
+        os.waitpid(pid, 0)
         return message.decode(), self.guards.clean_scratch()
 
     def serve(self) -> None:
-        """Answer the client until it goes away, however it goes."""
-        poll = select.poll()
-        control, jobs = self.control.fileno(), self.jobs.fileno()
+        """Answer the client until it goes away, however it goes.
+
+        One function with everything at hand: after each fork the zygote copies every page that it writes to, too.
+        """
+        spawn, watch, wait, close = self.starter(self.jobs.fileno(), self.worker()), os.pidfd_open, os.waitpid, os.close
+        send, receive, clean_up, pack = self.control.send, self.control.recv, self.guards.clean_scratch, REPORT.pack
+        spent, groups, letter, poll = cpu_of, self.guards.groups, b"D", select.poll()
+        control, watched, number, wasted = self.control.fileno(), -1, 0, 0
         poll.register(control, select.POLLIN)
+        events = poll.poll
         while True:
-            child = self.spawn(jobs, self._work)
-            poll.register(child.watch, select.POLLIN)
+            pid = spawn()
+            descriptor = watch(pid)
+            if descriptor != watched:  # nearly always it has the number of the last one
+                if watched >= 0:
+                    poll.unregister(watched)
+                poll.register(descriptor, select.POLLIN)
+                watched = descriptor
             over = killed = False
             while not over:
-                for ready, _ in poll.poll():
+                for ready, _ in events():
                     if ready != control:
                         over = True
                         continue
-                    message = self.control.recv(64)
+                    message = receive(64)
                     if not message:
                         return
                     if message[:1] != b"K":
-                        self._answer(message[:1], child)
-                    elif NUMBER.unpack(message[1:])[0] == self.number:
-                        child.kill(self.guards.groups)
-                        over = killed = True
-            poll.unregister(child.watch)
-            self._finish(child, killed)
+                        self._answer(message[:1], pid, number)
+                    elif NUMBER.unpack(message[1:])[0] == number:
+                        self._kill(pid)
+                        killed = True
+            if groups:
+                self._kill(pid)
+            seconds = spent(pid)
+            _, status = wait(pid, 0)
+            close(descriptor)
+            if status and not self._had_job(number, killed):
+                wasted += 1
+                if wasted > 20:
+                    os._exit(4)
+                continue
+            wasted = 0
+            clean = clean_up()
+            send(pack(letter, number, status, clean, seconds))
+            if not clean:  # who leaves anything behind takes the zygote along: another starts on fresh ground
+                os._exit(3)
+            number += 1
 
-    def _answer(self, question: bytes, child: Child) -> None:
-        if question == b"C":
-            # A process's CPU clock by its id: the kernel's make_process_cpuclock(pid, CPUCLOCK_SCHED).
+    def _kill(self, pid: int) -> None:
+        """Kill a child, with the process group that it leads if it does."""
+        for kill in (os.killpg, os.kill) if self.guards.groups else (os.kill,):
             try:
-                cpu = time.clock_gettime((~child.pid << 3) | 2)
-            except OSError:
-                cpu = 0.0
-            self.control.send(TIME.pack(b"T", self.number, cpu, child.pid, self._had_job(False)))
+                kill(pid, _KILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+
+    def _answer(self, question: bytes, pid: int, number: int) -> None:
+        if question == b"C":
+            self.control.send(TIME.pack(b"T", number, cpu_of(pid), pid, self._had_job(number, False)))
         elif question == b"S":
             own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
             seconds = own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
             self.control.send(b"U" + self.child.to_json({"cpu": seconds, "rss_kib": own.ru_maxrss}).encode())
 
-    def _finish(self, child: Child, killed: bool) -> None:
-        """Reap the child, clean up after it, report. Who leaves anything behind takes the zygote along."""
-        if self.guards.groups:
-            child.kill(True)
-        status, usage = child.reap()
-        if status and not self._had_job(killed):
-            self.wasted += 1
-            if self.wasted > 20:
-                os._exit(4)
-            return
-        self.wasted = 0
-        clean = self.guards.clean_scratch()
-        seconds = usage.ru_utime + usage.ru_stime
-        self.control.send(REPORT.pack(b"D", self.number, status, clean, seconds, usage.ru_maxrss))
-        if not clean:  # leave it to the client to start another zygote on fresh ground
-            os._exit(3)
-        self.number += 1
-
-    def _had_job(self, killed: bool) -> bool:
-        """Whether the child has taken its job, as the queue tells and not the child. If it was `killed` on request, the
-        job counts as taken either way."""
+    def _had_job(self, number: int, killed: bool) -> bool:
+        """Whether child `number` has taken its job, as the queue tells and not the child. If it was `killed` on
+        request, the job counts as taken either way."""
         try:
             message = self.jobs.recv(MESSAGE.size, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
-            if MESSAGE.unpack(message)[0] != self.number:
+            if MESSAGE.unpack(message)[0] != number:
                 return True
             if killed:
                 self.jobs.recv(MESSAGE.size)
@@ -233,38 +240,56 @@ class Zygote:
             return True
 
 
-def main() -> None:
-    """Isolate, attack, report, serve."""
-    config = marshal.loads(bytes.fromhex(sys.argv[1]))
-    zygote = Zygote(_socket.socket(fileno=config["control"]), _socket.socket(fileno=config["jobs"]), config)
+def cpu_of(pid: int, clock: Callable[[int], float] = time.clock_gettime) -> float:
+    """CPU seconds of a child that has not been reaped.
+
+    By its process's clock, the kernel's make_process_cpuclock(pid, CPUCLOCK_SCHED).
+    """
     try:
-        sys.meta_path.append(Libraries(config["libraries"]))
-        # What modules would do after every fork (new seeds, new locks) is not needed here: a zygote has one thread, and
-        # every job brings its seed.
-        register, os.register_at_fork = os.register_at_fork, lambda **_: None
-        for name in (*COMMON, *config["preload"]):
-            try:
-                __import__(name)
-            except ImportError:  # not every library is installed
-                continue
-        os.register_at_fork = register
-        null = os.open("/dev/null", os.O_RDWR)
-        zygote.warm_up()
-        layers = zygote.guards.lock_zygote()
-        for number in (0, 1, 2):
-            os.dup2(null, number)
-        os.close(null)
-        gc.collect()
-        gc.freeze()
-        attacks, clean = zygote.attack() if config["canaries"] else ("{}", True)
-        hello = {"layers": layers, "attacks": attacks, "clean": clean, "python": sys.version.split()[0]}
+        return clock((~pid << 3) | 2)
+    except OSError:
+        return 0.0
+
+
+def main(config: dict[str, Any], parts: dict[str, CodeType]) -> None:
+    """Isolate, attack, report, serve."""
+    control = _socket.socket(fileno=config["control"])
+    PARTS.update(parts)
+    parts.clear()
+    try:
+        zygote, hello = prepare(control, config)
     except BaseException as error:
-        hello = {"error": f"{type(error).__name__}: {error}"}
-    zygote.control.send(zygote.child.to_json(hello).encode())
-    if "error" not in hello:
+        control.send(load("child").to_json({"error": f"{type(error).__name__}: {error}"}).encode())
+    else:
+        control.send(zygote.child.to_json(hello).encode())
         zygote.serve()
     os._exit(0)
 
 
-if __name__ == "__main__":
-    main()
+def prepare(control: socket, config: dict[str, Any]) -> tuple[Zygote, dict[str, Any]]:
+    """A zygote that has isolated and attacked itself, and what it has to say of that."""
+    sys.meta_path.append(Libraries(config["libraries"]))
+    # What modules would do after every fork (new seeds, new locks) is not needed here: a zygote has one thread, and
+    # every job brings its seed.
+    register, os.register_at_fork = os.register_at_fork, lambda **_: None
+    for name in (*COMMON, *config["preload"]):
+        try:
+            __import__(name)
+        except ImportError:  # not every library is installed
+            continue
+    os.register_at_fork = register
+    memory = load("memory")
+    memory.fill_gaps()  # so that what every child uses lies side by side
+    zygote = Zygote(control, _socket.socket(fileno=config["jobs"]), config)
+    null = os.open("/dev/null", os.O_RDWR)
+    zygote.warm_up()
+    memory.huge_text()
+    layers = zygote.guards.lock_zygote()
+    for number in (0, 1, 2):
+        os.dup2(null, number)
+    os.close(null)
+    gc.collect()
+    memory.fill_gaps()  # and what every child makes
+    gc.freeze()
+    attacks, clean = zygote.attack() if config["canaries"] else ("{}", True)
+    return zygote, {"layers": layers, "attacks": attacks, "clean": clean, "python": sys.version.split()[0]}
