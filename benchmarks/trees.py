@@ -15,8 +15,8 @@ reply; tokens are random, so that candidates share nothing but the dialogue befo
 
 ranking  log-probs with and without the adapter of all candidates. Peers: `packed`, every candidate a sequence of its
          own, without padding; `padded`, batches of like lengths; `vllm`, its prompt_logprobs (`--vllm PYTHON`, the
-         Python of an environment that has it). With `--sample N` peers compute every Nth candidate, and their cost is
-         multiplied up by tokens.
+         Python of an environment that has it). With `--sample N` peers compute every Nth candidate (or as many as fill
+         one pass), and their cost is multiplied up by tokens.
 policy   DPO with LoRA on 4 pairs a turn, 8 pairs a step, the reference computed beforehand (counted). Peers: `trl`, its
          DPOTrainer (where it is installed) with precomputed reference and without gradient checkpointing, on the very
          same token ids; `flat`, our padded batches.
@@ -260,7 +260,8 @@ def formula(options: argparse.Namespace) -> dict[str, float]:
 
 def ranking(options: argparse.Namespace) -> dict[str, Any]:
     dialogues = ranked_dialogues(options)
-    every = options.sample
+    # What peers compute fills one pass at least, so that their peak memory is that of all.
+    every = max(1, min(options.sample, sum(fed(row) for rows in dialogues for row in rows) // options.tokens))
     sampled = [rows[every // 2 :: every] for rows in dialogues]
     everything, some = ([row for rows in one for row in rows] for one in (dialogues, sampled))
     tree, alone = sum(sizes(rows, True) for rows in dialogues), sizes(everything, False)
@@ -315,6 +316,7 @@ def policy(options: argparse.Namespace) -> dict[str, Any]:
     if "trl" in names:
         try:
             import trl
+            from trl import DPOConfig, DPOTrainer  # noqa: F401  before its process is measured
 
             print(f"policy: TRL {trl.__version__}, {options.trl_micro_batch} pairs in a batch", flush=True)
         except ImportError:
@@ -361,8 +363,9 @@ def main() -> None:
     if options.formula:
         formula(options)
         return
-    import peft  # noqa: F401  imported once, before processes are forked
     import transformers
+
+    import sweetrl.learning.trainers  # noqa: F401  imported once, before processes are forked and measured
 
     transformers.logging.set_verbosity_error()
     jobs = {"ranking": ranking, "policy": policy, "critic": critic}
