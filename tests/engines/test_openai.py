@@ -224,6 +224,21 @@ def test_a_server_that_wants_the_limit_under_its_new_name_gets_it(fake_server: A
     assert ["max_tokens" in body for body in server.bodies] == [True, False, False]
 
 
+@pytest.mark.parametrize("key, said", [("max_tokens", "Use max_completion_tokens."), ("top_p", "top_p is not known")])
+def test_what_a_server_does_not_take_is_left_out_by_all_who_have_said_it(fake_server: Any, key: str, said: str) -> None:
+    with fake_server(latency=lambda body: 0.05) as server:
+        chat = server._chat
+        server._chat = lambda body: (400, {"error": {"message": said}}) if key in body else chat(body)
+        engine = make_engine(server.url)
+        replies = engine.sample([prompt(n) for n in range(8)], SAMPLING)  # all under way at once
+        assert len(replies) == 8 and engine.usage().failures == 0
+        assert sum(key in body for body in server.bodies) == 8
+        if key == "top_p":
+            with pytest.raises(EngineError, match="top_p is not known"):
+                engine.sample([prompt(1)], replace(SAMPLING, top_p=0.5))
+        engine.close()
+
+
 def test_no_more_than_so_many_requests_are_under_way(fake_server: Any) -> None:
     with fake_server(latency=lambda body: 0.03) as server:
         engine = make_engine(server.url, concurrency=3)
