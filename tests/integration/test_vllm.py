@@ -166,7 +166,7 @@ def test_whole_dialogues_succeed_as_often(remote: VllmEngine, local: Transformer
 def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
     served: EngineSettings, remote: VllmEngine, adapter: Path, person: Access, fake_server: Any, tmp_path: Path
 ) -> None:
-    """Agent (with an adapter) and person's model (with another) behind a proxy that drops, delays, cuts, empties, refuses, forgets."""
+    """Agent and person's model (two adapters) behind a proxy that drops, delays, cuts, empties, refuses, forgets."""
     from sweetrl.colbench.rewards import Scorer
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.rollout.scored import Actors, rollout_scored

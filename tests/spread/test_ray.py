@@ -68,8 +68,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     found = Cluster(initialize_head=False)
     try:
         for more in ({"include_dashboard": False}, {}):
-            node = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20} | {one: free_port() for one in ports}
-            found.add_node(wait=False, **node, **more)
+            chosen = {one: free_port() for one in ports}
+            found.add_node(wait=False, num_cpus=1, num_gpus=0, object_store_memory=80 * 2**20, **chosen, **more)
         found.wait_for_nodes(600.0)
         yield found
     finally:
