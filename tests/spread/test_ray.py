@@ -62,7 +62,16 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
                 time.sleep(0.5)
 
     monkeypatch.setattr(services, "get_node", patiently)
-    # A node waits 15 s for its agents to name their ports, and ends itself then: only what must be has time for that.
+    # Nor is how long it waits until its agents have named their ports: 15 s, then it ends itself. So they get ports, and
+    # the dashboard's agent, which without its packages has none, is not waited for.
+    start_raylet = services.start_raylet
+
+    def at_once(*arguments: Any, **more: Any) -> Any:
+        node_id, session = arguments[2], Path(arguments[11])
+        (session / f"dashboard_agent_listen_port_{node_id}").write_text("-1")
+        return start_raylet(*arguments, **more)
+
+    monkeypatch.setattr(services, "start_raylet", at_once)
     monkeypatch.setattr("ray._private.utils.get_dashboard_dependency_error", lambda: ImportError("not wanted here"))
     ports = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
     found = Cluster(initialize_head=False)
