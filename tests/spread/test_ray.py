@@ -62,8 +62,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
                 time.sleep(0.5)
 
     monkeypatch.setattr(services, "get_node", patiently)
-    # Nor is how long it waits until its agents have named their ports: 15 s, then it ends itself. So they get ports, and
-    # the dashboard's agent, which without its packages has none, is not waited for.
+    # Nor is how long it waits until its agents have named their ports: 15 s, then it ends itself. So they get ports,
+    # and the dashboard's agent, which without its packages has none, is not waited for.
     start_raylet = services.start_raylet
 
     def at_once(*arguments: Any, **more: Any) -> Any:
