@@ -122,6 +122,24 @@ def test_an_empty_reply_that_stays_empty_is_what_the_model_says(fake_server: Any
     assert (one.text, one.finish_reason, server.requests) == ("", "stop", 3)
 
 
+def test_an_empty_reply_is_a_fault_whatever_its_finish_reason(fake_server: Any) -> None:
+    with fake_server() as server:
+        chat, broken = server._chat, []
+
+        def once(body: dict[str, Any]) -> tuple[int, Any]:
+            status, reply = chat(body)
+            if not broken:
+                broken.append(body)
+                reply["choices"][0] |= {"message": {"role": "assistant", "content": ""}, "finish_reason": "length"}
+            return status, reply
+
+        server._chat = once
+        engine = make_engine(server.url)
+        ((one,),) = engine.sample([prompt()], SAMPLING)
+        engine.close()
+    assert (one.text[:8], one.finish_reason, server.requests) == ("Question", "stop", 2)
+
+
 def test_the_budget_limits_all_attempts_together(fake_server: Any) -> None:
     with fake_server(share=1.0, faults=["500"]) as server:
         engine = make_engine(server.url, patience=Patience(1.0, attempts=1000, budget=1.5, backoff=0.1))

@@ -56,7 +56,7 @@ class OpenAIEngine(RemoteEngine):
             raise Fault(str(error)) from error
         completions = [read_choice(server.url, one) for one in choices_of(server.url, reply, sampling.n)]
         completions = self._count(reply.get("usage"), completions)
-        if any(not one.text and one.finish_reason == "stop" for one in completions):
+        if not all(one.text for one in completions):  # whatever the finish reason
             raise EmptyReply(server.url, completions)
         return completions
 
