@@ -240,7 +240,7 @@ def test_faults_of_every_kind_change_nothing(
             fake_server(tokenizer=chat.tokenizer, share=share) as server,
             fake_server(reply=says, share=share) as people,
         ):
-            patience = replace(PATIENCE, timeout=3.0 if share else 60.0)  # some requests are stuck
+            patience = replace(PATIENCE, timeout=8.0 if share else 60.0)  # some requests are stuck
             access = Access((server.url,), "", concurrency=32, patience=patience)
             agent: OpenAIEngine | VllmEngine
             if kind == "openai":
