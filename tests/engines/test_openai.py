@@ -122,6 +122,24 @@ def test_an_empty_reply_that_stays_empty_is_what_the_model_says(fake_server: Any
     assert (one.text, one.finish_reason, server.requests) == ("", "stop", 3)
 
 
+def test_an_empty_reply_is_a_fault_whatever_its_finish_reason(fake_server: Any) -> None:
+    with fake_server() as server:
+        chat, broken = server._chat, []
+
+        def once(body: dict[str, Any]) -> tuple[int, Any]:
+            status, reply = chat(body)
+            if not broken:
+                broken.append(body)
+                reply["choices"][0] |= {"message": {"role": "assistant", "content": ""}, "finish_reason": "length"}
+            return status, reply
+
+        server._chat = once
+        engine = make_engine(server.url)
+        ((one,),) = engine.sample([prompt()], SAMPLING)
+        engine.close()
+    assert (one.text[:8], one.finish_reason, server.requests) == ("Question", "stop", 2)
+
+
 def test_the_budget_limits_all_attempts_together(fake_server: Any) -> None:
     with fake_server(share=1.0, faults=["500"]) as server:
         engine = make_engine(server.url, patience=Patience(1.0, attempts=1000, budget=1.5, backoff=0.1))
@@ -222,6 +240,21 @@ def test_a_server_that_wants_the_limit_under_its_new_name_gets_it(fake_server: A
         engine.sample([prompt(2)], SAMPLING)
         engine.close()
     assert ["max_tokens" in body for body in server.bodies] == [True, False, False]
+
+
+@pytest.mark.parametrize("key, said", [("max_tokens", "Use max_completion_tokens."), ("top_p", "top_p is not known")])
+def test_what_a_server_does_not_take_is_left_out_by_all_who_have_said_it(fake_server: Any, key: str, said: str) -> None:
+    with fake_server(latency=lambda body: 0.05) as server:
+        chat = server._chat
+        server._chat = lambda body: (400, {"error": {"message": said}}) if key in body else chat(body)
+        engine = make_engine(server.url)
+        replies = engine.sample([prompt(n) for n in range(8)], SAMPLING)  # all under way at once
+        assert len(replies) == 8 and engine.usage().failures == 0
+        assert sum(key in body for body in server.bodies) == 8
+        if key == "top_p":
+            with pytest.raises(EngineError, match="top_p is not known"):
+                engine.sample([prompt(1)], replace(SAMPLING, top_p=0.5))
+        engine.close()
 
 
 def test_no_more_than_so_many_requests_are_under_way(fake_server: Any) -> None:

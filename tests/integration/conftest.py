@@ -1,7 +1,7 @@
 """One vLLM server of the base model on the CPU for all tests here, started as the stages start it.
 
 SWEETRL_VLLM_URL names one that runs already instead (another version, on a GPU): it must serve models/base in float32
-as `base`, and be started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora, --max-loras 2 and
+as `base`, and be started with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora, --max-loras 3 and
 --enable-prompt-tokens-details.
 """
 
@@ -49,7 +49,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterat
         kind="vllm",
         command=f"'{PYTHON}' -m vllm.entrypoints.openai.api_server --model {{model}}",
         # Prompts prefilled in parts end vLLM 0.32 on CPUs where requests have seeds: its generator has no offset there.
-        arguments="--enforce-eager --max-loras 2 --no-enable-chunked-prefill",
+        # An adapter that was unloaded keeps its place until others need it; two are in use at a time.
+        arguments="--enforce-eager --max-loras 3 --no-enable-chunked-prefill",
         timeout_seconds=600.0,
         start_seconds=1500.0,  # 40 s on an idle machine
     )

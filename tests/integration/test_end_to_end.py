@@ -161,7 +161,7 @@ def trained(collected: list[Trajectory], base_model: Path, work: Path) -> Path:
         tuple(encode(one, chat, system) for one in collected),
         tuple((places[one.task_id, one.chosen_attempt], places[one.task_id, one.rejected_attempt]) for one in pairs),
     )
-    settings = PolicySettings(learning_rate=2e-3, epochs=6.0, batch_size=8, micro_batch=8, nll=0.2, lora=LORA)
+    settings = PolicySettings(learning_rate=1e-3, epochs=8.0, batch_size=8, micro_batch=8, nll=0.2, lora=LORA)
     trainer = PolicyTrainer(attach_adapter(model, LORA, 1), data, settings, work / "training", 1)
     margins = [one["reward/margin"] for one in trainer.fit()]
     assert statistics.mean(margins[len(margins) // 2 :]) > 0.0, margins  # a few pairs an update: single ones scatter

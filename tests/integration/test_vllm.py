@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,8 @@ def access(served: EngineSettings) -> Access:
     return Access((served.urls,), served.model)
 
 
-@pytest.fixture(scope="module")
-def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An adapter that changes what the base says."""
+def adapter_of(folder: Path, noise: float) -> Path:
+    """Write an adapter that differs from the base by a constant."""
     from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
     from sweetrl.settings import LoraSettings
 
@@ -49,10 +49,24 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     adapted = attach_adapter(model, LoraSettings(rank=8), 1)
     for name, value in adapted.named_parameters():
         if "lora_B" in name:
-            value.data.fill_(0.02)
-    folder = tmp_path_factory.mktemp("adapter") / "policy"
+            value.data.fill_(noise)
     save_adapter(adapted, folder, str(BASE))
     return folder
+
+
+@pytest.fixture(scope="module")
+def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter that changes what the base says."""
+    return adapter_of(tmp_path_factory.mktemp("adapter") / "policy", 0.02)
+
+
+@pytest.fixture
+def person(served: EngineSettings, tmp_path: Path) -> Iterator[Access]:
+    """The person's model: an adapter under a name of its own. (Not the base: docs/servers.md says why on CPUs.)"""
+    body = {"lora_name": "person", "lora_path": str(adapter_of(tmp_path / "person", 0.01))}
+    assert httpx.post(f"{served.urls}/load_lora_adapter", json=body, timeout=300).status_code == 200
+    yield Access((served.urls,), "person")
+    httpx.post(f"{served.urls}/unload_lora_adapter", json={"lora_name": "person"}, timeout=60).raise_for_status()
 
 
 def prompts(chat: ChatFormat, count: int) -> list[Prompt]:
@@ -150,9 +164,9 @@ def test_whole_dialogues_succeed_as_often(remote: VllmEngine, local: Transformer
 
 
 def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
-    served: EngineSettings, remote: VllmEngine, adapter: Path, fake_server: Any, tmp_path: Path
+    served: EngineSettings, remote: VllmEngine, adapter: Path, person: Access, fake_server: Any, tmp_path: Path
 ) -> None:
-    """Agent (with an adapter) and person's model behind a proxy that drops, delays, cuts, empties, refuses, forgets."""
+    """Agent and person's model (two adapters) behind a proxy that drops, delays, cuts, empties, refuses, forgets."""
     from sweetrl.colbench.rewards import Scorer
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.rollout.scored import Actors, rollout_scored
@@ -168,9 +182,9 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
         ):
             through = replace(access(served), urls=(proxy.url,), patience=patience)
             engine = VllmEngine(through, remote.tokenizer, adapter)
-            speaker = OpenAIEngine(through)
-            person = LlmSimulator(EngineSpeaker(speaker, Sampling(24, 1.0)), reply_characters=100)
-            actors = Actors(engine, engine.chat, person, scorer, agent)
+            speaker = OpenAIEngine(replace(through, model=person.model))
+            talker = LlmSimulator(EngineSpeaker(speaker, Sampling(24, 1.0)), reply_characters=100)
+            actors = Actors(engine, engine.chat, talker, scorer, agent)
             store = TrajectoryStore(tmp_path / str(share))
             rollout_scored(attempts, actors, store, seed=3, policy_name="far", batch=32, shard=20, lost_share=0.5)
             assert (engine.usage().retries + speaker.usage().retries > 10) == (share > 0.0)
@@ -182,8 +196,8 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
         assert {one.error for one in found[share]} <= {"", "the person said nothing"}
         assert all((one.reward is None) == (one.outcome == "lost") for one in found[share])
     assert sum(count for fault, count in proxy.seen.items() if fault in FAULTS) > 10, proxy.seen
-    # The server breaks ties by what it batches together, so some dialogues may part.
-    assert sum(one.messages == two.messages for one, two in zip(*found.values(), strict=True)) >= 0.8 * len(attempts)
+    # The server breaks ties by what it batches together, so a dialogue may part.
+    assert sum(one.messages == two.messages for one, two in zip(*found.values(), strict=True)) >= 0.95 * len(attempts)
 
 
 def test_a_model_at_the_server_plays_the_person(

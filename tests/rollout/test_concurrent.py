@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pty
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -238,7 +240,7 @@ def test_faults_of_every_kind_change_nothing(
             fake_server(tokenizer=chat.tokenizer, share=share) as server,
             fake_server(reply=says, share=share) as people,
         ):
-            patience = replace(PATIENCE, timeout=3.0 if share else 60.0)  # some requests are stuck
+            patience = replace(PATIENCE, timeout=8.0 if share else 60.0)  # some requests are stuck
             access = Access((server.url,), "", concurrency=32, patience=patience)
             agent: OpenAIEngine | VllmEngine
             if kind == "openai":
@@ -329,6 +331,40 @@ def command(url: str, folder: Path) -> list[str]:
 
 def test_kill_9_at_random_moments(fake_server: Any, tmp_path: Path) -> None:
     kill_often(fake_server, tmp_path, 3, random.Random(5))
+
+
+AT_THE_TERMINAL = """
+import sys
+from sweetrl.colbench.simulators import ConsolePerson
+from sweetrl.colbench.types import Task
+from sweetrl.engines.openai import OpenAIEngine
+from sweetrl.engines.remote import Access
+from sweetrl.rollout.concurrent import rollout_concurrent
+from sweetrl.settings import AgentSettings
+
+engine = OpenAIEngine(Access((sys.argv[1],), "a-model"))
+attempts = [(0, Task("t-0", "I want a function.", "def f(): ..."), 0)]
+try:
+    rollout_concurrent(attempts, engine, None, ConsolePerson(), AgentSettings(), lambda at, one: print(one.outcome))
+except KeyboardInterrupt:
+    engine.close()
+    sys.exit(130)
+"""
+
+
+def test_ctrl_c_ends_a_dialogue_with_you(fake_server: Any) -> None:
+    """Not only after one more line is typed."""
+    terminal, inside = pty.openpty()
+    with fake_server() as server:
+        words = [sys.executable, "-c", AT_THE_TERMINAL, server.url]
+        process = subprocess.Popen(words, stdin=inside, stdout=inside, stderr=inside)
+        seen = b""
+        while b"you> " not in seen:
+            seen += os.read(terminal, 4096)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    os.close(terminal)
+    os.close(inside)
 
 
 @pytest.mark.slow

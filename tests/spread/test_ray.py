@@ -29,8 +29,7 @@ PATIENCE = {
     "RAY_gcs_rpc_server_connect_timeout_s": "600",
     "RAY_gcs_rpc_server_reconnect_timeout_s": "600",
     "RAY_py_gcs_connect_timeout_s": "600",
-    "RAY_raylet_start_wait_time_s": "600",
-    "RAY_raylet_client_connect_timeout_milliseconds": "600000",
+    "RAY_raylet_client_num_connect_attempts": "600",
     "RAY_agent_register_timeout_ms": "600000",
     "RAY_worker_register_timeout_seconds": "600",
     "RAY_health_check_initial_delay_ms": "600000",
@@ -62,16 +61,23 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
                 time.sleep(0.5)
 
     monkeypatch.setattr(services, "get_node", patiently)
-    # A node waits 15 s for its agents to name their ports, and ends itself then: only what must be has time for that.
+    # Nor is how long it waits until its agents have named their ports: 15 s, then it ends itself. So they get ports,
+    # and the dashboard's agent, which without its packages has none, is not waited for.
+    start_raylet = services.start_raylet
+
+    def at_once(*arguments: Any, **more: Any) -> Any:
+        node_id, session = arguments[2], Path(arguments[11])
+        (session / f"dashboard_agent_listen_port_{node_id}").write_text("-1")
+        return start_raylet(*arguments, **more)
+
+    monkeypatch.setattr(services, "start_raylet", at_once)
     monkeypatch.setattr("ray._private.utils.get_dashboard_dependency_error", lambda: ImportError("not wanted here"))
     ports = ("metrics_agent_port", "metrics_export_port", "runtime_env_agent_port", "dashboard_agent_listen_port")
     found = Cluster(initialize_head=False)
     try:
         for more in ({"include_dashboard": False}, {}):
-            node = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 * 2**20} | {
-                one: free_port() for one in ports
-            }
-            found.add_node(wait=False, **node, **more)
+            chosen = {one: free_port() for one in ports}
+            found.add_node(wait=False, num_cpus=1, num_gpus=0, object_store_memory=80 * 2**20, **chosen, **more)
         found.wait_for_nodes(600.0)
         yield found
     finally:

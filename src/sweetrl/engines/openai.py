@@ -13,7 +13,7 @@ from typing import Any
 from sweetrl.engines.base import Completion, Content, EngineError, Prompt, Sampling
 from sweetrl.engines.faults import Fault
 from sweetrl.engines.pool import Server
-from sweetrl.engines.remote import Access, EmptyReply, RemoteEngine, choices_of, clean
+from sweetrl.engines.remote import Access, EmptyReply, RemoteEngine, choices_of, clean, error_message
 from sweetrl.errors import UserError
 
 # Servers keep seeds in numbers of different sizes; this one fits all.
@@ -34,6 +34,14 @@ def written(content: Content) -> str | list[dict[str, Any]]:
     return parts
 
 
+class _Unwanted(Exception):
+    """The server does not take `key` in a request."""
+
+    def __init__(self, key: str, cause: str) -> None:
+        super().__init__(cause)
+        self.key = key
+
+
 class OpenAIEngine(RemoteEngine):
     """Replies of `POST /chat/completions`. Prompts need `messages`; completions have text and a finish reason."""
 
@@ -46,12 +54,24 @@ class OpenAIEngine(RemoteEngine):
             raise UserError("engine openai: `model` is empty; give the name under which the server serves the model.")
         super().__init__(access)
         self._limit = "max_tokens"
+        self._whole = True
 
     async def _request(self, server: Server, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        reply = await self._json(server, "/chat/completions", self._body(prompt, sampling))
+        body = self._body(prompt, sampling)
+        try:
+            reply = await self._json(server, "/chat/completions", body)
+        except _Unwanted as error:
+            # Decided by what this request said: others were under way when the first refusal came.
+            if error.key == "max_tokens" and "max_tokens" in body:
+                self._limit = "max_completion_tokens"
+            elif error.key == "top_p" and body.get("top_p") == 1.0:
+                self._whole = False
+            else:
+                raise EngineError(str(error)) from error
+            raise Fault(str(error)) from error
         completions = [read_choice(server.url, one) for one in choices_of(server.url, reply, sampling.n)]
         completions = self._count(reply.get("usage"), completions)
-        if any(not one.text and one.finish_reason == "stop" for one in completions):
+        if not all(one.text for one in completions):  # whatever the finish reason
             raise EmptyReply(server.url, completions)
         return completions
 
@@ -67,17 +87,18 @@ class OpenAIEngine(RemoteEngine):
             "temperature": sampling.temperature,
             "seed": prompt.seed % SEEDS,
         }
-        if sampling.top_p != 1.0:
+        # Said even where it is 1: else a vLLM takes what the model's generation_config.json suggests.
+        if self._whole or sampling.top_p != 1.0:
             body["top_p"] = sampling.top_p
         if sampling.n != 1:
             body["n"] = sampling.n
         return body
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
-        # The limit's name has changed over the years, and some servers refuse the old one.
-        if status == 400 and self._limit == "max_tokens" and "max_completion_tokens" in text:
-            self._limit = "max_completion_tokens"
-            raise Fault(f"{server.url}: the server wants max_completion_tokens")
+        # The limit's name has changed over the years, and some servers refuse the old one; some take no top_p.
+        for key, word in (("max_tokens", "max_completion_tokens"), ("top_p", "top_p")):
+            if status == 400 and word in text:
+                raise _Unwanted(key, f"{server.url}: status 400 ({error_message(text)})")
         super()._refuse(server, status, text, headers)
 
 
