@@ -156,7 +156,10 @@ def evaluation_table(evaluation: dict[str, Any]) -> Any:
     table = Table(box=None, padding=(0, 1), pad_edge=False, collapse_padding=True, header_style="bold")  # 80 columns
     for name in (f"{evaluation['tasks']:,} tasks", "before", "after", "difference", "p"):
         table.add_column(name)
-    for key, name in (("success", "success rate"), ("tests_passed", "tests passed")):
+    names = {"success": "success rate", "tests_passed": "tests passed"}
+    if "pages" in evaluation:
+        names = {"tests_passed": f"likeness ({evaluation['pages']['reward']})", "success": "equal pages"}
+    for key, name in names.items():
         before, after = (evaluation["policies"][policy][key] for policy in ("base", "trained"))
         difference = evaluation["difference"][key]
         table.add_row(

@@ -32,10 +32,11 @@ def evaluate(reference: str = "@champion", root: str = ".") -> dict[str, float]:
         rewards = evaluate_version(settings, folder, registry, registry.get(alias), get_run_logger().info)
     solved = sum(reward >= 1.0 for reward in rewards.values())
     get_run_logger().info(
-        "%s@%s: success %.1f %%, tests passed %.1f %% on %d tasks",
+        "%s@%s: success %.1f %%, %s %.1f %% on %d tasks",
         name,
         alias,
         100 * solved / max(1, len(rewards)),
+        f"mean reward ({settings.similarity.kind})" if settings.suite == "frontend" else "tests passed",
         100 * sum(rewards.values()) / max(1, len(rewards)),
         len(rewards),
     )

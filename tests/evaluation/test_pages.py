@@ -128,6 +128,16 @@ class Checker(HTMLParser):
             assert self.open.pop() == tag
 
 
+def test_training_helped_only_where_interval_and_test_say_so(report):
+    def said(low, p_value):
+        change = {**report.comparison["difference"]["tests_passed"], "low": low, "p_value": p_value}
+        difference = {**report.comparison["difference"], "tests_passed": change}
+        return render(replace(report, comparison={**report.comparison, "difference": difference}))
+
+    assert "Training helped: the mean reward" in said(0.01, 0.01)
+    assert "No difference is shown" in said(0.01, 0.2) and "No difference is shown" in said(-0.01, 0.01)
+
+
 def test_the_page_is_whole_stands_alone_and_escapes_everything(report):
     html = render(report)
     checker = Checker()
@@ -138,5 +148,5 @@ def test_the_page_is_whole_stands_alone_and_escapes_everything(report):
     assert html.count("<img ") == 4 + 2 * 8 - 2  # page-05 has none before training
     assert "no page was shown" in html and "[SEE RENDERED HTML]" in html and "Not so &lt;script&gt;" in html
     assert "Likeness to the reference (layout)" in html and "rival.jsonl" in html
-    assert "the mean reward (layout) changed by +13.3 points" in html
+    assert "No difference is shown: the mean reward (layout) changed by +13.3 points" in html
     assert render(report) == html

@@ -56,6 +56,18 @@ def test_the_summary_names_results_version_and_where_to_look(capsys: pytest.Capt
     assert "[b]" in printed, "what stages say is not markup"
 
 
+def test_of_pages_likeness_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from flows.console import evaluation_table
+
+    Console(width=80).print(evaluation_table(EVALUATION | {"pages": {"reward": "layout"}}))
+    printed = capsys.readouterr().out
+    assert 0 < printed.index("likeness (layout)") < printed.index("equal pages")
+    assert "55.0% [52.0, 58.0]" in printed and "tests passed" not in printed
+    assert all(len(line) <= 80 for line in printed.splitlines())
+
+
 def test_the_summary_of_a_run_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     show_outcome(outcome("skipped", False, None))
     printed = capsys.readouterr().out

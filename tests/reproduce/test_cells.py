@@ -9,8 +9,10 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
+from sweetrl.reproduce import run
 from sweetrl.reproduce.cells import CELLS, TABLES, cell_named, merged, settings_of
 from sweetrl.reproduce.run import CELL_LISTS
+from sweetrl.settings import parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml"))
@@ -92,3 +94,28 @@ def test_merging_takes_dotted_names_and_leaves_its_input_alone() -> None:
     assert values == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
     with pytest.raises(UserError, match=r"has no `a\.x`"):
         merged(values, {"a.x": 1})
+
+
+def test_the_base_agent_of_a_profile_is_made_in_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "reproduce" / "frontend"
+    folder.mkdir(parents=True)
+    (tmp_path / "params.yaml").write_text((ROOT / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    text = (ROOT / "reproduce" / "frontend" / "params.yaml").read_text(encoding="utf-8")
+    (folder / "params.yaml").write_text(text, encoding="utf-8")
+
+    def stage(place: Path, name: str, *rest: Any) -> None:
+        settings = parse_settings(yaml.safe_load((place / "params.yaml").read_text(encoding="utf-8")))
+        assert (name, settings.suite, settings.pretrain.vocabulary) == ("pretrain", "frontend", 640)
+        (place / "models" / "base-frontend").mkdir(parents=True)
+        (place / "models" / "base-frontend" / "recipe.json").write_text("new")
+
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(run, "_stage", stage)
+    old = tmp_path / "models" / "base-frontend"
+    old.mkdir(parents=True)
+    (old / "recipe.json").write_text("old")
+    run.base(run.Profile())
+    assert (old / "recipe.json").read_text() == "new"
+    assert not (folder / ".work" / "base").exists()

@@ -82,7 +82,7 @@ def test_whoever_listens_gets_the_page_and_the_files_say_so(
         summary = collect_alone(asked, Path("pages.jsonl"), Path("out.jsonl"), 1, None, None)
         report = evaluate_alone(asked, Path("pages.jsonl"), Path("shards"), None, None, Path("report.json"))
     assert summary["success"] == summary["reward"] == 1.0 and summary["share_lost"] == 0.0
-    assert report["success"].startswith("100.0%")
+    assert report["success"].startswith("100.0%") and report["likeness_layout"].startswith("100.0%")
     dialogues = list(read_trajectories(Path("out.jsonl"), suite="frontend"))
     assert [one.answer for one in dialogues] == [task.ground_truth for task in TASKS]
     for one in TrajectoryStore(Path("shards")).read():

@@ -124,7 +124,7 @@ def page(report: Report) -> dict[str, Any]:
     }
 
 
-def verdict(comparison: Mapping[str, Any], key: str = "success", what: str = "success") -> str:
+def verdict(comparison: Mapping[str, Any], key: str = "success", what: str = "success", kind: str | None = None) -> str:
     """Say in one sentence what the comparison shows about success, or about another difference."""
     gain = comparison["difference"][key]
     test = "exact McNemar" if key == "success" else gain["test"]
@@ -138,7 +138,7 @@ def verdict(comparison: Mapping[str, Any], key: str = "success", what: str = "su
         "worse": f"Training hurt: {what} changed by {numbers}.",
         "open": f"No difference is shown: {what} changed by {numbers}.",
     }
-    return words[tone(gain)]
+    return words[kind or tone(gain)]
 
 
 def level(comparison: Mapping[str, Any]) -> str:

@@ -93,7 +93,7 @@ def collect_alone(
 def evaluate_alone(
     settings: Settings, tasks: Path, out: Path | None, limit: int | None, adapter: Path | None, report: Path | None
 ) -> dict[str, Any]:
-    """Attempt each task of a file once; return success and tests passed with their intervals, and what it cost."""
+    """Attempt each task of a file once; return success and tests passed (pages: likeness), and costs."""
     from sweetrl.evaluation.statistics import bootstrap_mean, wilson_interval
 
     if out is not None and out.exists() and (out.is_file() or any(out.iterdir())):
@@ -106,11 +106,9 @@ def evaluate_alone(
         )
     success = wilson_interval(sum(one >= 1.0 for one in rewards), len(rewards), confidence)
     passed = bootstrap_mean(rewards, confidence, settings.evaluate.resamples, settings.seed)
-    estimates = {"success": success, "tests_passed": passed}
-    named = {
-        "success": f"{success.value:.1%} ({success.low:.1%} to {success.high:.1%})",
-        "tests_passed": f"{passed.value:.1%} ({passed.low:.1%} to {passed.high:.1%})",
-    }
+    mean = f"likeness_{settings.similarity.kind}" if settings.suite == "frontend" else "tests_passed"
+    estimates = {"success": success, mean: passed}
+    named = {name: f"{one.value:.1%} ({one.low:.1%} to {one.high:.1%})" for name, one in estimates.items()}
     if report is not None:
         write_json(report, summary | {name: one.as_dict() for name, one in estimates.items()})
     return named | {name: value for name, value in summary.items() if name not in ("success", "reward")}
