@@ -217,12 +217,12 @@ def _function() -> Any:
             sums = query.new_empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
             blocks = tree.blocks()
             for first, last in blocks.paths:
-                own: Any = (*(one[:, :, first:last] for one in (query, key, value)), True, scale)
-                out[:, :, first:last], sums[:, :, first:last] = _attend(*own)
+                queries, keys, values = (one[:, :, first:last] for one in (query, key, value))
+                out[:, :, first:last], sums[:, :, first:last] = _attend(queries, keys, values, True, scale)
             for first, last, start, stop in blocks.wings:
                 below, known = out[:, :, first:last], sums[:, :, first:last]
-                above = key[:, :, start:stop], value[:, :, start:stop]
-                more, total = _attend(query[:, :, first:last], *above, False, scale)
+                keys, values = key[:, :, start:stop], value[:, :, start:stop]
+                more, total = _attend(query[:, :, first:last], keys, values, False, scale)
                 both = torch.logaddexp(known, total)
                 below.mul_((known - both).exp_().unsqueeze(-1)).add_(more.mul_((total - both).exp_().unsqueeze(-1)))
                 known.copy_(both)
@@ -238,11 +238,10 @@ def _function() -> Any:
             blocks = context.tree.blocks()
             pieces = [(first, last, first, last) for first, last in blocks.paths]
             for number, (first, last, start, stop) in enumerate(pieces + list(blocks.wings)):
-                own = (one[:, :, first:last] for one in (grad, query, out, sums))
-                keys = (one[:, :, start:stop] for one in (key, value))
+                here, queries, found, total = (one[:, :, first:last] for one in (grad, query, out, sums))
+                keys, values = key[:, :, start:stop], value[:, :, start:stop]
                 causal = number < len(pieces)
-                given: Any = (*own, *keys, causal, context.scale)
-                parts = _attend_backward(*given)
+                parts = _attend_backward(here, queries, found, total, keys, values, causal, context.scale)
                 if causal:
                     to_query[:, :, first:last] = parts[0]
                 else:
