@@ -21,8 +21,9 @@ from tasks.pipeline import StageFailed
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
-# A busy machine: Ray's processes may take their time to start, to find each other and to answer.
+# A busy machine: Ray's and Prefect's processes may take their time to start, to find each other and to answer.
 PATIENCE = {
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "600",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_gcs_server_port_wait_time_s": "600",
     "RAY_gcs_server_request_timeout_seconds": "600",
@@ -40,9 +41,9 @@ PATIENCE = {
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Two nodes with one CPU each."""
-    pytest.importorskip("prefect_ray", reason="the extra `ray` is not installed (pip install 'sweetrl[ray]')")
-    for name, value in PATIENCE.items():
+    for name, value in PATIENCE.items():  # Prefect reads its own as it is imported
         monkeypatch.setenv(name, value)
+    pytest.importorskip("prefect_ray", reason="the extra `ray` is not installed (pip install 'sweetrl[ray]')")
     import ray
     from ray._private import services
     from ray.cluster_utils import Cluster
