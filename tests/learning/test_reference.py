@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from pathlib import Path
-from types import MethodType
 from typing import Any
 
 import pytest
@@ -20,52 +19,11 @@ from sweetrl.learning.whole import critic_pairs, header_length, policy_pairs, su
 from sweetrl.settings import (
     CriticSettings,
     GrpoSettings,
-    LoraSettings,
     MultiTurnSettings,
     PolicySettings,
     RftSettings,
     parse_settings,
 )
-
-TOLERANCE = {"float64": 1e-9, "float32": 1e-5}
-
-
-@pytest.fixture(scope="module", params=["float64", "float32"])
-def adapted(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
-    """The tiny model with an adapter that differs from its start, in the precision of the test."""
-    return adapted_model(tiny_model, request.param, head=False), TOLERANCE[request.param]
-
-
-@pytest.fixture(scope="module", params=["float64", "float32"])
-def headed(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
-    """The same with a critic's head that is not zero."""
-    return adapted_model(tiny_model, request.param, head=True), TOLERANCE[request.param]
-
-
-def adapted_model(tiny_model: Path, precision: str, head: bool) -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from sweetrl.learning.adapters import attach_adapter
-
-    dtype = getattr(torch, precision)
-    base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=dtype).requires_grad_(False)
-    model = attach_adapter(base, LoraSettings(rank=4, alpha=8), seed=1, head=head).to(dtype)
-    generator = torch.Generator().manual_seed(2)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name or "score.modules_to_save" in name:
-            parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
-    for module in model.modules():
-        if type(module).__name__ == "LlamaRMSNorm":
-            # transformers' own goes through float32, which would be all that a float64 comparison sees
-            module.forward = MethodType(rms_norm, module)
-    return model
-
-
-def rms_norm(self: Any, hidden: Any) -> Any:
-    import torch
-
-    return self.weight * hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + self.variance_epsilon)
 
 
 @pytest.fixture(scope="module")
