@@ -120,7 +120,8 @@ class RankSettings(Section):
     )
     kinds: Literal["any", "same", "centred"] = Field(
         "any",
-        description="`same`: a question is compared with questions only and a final answer with final answers only. "
+        description="`same`: a question is compared with questions only, a final answer with final answers only, and "
+        "a page that is shown to be looked at with such pages only. "
         "`centred`: any with any, after the mean advantage of all questions and that of all answers are taken off: "
         "every dialogue has one answer, so Eq. 2 leaves open what all answers have in common.",
     )

@@ -282,3 +282,13 @@ def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
     assert metrics["judged/needed/share"] == 0.3 and metrics["judged/irrelevant/share"] == 0.7
     assert metrics["judged/needed/advantage"] == pytest.approx((0.2 + 2 * 0.1) / 3)
     assert judged((-1.0, -1.0, 0.0, 0.0))["ranked/needed_over_irrelevant"] == 0.0
+
+
+def test_pages_are_compared_with_pages() -> None:
+    texts = ("Blue?", "How?", "<html>1</html>", "<html>2</html>", "I WANT TO ANSWER:<html>1</html>")
+    candidates = [Candidate((n,), text, 1, 0.1 * n) for n, text in enumerate(texts)]
+    assert [one.kind for one in candidates] == ["ask", "ask", "page", "page", "answer"]
+    pairs = ranking.choose_pairs(candidates, RankSettings(kinds="same", pairs=9), random.Random(0))
+    assert {(good.text, bad.text) for good, bad in pairs} == {("How?", "Blue?"), ("<html>2</html>", "<html>1</html>")}
+    (state,) = ranking.centred([RankedState("t", 0, 0, (1,), tuple(candidates))])
+    assert [round(one.advantage, 3) for one in state.candidates] == [-0.05, 0.05, -0.05, 0.05, 0.0]

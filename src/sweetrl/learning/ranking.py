@@ -9,6 +9,7 @@ from itertools import combinations
 from typing import Any
 
 from sweetrl.colbench.environment import marked_answer, visible_reply
+from sweetrl.colbench.pages import find_page
 from sweetrl.colbench.synthetic.judge import judge_reply
 from sweetrl.colbench.synthetic_frontend.judge import worth as page_worth
 from sweetrl.colbench.types import Trajectory
@@ -34,6 +35,16 @@ class Candidate:
     def answers(self) -> bool:
         """Whether this reply ends the dialogue with an answer (else it asks)."""
         return marked_answer(visible_reply(self.text)) is not None
+
+    @property
+    def kind(self) -> str:
+        """What kind of reply it is: `answer`, `page` (shows one to be looked at), or `ask`."""
+        if self.answers:
+            return "answer"
+        return "page" if find_page(visible_reply(self.text)) is not None else "ask"
+
+
+KINDS = ("ask", "page", "answer")
 
 
 @dataclass(frozen=True)
@@ -174,11 +185,11 @@ def choose_pairs(
     halves     random pairs, chosen from the upper half by advantage and rejected from the lower (of an odd number the
                middle one is in neither)
     extremes   the best against the worst
-    With kinds `same`, questions and answers are two groups, each with its own halves or extremes.
+    With kinds `same`, questions, pages that are only shown, and answers are groups of their own.
     """
     groups = [list(candidates)]
     if settings.kinds == "same":
-        groups = [[one for one in candidates if one.answers is kind] for kind in (False, True)]
+        groups = [[one for one in candidates if one.kind == kind] for kind in KINDS]
     eligible: list[tuple[Candidate, Candidate]] = []
     for group in groups:
         ordered = sorted(group, key=lambda one: -one.advantage)
@@ -214,22 +225,22 @@ def choose_preferences(states: Iterable[RankedState], settings: RankSettings, se
 
 
 def centred(states: Iterable[RankedState]) -> list[RankedState]:
-    """Return `states` with the questions' mean advantage taken off each question, and the answers' off each answer.
+    """Return `states` with the questions' mean advantage taken off each question, and likewise pages' and answers'.
 
     The means go over all samples. Both attempts of a pair in Eq. 2 have exactly one answer, so a constant added to the
     advantage of every answer changes no loss: only what is left without it says whether to ask or to answer.
     """
     known = list(states)
-    totals = {True: [0.0, 0], False: [0.0, 0]}
+    totals = {kind: [0.0, 0] for kind in KINDS}
     for state in known:
         for one in state.candidates:
-            totals[one.answers][0] += one.count * one.advantage
-            totals[one.answers][1] += one.count
+            totals[one.kind][0] += one.count * one.advantage
+            totals[one.kind][1] += one.count
     mean = {kind: total / max(1, count) for kind, (total, count) in totals.items()}
     return [
         replace(
             state,
-            candidates=tuple(replace(one, advantage=one.advantage - mean[one.answers]) for one in state.candidates),
+            candidates=tuple(replace(one, advantage=one.advantage - mean[one.kind]) for one in state.candidates),
         )
         for state in known
     ]
