@@ -44,6 +44,7 @@ def pretrain(settings: Settings, words: Path | None = None) -> None:
     rounds = settings.agent.rounds
     with stage_run("pretrain", settings) as run:
         tasks = list(generate("train", TASKS, wanted.seed, settings.tasks.difficulty))
+        tokenizer: Any
         if words is None:
             tokenizer = build_tokenizer(corpus(tasks[:3000], wanted, rounds, PROMPT), wanted.vocabulary, NUMBERS, WORDS)
         else:
@@ -60,7 +61,7 @@ def pretrain(settings: Settings, words: Path | None = None) -> None:
         held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, rounds, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]
         model: Any = build_model(len(tokenizer), wanted, tokenizer)
-        padding: Any = tokenizer.convert_tokens_to_ids("<|pad|>")
+        padding = tokenizer.convert_tokens_to_ids("<|pad|>")
 
         class Copying(TrainerCallback):
             """Measures copying on held-out dialogues on its own: the loss hides it."""
