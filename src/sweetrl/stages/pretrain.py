@@ -56,7 +56,7 @@ def pretrain(settings: Settings, words: Path | None = None) -> None:
         held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, rounds, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]
         model: Any = build_model(len(tokenizer), wanted, tokenizer, POSITIONS[settings.suite])
-        padding: Any = tokenizer.convert_tokens_to_ids("<|pad|>")
+        padding = tokenizer.convert_tokens_to_ids("<|pad|>")
 
         class Copying(TrainerCallback):
             """Measures copying on held-out dialogues on its own: the loss hides it."""
