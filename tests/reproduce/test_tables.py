@@ -157,6 +157,11 @@ def test_the_guide_shows_the_tables_that_were_measured() -> None:
     assert shown == measured.replace("### ", "## ")
     results = json.loads((ROOT / "reproduce" / "small" / "results.json").read_text(encoding="utf-8"))
     assert report.markdown(results) == measured
+    pages = guide.split("<!-- tables: reproduce/frontend/results.md -->\n")[1].split("<!-- end of tables -->")[0]
+    measured = (ROOT / "reproduce" / "frontend" / "results.md").read_text(encoding="utf-8")
+    assert pages == measured
+    results = json.loads((ROOT / "reproduce" / "frontend" / "results.json").read_text(encoding="utf-8"))
+    assert report.markdown(results) == measured
 
 
 def test_the_profile_of_pages_compares_likeness(

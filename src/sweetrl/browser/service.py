@@ -208,7 +208,7 @@ def give_memory_back() -> None:
     """Return what was freed to the system, where the C library can.
 
     Pictures and snapshots of megabytes come and go in many threads, each with a heap of its own that only grows:
-    without this, a process grew by 60 MiB over 900 pages although it held nothing more.
+    without this, a process grows page by page although it holds nothing more.
     """
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
