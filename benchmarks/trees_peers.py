@@ -113,8 +113,9 @@ def rank_vllm(model: Any, rows: Sequence[Row], python: Path, threads: int) -> di
         except (OSError, subprocess.TimeoutExpired) as error:
             raise Unavailable(str(error)) from error
         if done.returncode:
-            last = [line for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
-            raise Unavailable(f"it ended with {done.returncode}: {last[-1]}")
+            lines = [line for line in done.stderr.splitlines() if line.strip()] or ["it said nothing"]
+            errors = [line for line in lines if "Error" in line] or lines[-1:]  # the first one is the cause
+            raise Unavailable(f"it ended with {done.returncode}: {errors[0]}")
         found = json.loads((here / "out.json").read_text())
     found["tokens"] = sum(len(row.token_ids) for row in rows)
     return found | {"cost": found["seconds" if torch.cuda.is_available() else "processor_seconds"]}
