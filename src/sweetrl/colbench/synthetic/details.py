@@ -37,9 +37,9 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "negative",
         (
-            "What should happen with negative input?",
-            "Which code do negative numbers get?",
-            "Can the input be negative?",
+            "Negative input: what should happen?",
+            "Negative numbers: which code do they get?",
+            "Negative values: are they possible?",
         ),
         ("The code for negative input is {0}.", "If it is negative, return {0}.", "For negative numbers return {0}."),
         ("negative = {0}", "if {x} < 0:", "    return negative"),
@@ -48,11 +48,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "zero",
-        (
-            "What is the result for zero?",
-            "Is there a special case for zero?",
-            "What do you get when the input is zero?",
-        ),
+        ("Zero: what is the result?", "Zero as input: is it special?", "Zero: what do you get for it?"),
         ("The result for zero is {0}.", "If it is zero, return {0}.", "For zero the result is {0}."),
         ("zero = {0}", "if {x} == 0:", "    return zero"),
         ((2, 39),),
@@ -60,7 +56,11 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "pack",
-        ("Does the input count a pack as one?", "How many units are in one pack?", "Is the number given by the pack?"),
+        (
+            "Packs: does the input count them?",
+            "Packs: how many units are in one?",
+            "Packs: is the number given by them?",
+        ),
         ("The input counts packs, a pack has {0} units.", "The units in a pack are {0}.", "Yes, with a pack of {0}."),
         ("pack = {0}", "{x} = {x} * pack"),
         ((2, 24),),
@@ -68,7 +68,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "allowance",
-        ("Are the first units free?", "How many units are free?", "Is there a free allowance?"),
+        ("Free units: are there any?", "Free units: how many are there?", "Free allowance: is there one?"),
         ("The number of free units is {0}.", "There is a free allowance of {0}.", "You get the free first {0}."),
         ("free = {0}", "{x} = max({x} - free, 0)"),
         ((2, 9),),
@@ -76,11 +76,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "every",
-        (
-            "Is there a bonus unit every so often?",
-            "Does a bonus come every few units?",
-            "After every how many units is there a bonus?",
-        ),
+        ("Bonus units: how often?", "Bonus: is there one every so often?", "Bonus: after every how many units?"),
         ("There is a bonus unit every {0} units.", "Yes, one bonus every {0}.", "The bonus comes every {0} units."),
         ("every = {0}", "{x} = {x} - {x} // every"),
         ((3, 12),),
@@ -89,7 +85,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "rate",
-        ("What is the rate per unit?", "How high is the rate?", "Is there a rate for each unit?"),
+        ("Rate: how high is it?", "Rate per unit: what is it?", "Rate: is there one for each unit?"),
         ("The rate is {0} per unit.", "Each unit has a rate of {0}.", "Use a rate of {0}."),
         ("rate = {0}", "total = {x} * rate"),
         ((2, 99),),
@@ -97,11 +93,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "tier",
-        (
-            "Is there a limit above which it is extra?",
-            "From which limit on does it cost extra?",
-            "Does an extra count above a limit?",
-        ),
+        ("Extra cost: above which limit?", "Extra: from which limit on?", "Extra count: is there a limit for it?"),
         (
             "Above a limit of {0} each unit counts an extra {1}.",
             "Past the limit of {0} add an extra {1} per unit.",
@@ -114,7 +106,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "insurance",
-        ("Is there insurance?", "How much is the insurance?", "Should insurance be added?"),
+        ("Insurance: is there any?", "Insurance: how much is it?", "Insurance: should it be added?"),
         ("The insurance is {0} per unit.", "Each unit has an insurance of {0}.", "Yes, insurance of {0} a unit."),
         ("insurance = {0}", "total = total + {x} * insurance"),
         ((2, 29),),
@@ -123,7 +115,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "base",
-        ("Is there a fixed amount?", "Which fixed amount is added?", "Does it start from a fixed amount?"),
+        ("Fixed amount: is there one?", "Fixed amount: how much is added?", "Fixed start: what is it?"),
         ("The fixed amount is {0}.", "Start from a fixed {0}.", "Add a fixed amount of {0}."),
         ("fixed = {0}", "total = total + fixed"),
         ((5, 99),),
@@ -132,7 +124,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "bulk",
-        ("Is something taken off a bulk order?", "From which number on is it bulk?", "Is there a bulk reduction?"),
+        ("Bulk orders: is something taken off?", "Bulk: from which number on?", "Bulk orders: are they cheaper?"),
         (
             "For bulk above {0} take off {1}.",
             "It is a bulk order above {0}, take off {1}.",
@@ -145,7 +137,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "discount",
-        ("Is there a discount?", "How many percent is the discount?", "Does a discount apply?"),
+        ("Discount: is there one?", "Discount: how many percent?", "Discount: does one apply?"),
         ("The discount is {0} percent.", "Take a discount of {0} percent.", "There is a discount of {0} percent."),
         ("discount = {0}", "total = total - total * discount / 100"),
         ((5, 60),),
@@ -153,7 +145,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "tax",
-        ("Is there a tax?", "How high is the tax?", "Should tax be added?"),
+        ("Tax: is there one?", "Tax: how high is it?", "Tax: should it be added?"),
         ("The tax is {0} percent.", "Add a tax of {0} percent.", "There is a tax of {0} percent on top."),
         ("tax = {0}", "total = total + total * tax / 100"),
         ((3, 30),),
@@ -162,7 +154,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "credit",
-        ("Is there a credit?", "Is a credit subtracted?", "How much credit is there?"),
+        ("Credit: is there one?", "Credit: is it subtracted?", "Credit: how much is there?"),
         ("A credit of {0} is subtracted.", "Subtract a credit of {0}.", "There is a credit of {0}."),
         ("credit = {0}", "total = total - credit"),
         ((5, 99),),
@@ -170,7 +162,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "minimum",
-        ("Is there a minimum?", "What is the minimum result?", "Does it have a minimum?"),
+        ("Minimum: is there one?", "Minimum: what is it?", "Minimum result: is it given?"),
         ("The minimum is {0}.", "It has a minimum of {0}.", "Yes, a minimum of {0}."),
         ("minimum = {0}", "total = max(total, minimum)"),
         ((5, 99),),
@@ -178,7 +170,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "maximum",
-        ("Is there a maximum?", "What is the maximum result?", "Does it have a maximum?"),
+        ("Maximum: is there one?", "Maximum: what is it?", "Maximum result: is it given?"),
         ("The maximum is {0}.", "It has a maximum of {0}.", "Yes, a maximum of {0}."),
         ("maximum = {0}", "total = min(total, maximum)"),
         ((60, 199),),
@@ -186,7 +178,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "split",
-        ("Is it split by people?", "Should the total be split?", "How many people split the total?"),
+        ("Split by people: is it?", "Split: by how many people?", "Split of the total: is there one?"),
         ("It is split by {0} people.", "Yes, split by {0}.", "The total is split by {0} people."),
         ("split = {0}", "total = total / split"),
         ((2, 12),),
@@ -194,7 +186,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         "rounding",
-        ("Should the result be rounded?", "How is the result rounded?", "Is it rounded to something?"),
+        ("Rounding: is there any?", "Rounding: how is it done?", "Rounding: to which step?"),
         (
             "It is rounded to a step of {0}.",
             "The result is rounded to a step of {0}.",
@@ -208,9 +200,9 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         "label",
         (
-            "Which currency should the result show?",
-            "Is there a currency in the result?",
-            "In which currency is the result?",
+            "Currency: which one is shown?",
+            "Currency in the result: is there one?",
+            "Currency: should the result show it?",
         ),
         ("Show the currency {0}.", "Return a text with {0}.", "The format is the number and then {0}."),
         ('total = f"{{total}} {0}"',),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sweetrl.colbench.synthetic.details import BY_NAME, CURRENCIES, KINDS
-from sweetrl.colbench.synthetic.domains import CLOSERS, DOMAINS, OPENERS, PLACES, Domain
+from sweetrl.colbench.synthetic.domains import AREAS, CLOSERS, DOMAINS, OPENERS, PLACES, Domain
 from sweetrl.colbench.types import Task
 
 Split = Literal["train", "test"]
@@ -129,9 +129,14 @@ def draw_values(name: str, rng: random.Random) -> tuple[Value, ...]:
 
 
 def draw_request(spec: Spec, rng: random.Random) -> str:
-    """Word the vague request; it names the domain and the signature and none of the details."""
-    wish = f"{rng.choice(OPENERS)} {rng.choice(spec.domain.phrases)} {rng.choice(PLACES)}. {rng.choice(CLOSERS)}"
-    return f"{wish} The signature of the function is: {spec.signature}"
+    """Word the vague request; it names the domain, the areas of the details and the signature, and none of the details."""
+    hidden = {name for name, _ in spec.details}
+    areas = [rng.choice(area.words) for area in AREAS if hidden & set(area.kinds)]
+    rng.shuffle(areas)
+    *others, last = areas
+    listed = f"{', '.join(others)} and {last}" if others else last
+    wish = f"{rng.choice(OPENERS)} {rng.choice(spec.domain.phrases)} {rng.choice(PLACES)}."
+    return f"{wish} {rng.choice(CLOSERS).format(listed)} The signature of the function is: {spec.signature}"
 
 
 def draw_tests(spec: Spec, rng: random.Random) -> list[str] | None:
