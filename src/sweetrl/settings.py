@@ -71,6 +71,7 @@ class PretrainSettings(Section):
     person_weight: float = Field(0.02, ge=0.0, description="Loss weight of the person's words.")
     poorest: Probability = Field(0.3, description="Least quality of a demonstrator: chance that a turn is a good one.")
     best: Probability = Field(1.0, description="The greatest; each dialogue has a demonstrator between the two.")
+    overlook: Probability = Field(0.6, description="Chance that the worst of demonstrators overlooks what to ask next.")
     repeat: Probability = Field(0.15, description="Share of repeated questions among the turns that are not good.")
     stop: Probability = Field(0.04, description="Chance that the poorest demonstrator answers before any question.")
     stop_growth: Probability = Field(0.03, description="Growth of that chance with every turn.")

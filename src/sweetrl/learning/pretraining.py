@@ -75,7 +75,7 @@ def demonstrate(task: Task, settings: PretrainSettings, rounds: int, prompt: str
         return Demonstration(shown, played.messages, played.informed)
     rng = random.Random(f"demonstration-{seed}")
     quality = rng.uniform(settings.poorest, settings.best)
-    skill = Skill(quality, settings.repeat, settings.stop, settings.stop_growth, settings.forget)
+    skill = Skill(quality, settings.overlook, settings.repeat, settings.stop, settings.stop_growth, settings.forget)
     informed = rng.random() < settings.informed
     agent, person = Demonstrator(skill, rounds, rng, informed), ScriptedSimulator()
     messages = [Message("user", task.problem_description)]

@@ -199,10 +199,11 @@ def _faults(rows: Sequence[Mapping[str, Any]], faults: Sequence[tuple[str, str, 
 
 
 def _critics(rows: Sequence[Mapping[str, Any]]) -> str:
-    names = ("critic_accuracy", "needed_over_irrelevant", "needed_over_repeated", "needed_over_premature")
+    others = ("plausible", "irrelevant", "repeated", "premature")
+    names = ("critic_accuracy", *(f"needed_over_{other}" for other in others))
     lines = [
-        "| | accuracy on its pairs | needed above irrelevant | needed above repeated | needed above premature |",
-        "|---|---|---|---|---|",
+        "| | accuracy on its pairs | " + " | ".join(f"needed above {other}" for other in others) + " |",
+        "|---" * (len(names) + 1) + "|",
     ]
     for row in rows:
         if "needed_over_irrelevant" in row["training"]:

@@ -101,6 +101,7 @@ def _paired(mine: Sequence[Result], theirs: Sequence[Result]) -> list[tuple[Resu
 # What is shown of a cell's training: name -> (stage, metric), each the mean over the seeds.
 _SHOWN = {
     "critic_accuracy": ("train-critic", "final/accuracy"),
+    "needed_over_plausible": ("rank", "ranked/needed_over_plausible"),
     "needed_over_irrelevant": ("rank", "ranked/needed_over_irrelevant"),
     "needed_over_repeated": ("rank", "ranked/needed_over_repeated"),
     "needed_over_premature": ("rank", "ranked/needed_over_premature"),

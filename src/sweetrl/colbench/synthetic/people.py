@@ -82,13 +82,15 @@ class OracleAgent:
 class Skill:
     """How good a demonstrator is, from 0 to 1; the faults of the base agent are learnt from these.
 
-    With probability `quality` the next question is a new relevant one, or, when none is left, the answer comes. What
-    remains is a repeated question (`repeat` of it) or one about any kind at all. Before that, it answers early with
-    probability (1 - quality) x (`stop` + `stop_growth` a turn). With probability `forget` a detail that it was told
-    does not get into the program.
+    A demonstrator asks in the order in which steps stand in a program, and never turns back: with probability `quality`
+    its next question is the next relevant one, but it overlooks each with probability `overlook` x (1 - quality); when
+    none is left, the answer comes. What remains is a repeated question (`repeat` of it) or one about any kind at all.
+    Before that, it answers early with probability (1 - quality) x (`stop` + `stop_growth` a turn). With probability
+    `forget` a detail that it was told does not get into the program.
     """
 
     quality: float
+    overlook: float = 0.6
     repeat: float = 0.15
     stop: float = 0.04
     stop_growth: float = 0.03
@@ -98,7 +100,8 @@ class Skill:
 class Demonstrator:
     """An imperfect scripted agent: what the base agent is pre-trained on.
 
-    An `informed` one has seen the finished program: every other question that it would ask is about a detail in it.
+    An `informed` one has seen the finished program: every other question that it would ask is the next about a detail in
+    it.
     """
 
     name = "demonstrator"
@@ -110,22 +113,24 @@ class Demonstrator:
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always the program in the last round."""
         request = read_request(task.problem_description)
+        facts = read_facts(task.hidden_information)
         asked = [name for m in messages if m.role == "assistant" for name in kinds_asked(m.content)]
         turn = sum(m.role == "assistant" for m in messages)
-        missing = [name for name in request.domain.relevant if name not in asked]
+        furthest = max((self._names.index(name) for name in asked), default=-1)
+        ahead = [name for name in self._names[furthest + 1 :] if name in request.domain.relevant]
         fault = 1.0 - self.skill.quality
         early = self.rng.random() < fault * (self.skill.stop + self.skill.stop_growth * turn)
         good = self.rng.random() < self.skill.quality
-        if turn >= self.rounds - 1 or early or (good and not missing):
-            facts = read_facts(task.hidden_information)
+        noticed = next((name for name in ahead if self.rng.random() >= fault * self.skill.overlook), None)
+        if turn >= self.rounds - 1 or early or (good and noticed is None):
             known: dict[str, tuple[Value, ...]] = {}
             known |= {n: v for n, v in facts.items() if n in asked and self.rng.random() >= self.skill.forget}
             return write_answer(request, known)
-        needed = [name for name in read_facts(task.hidden_information) if name not in asked]
+        needed = [name for name in ahead if name in facts]
         if self.informed and needed and self.rng.random() < 0.5:
-            name = self.rng.choice(needed)
-        elif good:
-            name = self.rng.choice(missing)
+            name = needed[0]
+        elif good and noticed is not None:
+            name = noticed
         elif asked and self.rng.random() < self.skill.repeat:
             name = self.rng.choice(asked)
         else:
