@@ -36,7 +36,7 @@ def replies(*texts: str) -> list[Reply]:
 
 def synthetic_dialogue() -> tuple[Trajectory, list[str]]:
     """One question asked and answered, then a second turn; and replies to it from best to worst."""
-    (task,) = generate("train", 1, 3, 3)
+    task = next(task for task in generate("train", 50, 3, 3) if list(read_facts(task.hidden_information))[1] == "tax")
     request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
     first, second, *_ = facts
     messages = [Message("user", task.problem_description), Message("assistant", BY_NAME[first].questions[0])]
@@ -45,6 +45,7 @@ def synthetic_dialogue() -> tuple[Trajectory, list[str]]:
     plausible = next(kind for kind in others if kind.name in request.domain.relevant)
     irrelevant = next(kind for kind in others if kind.name not in request.domain.relevant)
     texts = [BY_NAME[second].questions[0], plausible.questions[0], irrelevant.questions[0], BY_NAME[first].questions[1]]
+    texts.append(BY_NAME["label"].questions[0])  # the last of the program: it passes over the second detail
     texts.append(write_answer(request, {first: facts[first]}))
     return Trajectory(task, 0, tuple(messages)), texts
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from sweetrl.colbench.environment import visible_reply
 from sweetrl.colbench.prompts import render
-from sweetrl.colbench.synthetic.judge import judge_reply
+from sweetrl.colbench.synthetic.judge import judge_reply, passes_over
 from sweetrl.colbench.synthetic_frontend.judge import worth as page_worth
 from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.base import Engine, Prompt, Sampling
@@ -140,11 +140,16 @@ WORTH = {
     "mistaken": -1.0,
     "premature": -2.0,
 }
+QUESTIONS = ("needed", "plausible", "irrelevant")  # new ones
+PASSING_OVER = -0.5  # of such a question that leaves a hidden detail behind
 
 
 @dataclass(frozen=True)
 class OracleCritic:
-    """A control for the synthetic suite: it knows how the tasks were made. Replies of equal worth are equal."""
+    """A control for the synthetic suite: it knows how the tasks were made, and that its agents seldom turn back.
+
+    Replies of equal worth are equal.
+    """
 
     def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
         """The worth of the verdict of judge_reply, or of the page; a task of another kind is a UserError."""
@@ -162,6 +167,8 @@ class OracleCritic:
                 f"task {dialogue.task.id}: the oracle knows tasks of the synthetic suite only; set rank.critic to "
                 "`trained`, `judge` or `random`."
             )
+        if verdict in QUESTIONS and passes_over(dialogue.task, dialogue.messages[: 2 * turn + 1], text):
+            return PASSING_OVER
         return WORTH[verdict]
 
 

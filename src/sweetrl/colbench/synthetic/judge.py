@@ -55,6 +55,18 @@ def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> Verdict |
     return "plausible" if new & set(request.domain.relevant) else "irrelevant"
 
 
+def passes_over(task: Task, earlier: Sequence[Message], reply: str) -> bool:
+    """Whether `reply` asks about a kind that comes, in the order of the program, after a hidden detail not asked for yet.
+
+    The agents of this suite ask in that order and seldom turn back: what is passed over is mostly lost.
+    """
+    order = list(BY_NAME)
+    asked = {name for message in earlier if message.role == "assistant" for name in kinds_asked(message.content)}
+    missing = [order.index(name) for name in read_facts(task.hidden_information) if name not in asked]
+    places = [order.index(name) for name in kinds_asked(reply)]
+    return bool(missing and places) and min(places) > min(missing)
+
+
 def step_in(program: str, kind: Kind, values: Sequence[str], argument: str) -> str:
     """Whether the step of `kind` is in `program`: "right", with an "other value", or "missing"; blanks are ignored."""
     lines = "\n".join("".join(line.split()) for line in program.splitlines())
