@@ -53,7 +53,9 @@ def test_the_suite_is_as_large_and_as_varied_as_promised():
     assert len(KINDS) >= 12
     assert len(KINDS) > 10, "more kinds of detail than rounds to ask in"
     for domain in DOMAINS:
-        assert len(set(domain.relevant)) == len(domain.relevant) == 9, "an agent can ask for all of them, and then answer"
+        assert len(set(domain.relevant)) == len(domain.relevant) == 9, (
+            "an agent can ask for all of them, and then answer"
+        )
         assert all(name in BY_NAME for name in domain.relevant)
         assert min(len(domain.phrases), len(domain.functions), len(domain.arguments)) >= 2
 

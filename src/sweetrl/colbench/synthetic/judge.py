@@ -56,7 +56,7 @@ def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> Verdict |
 
 
 def passes_over(task: Task, earlier: Sequence[Message], reply: str) -> bool:
-    """Whether `reply` asks about a kind that comes, in the order of the program, after a hidden detail not asked for yet.
+    """Whether `reply` asks about a kind that stands in a program after a hidden detail that was not asked for.
 
     The agents of this suite ask in that order and seldom turn back: what is passed over is mostly lost.
     """

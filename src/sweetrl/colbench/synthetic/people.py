@@ -100,8 +100,7 @@ class Skill:
 class Demonstrator:
     """An imperfect scripted agent: what the base agent is pre-trained on.
 
-    An `informed` one has seen the finished program: every other question that it would ask is the next about a detail in
-    it.
+    An `informed` one has seen the finished program: half of its turns ask for the next detail in it.
     """
 
     name = "demonstrator"

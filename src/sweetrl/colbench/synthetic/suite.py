@@ -129,7 +129,7 @@ def draw_values(name: str, rng: random.Random) -> tuple[Value, ...]:
 
 
 def draw_request(spec: Spec, rng: random.Random) -> str:
-    """Word the vague request; it names the domain, the areas of the details and the signature, and none of the details."""
+    """Word the vague request: the domain, the areas of the details and the signature, and none of the details."""
     hidden = {name for name, _ in spec.details}
     areas = [rng.choice(area.words) for area in AREAS if hidden & set(area.kinds)]
     rng.shuffle(areas)
