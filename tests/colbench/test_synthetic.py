@@ -116,6 +116,15 @@ def test_requests_name_the_areas_of_their_details_and_no_others(some_tasks):
             assert bool(words & set(area.words)) == bool(hidden & set(area.kinds)), task.problem_description
 
 
+def test_the_areas_named_leave_about_five_kinds_to_ask_for(some_tasks):
+    left = []
+    for task in some_tasks:
+        hidden = set(read_facts(task.hidden_information))
+        named = {name for area in AREAS if hidden & set(area.kinds) for name in area.kinds}
+        left.append(len(named & set(read_request(task.problem_description).domain.relevant)))
+    assert 4.5 < sum(left) / len(left) < 6 and max(left) <= 9
+
+
 def test_the_first_word_of_a_question_tells_its_subject():
     first = {kind.name: {question.split()[0].rstrip("s:") for question in kind.questions} for kind in KINDS}
     assert all(len(words) == 1 for words in first.values())
