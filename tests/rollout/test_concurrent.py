@@ -334,6 +334,7 @@ def test_kill_9_at_random_moments(fake_server: Any, tmp_path: Path) -> None:
 
 
 AT_THE_TERMINAL = """
+import signal
 import sys
 from sweetrl.colbench.simulators import ConsolePerson
 from sweetrl.colbench.types import Task
@@ -342,6 +343,7 @@ from sweetrl.engines.remote import Access
 from sweetrl.rollout.concurrent import rollout_concurrent
 from sweetrl.settings import AgentSettings
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
 engine = OpenAIEngine(Access((sys.argv[1],), "a-model"))
 attempts = [(0, Task("t-0", "I want a function.", "def f(): ..."), 0)]
 try:
