@@ -1,10 +1,12 @@
 """What a rendered page costs: one reused browser against a browser for each page, and against routed pages with all of
-Tailwind; and whether memory stays flat over thousands of pages.
+Tailwind, with Playwright where it is installed (`pip install playwright`) and without its driver; and whether memory
+stays flat over thousands of pages.
 
     python benchmarks/browser.py [--pages 60] [--soak 3000] [--file TASKS.jsonl] [--json OUT]
 
-Counts processor seconds (this process and every process of the browser): wall time says little on a busy machine. Pages
-come from an official frontend task file; without one, from a few of the benchmark's own.
+Counts processor seconds (this process, every process of the browser, Playwright's driver) up to the moment before a
+browser is closed: wall time says little on a busy machine. Pages come from an official frontend task file; without one,
+from a few of the benchmark's own.
 """
 
 from __future__ import annotations
@@ -16,14 +18,17 @@ import lzma
 import resource
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from sweetrl.browser import Renderer, tailwind
 from sweetrl.browser.binary import find_browser
-from sweetrl.browser.devtools import Browser
+from sweetrl.browser.devtools import Browser, Clock
 from sweetrl.browser.placeholders import picture, size
 from sweetrl.browser.prepare import prepare
 from sweetrl.browser.tab import Tab
@@ -53,9 +58,19 @@ def load(path: Path) -> list[str]:
 
 
 def own_cpu() -> float:
-    """Processor seconds of this process and of the launchers that it has waited for."""
-    usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in usage)
+    """Processor seconds of this process alone."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def tree_cpu(pid: int) -> float:
+    """Processor seconds of a process that runs, of everything below it, and of what they have waited for."""
+    total = 0.0
+    leader = psutil.Process(pid)
+    for process in (leader, *leader.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):
+            total += sum(process.cpu_times()[:4])
+    return total
 
 
 def service(pages: list[str], tabs: int) -> dict[str, float]:
@@ -64,8 +79,7 @@ def service(pages: list[str], tabs: int) -> dict[str, float]:
     with Renderer(BrowserSettings(cache="", tabs=tabs)) as renderer:
         for _ in renderer.render_many(pages):
             pass
-        browser = renderer._service._current.browser  # type: ignore[union-attr]
-        spent = browser.cpu_seconds()
+        spent = tree_cpu(renderer._service._current.browser.pid)  # type: ignore[union-attr]
     return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))
 
 
@@ -76,8 +90,7 @@ def browser_for_each(pages: list[str]) -> dict[str, float]:
     for page in pages:
         browser = Browser(program, 0)
         Tab(browser, 1366, 682).render(prepare(page), 8000, 60.0)
-        browser._listed = 0.0
-        spent += browser.cpu_seconds()
+        spent += tree_cpu(browser.pid)
         browser.close()
     return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))
 
@@ -92,7 +105,7 @@ def routed(pages: list[str]) -> dict[str, float]:
         tab = RoutedTab(browser, 1366, 682)
         tab.go(page, css)
         tab.close()
-    spent = browser.cpu_seconds()
+    spent = tree_cpu(browser.pid)
     browser.close()
     return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))
 
@@ -107,9 +120,8 @@ class RoutedTab(Tab):
         self._loaded.wait(60.0)
         metrics = self.browser.call("Page.getLayoutMetrics", self._session, timeout=60.0)["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": 1366, "height": max(metrics["height"], 682), "scale": 1}
-        shot = self.browser.call(
-            "Page.captureScreenshot", self._session, timeout=60.0, format="png", captureBeyondViewport=True, clip=clip
-        )
+        clock = Clock(self.browser, 60.0)
+        shot = self._draw("Page.captureScreenshot", clock, format="png", captureBeyondViewport=True, clip=clip)
         return base64.b64decode(shot["data"])
 
     def _answer(self, paused: dict[str, Any]) -> None:
@@ -129,38 +141,48 @@ class RoutedTab(Tab):
         )
 
 
-def playwright(pages: list[str]) -> dict[str, float] | None:
-    """Playwright itself, where it is installed with a browser."""
+def playwright(pages: list[str], each: bool) -> dict[str, float] | None:
+    """Playwright itself, where it is installed: all of Tailwind routed, a fresh context or (`each`) browser a page."""
     if find_spec("playwright") is None:
         return None
-    import psutil
     from playwright.sync_api import sync_playwright
 
     css = lzma.decompress(files("sweetrl.browser").joinpath("vendor", tailwind._FILE).read_bytes())
+
+    def answer(route: Any) -> None:
+        address = route.request.url
+        found = size(address)
+        if "tailwind" in address:
+            route.fulfill(body=css, content_type="text/css")
+        elif found is not None:
+            route.fulfill(body=picture(*found), content_type="image/svg+xml")
+        else:
+            route.abort()
+
     began, wall, spent = own_cpu(), time.monotonic(), 0.0
-    with sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=str(find_browser()))
+    with sync_playwright() as manager:
+        (driver,) = psutil.Process().children()
 
-        def answer(route: Any) -> None:
-            address = route.request.url
-            found = size(address)
-            if "tailwind" in address:
-                route.fulfill(body=css, content_type="text/css")
-            elif found is not None:
-                route.fulfill(body=picture(*found), content_type="image/svg+xml")
-            else:
-                route.abort()
+        def browsers_cpu() -> float:
+            return sum(tree_cpu(child.pid) for child in driver.children())
 
+        chromium = None
         for html in pages:
+            chromium = chromium or manager.chromium.launch(executable_path=str(find_browser()))
             context = chromium.new_context(viewport={"width": 1366, "height": 682})
             tab = context.new_page()
             tab.route("**/*", answer)
             tab.set_content(html)
             tab.screenshot(full_page=True)
-            context.close()
-        children = psutil.Process().children(recursive=True)
-        spent = sum(sum(child.cpu_times()[:2]) for child in children)
-        chromium.close()
+            if each:
+                spent += browsers_cpu()
+                chromium.close()
+                chromium = None
+            else:
+                context.close()
+        spent += browsers_cpu() + sum(driver.cpu_times()[:2])
+        if chromium is not None:
+            chromium.close()
     return per_page(own_cpu() - began + spent, time.monotonic() - wall, len(pages))
 
 
@@ -183,8 +205,6 @@ def soak(pages: list[str], count: int) -> list[dict[str, float]]:
 
 
 def memory(renderer: Renderer) -> float:
-    import psutil
-
     total = 0
     for generation in list(renderer._service._all):
         leader = psutil.Process(generation.browser.pid)
@@ -197,8 +217,6 @@ def memory(renderer: Renderer) -> float:
 
 
 def own_memory() -> float:
-    import psutil
-
     return psutil.Process().memory_info().rss / 2**20
 
 
@@ -222,7 +240,8 @@ def main() -> None:
         "a browser for each page": lambda: browser_for_each(rivals),
         "renderer, 4 tabs": lambda: service(pages, 4),
         "fresh context, whole CSS routed": lambda: routed(rivals),
-        "Playwright, fresh context, whole CSS routed": lambda: playwright(rivals),
+        "Playwright, fresh context, whole CSS routed": lambda: playwright(rivals, each=False),
+        "Playwright, a browser for each page, whole CSS routed": lambda: playwright(rivals, each=True),
     }
     results: dict[str, Any] = {}
     for name, method in methods.items():

@@ -17,6 +17,7 @@ from sweetrl.browser import Element, Page, Renderer
 from sweetrl.browser.binary import find_browser
 from sweetrl.browser.cache import PageCache
 from sweetrl.browser.devtools import CallTimeout, Clock
+from sweetrl.browser.prepare import prepare
 from sweetrl.errors import UserError
 from sweetrl.settings import BrowserSettings
 
@@ -139,6 +140,49 @@ def test_pages_come_in_order_and_equal_from_any_thread(renderer: Renderer):
     pages = list(renderer.render_many(htmls))
     assert [page.elements[0].text for page in pages] == [f"Page {number % 7}" for number in range(21)]
     assert pages[0] == pages[7] == renderer.render(htmls[0])
+
+
+@pytest.mark.parametrize(
+    "moving",
+    [
+        "<svg width=400 height=99><rect width=50 height=50><animate attributeName=x to=300 dur=1s /></rect></svg>",
+        "<marquee>words that run</marquee>",
+        "<progress></progress>",
+        "<style>@keyframes k{to{margin-left:900px}}p{animation:k 1s infinite}</style><p>words</p>",
+    ],
+)
+def test_what_moves_stands_still(moving: str, renderer: Renderer):
+    shots = set()
+    for pause in (0.0, 0.03, 0.06):
+        time.sleep(pause)
+        shots.add(renderer.render(moving).png)
+    assert len(shots) == 1
+
+
+def test_style_sheets_with_keyframes_leave_the_document_in_use(browser_program: Path):
+    """A new document costs as much as the page."""
+    with Renderer(BrowserSettings(cache="", tabs=1)) as renderer:
+        renderer.render(PAGE)
+        assert "@keyframes" in prepare(PAGE).html
+        (tab,) = renderer._service._current.idle
+        assert tab._clean
+        renderer.render("<iframe srcdoc='<p>in</p>'></iframe>")
+        assert not tab._clean
+
+
+def test_a_browser_that_draws_unasked_is_as_good(browser_program: Path):
+    """A whole Chromium does not draw frames on request; the pictures of the two are equal in their facts."""
+    whole = Path("/usr/lib/chromium/chromium")
+    if not whole.exists() or whole == find_browser():
+        pytest.skip("needs Chromium beside its headless shell")
+    pages = [PAGE, "<div style='height:1500px'>long<div style='position:absolute;top:1400px'>end</div></div>"]
+    found = []
+    for path in ("", str(whole)):
+        with Renderer(BrowserSettings(cache="", tabs=1, path=path)) as renderer:
+            found.append(
+                [(page.status, page.height, [e.text for e in page.elements]) for page in map(renderer.render, pages)]
+            )
+    assert found[0] == found[1]
 
 
 def test_a_killed_browser_loses_no_request(browser_program: Path):

@@ -40,6 +40,8 @@ FLAGS = (
     "--disable-image-animation-resync",
     "--disable-threaded-animation",
     "--disable-new-content-rendering-timeout",
+    "--enable-begin-frame-control",
+    "--run-all-compositor-stages-before-draw",
     "--blink-settings=primaryHoverType=2,availableHoverTypes=2,primaryPointerType=4,availablePointerTypes=4",
     "--lang=en-US",
     "--disable-gpu",
@@ -91,7 +93,9 @@ class CallError(Exception):
     """The browser refused a call."""
 
 
-class _Call:
+class Call:
+    """A command that was sent: `done` is set with its answer or failure."""
+
     __slots__ = ("answer", "done", "failure", "session")
 
     def __init__(self, session: str | None):
@@ -106,10 +110,11 @@ class Browser:
 
     def __init__(self, program: Path, memory_mib: int):
         self._numbers = itertools.count(1)
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, Call] = {}
         self._handlers: dict[str, Handler] = {}
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
+        self.frames = threading.Lock()  # held while a frame is drawn on request: two at once end the browser
         self._gone = False
         self._listed = 0.0
         self._family: list[int] = []
@@ -180,9 +185,9 @@ class Browser:
         """Send one command and wait for its result."""
         return self.wait(self.send(method, session, **parameters), timeout)
 
-    def send(self, method: str, session: str | None = None, **parameters: Any) -> _Call:
+    def send(self, method: str, session: str | None = None, **parameters: Any) -> Call:
         """Send one command; `wait` fetches the result. Raises BrowserGone."""
-        number, call = next(self._numbers), _Call(session)
+        number, call = next(self._numbers), Call(session)
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
         if session is not None:
             message["sessionId"] = session
@@ -201,7 +206,7 @@ class Browser:
         self._write(message)
 
     @staticmethod
-    def wait(call: _Call, limit: float | Clock) -> dict[str, Any]:
+    def wait(call: Call, limit: float | Clock) -> dict[str, Any]:
         """Return the result of a sent command; raises CallTimeout, CallError, PageCrashed or BrowserGone."""
         if isinstance(limit, Clock):
             limit.wait(call.done)
@@ -290,7 +295,7 @@ class Browser:
             call.answer = message["result"]
         call.done.set()
 
-    def _fail(self, call: _Call, failure: Exception) -> None:
+    def _fail(self, call: Call, failure: Exception) -> None:
         if not call.done.is_set():
             call.failure = failure
             call.done.set()
@@ -324,16 +329,18 @@ class Clock:
 
     def wait(self, condition: threading.Event) -> None:
         """Wait until `condition`; raises CallTimeout when the time is over."""
-        pause = self._seconds - self._waking.seconds()
-        while not condition.wait(min(max(pause, 0.0), SLICE)):
-            passed = self._waking.seconds()
-            pause = self._seconds - passed
-            if pause > 0:
-                continue
-            left = 0.9 * self._seconds - (self._browser.cpu_seconds() - self._cpu)
-            if left <= 0 or passed >= self.BUSY * self._seconds:
-                raise CallTimeout
-            pause = max(left, 0.1)
+        while not condition.wait(min(self.left(), SLICE)):
+            pass
+
+    def left(self) -> float:
+        """Return the seconds until it is worth looking again; raises CallTimeout when the time is over."""
+        passed = self._waking.seconds()
+        if passed < self._seconds:
+            return self._seconds - passed
+        left = 0.9 * self._seconds - (self._browser.cpu_seconds() - self._cpu)
+        if left <= 0 or passed >= self.BUSY * self._seconds:
+            raise CallTimeout
+        return max(left, 0.1)
 
 
 class Waking:

@@ -15,7 +15,7 @@ from sweetrl.browser.facts import Line
 from sweetrl.browser.page import Element
 
 if TYPE_CHECKING:
-    import numpy as np
+    from PIL import Image
 
 LIMIT = 4000  # lines; a page with more is a bomb
 _CONTRAST = 20.0  # Euclidean distance in RGB: less is not to be told apart
@@ -24,7 +24,6 @@ _SHARE = 0.004  # of the line's area; a single thin letter in a wide line is abo
 
 def with_texts(png: bytes, elements: Iterable[Element], lines: Iterable[Line]) -> tuple[Element, ...]:
     """Return the elements with the texts whose ink is in the picture; lines of one element are joined by spaces."""
-    import numpy as np
     from PIL import Image
 
     kept = list(lines)[:LIMIT]
@@ -32,32 +31,34 @@ def with_texts(png: bytes, elements: Iterable[Element], lines: Iterable[Line]) -
     if not kept:
         return tuple(listed)
     with Image.open(io.BytesIO(png)) as image:
-        pixels = np.asarray(image.convert("RGB"))
+        picture = image.convert("RGB")
     texts: dict[int, list[str]] = {}
     for line in kept:
-        if line.element >= 0 and shows(pixels, line):
+        if line.element >= 0 and shows(picture, line):
             texts.setdefault(line.element, []).append(line.text)
     for index, parts in texts.items():
         listed[index] = replace(listed[index], text=" ".join(parts))
     return tuple(listed)
 
 
-def shows(pixels: np.ndarray, line: Line) -> bool:
-    """Whether the line's place in `pixels` (height x width x 3, uint8) holds ink of the line's colour."""
+def shows(picture: Image.Image, line: Line) -> bool:
+    """Whether the line's place in the RGB `picture` holds ink of the line's colour."""
     import numpy as np
 
     box = line.box
     top, left = max(int(box.y), 0), max(int(box.x), 0)
+    bottom = min(int(box.y + box.height + 0.999), picture.height)
     # Enough of a long line: the cost must not depend on what a page says.
-    region = pixels[top : int(box.y + box.height + 0.999), left : min(int(box.x + box.width + 0.999), left + 400)]
-    if region.size == 0:
+    right = min(int(box.x + box.width + 0.999), left + 400, picture.width)
+    if right <= left or bottom <= top:
         return False
-    flat = region.reshape(-1, 3).astype(np.float32)
-    codes = (flat[:, 0] * 65536 + flat[:, 1] * 256 + flat[:, 2]).astype(np.int64)
-    values, counts = np.unique(codes, return_counts=True)
+    region = np.asarray(picture.crop((left, top, right, bottom)))  # not the whole picture: megabytes
+    flat = region.reshape(-1, 3)
+    parts = flat.astype(np.uint32)
+    values, counts = np.unique(parts[:, 0] << 16 | parts[:, 1] << 8 | parts[:, 2], return_counts=True)
     common = int(values[counts.argmax()])
     paper = np.array([common >> 16, common >> 8 & 255, common & 255], np.float32)
-    away = flat - paper
+    away = flat.astype(np.float32) - paper
     needed = max(2.0, _SHARE * len(flat))
     if line.clear:
         return bool((np.abs(away).sum(1) > _CONTRAST).sum() >= needed)

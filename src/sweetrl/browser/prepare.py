@@ -40,10 +40,10 @@ _STILL = (
 
 @dataclass(frozen=True)
 class Prepared:
-    """What the browser is given, whether it may hold pictures to wait for, and what was found, sorted."""
+    """What the browser is given, whether there may be pictures to wait for or motion to stop, and what was found."""
 
     html: str
-    pictures: bool
+    unsettled: bool
     flags: tuple[str, ...]
 
 
@@ -66,13 +66,13 @@ def prepare(html: str) -> Prepared:
     lead = _LEAD.match(text)
     at = lead.end() if lead else 0
     # Placeholders are drawings, painted with the page they stand in; what is decoded, or loaded by a style, comes late.
-    pictures = "data:" in lowered or "url(" in lowered
-    return Prepared(text[:at] + _STILL + text[at:], pictures, tuple(sorted(flags)))
+    unsettled = any(each in lowered for each in ("data:", "url(", "<animate", "<set", "<marquee", "<progress"))
+    return Prepared(text[:at] + _STILL + text[at:], unsettled, tuple(sorted(flags)))
 
 
 def stay(page: Prepared) -> Prepared:
     """Return the page without any `http-equiv`: for one that went away although its meta refresh was looked for."""
-    return Prepared(_EQUIV.sub("data-equiv", page.html), page.pictures, tuple(sorted({*page.flags, "meta-refresh"})))
+    return Prepared(_EQUIV.sub("data-equiv", page.html), page.unsettled, tuple(sorted({*page.flags, "meta-refresh"})))
 
 
 def _classes(html: str) -> frozenset[str]:

@@ -3,32 +3,29 @@
 from __future__ import annotations
 
 import base64
+import re
 import threading
+import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from sweetrl.browser import facts, ink, placeholders
-from sweetrl.browser.devtools import Browser, CallError, Clock, PageCrashed
+from sweetrl.browser.devtools import SLICE, Browser, Call, CallError, Clock, PageCrashed
 from sweetrl.browser.page import Element, Rgb, Status
 from sweetrl.browser.prepare import Prepared
 
 # After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus,
-# frames).
-_STICKY = (
-    "http-equiv",
-    "autofocus",
-    "<base",
-    "referrer",
-    "frame",
-    "<object",
-    "<embed",
-    "<portal",
-    "popover",
-    "<dialog",
+# frames). Tags by their start: a style sheet full of `@keyframes` has no frame.
+_STICKY = re.compile(
+    r"http-equiv|autofocus|referrer|popover|<(?:base|i?frame|frameset|fencedframe|object|embed|portal|dialog)", re.I
 )
-# Runs in a world of its own, where nothing of the page's is. Pictures must be decoded before the page is painted:
-# those of the document itself, and those of styles, which nothing else waits for.
-_DECODE = """(async () => {
+# Runs in a world of its own, where nothing of the page's is. What moves is put back to its start. Pictures must be
+# decoded before the page is painted: those of the document itself, and those of styles, which nothing else waits for.
+_SETTLE = """(async () => {
+  for (const svg of document.querySelectorAll('svg')) { svg.pauseAnimations(); svg.setCurrentTime(0); }
+  for (const marquee of document.querySelectorAll('marquee')) marquee.stop();
+  for (const bar of document.querySelectorAll('progress:indeterminate')) bar.value = 0;
   const urls = new Set(), all = [];
   for (const image of document.images) if (image.src || image.srcset) all.push(image.decode());
   let count = 0;
@@ -43,6 +40,14 @@ _DECODE = """(async () => {
   await Promise.allSettled(all);
   return all.length;
 })()"""
+
+
+def _pauses() -> Iterator[float]:
+    """Seconds between two frames that are asked for: what a page still does must not be drowned in frames."""
+    pause = 0.001
+    while True:
+        yield pause
+        pause = min(1.5 * pause, 0.05)
 
 
 class PageMoved(Exception):
@@ -81,8 +86,15 @@ class Tab:
             browserContextId=self._context,
             width=width,
             height=height,
+            enableBeginFrameControl=True,
         )["targetId"]
         self._session = browser.call("Target.attachToTarget", timeout=30.0, targetId=target, flatten=True)["sessionId"]
+        # A headless shell draws a frame when it is asked for one; a whole browser knows no such word and draws on.
+        self._stepped = True
+        try:
+            browser.call("HeadlessExperimental.enable", self._session, timeout=30.0)
+        except CallError:
+            self._stepped = False
         browser.listen(self._session, self._event)
         calls: list[tuple[str, dict[str, Any]]] = [
             ("Page.enable", {}),
@@ -106,31 +118,21 @@ class Tab:
         if not self._clean:
             self._renew(clock)
         self.pages += 1
-        lowered = page.html.lower()
-        self._clean = not self._javascript and not any(each in lowered for each in _STICKY)
+        self._clean = not self._javascript and _STICKY.search(page.html) is None
         self._loaded.clear()
         self._call("Page.setDocumentContent", clock, frameId=self._frame, html=page.html)
         clock.wait(self._loaded)
         if self._crashed:
             raise PageCrashed
-        if page.pictures:
-            self._decode(clock)
+        if page.unsettled:
+            self._settle(clock)
         snapshot = self._call("DOMSnapshot.captureSnapshot", clock, computedStyles=list(facts.STYLES))
         whole = max(facts.content_height(snapshot), height)
         status: Status = "ok" if whole <= maximum_height else "truncated"
         whole = min(whole, maximum_height)
-        # Beyond the viewport costs two more layouts, and most pages are not taller.
-        picture = self._call(
-            "Page.captureScreenshot",
-            clock,
-            format="png",
-            optimizeForSpeed=True,
-            captureBeyondViewport=whole > height,
-            clip={"x": 0, "y": 0, "width": width, "height": whole, "scale": 1},
-        )
+        png = self._picture(whole, clock)
         if self._moved:
             raise PageMoved
-        png = base64.b64decode(picture["data"])
         found = facts.read_facts(snapshot, width, whole)
         return Shot(png, width, whole, ink.with_texts(png, found.elements, found.lines), found.background, status)
 
@@ -139,6 +141,42 @@ class Tab:
         self.browser.forget(self._session, PageCrashed())
         self.browser.tell("Target.disposeBrowserContext", browserContextId=self._context)
 
+    def _picture(self, whole: int, clock: Clock) -> bytes:
+        """Return the PNG of the page from its upper left corner, `whole` pixels high."""
+        width, height = self._size
+        form = {"format": "png", "optimizeForSpeed": True}
+        if self._stepped and whole == height:
+            # One frame is drawn, and it is the picture; a screenshot on request costs a second frame.
+            for pause in _pauses():
+                painted = self._paint(clock, screenshot=form)
+                if "screenshotData" in painted:
+                    return base64.b64decode(painted["screenshotData"])
+                time.sleep(min(pause, clock.left()))
+        # Beyond the viewport costs two more layouts, and most pages are not taller.
+        clip = {"x": 0, "y": 0, "width": width, "height": whole, "scale": 1}
+        beyond = whole > height
+        taken = self._draw("Page.captureScreenshot", clock, **form, captureBeyondViewport=beyond, clip=clip)
+        return base64.b64decode(taken["data"])
+
+    def _draw(self, method: str, clock: Clock, **parameters: Any) -> dict[str, Any]:
+        """Call what is answered only after the next frames, and ask for them where none comes unasked."""
+        call = self._send(method, **parameters)
+        if self._stepped:
+            for pause in _pauses():
+                self._paint(clock)
+                if call.done.wait(min(pause, clock.left())):
+                    break
+        return self.browser.wait(call, clock)
+
+    def _paint(self, clock: Clock, **parameters: Any) -> dict[str, Any]:
+        """Have one frame drawn."""
+        while not self.browser.frames.acquire(timeout=min(clock.left(), SLICE)):
+            pass
+        try:
+            return self._call("HeadlessExperimental.beginFrame", clock, **parameters)
+        finally:
+            self.browser.frames.release()
+
     def _renew(self, clock: Clock) -> None:
         """A new document: what pages leave in the old one (a policy, a focus, timers) must not meet the next."""
         self._loaded.clear()
@@ -146,24 +184,21 @@ class Tab:
         clock.wait(self._loaded)
         self._clean, self._moved = True, False
 
-    def _decode(self, clock: Clock) -> None:
-        world = self._call("Page.createIsolatedWorld", clock, frameId=self._frame, worldName="decode")
+    def _settle(self, clock: Clock) -> None:
+        world = self._call("Page.createIsolatedWorld", clock, frameId=self._frame, worldName="settle")
         try:
-            self._call(
-                "Runtime.evaluate",
-                clock,
-                contextId=world["executionContextId"],
-                expression=_DECODE,
-                awaitPromise=True,
-            )
+            context = world["executionContextId"]
+            self._draw("Runtime.evaluate", clock, contextId=context, expression=_SETTLE, awaitPromise=True)
         except CallError as error:
             raise PageMoved from error  # the document went away under it
 
     def _call(self, method: str, clock: Clock, **parameters: Any) -> dict[str, Any]:
+        return self.browser.wait(self._send(method, **parameters), clock)
+
+    def _send(self, method: str, **parameters: Any) -> Call:
         if self._crashed:
             raise PageCrashed
-        call = self.browser.send(method, self._session, **parameters)
-        return self.browser.wait(call, clock)
+        return self.browser.send(method, self._session, **parameters)
 
     def _event(self, method: str, parameters: dict[str, Any]) -> None:
         """On the pipe's thread: must not wait."""
