@@ -28,6 +28,8 @@ export TOKENIZERS_PARALLELISM ?= false
 VLLM_VENV ?= .venv-vllm
 
 PROFILE ?= small
+# Cells of a reproduction at a time; empty: by the processors.
+LANES ?=
 
 .PHONY: help environment run rounds reproduce test test-all test-vllm test-ray lint format docs base-model ui browser
 .PHONY: doctor environment-vllm environment-ray clean clean-environment
@@ -41,8 +43,8 @@ run: environment ## train, evaluate and register an agent; unchanged stages are 
 rounds: environment ## collect and train again with the policy so far, `rounds` of params.yaml times in all
 	@$(BIN)/python -m flows.rounds $(ARGS)
 
-reproduce: environment ## the paper's tables in small, cell by cell (PROFILE=small, hours, or full)
-	@cd reproduce/$(PROFILE) && dvc repro dvc.yaml $(ARGS)
+reproduce: environment ## the paper's tables in small, cell by cell (PROFILE=small, hours, or full; LANES=2 at a time)
+	@cd reproduce/$(PROFILE) && python -m sweetrl.reproduce all $(LANES)
 
 test: environment ## the everyday tests
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)

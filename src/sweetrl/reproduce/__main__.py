@@ -8,15 +8,19 @@ from collections.abc import Sequence
 
 from sweetrl.errors import UserError
 
-USAGE = "name a part: base, world SEED, base-large, cell NAME SEED, best-of-n SEED, report"
+USAGE = "name a part: all [LANES], base, world SEED, base-large, cell NAME SEED, best-of-n SEED, report"
 
 
 def run(arguments: Sequence[str]) -> None:
     """Run one part; UserError for a command line that names none."""
-    from sweetrl.reproduce import report
+    from sweetrl.reproduce import lanes, report
     from sweetrl.reproduce.run import Profile, base, base_large, best_of_n, cell, world
 
     match list(arguments):
+        case ["all"]:
+            lanes.run_all(Profile(), lanes.default_lanes(Profile()))
+        case ["all", count] if count.isdigit() and int(count):
+            lanes.run_all(Profile(), int(count))
         case ["base"]:
             base(Profile())
         case ["world", seed] if seed.isdigit():

@@ -1,0 +1,135 @@
+"""All parts of a profile, several at a time: each is a stage of dvc.yaml, run by `dvc` as a program.
+
+DVC runs one stage after the other; the cells of a reproduction do not need each other and use one core each.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sweetrl.errors import UserError
+from sweetrl.reproduce.run import WORK, Profile
+from sweetrl.stages.meter import Meter
+
+logger = logging.getLogger(__name__)
+LOGS = WORK / "logs"
+MOST = 8  # lanes by default: each takes some GiB
+_STAGES = {"cells": "cell", "large": "large", "online": "online"}  # a cell's folder and its stage in dvc.yaml
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stage of dvc.yaml, `name` as DVC calls it, and the parts that have to be there before it."""
+
+    name: str
+    after: frozenset[str] = frozenset()
+
+
+def parts(profile: Profile) -> list[Part]:
+    """Return what can be run side by side, in the order in which it is begun: all but Best-of-N and the report."""
+    found = [Part(f"world@{seed}") for seed in profile.seeds]
+    if profile.values.get("large"):
+        found.append(Part("base-large"))
+    for one in profile.cells:
+        for seed in profile.seeds_of(one):
+            after = {f"world@{seed}"} | ({"base-large"} if one.folder == "large" else set())
+            found.append(Part(f"{_STAGES[one.folder]}@{one.name}-{seed}", frozenset(after)))
+    return found
+
+
+def default_lanes(profile: Profile) -> int:
+    """Return how many parts the processors are enough for, by the threads that each is given (0: all of them)."""
+    threads = int(profile.settings["model"]["threads"])
+    return max(1, min(MOST, (os.cpu_count() or 1) // threads)) if threads else 1
+
+
+def run_all(profile: Profile, lanes: int, program: Sequence[str] = ("dvc",)) -> None:
+    """Run every part in `lanes` lanes, then what needs them all. UserError names the parts that failed.
+
+    What is finished stays finished: the same call goes on after a failure, or after this process was ended.
+    """
+    (profile.folder / LOGS).mkdir(parents=True, exist_ok=True)
+    board = _Board(parts(profile))
+    logger.info("%d parts, %d at a time; what they say is in %s", len(board.waiting), lanes, profile.folder / LOGS)
+    with Meter("reproduce", len(board.waiting), "parts") as meter:
+        arguments = (board, profile.folder, program, meter)
+        threads = [threading.Thread(target=_lane, args=arguments) for _ in range(lanes)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                thread.join()
+        except KeyboardInterrupt:
+            board.stop()  # the programs under way got the signal, too
+            raise
+    if board.failed:
+        first = next(iter(board.failed))
+        raise UserError(
+            f"reproduce: {', '.join(board.failed)} failed; {profile.folder / LOGS / first}.log says why. What is "
+            "finished is kept: run the same command to go on."
+        )
+    if subprocess.run([*program, "repro", "dvc.yaml"], cwd=profile.folder, check=False).returncode:
+        raise UserError("reproduce: Best-of-N or the report failed, as said above; run the same command to go on.")
+
+
+class _Board:
+    """Which parts wait, run, are done, or have failed; one lock for all lanes."""
+
+    def __init__(self, waiting: list[Part]) -> None:
+        self.waiting = list(waiting)
+        self.done: set[str] = set()
+        self.failed: dict[str, None] = {}
+        self._change = threading.Condition()
+
+    def take(self) -> Part | None:
+        """Return a part whose needs are met, as soon as there is one; None when no more will come."""
+        with self._change:
+            while True:
+                # What a failed part was needed for is not begun, and is not a failure of its own.
+                self.waiting = [each for each in self.waiting if not each.after & self.failed.keys()]
+                if not self.waiting:
+                    return None
+                for part in self.waiting:
+                    if part.after <= self.done:
+                        self.waiting.remove(part)
+                        return part
+                self._change.wait()
+
+    def finish(self, part: Part, well: bool, meter: Meter) -> None:
+        """Note how a part went."""
+        with self._change:
+            if well:
+                self.done.add(part.name)
+            else:
+                self.failed[part.name] = None
+            meter(1)
+            self._change.notify_all()
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+        with self._change:
+            self.waiting = []
+            self._change.notify_all()
+
+
+def _lane(board: _Board, folder: Path, program: Sequence[str], meter: Meter) -> None:
+    while (part := board.take()) is not None:
+        began = time.monotonic()
+        log = folder / LOGS / f"{part.name}.log"
+        # Two lanes meet at DVC's own lock for a moment, before and after a stage.
+        command = [*program, "--wait-for-lock", "repro", "--quiet", "--single-item", f"dvc.yaml:{part.name}"]
+        with log.open("wb") as out:
+            status = subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
+        how = f"failed with status {status}, see {log}" if status else "done"
+        logger.info("%s: %s after %.0f s", part.name, how, time.monotonic() - began)
+        board.finish(part, status == 0, meter)
+
+
+__all__ = ["Part", "default_lanes", "parts", "run_all"]

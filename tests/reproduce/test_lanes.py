@@ -1,0 +1,103 @@
+"""Parts side by side: in an order that their needs allow, each once, and what fails is named and not built upon."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.reproduce import lanes
+from sweetrl.reproduce.run import Profile
+
+ROOT = Path(__file__).resolve().parents[2]
+# Stands for DVC: writes down when each target began and ended; fails for those in the file `broken`.
+DVC = """
+import pathlib, sys, time
+target = sys.argv[-1].removeprefix("dvc.yaml:")
+def note(what):
+    with open("calls", "a") as file: file.write(f"{what} {target}\\n")
+note("begin")
+time.sleep(0.03)
+note("end")
+broken = pathlib.Path("broken")
+sys.exit(broken.exists() and target in broken.read_text().split())
+"""
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Profile:
+    folder = tmp_path / "reproduce" / "small"
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    shutil.copy(ROOT / "reproduce" / "small" / "params.yaml", folder)
+    (tmp_path / "dvc.py").write_text(DVC, encoding="utf-8")
+    return Profile(folder)
+
+
+def program(profile: Profile) -> list[str]:
+    return [sys.executable, str(profile.folder / "../../dvc.py")]
+
+
+def calls(profile: Profile) -> list[list[str]]:
+    return [line.split() for line in (profile.folder / "calls").read_text(encoding="utf-8").splitlines()]
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml")))
+def test_every_stage_of_dvc_yaml_is_a_part(name: str) -> None:
+    """What dvc.yaml expands to, but what is frozen or needs all others."""
+    profile = Profile(ROOT / "reproduce" / name)
+    stages: dict[str, Any] = yaml.safe_load((profile.folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    expected = set()
+    for stage, said in stages.items():
+        if stage in ("best-of-n", "report") or said.get("frozen"):
+            continue
+        matrix = [profile.values[value.strip("${}")] for value in said.get("matrix", {}).values()]
+        names: list[list[str]] = [[]]
+        for values in matrix:
+            names = [[*before, str(value)] for before in names for value in values]
+        expected |= {"@".join([stage, "-".join(each)]) if each else stage for each in names}
+    found = [part.name for part in lanes.parts(profile)]
+    assert set(found) == expected
+    assert len(found) == len(set(found))
+    assert all(part.after <= expected for part in lanes.parts(profile))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_parts_begin_after_what_they_need(profile: Profile, count: int) -> None:
+    lanes.run_all(profile, count, program(profile))
+    seen = calls(profile)
+    for part in lanes.parts(profile):
+        assert seen.count(["begin", part.name]) == 1
+        began = seen.index(["begin", part.name])
+        assert all(seen.index(["end", needed]) < began for needed in part.after)
+    assert seen[-2:] == [["begin", "dvc.yaml"], ["end", "dvc.yaml"]]
+    running = most = 0
+    for what, _ in seen:
+        running += 1 if what == "begin" else -1
+        most = max(most, running)
+    assert min(count, 2) <= most <= count
+
+
+def test_what_fails_is_named_and_nothing_is_built_upon_it(profile: Profile) -> None:
+    (profile.folder / "broken").write_text("world@8 cell@rft-7", encoding="utf-8")
+    with pytest.raises(UserError, match=r"world@8, cell@rft-7 failed; .*world@8\.log says why"):
+        lanes.run_all(profile, 2, program(profile))
+    begun = {name for what, name in calls(profile) if what == "begin"}
+    assert "cell@sweet-7" in begun
+    assert not any(name.endswith("-8") for name in begun)
+    assert "dvc.yaml" not in begun
+
+
+def test_lanes_follow_the_processors(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes.os, "cpu_count", lambda: 2)
+    assert lanes.default_lanes(profile) == 2
+    profile.settings["model"]["threads"] = 0
+    assert lanes.default_lanes(profile) == 1
+    profile.settings["model"]["threads"] = 1
+    monkeypatch.setattr(lanes.os, "cpu_count", lambda: 64)
+    assert lanes.default_lanes(profile) == lanes.MOST
