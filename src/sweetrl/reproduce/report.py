@@ -56,6 +56,7 @@ def write(profile: Profile) -> None:
         "rows": rows,
         "claims": claims(measured, level, resamples, "tests_passed" if profile.suite == "frontend" else "success"),
         "best_of_n": _best_of_n(profile),
+        "hours": _hours(profile, measured),
         "missing": [
             f"{name} {s}" for name, one in found.items() for s in profile.seeds_of(one.cell) if s not in one.results
         ],
@@ -80,6 +81,23 @@ def _best_of_n(profile: Profile) -> dict[str, Any]:
     }
 
 
+def _hours(profile: Profile, measured: Mapping[str, Measured]) -> dict[str, float]:
+    """Hours on the clock of the parts that are there, as if they had run one after the other; whole parts only."""
+    found = {"worlds": 0.0}
+    for seed in profile.seeds:
+        path = Path("worlds") / str(seed) / "facts.json"
+        if path.exists():
+            found["worlds"] += sum(stage["seconds"] for stage in read_json(path).values())
+    for one in measured.values():
+        spent = sum(stage["seconds"] for stages in one.stages.values() for stage in stages.values())
+        found[one.cell.table] = found.get(one.cell.table, 0.0) + spent
+    for seed in profile.values["best_of_n_seeds"]:
+        path = Path("best-of-n") / f"{seed}.json"
+        if path.exists():
+            found["Figure 3a"] = found.get("Figure 3a", 0.0) + read_json(path)["seconds"]["seconds"]
+    return {name: seconds / 3600 for name, seconds in found.items()}
+
+
 def markdown(results: Mapping[str, Any]) -> str:
     """The tables as Markdown, in the order of the cells; `results` may come from results.json."""
     rows = [results["rows"][name] for name in CELLS if name in results["rows"]]
@@ -98,9 +116,19 @@ def markdown(results: Mapping[str, Any]) -> str:
     parts += ["### What goes wrong", _faults(measured), "### Critics", _critics(measured)]
     for seed, curves in results["best_of_n"].items():
         parts += [f"### Figure 3a: Best-of-N, success (seed {seed})", _curves(curves)]
+    parts += ["### What it costs", _costs(measured, results["hours"])]
     if results["missing"]:
         parts += ["Not run: " + ", ".join(results["missing"]) + "."]
     return "\n\n".join(parts) + "\n"
+
+
+def _costs(rows: Sequence[Mapping[str, Any]], hours: Mapping[str, float]) -> str:
+    """Minutes of a cell of each row, and the sum of everything."""
+    lines = ["| | minutes for a seed |", "|---|---|"]
+    lines += [f"| {row['label']} | {row['training']['seconds'] / 60:.1f} |" for row in rows]
+    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in hours.items())
+    lines += ["", f"All parts one after the other: {sum(hours.values()):.1f} hours on the clock ({parts})."]
+    return "\n".join(lines)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -154,6 +154,7 @@ CLAIMS = (
     ("sweet", "no-normalisation", "normalising by length is needed"),
     ("sweet", "random", "the ranking matters: SWEET-RL is above a random ranking"),
     ("oracle", "sweet", "a better critic would help: an oracle's ranking is above the critic's"),
+    ("sweet-third", "dpo-third", "with a third of the tasks, too, SWEET-RL is above Multi-Turn DPO"),
     ("large-sweet", "large-multi-turn-dpo", "on a small model's data, too, SWEET-RL is above Multi-Turn DPO"),
     ("large-sweet", "large-zero-shot", "a small model's data make a larger one better"),
     ("sweet-rounds", "sweet", "beyond the paper: further rounds with the policy so far help"),
