@@ -92,7 +92,10 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
         write_results(place / RESULTS, results(rate, 7))
         write_json(place / SUMMARY, {"stages": {"evaluate": {"seconds": 1.0, "metrics": {"reply_tokens": 8.5}}}})
     point = {"n": 1, "success": {"value": 0.2, "low": 0.1, "high": 0.3}}
-    write_json(folder / "best-of-n" / "7.json", {"curves": {"sweet": [point], "random": [point]}})
+    write_json(
+        folder / "best-of-n" / "7.json",
+        {"curves": {"sweet": [point], "random": [point]}, "seconds": {"seconds": 5400.0}},
+    )
     monkeypatch.chdir(folder)
     report.write(Profile())
     assert "2 of 21 rows" in capsys.readouterr().out
@@ -105,6 +108,7 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     value = f"{100 * found['rows']['sweet']['success']['value']:.1f}"
     assert value in tables
     assert "Best-of-N, success (seed 7)" in tables
+    assert "1.5 hours on the clock (worlds 0 min, Table 2 0 min, Figure 3a 90 min)" in tables
     page = Path("report.html").read_text(encoding="utf-8")
     assert value in page
     assert page.count("<svg") == 2

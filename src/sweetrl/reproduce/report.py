@@ -20,6 +20,7 @@ from sweetrl.reproduce.tables import Measured, claims, read_cell, row_of
 
 RESULTS, MARKDOWN, PAGE = Path("results.json"), Path("results.md"), Path("report.html")
 AGAINST = "sweet"
+WORLDS, PICKING = "worlds", "Figure 3a"  # beside the cells' tables
 
 
 def number(value: float) -> str:
@@ -83,18 +84,18 @@ def _best_of_n(profile: Profile) -> dict[str, Any]:
 
 def _hours(profile: Profile, measured: Mapping[str, Measured]) -> dict[str, float]:
     """Hours on the clock of the parts that are there, as if they had run one after the other; whole parts only."""
-    found = {"worlds": 0.0}
+    found = {WORLDS: 0.0}
     for seed in profile.seeds:
         path = Path("worlds") / str(seed) / "facts.json"
         if path.exists():
-            found["worlds"] += sum(stage["seconds"] for stage in read_json(path).values())
+            found[WORLDS] += sum(stage["seconds"] for stage in read_json(path).values())
     for one in measured.values():
         spent = sum(stage["seconds"] for stages in one.stages.values() for stage in stages.values())
         found[one.cell.table] = found.get(one.cell.table, 0.0) + spent
     for seed in profile.values["best_of_n_seeds"]:
         path = Path("best-of-n") / f"{seed}.json"
         if path.exists():
-            found["Figure 3a"] = found.get("Figure 3a", 0.0) + read_json(path)["seconds"]["seconds"]
+            found[PICKING] = found.get(PICKING, 0.0) + read_json(path)["seconds"]["seconds"]
     return {name: seconds / 3600 for name, seconds in found.items()}
 
 
@@ -115,7 +116,7 @@ def markdown(results: Mapping[str, Any]) -> str:
     measured = [row for row in rows if "success" in row]
     parts += ["### What goes wrong", _faults(measured), "### Critics", _critics(measured)]
     for seed, curves in results["best_of_n"].items():
-        parts += [f"### Figure 3a: Best-of-N, success (seed {seed})", _curves(curves)]
+        parts += [f"### {PICKING}: Best-of-N, success (seed {seed})", _curves(curves)]
     parts += ["### What it costs", _costs(measured, results["hours"])]
     if results["missing"]:
         parts += ["Not run: " + ", ".join(results["missing"]) + "."]
@@ -126,7 +127,7 @@ def _costs(rows: Sequence[Mapping[str, Any]], hours: Mapping[str, float]) -> str
     """Minutes of a cell of each row, and the sum of everything."""
     lines = ["| | minutes for a seed |", "|---|---|"]
     lines += [f"| {row['label']} | {row['training']['seconds'] / 60:.1f} |" for row in rows]
-    parts = ", ".join(f"{name} {spent:.1f}" for name, spent in hours.items())
+    parts = ", ".join(f"{name} {60 * hours[name]:.0f} min" for name in (WORLDS, *TABLES, PICKING) if name in hours)
     lines += ["", f"All parts one after the other: {sum(hours.values()):.1f} hours on the clock ({parts})."]
     return "\n".join(lines)
 
