@@ -51,7 +51,8 @@ def test_a_profile_names_cells_and_settings_that_there_are(profile: str) -> None
     tree = merged(project(), values["settings"])
     if "large" in values:
         larger = settings_of(merged(tree, values["large_base"]), CELLS["large-sweet"])
-        assert larger.pretrain.width > tree["pretrain"]["width"]
+        assert larger.pretrain.layers > tree["pretrain"]["layers"]
+        assert larger.pretrain.width == tree["pretrain"]["width"]
     for name in values.get("online", []):
         online = settings_of(tree, CELLS[name])
         collected = tree["collect"]["tasks"] * tree["collect"]["attempts"]

@@ -88,7 +88,7 @@ def world(profile: Profile, seed: int) -> None:
 
 
 def base_large(profile: Profile) -> None:
-    """Train the larger base of Table 4, with the recipe and the tokens of the small one -> models/base-large/."""
+    """Train the larger base of Table 4, grown from the small one -> models/base-large/."""
     tree = merged(profile.settings, profile.values["large_base"])
     folder = prepare(profile.folder / WORK / "base-large", tree)
     link(profile.folder / ROOT / tree["model"]["base"], folder / "small")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,12 @@ HELD_OUT = 200
 COPYING_EVERY = 100
 
 
-def pretrain(settings: Settings, words: Path | None = None) -> None:
-    """Train the base agent of the suite from scratch and write models/base/ (for pages models/base-frontend/).
+def pretrain(settings: Settings, words: Path | None = None, build: Callable[..., Any] = build_model) -> None:
+    """Train the base agent of the suite and write models/base/ (for pages models/base-frontend/).
 
     In bfloat16: half the size, loads as any dtype. Its tokenizer is trained on demonstrations too, or is that of the
-    model in the folder `words`, so that both models read the same token ids.
+    model in the folder `words`, so that both models read the same token ids. It starts as what `build` makes: from
+    scratch, unless told otherwise.
     """
     import torch
     from transformers import Trainer, TrainerCallback, TrainingArguments
@@ -55,7 +57,7 @@ def pretrain(settings: Settings, words: Path | None = None) -> None:
         blind = wanted.model_copy(update={"informed": 0.0})  # the values stand in the person's words only
         held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, rounds, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]
-        model: Any = build_model(len(tokenizer), wanted, tokenizer, POSITIONS[settings.suite])
+        model: Any = build(len(tokenizer), wanted, tokenizer, POSITIONS[settings.suite])
         padding = tokenizer.convert_tokens_to_ids("<|pad|>")
 
         class Copying(TrainerCallback):
