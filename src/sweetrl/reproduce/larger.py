@@ -29,8 +29,8 @@ def grown(vocabulary: int, settings: PretrainSettings, tokenizer: Any, positions
     """Return the model in SMALL with `settings.layers` layers: at the start it computes what the small one does.
 
     New layers are spread evenly among the old ones. Each is a copy of the layer below it whose two outputs (of the
-    attention and of the feed-forward part) are 0: it adds nothing to the residual stream until it is trained. A tenth
-    of the training from scratch is enough then.
+    attention and of the feed-forward part) are 0: it adds nothing to the residual stream until it is trained. A sixth
+    of the steps from scratch is enough then.
     """
     import torch
     from transformers import AutoModelForCausalLM
