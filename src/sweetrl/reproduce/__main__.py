@@ -44,6 +44,9 @@ def main() -> None:
         run(sys.argv[1:])
     except UserError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("stopped: what is finished is kept, run the same command to go on", file=sys.stderr)
+        sys.exit(130)
 
 
 if __name__ == "__main__":
