@@ -60,13 +60,14 @@ class Engine:
     name = "letters"
 
     def __init__(self, chat: ChatFormat):
-        self.chat, self.asked = chat, []  # type: ignore[var-annotated]
+        self.chat, self.asked, self.sampled = chat, [], 0  # type: ignore[var-annotated]
 
     def session(self) -> Any:
         return self
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
         self.asked.append([prompt.token_ids for prompt in prompts])
+        self.sampled += sampling.n * len(prompts)
         return [[self._say(reply_of(prompt, index)) for index in range(sampling.n)] for prompt in prompts]
 
     def _say(self, text: str) -> Completion:
@@ -143,6 +144,7 @@ def test_a_state_is_sampled_once_and_scored_once(chat: ChatFormat) -> None:
     assert all(len(set(prompts)) == len(prompts) for prompts in engine.asked)
     assert len(engine.asked[0]) == 4, "the first turn is shared by all N and all critics"
     assert good.calls <= AGENT.rounds and bad.calls <= AGENT.rounds
+    assert engine.sampled < len(tasks) * AGENT.rounds * 2 * sum(NUMBERS), "and no more replies than are chosen from"
 
 
 def test_a_good_critic_rises_with_n_and_a_bad_one_falls(chat: ChatFormat) -> None:

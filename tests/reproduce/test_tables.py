@@ -92,10 +92,8 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
         write_results(place / RESULTS, results(rate, 7))
         write_json(place / SUMMARY, {"stages": {"evaluate": {"seconds": 1.0, "metrics": {"reply_tokens": 8.5}}}})
     point = {"n": 1, "success": {"value": 0.2, "low": 0.1, "high": 0.3}}
-    write_json(
-        folder / "best-of-n" / "7.json",
-        {"curves": {"sweet": [point], "random": [point]}, "seconds": {"seconds": 5400.0}},
-    )
+    for name in ("sweet", "random"):
+        write_json(folder / "best-of-n" / name / "7.json", {"curves": {name: [point]}, "seconds": {"seconds": 2700.0}})
     monkeypatch.chdir(folder)
     report.write(Profile())
     assert "2 of 21 rows" in capsys.readouterr().out
@@ -103,6 +101,8 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     assert set(found["rows"]) == {"zero-shot", "sweet"}
     assert "rft 7" in found["missing"]
     assert "sweet 7" not in found["missing"]
+    assert "Best-of-N with oracle 7" in found["missing"]
+    assert "Best-of-N with random 7" not in found["missing"]
     assert found["rows"]["zero-shot"]["difference"]["success"]["value"] < 0
     tables = Path("results.md").read_text(encoding="utf-8")
     value = f"{100 * found['rows']['sweet']['success']['value']:.1f}"

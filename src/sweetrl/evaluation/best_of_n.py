@@ -1,8 +1,8 @@
 """Best-of-N at every turn: of the first N sampled replies the agent says the one that a critic likes best.
 
-One sampling of the largest N at a state serves all smaller ones: the first N of its replies are a sample of N of their
-own. Dialogues of different critics and different N that have come to the same state share its sampling, and those of
-one critic its scores. So every point of the curve is what a run of its own would give, and the points are paired.
+Dialogues of different critics and different N that have come to the same state share its sampling, and those of one
+critic its scores: the largest N that is wanted there is sampled, and the first of its replies are a sample of a smaller
+N. So every point of the curve is what a run of its own would give, and the points are paired.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def best_of_n(
             for name in critics
             for n in numbers
         ]
-        _advance(paths, engine, chat, critics, agent, max(numbers), seed)
+        _advance(paths, engine, chat, critics, agent, seed)
         points += _score(paths, scorer)
         if progress is not None:
             progress(len(tasks[start : start + batch]))
@@ -139,16 +139,21 @@ def _advance(
     chat: ChatFormat,
     critics: Mapping[str, Critic],
     agent: AgentSettings,
-    most: int,
     seed: int,
 ) -> None:
     """Run all dialogues to their ends, a turn at a time; every state is sampled once, and scored once by a critic."""
-    sampling = Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, most)
-    session = engine.session()
+    # A session for each N: where paths have parted, those with a small N need few replies.
+    sessions = {n: engine.session() for n in sorted({path.n for path in paths})}
     while active := [path for path in paths if not path.done]:
-        states = {path.state: path for path in active}
-        prompts = [Prompt(path.ids, state_seed(seed, path.task.id, len(path.turns))) for path in states.values()]
-        sampled = dict(zip(states, session.sample(prompts, sampling), strict=True))
+        # The last one of a state stays: that of the largest N.
+        states = {path.state: path for path in sorted(active, key=lambda path: path.n)}
+        sampled: dict[Any, Sequence[Completion]] = {}
+        for n, session in sessions.items():
+            here = {state: path for state, path in states.items() if path.n == n}
+            prompts = [Prompt(path.ids, state_seed(seed, path.task.id, len(path.turns))) for path in here.values()]
+            sampling = Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, n)
+            if prompts:
+                sampled |= zip(here, session.sample(prompts, sampling), strict=True)
         liked = {name: _scores(name, critic, active, sampled) for name, critic in critics.items()}
         for path in active:
             replies = sampled[path.state][: path.n]

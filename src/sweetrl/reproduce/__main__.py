@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from sweetrl.errors import UserError
 
-USAGE = "name a part: all [LANES], base, world SEED, base-large, cell NAME SEED, best-of-n SEED, report"
+USAGE = "name a part: all [LANES], base, world SEED, base-large, cell NAME SEED, best-of-n NAME SEED, report"
 
 
 def run(arguments: Sequence[str]) -> None:
@@ -29,8 +29,8 @@ def run(arguments: Sequence[str]) -> None:
             base_large(Profile())
         case ["cell", name, seed] if seed.isdigit():
             cell(Profile(), name, int(seed))
-        case ["best-of-n", seed] if seed.isdigit():
-            best_of_n(Profile(), int(seed))
+        case ["best-of-n", name, seed] if seed.isdigit():
+            best_of_n(Profile(), name, int(seed))
         case ["report"]:
             report.write(Profile())
         case _:

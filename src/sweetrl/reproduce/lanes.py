@@ -33,7 +33,7 @@ class Part:
 
 
 def parts(profile: Profile) -> list[Part]:
-    """Return what can be run side by side, in the order in which it is begun: all but Best-of-N and the report."""
+    """Return what can be run side by side, in the order in which it is begun: all but the report."""
     found = [Part(f"world@{seed}") for seed in profile.seeds]
     if profile.values.get("large"):
         found.append(Part("base-large"))
@@ -41,6 +41,9 @@ def parts(profile: Profile) -> list[Part]:
         for seed in profile.seeds_of(one):
             after = {f"world@{seed}"} | ({"base-large"} if one.folder == "large" else set())
             found.append(Part(f"{_STAGES[one.folder]}@{one.name}-{seed}", frozenset(after)))
+    for name in profile.values["critics"]:
+        for seed in profile.values["best_of_n_seeds"]:
+            found.append(Part(f"best-of-n@{name}-{seed}", frozenset({f"world@{seed}", f"cell@{name}-{seed}"})))
     return found
 
 
@@ -51,7 +54,7 @@ def default_lanes(profile: Profile) -> int:
 
 
 def run_all(profile: Profile, lanes: int, program: Sequence[str] = ("dvc",)) -> None:
-    """Run every part in `lanes` lanes, then what needs them all. UserError names the parts that failed.
+    """Run every part in `lanes` lanes, then the report. UserError names the parts that failed.
 
     What is finished stays finished: the same call goes on after a failure, or after this process was ended.
     """
@@ -76,7 +79,7 @@ def run_all(profile: Profile, lanes: int, program: Sequence[str] = ("dvc",)) -> 
             "finished is kept: run the same command to go on."
         )
     if subprocess.run([*program, "repro", "dvc.yaml"], cwd=profile.folder, check=False).returncode:
-        raise UserError("reproduce: Best-of-N or the report failed, as said above; run the same command to go on.")
+        raise UserError("reproduce: the report failed, as said above; run the same command to go on.")
 
 
 class _Board:

@@ -1,6 +1,6 @@
-"""Best-of-N with the critics of several cells (Figure 3a), run in a folder that links to them.
+"""Best-of-N with the critic of a cell (Figure 3a), run in a folder that links to it.
 
-critics/<cell>/ and critics/<cell>.yaml, the parameters it was trained with -> reports/best-of-n.json.
+critics/<cell>/ (of a trained one) and critics/<cell>.yaml, the cell's parameters -> reports/best-of-n.json.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ CRITICS = Path("critics")
 
 
 def best_of_n(settings: Settings) -> None:
-    """Let each of the critics, and the controls, pick replies on the same tasks."""
+    """Let the critic pick replies on the first test tasks."""
     files = sorted(CRITICS.glob("*.yaml"))
     pick(settings, {file.stem: (load_settings(file), CRITICS / file.stem) for file in files})
 

@@ -15,7 +15,7 @@ from sweetrl.evaluation.report import p_value, percent, points
 from sweetrl.io import read_json, write_json, write_text
 from sweetrl.reproduce import figures
 from sweetrl.reproduce.cells import CELLS, ONLINE, TABLES
-from sweetrl.reproduce.run import Profile
+from sweetrl.reproduce.run import Profile, picked
 from sweetrl.reproduce.tables import Measured, claims, read_cell, row_of
 
 RESULTS, MARKDOWN, PAGE = Path("results.json"), Path("results.md"), Path("report.html")
@@ -48,6 +48,7 @@ def write(profile: Profile) -> None:
     if not measured:
         raise UserError("cells/: no cell has been run yet; run `make reproduce`.")
     level, resamples = ruler["confidence"], ruler["resamples"]
+    picking = _best_of_n(profile)
     rows = {name: row_of(one, measured.get(one.cell.against), level, resamples) for name, one in measured.items()}
     results = {
         "profile": profile.values["profile"],
@@ -56,10 +57,18 @@ def write(profile: Profile) -> None:
         **({"reward": profile.settings["similarity"]["kind"]} if profile.suite == "frontend" else {}),
         "rows": rows,
         "claims": claims(measured, level, resamples, "tests_passed" if profile.suite == "frontend" else "success"),
-        "best_of_n": _best_of_n(profile),
-        "hours": _hours(profile, measured),
+        "best_of_n": {
+            seed: {name: one["curves"][name] for name, one in critics.items()} for seed, critics in picking.items()
+        },
+        "hours": _hours(profile, measured, picking),
         "missing": [
             f"{name} {s}" for name, one in found.items() for s in profile.seeds_of(one.cell) if s not in one.results
+        ]
+        + [
+            f"Best-of-N with {name} {seed}"
+            for seed in profile.values["best_of_n_seeds"]
+            for name in profile.values["critics"]
+            if name not in picking.get(str(seed), {})
         ],
     }
     write_json(RESULTS, results)
@@ -73,16 +82,20 @@ def write(profile: Profile) -> None:
     )
 
 
-def _best_of_n(profile: Profile) -> dict[str, Any]:
-    """The curves by seed, and then by critic."""
-    return {
-        str(seed): read_json(path)["curves"]
+def _best_of_n(profile: Profile) -> dict[str, dict[str, Any]]:
+    """What Best-of-N has come to, by seed and then by critic, where it has been run."""
+    found = {
+        str(seed): {
+            name: read_json(path) for name in profile.values["critics"] if (path := picked(name, seed)).exists()
+        }
         for seed in profile.values["best_of_n_seeds"]
-        if (path := Path("best-of-n") / f"{seed}.json").exists()
     }
+    return {seed: critics for seed, critics in found.items() if critics}
 
 
-def _hours(profile: Profile, measured: Mapping[str, Measured]) -> dict[str, float]:
+def _hours(
+    profile: Profile, measured: Mapping[str, Measured], picking: Mapping[str, Mapping[str, Any]]
+) -> dict[str, float]:
     """Hours on the clock of the parts that are there, as if they had run one after the other; whole parts only."""
     found = {WORLDS: 0.0}
     for seed in profile.seeds:
@@ -92,10 +105,8 @@ def _hours(profile: Profile, measured: Mapping[str, Measured]) -> dict[str, floa
     for one in measured.values():
         spent = sum(stage["seconds"] for stages in one.stages.values() for stage in stages.values())
         found[one.cell.table] = found.get(one.cell.table, 0.0) + spent
-    for seed in profile.values["best_of_n_seeds"]:
-        path = Path("best-of-n") / f"{seed}.json"
-        if path.exists():
-            found[PICKING] = found.get(PICKING, 0.0) + read_json(path)["seconds"]["seconds"]
+    if picking:
+        found[PICKING] = sum(one["seconds"]["seconds"] for critics in picking.values() for one in critics.values())
     return {name: seconds / 3600 for name, seconds in found.items()}
 
 

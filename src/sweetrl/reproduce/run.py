@@ -142,18 +142,25 @@ def _dialogues(settings: Settings, facts: Mapping[str, Any]) -> int:
     return settings.rounds * settings.collect.tasks * settings.collect.attempts
 
 
-def best_of_n(profile: Profile, seed: int) -> None:
-    """Let every critic pick replies at N = 1, 2, 4, ... -> best-of-n/<seed>.json."""
-    folder = _workspace(profile, f"best-of-n-{seed}", profile.tree(seed))
+def best_of_n(profile: Profile, name: str, seed: int) -> None:
+    """Let the critic of a cell pick replies at N = 1, 2, 4, ... -> best-of-n/<cell>/<seed>.json."""
+    folder = _workspace(profile, f"best-of-n-{name}-{seed}", profile.tree(seed))
     link(Path("worlds") / str(seed) / "tasks", folder / "data" / "tasks")
-    for name in profile.values["critics"]:
-        changes = {key: value for key, value in cell_named(name).settings.items() if key.startswith("critic.")}
-        link(Path("cells") / name / str(seed) / "critic", folder / "critics" / name)
-        (folder / "critics" / f"{name}.yaml").write_text(yaml.safe_dump(profile.tree(seed, changes), sort_keys=False))
-    _stage(folder, "best-of-n", profile, seed, "best-of-n", "sweetrl.reproduce.picking")
-    out = Path("best-of-n") / f"{seed}.json"
+    changes = {key: value for key, value in cell_named(name).settings.items() if key.startswith(("critic.", "rank."))}
+    trained = Path("cells") / name / str(seed) / "critic"
+    (folder / "critics").mkdir(exist_ok=True)
+    if trained.exists():  # the controls have none
+        link(trained, folder / "critics" / name)
+    (folder / "critics" / f"{name}.yaml").write_text(yaml.safe_dump(profile.tree(seed, changes), sort_keys=False))
+    _stage(folder, "best-of-n", profile, seed, f"best-of-n {name}", "sweetrl.reproduce.picking")
+    out = picked(name, seed)
     write_json(out, read_json(folder / "reports" / "best-of-n.json") | {"seconds": _facts(folder, "best-of-n")})
     shutil.rmtree(folder)
+
+
+def picked(name: str, seed: int) -> Path:
+    """Where the curve of a cell's critic is."""
+    return Path("best-of-n") / name / f"{seed}.json"
 
 
 def _workspace(profile: Profile, name: str, tree: Mapping[str, Any], fresh: bool = False) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
@@ -20,21 +19,22 @@ from sweetrl.stages.meter import Meter
 from sweetrl.stages.rank import make_critic
 from sweetrl.stages.training import CRITIC
 
-if TYPE_CHECKING:
-    from sweetrl.learning.critics import ReplyCritic
-
 OUT = Path("reports/best-of-n.json")
 
 
 def best_of_n(settings: Settings) -> None:
     """Attempt the first best_of_n.tasks test tasks for every critic and N."""
-    folders = {"trained": CRITIC} if (CRITIC / "adapter_config.json").exists() else {}
-    pick(settings, {name: (settings, folder) for name, folder in folders.items()})
+    found = {"trained": settings} if (CRITIC / "adapter_config.json").exists() else {}
+    for kind in ("random", *(["oracle"] if settings.tasks.source == "synthetic" else [])):
+        found[kind] = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": kind})})
+    pick(settings, {name: (own, CRITIC) for name, own in found.items()})
 
 
-def pick(settings: Settings, trained: Mapping[str, tuple[Settings, Path]]) -> None:
-    """Attempt the tasks with the `trained` critics (each with the settings it was trained with, and its folder) and the
-    controls; finished batches survive a kill."""
+def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> None:
+    """Attempt the tasks with the `critics`, each by its own settings and, where it was trained, from its folder.
+
+    Finished batches survive a kill.
+    """
     from sweetrl.colbench.store import read_task_table
     from sweetrl.evaluation import best_of_n as core
 
@@ -49,8 +49,8 @@ def pick(settings: Settings, trained: Mapping[str, tuple[Settings, Path]]) -> No
 
         run.log_input("test-tasks", TASKS)
         run.log_input("base", settings.model.base)
-        scratch = run.scratch(TASKS, Path(settings.model.base), *(folder for _, folder in trained.values()))
-        critics = critics_of(settings, trained)
+        scratch = run.scratch(TASKS, Path(settings.model.base), *(folder for _, folder in critics.values()))
+        made = {name: make_critic(own, folder) for name, (own, folder) in critics.items()}
         model = settings.model
         engine = TransformersEngine(model.base, None, model.dtype, model.device, model.threads)
         numbers = [2**power for power in range(wanted.most.bit_length())]
@@ -69,7 +69,7 @@ def pick(settings: Settings, trained: Mapping[str, tuple[Settings, Path]]) -> No
                         engine.chat,
                         simulator,
                         scorer,
-                        critics,
+                        made,
                         settings.agent,
                         numbers,
                         settings.simulator.reply_characters,
@@ -89,15 +89,6 @@ def pick(settings: Settings, trained: Mapping[str, tuple[Settings, Path]]) -> No
         run.log_artifact(OUT)
         ends = [f"{name} {places[-1]['success']['value']:.1%}" for name, places in curves.items()]
         run.summary = f"{len(tasks)} tasks, success at N = {numbers[-1]}: {', '.join(ends)}; {OUT}"
-
-
-def critics_of(settings: Settings, trained: Mapping[str, tuple[Settings, Path]]) -> dict[str, ReplyCritic]:
-    """Return the critics by name: the trained ones, then the controls (the oracle only for the synthetic suite)."""
-    found = {name: make_critic(own, folder) for name, (own, folder) in trained.items()}
-    for kind in ("random", *(["oracle"] if settings.tasks.source == "synthetic" else [])):
-        own = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": kind})})
-        found[kind] = make_critic(own, CRITIC)
-    return found
 
 
 def main() -> None:
