@@ -8,6 +8,7 @@ irrelevant   a question about no kind of detail that this kind of task can have
 untold       a hidden detail that no question brought out
 forgotten    a detail that was told, and whose step is not in the program
 mistaken     a detail that was told, and whose step is in the program with another value
+Of the tasks of the synthetic frontend suite premature, untold, forgotten and mistaken (sweetrl.evaluation.page_faults).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from sweetrl.colbench.synthetic.people import Request, read_request
 from sweetrl.colbench.synthetic.suite import read_facts
 from sweetrl.colbench.types import Trajectory
 from sweetrl.errors import UserError
+from sweetrl.evaluation.page_faults import page_faults
 from sweetrl.evaluation.statistics import (
     bootstrap_mean,
     mcnemar_exact,
@@ -77,12 +79,13 @@ def result_of(trajectory: Trajectory, policy: str, rounds: int = 10) -> Result:
     if trajectory.task.suite == "frontend":  # a page is no question
         questions = [one for one in questions if find_page(one) is None]
     known: dict[str, Any] = {"domain": _group(trajectory), "repeated": _repeated_words(questions)}
+    turns = sum(message.role == "assistant" for message in trajectory.messages)
     request = _synthetic_request(trajectory)
     if request is not None:
         known = _synthetic_faults(trajectory, request, questions)
-    turns = sum(message.role == "assistant" for message in trajectory.messages)
-    untold = known.get("untold")
-    premature = None if untold is None else untold > 0 and trajectory.outcome == "answered" and turns < rounds
+        known["premature"] = known["untold"] > 0 and trajectory.outcome == "answered" and turns < rounds
+    elif (faults := page_faults(trajectory, rounds)) is not None:
+        known |= faults
     return Result(
         task_id=trajectory.task.id,
         policy=policy,
@@ -93,7 +96,6 @@ def result_of(trajectory: Trajectory, policy: str, rounds: int = 10) -> Result:
         tests=len(trajectory.tests),
         turns=turns,
         questions=len(questions),
-        premature=premature,
         **known,
     )
 
@@ -201,13 +203,15 @@ def summarize_policy(results: Sequence[Result], confidence: float, resamples: in
         untold = sum(result.untold or 0 for result in known)
         summary |= {
             "premature_answers": rate(bool(result.premature) for result in known),
-            "irrelevant_questions": _share(
-                sum(result.irrelevant or 0 for result in known), sum(result.questions for result in known)
-            ),
             "details_brought_out": _share(details - untold, details),
             "forgotten_details": _share(sum(result.forgotten or 0 for result in known), details - untold),
             "mistaken_details": _share(sum(result.mistaken or 0 for result in known), details - untold),
         }
+    judged = [result for result in results if result.irrelevant is not None]
+    if judged:
+        summary["irrelevant_questions"] = _share(
+            sum(result.irrelevant or 0 for result in judged), sum(result.questions for result in judged)
+        )
     return summary
 
 

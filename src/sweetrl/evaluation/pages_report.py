@@ -7,7 +7,6 @@ from typing import Any
 from sweetrl.evaluation.metrics import AFTER, BEFORE, paired
 from sweetrl.evaluation.pages import Pages, examples
 from sweetrl.evaluation.report import (
-    FAULTS,
     Report,
     critic_section,
     fault_rows,
@@ -28,6 +27,12 @@ PAGE_ROWS = (
     ("wins_over_rival", "Page more like the reference than the rival's (ties count half)", True),
     ("no_answer", "No page at all", False),
     ("not_rendered", "Answer could not be rendered", False),
+    ("answered", "Ended with an answer", True),
+    ("out_of_rounds", "Ran out of rounds without one", False),
+    ("premature_answers", "Answered with rounds left, before the page was right", False),
+    ("details_brought_out", "Hidden details that the person came to tell", True),
+    ("forgotten_details", "Details told, but not on the last page", False),
+    ("mistaken_details", "Details told, but with another value on the last page", False),
 )
 
 
@@ -53,7 +58,7 @@ def designs(report: Report, pages: Pages) -> dict[str, Any]:
         "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],
         "reward_chart": markup(reward_chart(before, after, "likeness to the reference, %")),
         "turn_chart": markup(turn_chart(before, after)),
-        "rows": fault_rows(policies, (*PAGE_ROWS, *(row for row in FAULTS if row[0] in ("answered", "out_of_rounds")))),
+        "rows": fault_rows(policies, PAGE_ROWS),
         "examples": examples(report.results, report.before, report.after, pages),
         "critic": critic_section(report.states, report.contexts) if report.states else None,
         "facts": dict(report.facts),

@@ -171,7 +171,7 @@ def _online(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-PAGE_FAULTS = tuple(row for row in FAULTS if row[0] in ("turns", "out_of_rounds"))
+PAGE_FAULTS = tuple(row for row in FAULTS if not row[0].endswith("_questions"))
 
 
 def pages(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
