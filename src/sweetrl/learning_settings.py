@@ -118,12 +118,14 @@ class RankSettings(Section):
         description="Whether the halves are formed over distinct replies, each counted once (else over all samples, "
         "so that frequent replies are drawn more often, as in the official code). A pair never holds one reply twice.",
     )
-    kinds: Literal["any", "same", "centred"] = Field(
+    kinds: Literal["any", "same", "centred", "pages"] = Field(
         "any",
         description="`same`: a question is compared with questions only, a final answer with final answers only, and "
         "a page that is shown to be looked at with such pages only. "
         "`centred`: any with any, after the mean advantage of all questions and that of all answers are taken off: "
-        "every dialogue has one answer, so Eq. 2 leaves open what all answers have in common.",
+        "every dialogue has one answer, so Eq. 2 leaves open what all answers have in common. "
+        "`pages` (suite `frontend`): so for pages that are shown and for answers, and replies without a page are in no "
+        "pair: a question is rare there, and what a critic has hardly seen has no telling advantage.",
     )
     critic: Literal["trained", "judge", "random", "oracle"] = Field(
         "trained",

@@ -42,7 +42,7 @@ settings = st.builds(
     margin=st.sampled_from([0.0, 0.5]),
     selection=st.sampled_from(["halves", "extremes"]),
     distinct=st.booleans(),
-    kinds=st.sampled_from(["any", "same"]),
+    kinds=st.sampled_from(["any", "same", "pages"]),
 )
 
 
@@ -54,7 +54,8 @@ def test_chosen_pairs_obey_the_settings(found: list[Candidate], rules: RankSetti
         assert good.text != bad.text
         assert good.advantage > bad.advantage
         assert good.advantage - bad.advantage >= rules.margin
-        assert rules.kinds == "any" or good.answers == bad.answers
+        assert rules.kinds != "same" or good.kind == bad.kind
+        assert rules.kinds != "pages" or "ask" not in (good.kind, bad.kind)
     if rules.kinds == "any" and rules.distinct and found:
         ordered = sorted((one.advantage for one in found), reverse=True)
         half = len(found) // 2
@@ -290,5 +291,8 @@ def test_pages_are_compared_with_pages() -> None:
     assert [one.kind for one in candidates] == ["ask", "ask", "page", "page", "answer"]
     pairs = ranking.choose_pairs(candidates, RankSettings(kinds="same", pairs=9), random.Random(0))
     assert {(good.text, bad.text) for good, bad in pairs} == {("How?", "Blue?"), ("<html>2</html>", "<html>1</html>")}
-    (state,) = ranking.centred([RankedState("t", 0, 0, (1,), tuple(candidates))])
+    known = [RankedState("t", 0, 0, (1,), tuple(candidates))]
+    (state,) = ranking.centred(known)
     assert [round(one.advantage, 3) for one in state.candidates] == [-0.05, 0.05, -0.05, 0.05, 0.0]
+    pairs = ranking.choose_preferences(known, RankSettings(kinds="pages", pairs=9), 0)
+    assert {(one.chosen_ids, one.rejected_ids) for one in pairs} == {((3,), (2,))}, "no question, and answers centred"

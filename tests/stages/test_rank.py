@@ -15,7 +15,10 @@ import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.errors import UserError
 from sweetrl.learning import preferences as files
+from sweetrl.settings import parse_settings
+from sweetrl.stages.rank import rank
 
 PARAMS = """
 seed: 7
@@ -96,3 +99,11 @@ def test_a_killed_ranking_ends_with_the_bytes_of_an_undisturbed_one(project: Cal
     assert files.read_preferences(undisturbed / "data/preferences" / files.PREFERENCES)
     assert len(files.read_anchors(undisturbed / "data/preferences" / files.ANCHORS)) == 6
     assert "36 states" in output
+
+
+def test_pages_are_not_compared_where_programs_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    settings = parse_settings({"suite": "backend", "rank": {"kinds": "pages"}})
+    with pytest.raises(UserError, match=r"`rank\.kinds: pages` is for the suite `frontend`.*take `centred`"):
+        rank(settings)

@@ -185,9 +185,10 @@ def choose_pairs(
     halves     random pairs, chosen from the upper half by advantage and rejected from the lower (of an odd number the
                middle one is in neither)
     extremes   the best against the worst
-    With kinds `same`, questions, pages that are only shown, and answers are groups of their own.
+    With kinds `same`, questions, pages that are only shown, and answers are groups of their own; with `pages`, no
+    question is in a pair.
     """
-    groups = [list(candidates)]
+    groups = [[one for one in candidates if settings.kinds != "pages" or one.kind != "ask"]]
     if settings.kinds == "same":
         groups = [[one for one in candidates if one.kind == kind] for kind in KINDS]
     eligible: list[tuple[Candidate, Candidate]] = []
@@ -214,7 +215,7 @@ def choose_pairs(
 def choose_preferences(states: Iterable[RankedState], settings: RankSettings, seed: int) -> list[Preference]:
     """Choose pairs at every state, from a seed of the state's own. The advantages are those that were compared."""
     result = []
-    for state in centred(states) if settings.kinds == "centred" else states:
+    for state in centred(states) if settings.kinds in ("centred", "pages") else states:
         where = (state.task_id, state.attempt, state.turn)
         chance = random.Random(derived_seed(seed, "pairs", *where))
         for good, bad in choose_pairs(state.candidates, settings, chance):

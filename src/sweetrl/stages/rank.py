@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.errors import UserError
 from sweetrl.settings import Settings
 from sweetrl.stages.common import publish, stage_main, stage_run
 from sweetrl.stages.meter import Meter
@@ -21,6 +22,11 @@ def rank(settings: Settings) -> None:
         if settings.method != "sweet":
             leave_out(run, PREFERENCES, f"the method `{settings.method}` ranks no replies")
             return
+        if settings.rank.kinds == "pages" and settings.suite != "frontend":
+            raise UserError(
+                f"params.yaml: `rank.kinds: pages` is for the suite `frontend`, and `suite` is `{settings.suite}`; "
+                "take `centred`."
+            )
         from sweetrl.colbench.prompts import system_prompt
         from sweetrl.colbench.store import TrajectoryStore
         from sweetrl.engines.base import Sampling
