@@ -124,8 +124,8 @@ class RankSettings(Section):
         "a page that is shown to be looked at with such pages only. "
         "`centred`: any with any, after the mean advantage of all questions and that of all answers are taken off: "
         "every dialogue has one answer, so Eq. 2 leaves open what all answers have in common. "
-        "`pages` (suite `frontend`): so for pages that are shown and for answers, and replies without a page are in no "
-        "pair: a question is rare there, and what a critic has hardly seen has no telling advantage.",
+        "`pages` (suite `frontend`): pages that are shown and answers with each other as they come; replies without a "
+        "page are in no pair, for a question is rare there, and a critic that has hardly seen any has nothing to say.",
     )
     critic: Literal["trained", "judge", "random", "oracle"] = Field(
         "trained",

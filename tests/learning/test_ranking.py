@@ -294,5 +294,5 @@ def test_pages_are_compared_with_pages() -> None:
     known = [RankedState("t", 0, 0, (1,), tuple(candidates))]
     (state,) = ranking.centred(known)
     assert [round(one.advantage, 3) for one in state.candidates] == [-0.05, 0.05, -0.05, 0.05, 0.0]
-    pairs = ranking.choose_preferences(known, RankSettings(kinds="pages", pairs=9), 0)
-    assert {(one.chosen_ids, one.rejected_ids) for one in pairs} == {((3,), (2,))}, "no question, and answers centred"
+    preferences = ranking.choose_preferences(known, RankSettings(kinds="pages", pairs=9), 0)
+    assert {(one.chosen_ids, one.rejected_ids) for one in preferences} == {((4,), (2,))}, "no question is in a pair"

@@ -215,7 +215,7 @@ def choose_pairs(
 def choose_preferences(states: Iterable[RankedState], settings: RankSettings, seed: int) -> list[Preference]:
     """Choose pairs at every state, from a seed of the state's own. The advantages are those that were compared."""
     result = []
-    for state in centred(states) if settings.kinds in ("centred", "pages") else states:
+    for state in centred(states) if settings.kinds == "centred" else states:
         where = (state.task_id, state.attempt, state.turn)
         chance = random.Random(derived_seed(seed, "pairs", *where))
         for good, bad in choose_pairs(state.candidates, settings, chance):
