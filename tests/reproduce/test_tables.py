@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from sweetrl.io import write_json
 from sweetrl.reproduce import report
 from sweetrl.reproduce.cells import CELLS
 from sweetrl.reproduce.run import RESULTS, SUMMARY, Profile
-from sweetrl.reproduce.tables import Measured, claims, difference, row_of, verdict
+from sweetrl.reproduce.tables import Measured, claims, difference, picking_gap, row_of, verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,6 +64,21 @@ def test_lost_dialogues_are_left_out_of_both_sides() -> None:
     assert row_of(other, None, 0.95, 500)["lost"] == 1
 
 
+def test_picks_are_compared_by_task_over_all_n_but_one() -> None:
+    def points(*rewards: tuple[float | None, ...]) -> list[dict[str, Any]]:
+        return [
+            {"task_id": f"t{task}", "n": n, "reward": reward}
+            for task, row in enumerate(rewards)
+            for n, reward in zip((1, 2, 4), row, strict=True)
+        ]
+
+    better = points((0.0, 1.0, 1.0), (1.0, 1.0, 0.5), (0.0, 1.0, 1.0), (0.0, 0.0, 0.0))
+    worse = points((0.0, 0.0, 1.0), (1.0, 1.0, 0.5), (0.0, None, 0.0), (0.0, 0.0, 0.9))
+    found = picking_gap(better, worse, 0.95, 200)
+    assert (found["value"], found["n"]) == (pytest.approx(0.5 / 3), 3), "a lost task is left out"
+    assert found["low"] <= found["value"] <= found["high"]
+
+
 def test_claims_say_confirmed_refuted_or_open() -> None:
     found = {
         "sweet": measured("sweet", {7: 0.9}),
@@ -92,8 +108,14 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
         write_results(place / RESULTS, results(rate, 7))
         write_json(place / SUMMARY, {"stages": {"evaluate": {"seconds": 1.0, "metrics": {"reply_tokens": 8.5}}}})
     point = {"n": 1, "success": {"value": 0.2, "low": 0.1, "high": 0.3}}
-    for name in ("sweet", "random"):
-        write_json(folder / "best-of-n" / name / "7.json", {"curves": {name: [point]}, "seconds": {"seconds": 2700.0}})
+    for name, wins in (("sweet", 6), ("random", 3)):
+        points = [
+            {"task_id": str(task), "n": n, "reward": float(n > 1 and task < wins)}
+            for n in (1, 2, 4)
+            for task in range(8)
+        ]
+        kept = {"curves": {name: [point]}, "points": points, "seconds": {"seconds": 2700.0}}
+        write_json(folder / "best-of-n" / name / "7.json", kept)
     monkeypatch.chdir(folder)
     report.write(Profile())
     assert "2 of 21 rows" in capsys.readouterr().out
@@ -108,6 +130,8 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     value = f"{100 * found['rows']['sweet']['success']['value']:.1f}"
     assert value in tables
     assert "Best-of-N, success (seed 7)" in tables
+    assert found["best_of_n_gaps"]["7"]["random"]["value"] == pytest.approx(3 / 8)
+    assert "| random ranking | 20.0\u00a0% [10.0\u00a0%, 30.0\u00a0%] | +37.5 [" in tables
     assert "1.5 hours on the clock (worlds 0 min, Table 2 0 min, Figure 3a 90 min)" in tables
     page = Path("report.html").read_text(encoding="utf-8")
     assert value in page
@@ -193,5 +217,5 @@ def test_the_profile_of_pages_compares_likeness(
     assert verdicts["SWEET-RL is above Multi-Turn DPO"] == "confirmed"
     tables = Path("results.md").read_text(encoding="utf-8")
     assert "| likeness (layout) |" in tables and "−20.0 [−20.0, −20.0]" in tables and "76.9 / 42.8" in tables
-    assert "more details right in 75.0" in tables and "Not run: zero-shot 7, rft 7." in tables
+    assert "more details right in 75.0" in tables and "Not run: zero-shot 7, zero-shot 8, " in tables
     assert not Path("report.html").exists()

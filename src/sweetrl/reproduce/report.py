@@ -16,7 +16,7 @@ from sweetrl.io import read_json, write_json, write_text
 from sweetrl.reproduce import figures
 from sweetrl.reproduce.cells import CELLS, ONLINE, TABLES
 from sweetrl.reproduce.run import Profile, picked
-from sweetrl.reproduce.tables import Measured, claims, read_cell, row_of
+from sweetrl.reproduce.tables import Measured, claims, picking_gap, read_cell, row_of
 
 RESULTS, MARKDOWN, PAGE = Path("results.json"), Path("results.md"), Path("report.html")
 AGAINST = "sweet"
@@ -59,6 +59,14 @@ def write(profile: Profile) -> None:
         "claims": claims(measured, level, resamples, "tests_passed" if profile.suite == "frontend" else "success"),
         "best_of_n": {
             seed: {name: one["curves"][name] for name, one in critics.items()} for seed, critics in picking.items()
+        },
+        "best_of_n_gaps": {
+            seed: {
+                name: picking_gap(critics[AGAINST]["points"], one["points"], level, resamples)
+                for name, one in critics.items()
+                if AGAINST in critics and name != AGAINST
+            }
+            for seed, critics in picking.items()
         },
         "hours": _hours(profile, measured, picking),
         "missing": [
@@ -127,7 +135,8 @@ def markdown(results: Mapping[str, Any]) -> str:
     measured = [row for row in rows if "success" in row]
     parts += ["### What goes wrong", _faults(measured), "### Critics", _critics(measured)]
     for seed, curves in results["best_of_n"].items():
-        parts += [f"### {PICKING}: Best-of-N, success (seed {seed})", _curves(curves)]
+        gaps = results["best_of_n_gaps"][seed]
+        parts += [f"### {PICKING}: Best-of-N, success (seed {seed})", _curves(curves, gaps)]
     parts += ["### What it costs", _costs(measured, results["hours"])]
     if results["missing"]:
         parts += ["Not run: " + ", ".join(results["missing"]) + "."]
@@ -252,13 +261,14 @@ def _critics(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _curves(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def _curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], gaps: Mapping[str, Mapping[str, float]]) -> str:
     numbers = [place["n"] for place in next(iter(curves.values()))]
     order = {name: place for place, name in enumerate(CELLS)}
-    lines = ["| critic | " + " | ".join(f"N = {n}" for n in numbers) + " |", "|---" * (len(numbers) + 1) + "|"]
-    for name, places in sorted(curves.items(), key=lambda item: (order.get(item[0], len(order)), item[0])):
-        label = CELLS[name].label if name in CELLS else name
-        lines.append(f"| {label} | " + " | ".join(_interval(place["success"]) for place in places) + " |")
+    heads = ["critic", *(f"N = {n}" for n in numbers), "SWEET-RL minus this, mean over N > 1"]
+    lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
+    for name, places in sorted(curves.items(), key=lambda item: order[item[0]]):
+        rates = " | ".join(_interval(place["success"]) for place in places)
+        lines.append(f"| {CELLS[name].label} | {rates} | {_gap(gaps[name]) if name in gaps else ''} |")
     return "\n".join(lines)
 
 

@@ -174,6 +174,30 @@ def claims(
     return rows
 
 
+def picking_gap(
+    better: Iterable[Mapping[str, Any]], worse: Iterable[Mapping[str, Any]], confidence: float, resamples: int
+) -> dict[str, Any]:
+    """How much more often one critic's picks succeed than another's: the mean over all N > 1, paired by task.
+
+    The points are those of Best-of-N; tasks that either lost at any N are left out.
+    """
+    mine, theirs = _picked(better), _picked(worse)
+    tasks = [task for task in mine if task in theirs]
+    before, after = ([statistics.fmean(one[task]) for task in tasks] for one in (theirs, mine))
+    return paired_difference(before, after, confidence, resamples, 0).as_dict()
+
+
+def _picked(points: Iterable[Mapping[str, Any]]) -> dict[str, list[bool]]:
+    """By task the successes at N > 1."""
+    known = list(points)
+    lost = {one["task_id"] for one in known if one["reward"] is None}
+    found: dict[str, list[bool]] = {}
+    for one in known:
+        if one["n"] > 1 and one["task_id"] not in lost:
+            found.setdefault(one["task_id"], []).append(one["reward"] >= 1.0)
+    return found
+
+
 def verdict(found: Mapping[str, Any] | None, measure: str = "success") -> str:
     """What a paired difference in `measure` ("success", or "tests_passed": the reward) says of "it is above zero"."""
     if found is None:
@@ -184,4 +208,4 @@ def verdict(found: Mapping[str, Any] | None, measure: str = "success") -> str:
     return "refuted" if gap["high"] < 0 else "open"
 
 
-__all__ = ["CLAIMS", "Measured", "claims", "difference", "read_cell", "row_of", "verdict"]
+__all__ = ["CLAIMS", "Measured", "claims", "difference", "picking_gap", "read_cell", "row_of", "verdict"]
