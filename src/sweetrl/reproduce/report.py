@@ -186,6 +186,32 @@ PAGE_FAULTS = tuple(row for row in FAULTS if not row[0].endswith("_questions"))
 def pages(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     """The tables where pages were designed: the reward and what is missing to SWEET-RL's."""
     name = results["reward"]
+    parts = []
+    for table in TABLES:
+        these = [row for row in rows if row["table"] == table]
+        if these:
+            parts += [f"### {table}", _likeness(these, name)]
+    if results["claims"]:
+        said = [f"| claim | difference in likeness ({name}) | difference in equal pages | |", "|---|---|---|---|"]
+        for one in results["claims"]:
+            gap = one["difference"]
+            told = f"{_gap(gap['tests_passed'])} | {_gap(gap['success'])}" if gap else "|"
+            said.append(f"| {one['claim']} | {told} | {one['verdict']} |")
+        parts += ["### The paper's claims", "\n".join(said)]
+    parts += ["### How dialogues go", _faults(rows, PAGE_FAULTS)]
+    for row in rows:
+        if "better_over_worse" in row["training"]:
+            known = percent(row["training"]["better_over_worse"])
+            parts.append(
+                f"{row['label']}: of two candidate pages the critic prefers the one with more details right in {known}."
+            )
+    parts += ["### What it costs", _costs(rows, results["hours"])]
+    if results["missing"]:
+        parts += ["Not run: " + ", ".join(results["missing"]) + "."]
+    return "\n\n".join(parts) + "\n"
+
+
+def _likeness(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     lines = [
         f"| | likeness ({name}) | seeds | equal to the reference | likeness minus SWEET-RL | paper: cosine, win rate |",
         "|---|---|---|---|---|---|",
@@ -198,23 +224,7 @@ def pages(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
             f"| {row['label']} | {_interval(row['tests_passed'])} | {seeds} | {_interval(row['success'])} | "
             f"{_gap(gap['tests_passed']) if gap else ''} | {paper} |"
         )
-    parts = ["### Table 2", "\n".join(lines)]
-    if results["claims"]:
-        said = [f"| claim | difference in likeness ({name}) | |", "|---|---|---|"]
-        for one in results["claims"]:
-            gap = one["difference"]
-            said.append(f"| {one['claim']} | {_gap(gap['tests_passed']) if gap else ''} | {one['verdict']} |")
-        parts += ["### The paper's claims", "\n".join(said)]
-    parts += ["### How dialogues go", _faults(rows, PAGE_FAULTS)]
-    for row in rows:
-        if "better_over_worse" in row["training"]:
-            known = percent(row["training"]["better_over_worse"])
-            parts.append(
-                f"{row['label']}: of two candidate pages the critic prefers the one with more details right in {known}."
-            )
-    if results["missing"]:
-        parts += ["Not run: " + ", ".join(results["missing"]) + "."]
-    return "\n\n".join(parts) + "\n"
+    return "\n".join(lines)
 
 
 def _interval(estimate: Mapping[str, float]) -> str:
