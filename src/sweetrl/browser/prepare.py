@@ -18,6 +18,8 @@ _CLASS = re.compile(r"""\bclass\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re
 _LINK = re.compile(r"<link\b[^>]*>", re.I)
 _SCRIPT = re.compile(r"<script\b[^>]*>", re.I)
 _META = re.compile(r"<meta\b(?=[^>]*refresh)[^>]*>", re.I)
+# The first of two equal attributes counts: words that would run stay where they begin.
+_MARQUEE = re.compile(r"<marquee(?=[\s>/])", re.I)
 _EQUIV = re.compile(r"http-equiv", re.I)
 _ATTRIBUTE = re.compile(r"""\b(href|src|rel)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.I)
 _REMOTE = re.compile(r"^\s*(?:https?:)?//", re.I)
@@ -66,8 +68,9 @@ def prepare(html: str) -> Prepared:
     lead = _LEAD.match(text)
     at = lead.end() if lead else 0
     # Placeholders are drawings, painted with the page they stand in; what is decoded, or loaded by a style, comes late.
-    unsettled = any(each in lowered for each in ("data:", "url(", "<animate", "<set", "<marquee", "<progress"))
-    return Prepared(text[:at] + _STILL + text[at:], unsettled, tuple(sorted(flags)))
+    unsettled = any(each in lowered for each in ("data:", "url(", "<animate", "<set", "<progress"))
+    text = _MARQUEE.sub(r"\g<0> scrollamount=0", text[:at] + _STILL + text[at:])
+    return Prepared(text, unsettled, tuple(sorted(flags)))
 
 
 def stay(page: Prepared) -> Prepared:

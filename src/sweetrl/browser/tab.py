@@ -24,7 +24,6 @@ _STICKY = re.compile(
 # decoded before the page is painted: those of the document itself, and those of styles, which nothing else waits for.
 _SETTLE = """(async () => {
   for (const svg of document.querySelectorAll('svg')) { svg.pauseAnimations(); svg.setCurrentTime(0); }
-  for (const marquee of document.querySelectorAll('marquee')) marquee.stop();
   for (const bar of document.querySelectorAll('progress:indeterminate')) bar.value = 0;
   const urls = new Set(), all = [];
   for (const image of document.images) if (image.src || image.srcset) all.push(image.decode());
