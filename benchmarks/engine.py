@@ -17,11 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sweetrl.colbench.synthetic import ScriptedSimulator, generate
-from sweetrl.engines.base import Completion, Prompt, Sampler, Sampling, Usage
+from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.protocols import Sampler
 from sweetrl.rollout.run import rollout
 from sweetrl.settings import AgentSettings
+from sweetrl.types import Completion, Prompt, Sampling, Usage
 
 
 class WithoutReuse:

@@ -24,13 +24,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sweetrl.colbench.types import Message, Task, Trajectory
 from sweetrl.engines.background import wait
-from sweetrl.engines.base import Completion, Prompt, Sampling, Usage
 from sweetrl.rollout.concurrent import rollout_concurrent
 from sweetrl.rollout.dialogue import Dialogue, open_dialogue
 from sweetrl.rollout.run import let_answer
 from sweetrl.settings import AgentSettings
+from sweetrl.types import Completion, Message, Prompt, Sampling, Task, Trajectory, Usage
 
 MEDIAN, HIGH = 0.3, 3.0
 # The 95th percentile of a log-normal is its median times exp(1.645 sigma).

@@ -22,10 +22,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweetrl.colbench.files import read_tasks
-from sweetrl.colbench.rewards import Scorer
-from sweetrl.colbench.types import Task
+from sweetrl.domains.backend.rewards import CodeScorer
 from sweetrl.sandbox import Job
 from sweetrl.settings import RewardSettings
+from sweetrl.types import Task
 
 TESTS = Path(__file__).resolve().parents[1] / "tests" / "sandbox"
 # What a fresh interpreter runs: the calls of one solution, the values as text.
@@ -61,7 +61,7 @@ def official(tasks: list[Task]) -> tuple[float, float, int]:
 
 def sandbox(tasks: list[Task], workers: int) -> tuple[float, float, int]:
     """References are not cached from one round to the next here: each round has its own texts, and runs them too."""
-    with Scorer(RewardSettings(semantics="official", workers=workers)) as scorer:
+    with CodeScorer(RewardSettings(semantics="official", workers=workers)) as scorer:
         for text in ("", "import typing", "import numpy"):  # zygotes of every kind are started once, not for each batch
             scorer.sandbox.submit(Job((f"def f(): return 0\n{text}",), ("f()",))).result()
         wall, cpu, inside = time.perf_counter(), time.process_time(), scorer.sandbox.usage()["cpu"]

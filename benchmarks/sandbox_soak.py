@@ -14,9 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from sweetrl.colbench.rewards import Scorer
-from sweetrl.colbench.types import Task
+from sweetrl.domains.backend.rewards import CodeScorer
 from sweetrl.settings import RewardSettings
+from sweetrl.types import Task
 
 ATTACKS = Path(__file__).resolve().parents[1] / "tests" / "hostile" / "attacks.py"
 
@@ -39,7 +39,7 @@ def main() -> None:
     innocent = hostile = wrong = fooled = number = 0
     memory: list[tuple[float, float]] = []
     reward = RewardSettings(workers=options.workers, wall_seconds=0.6, call_seconds=0.3, memory_mib=256)
-    with Scorer(reward) as scorer:
+    with CodeScorer(reward) as scorer:
         end = time.monotonic() + 60 * options.minutes
         while time.monotonic() < end:
             items, kinds = [], []

@@ -124,7 +124,7 @@ def rank(model: Any, dialogues: Sequence[Sequence[Row]], how: str, tokens: int) 
     """Log-probs of all candidates with and without the adapter; `sums` are the differences, candidate by candidate."""
     import torch
 
-    from sweetrl.learning.logprobs import reply_logprobs
+    from sweetrl.learning.passes import reply_logprobs
     from sweetrl.learning.trees.attention import choose_backend
     from sweetrl.learning.trees.forward import collate_trees, to_device
 

@@ -13,6 +13,7 @@ from prefect.logging import get_run_logger
 
 from flows.arguments import parser
 from flows.console import command_line
+from sweetrl.plugins import load_domain
 from sweetrl.settings import load_settings
 from sweetrl.tracking.lineage import split_reference
 from sweetrl.tracking.registry import Registry
@@ -36,7 +37,7 @@ def evaluate(reference: str = "@champion", root: str = ".") -> dict[str, float]:
         name,
         alias,
         100 * solved / max(1, len(rewards)),
-        f"mean reward ({settings.similarity.kind})" if settings.suite == "frontend" else "tests passed",
+        load_domain(settings).labels.reward.lower(),
         100 * sum(rewards.values()) / max(1, len(rewards)),
         len(rewards),
     )

@@ -14,8 +14,8 @@ from prefect.logging import get_run_logger
 
 from flows.console import command_line, show_outcome
 from flows.spread import cluster_of_environment, spread
+from sweetrl.running.share import SPREAD
 from sweetrl.settings import Settings
-from sweetrl.stages.share import SPREAD
 from sweetrl.tracking.registry import Registration
 from tasks.pipeline import StageResult, changed_stages
 from tasks.promotion import GateResult

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
-from sweetrl.tracking.registry import RUNS
+from sweetrl.paths import RUNS
 from tasks.process import TimeLimitExceeded, run_program
 
 if TYPE_CHECKING:

@@ -12,19 +12,9 @@ from typing import TYPE_CHECKING
 
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import Decision, promotion_decision
+from sweetrl.paths import EVALUATION, POLICY, RESULTS, TEST_TASKS
 from sweetrl.settings import Settings
-from sweetrl.tracking.registry import (
-    CHALLENGER,
-    CHAMPION,
-    EVALUATION,
-    POLICY,
-    RESULTS,
-    TEST_TASKS,
-    Registry,
-    evaluation_key,
-    evaluation_tags,
-    read_rewards,
-)
+from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry, evaluation_key, evaluation_tags, read_rewards
 from tasks.pipeline import StageFailed, failure, policy_of, stage_environment
 from tasks.process import TimeLimitExceeded, run_program
 

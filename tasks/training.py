@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.io import read_json
+from sweetrl.paths import EVALUATION, POLICY
 from sweetrl.settings import Settings, load_settings
-from sweetrl.tracking.registry import EVALUATION, POLICY, Registration, data_hashes, headline, register_policy
+from sweetrl.tracking.registry import Registration, data_hashes, headline, register_policy
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
 from sweetrl.tracking.store import tracking_enabled, tracking_uri
 from tasks.pipeline import StageResult, changed_stages, execute_stage, skipped, stage_order

@@ -16,10 +16,9 @@ from typer.testing import CliRunner
 from sweetrl import __version__, cli, doctor, play, show
 from sweetrl.colbench.files import write_tasks, write_trajectories
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.colbench.types import AgentTurn, Message, Task, TestResult, Trajectory
-from sweetrl.engines.base import Completion
 from sweetrl.errors import UserError
 from sweetrl.settings import Settings
+from sweetrl.types import AgentTurn, Completion, Message, Task, TestResult, Trajectory
 
 TASK = Task(
     id="t-1",

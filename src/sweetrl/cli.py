@@ -62,16 +62,6 @@ class Engines(StrEnum):
     openai = "openai"
 
 
-class People(StrEnum):
-    """Who answers the agent."""
-
-    scripted = "scripted"
-    llm = "llm"
-    vision = "vision"
-    replay = "replay"
-    person = "person"
-
-
 # Options that `collect` and `evaluate` share; what is not given comes from params.yaml.
 Tasks = Annotated[Path, typer.Option(help="Official task file (.jsonl) or a table of tasks (.parquet).")]
 EngineName = Annotated[Engines | None, typer.Option(help="The agent's engine; with --url: openai.")]
@@ -83,7 +73,11 @@ Model = Annotated[
 ]
 Adapter = Annotated[Path | None, typer.Option(help="A trained adapter's folder (transformers and vllm).")]
 PersonName = Annotated[
-    People | None, typer.Option(help="Who answers the agent; with --person-url: llm (pages: vision).")
+    str | None,
+    typer.Option(
+        help="Who answers the agent: scripted, llm, vision, replay, person, or a path as in my_package.people:Terse; "
+        "with --person-url: llm (pages: vision)."
+    ),
 ]
 PersonUrl = Annotated[list[str] | None, typer.Option(help="Address of the person's server; any number.")]
 PersonModel = Annotated[str | None, typer.Option(help="The person's model: its name at that server.")]
@@ -93,6 +87,9 @@ RecordingFile = Annotated[
 Limit = Annotated[int | None, typer.Option(help="Only so many tasks, from the first.", min=1)]
 Concurrency = Annotated[int | None, typer.Option(help="Dialogues under way at a time.", min=1)]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+Suite = Annotated[
+    str | None, typer.Option(help="The domain: backend, frontend, or a path as in my_package.forms:Forms.")
+]
 
 
 @app.command()
@@ -115,7 +112,7 @@ def score(
     out: Annotated[Path | None, typer.Option("--json", help="Write summary and per-test verdicts here.")] = None,
 ) -> None:
     """Score answers against the hidden unit tests of official task files, in the sandbox."""
-    from sweetrl.colbench.rewards import score_file
+    from sweetrl.domains.backend.rewards import score_file
 
     summary = score_file(tasks, answers, semantics.value, out, _settings().reward)["summary"]
     _facts("score", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
@@ -141,12 +138,13 @@ def collect(
     limit: Limit = None,
     concurrency: Concurrency = None,
     seed: Seed = None,
+    suite: Suite = None,
 ) -> None:
     """Let any agent attempt the tasks of a file, score its answers, and write the dialogues."""
-    from sweetrl.stages.alone import Choices, collect_alone, with_choices
+    from sweetrl.running.standalone import Choices, collect_standalone, with_choices
 
     choices = Choices(engine, url, model, person, person_url, person_model, recording, concurrency, seed)
-    summary = collect_alone(with_choices(_settings(), choices), tasks, out, attempts, limit, adapter)
+    summary = collect_standalone(with_choices(_settings(suite), choices), tasks, out, attempts, limit, adapter)
     _facts("collect", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
 
 
@@ -168,12 +166,13 @@ def evaluate(
     limit: Limit = None,
     concurrency: Concurrency = None,
     seed: Seed = None,
+    suite: Suite = None,
 ) -> None:
     """Measure any agent on the tasks of a file, one attempt each: success and tests passed, with intervals."""
-    from sweetrl.stages.alone import Choices, evaluate_alone, with_choices
+    from sweetrl.running.standalone import Choices, evaluate_standalone, with_choices
 
     choices = Choices(engine, url, model, person, person_url, person_model, recording, concurrency, seed)
-    summary = evaluate_alone(with_choices(_settings(), choices), tasks, out, limit, adapter, report)
+    summary = evaluate_standalone(with_choices(_settings(suite), choices), tasks, out, limit, adapter, report)
     _facts("evaluate", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
 
 
@@ -228,12 +227,13 @@ def play(
         str, typer.Option(help="Who you talk with: policy, base, an adapter's folder, or a registered MODEL@ALIAS.")
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of the agent's sampling.")] = 0,
-    blind: Annotated[bool, typer.Option("--blind", help="Hide the reference program from you, too.")] = False,
+    blind: Annotated[bool, typer.Option("--blind", help="Hide the reference from you, too.")] = False,
+    suite: Suite = None,
 ) -> None:
-    """Talk with the trained agent: you play the user of a task, the hidden tests judge what it writes for you."""
-    from sweetrl.play import play_task
+    """Talk with the trained agent: you play the user of a task, and what it hands over is scored."""
+    from sweetrl.terminal import play_task
 
-    play_task(_settings(), _console(), task, tasks, policy, seed, blind)
+    play_task(_settings(suite), _console(), task, tasks, policy, seed, blind)
 
 
 @app.command()
@@ -246,14 +246,17 @@ def show(
     policy: Annotated[str | None, typer.Option(help="Only this policy's (part of its name).")] = None,
     privileged: Annotated[bool, typer.Option("--privileged", help="Also what the agent never sees.")] = False,
     limit: Annotated[int, typer.Option(help="Rows of the list.", min=1)] = 30,
+    suite: Suite = None,
 ) -> None:
     """Show one trajectory, readable: who said what, tokens for each turn, and the verdict of every hidden test."""
+    from sweetrl.plugins import load_domain
     from sweetrl.show import list_trajectories, show_trajectory
 
+    domain = load_domain(_settings(suite))
     if task is None:
-        list_trajectories(_console(), source, policy, limit)
+        list_trajectories(_console(), source, domain, policy, limit)
     else:
-        show_trajectory(_console(), source, task, attempt, policy, privileged)
+        show_trajectory(_console(), source, domain, task, attempt, policy, privileged)
 
 
 @app.command()
@@ -332,11 +335,12 @@ def _console() -> Console:
     return Console()
 
 
-def _settings() -> Settings:
-    """The settings of the project we stand in; outside of one, the defaults."""
+def _settings(suite: str | None = None) -> Settings:
+    """The settings of the project we stand in (outside of one, the defaults), for another domain if one is named."""
     from sweetrl.settings import Settings, load_settings
 
-    return load_settings(PARAMETERS) if PARAMETERS.exists() else Settings()
+    found = load_settings(PARAMETERS) if PARAMETERS.exists() else Settings()
+    return found if suite is None else found.model_copy(update={"suite": suite})
 
 
 def _facts(title: str, rows: list[tuple[str, str]]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,7 +40,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         temporary.chmod(0o666 & ~umask)
         temporary.replace(path)
     except OSError as error:
-        if error.errno == 28:  # ENOSPC
+        if error.errno == errno.ENOSPC:
             raise UserError(
                 f"{path}: no space left on the disk; free some and run the same command again (finished work is kept)."
             ) from error
@@ -62,6 +64,28 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON with sorted keys, all or nothing, so that equal values give equal bytes."""
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
+
+
+def publish(source: Path, out: Path) -> None:
+    """Put the finished folder `source` in the place of `out`, which is never seen half-written."""
+    source, out = Path(source), Path(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    fresh, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
+    for leftover in (fresh, old):
+        shutil.rmtree(leftover, ignore_errors=True)
+    try:
+        shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(f".*{PART}"))  # a killed run's
+    except shutil.Error as error:  # copytree gathers every file's OSError as text, without its number
+        shutil.rmtree(fresh, ignore_errors=True)
+        if os.strerror(errno.ENOSPC) not in str(error):
+            raise
+        raise UserError(
+            f"{out}: no space left on the disk; free some and run the same command again (finished work is kept)."
+        ) from error
+    if out.exists():
+        out.rename(old)
+    fresh.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def read_json(path: Path) -> Any:

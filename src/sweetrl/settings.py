@@ -6,11 +6,12 @@ explained in one place. Sections are what dvc.yaml's `params:` name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from sweetrl.errors import UserError
 from sweetrl.learning_settings import CriticSettings as CriticSettings
@@ -24,7 +25,17 @@ from sweetrl.learning_settings import RftSettings as RftSettings
 from sweetrl.learning_settings import TrainerSettings as TrainerSettings
 from sweetrl.sections import BrowserSettings, Positive, Probability, Rate, Section, SimilaritySettings
 
-Method = Literal["sweet", "multi-turn-dpo", "rft", "grpo", "single-turn", "zero-shot"]
+
+class SourceSettings(Section):
+    """Where the code of what is chosen lies, from the project's folder: DVC runs stages again when it changes.
+
+    Of what an installed package brings, name the file that pins its version. A wrong path is said at once.
+    """
+
+    suite: str = Field("", description="File or folder of the domain (`suite`).")
+    method: str = Field("", description="File or folder of the method (`method`).")
+    reward: str = Field("", description="File or folder of your reward (`reward.function`).")
+    simulator: str = Field("", description="File or folder of your user simulator (`simulator.kind`).")
 
 
 class TaskSettings(Section):
@@ -146,22 +157,25 @@ class PersonServerSettings(ServerSettings):
 class SimulatorSettings(Section):
     """Who plays the person."""
 
-    kind: Literal["scripted", "llm", "vision", "replay", "person"] = Field(
+    kind: str = Field(
         "scripted",
-        description="`scripted` answers from the reference of a synthetic task, or compares two pages by rule. `llm`: "
-        "a language model that sees the reference. `vision` (pages): a vision model at a server that sees both pages. "
-        "`replay`: recorded answers only. `person`: you, at the terminal.",
+        description="`scripted` answers by rule, as the domain says: from the reference of a synthetic task, or by "
+        "comparing two pages. `llm`: a language model that sees the reference. `vision` (pages): a vision model at a "
+        "server that sees both pages. `replay`: recorded answers only. `person`: you, at the terminal. Or one of your "
+        "own, as in `my_package.people:Terse` (docs/extending.md).",
     )
-    reply_characters: Positive = Field(400, description="The person's replies are cut here (official: 400).")
-    page_characters: Positive = Field(1000, description="The same of people who talk about pages (official: 1000).")
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="What the class of a user simulator of your own is made with."
+    )
+    reply_characters: int = Field(
+        0,
+        ge=0,
+        description="The user's replies are cut here; 0: where the domain says (officially 400, of pages 1000).",
+    )
     prompt: str = Field(
-        "backend_simulator",
-        description="llm: the instruction; a shipped prompt's name, or the path of a text file of your own with "
-        "{request}, {reference} and {dialogue} in it.",
-    )
-    vision_prompt: str = Field(
-        "frontend_simulator",
-        description="vision: the instruction; a shipped prompt's name, or a text file with {request} and {dialogue}.",
+        "",
+        description="llm, vision: the instruction; a shipped prompt's name, or the path of a text file of your own with "
+        "{request}, {reference} (not for vision) and {dialogue} in it. Empty: the domain's.",
     )
     recording: str = Field(
         "",
@@ -177,27 +191,24 @@ class SimulatorSettings(Section):
     server: PersonServerSettings = Field(default_factory=PersonServerSettings, description="The language model.")
 
     def words(self) -> dict[str, Any]:
-        """Return what decides what the person says; where a server is, and how patiently it is asked, does not."""
-        said: dict[str, Any] = {"kind": self.kind, "reply_characters": self.reply_characters}
+        """Return what decides what the user says; where a server is, and how patiently it is asked, does not."""
+        said: dict[str, Any] = {"kind": self.kind, "reply_characters": self.reply_characters, "options": self.options}
         if self.kind == "replay":
             said["recording"] = self.recording
-        if self.kind == "llm":
+        if self.kind in ("llm", "vision"):
             model = {"model": self.server.model, "max_new_tokens": self.server.max_new_tokens}
             said |= {"prompt": self.prompt, "leaks": self.leaks, "temperature": self.server.temperature, **model}
-        if self.kind == "vision":
-            model = {"model": self.server.model, "max_new_tokens": self.server.max_new_tokens}
-            said |= {"vision_prompt": self.vision_prompt, "page_characters": self.page_characters, **model}
-            said |= {"leaks": self.leaks, "temperature": self.server.temperature}
         return said
-
-    def characters(self, suite: str) -> int:
-        """Return where a suite's people are cut."""
-        return self.page_characters if suite == "frontend" else self.reply_characters
 
 
 class RewardSettings(Section):
     """How an answer is scored."""
 
+    function: str = Field(
+        "",
+        description="A reward of your own, a function of (task, dialogue) as in `my_package.rewards:brief`; the "
+        "domain's own score is there in the dialogue by then. Empty: the domain's (docs/extending.md).",
+    )
     semantics: Literal["fixed", "official", "official-noblacklist"] = Field(
         "fixed",
         description="`fixed`: one namespace, every fence form. `official`: the official evaluator's verdicts. "
@@ -295,17 +306,26 @@ class Settings(Section):
     """Everything in params.yaml."""
 
     seed: int = Field(7, description="The seed of everything random; each stage derives its own from it.")
-    suite: Literal["backend", "frontend"] = Field(
+    suite: str = Field(
         "backend",
-        description="Which half of ColBench: programs (`backend`) or web pages (`frontend`, docs/frontend.md).",
+        description="The domain: ColBench's programs (`backend`) or web pages (`frontend`, docs/frontend.md), one of an "
+        "installed package, or your own, as in `my_package.forms:Forms` (docs/extending.md).",
     )
-    method: Method = Field(
+    suite_options: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of a domain of your own, which it finds in `self.options`."
+    )
+    method: str = Field(
         "sweet",
         description="How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo` and `rft` learn "
         "from whole trajectories, `grpo` on-policy, from dialogues that it samples while it trains. `zero-shot` trains "
-        "nothing; `single-turn` neither, and its first reply is the answer. Stages that a method does not need write "
-        "down that they were left out.",
+        "nothing; `single-turn` neither, and its first reply is the answer. Or one of your own, as in "
+        "`my_package.best:Best` (docs/extending.md). Stages that a method does not need write down that they were left "
+        "out.",
     )
+    method_options: dict[str, Any] = Field(
+        default_factory=dict, description="Settings of a method of your own, by the keys of its `Settings`."
+    )
+    sources: SourceSettings = Field(default_factory=lambda: SourceSettings())
     rounds: Positive = Field(
         1,
         description="How often collecting, critic, ranking and policy are gone through, each time with the policy of "
@@ -356,14 +376,6 @@ def with_preset(settings: Settings) -> Settings:
     return settings.model_copy(update=update)
 
 
-def at_stage(settings: Settings, stage: str) -> Settings:
-    """Return `settings` as the method wants them at a stage: `single-turn` leaves one round to the evaluated agent."""
-    if settings.method != "single-turn" or stage != "evaluate":
-        return settings
-    prompt = "single" if settings.agent.prompt == "full" else settings.agent.prompt
-    return settings.model_copy(update={"agent": settings.agent.model_copy(update={"rounds": 1, "prompt": prompt})})
-
-
 def load_settings(path: Path | str = "params.yaml") -> Settings:
     """Read `path`; a missing file, broken YAML, an unknown key or a bad value is one sentence that names the key."""
     path = Path(path)
@@ -389,6 +401,22 @@ def parse_settings(values: dict[str, Any], where: str = "params") -> Settings:
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             raise UserError(f"{where}: unknown parameter `{key}`; docs/parameters.md lists the known ones.") from error
+        raise UserError(f"{where}: parameter `{key}` = {first['input']!r}: {first['msg']}.") from error
+
+
+Made = TypeVar("Made", bound=BaseModel)
+
+
+def section(kind: type[Made], values: Mapping[str, Any], where: str) -> Made:
+    """Build one section of the settings from plain values; a wrong one is a UserError that names `where` and the key."""
+    try:
+        return kind.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = ", ".join(kind.model_fields)
+            raise UserError(f"{where}: unknown parameter `{key}`; known are {known}.") from error
         raise UserError(f"{where}: parameter `{key}` = {first['input']!r}: {first['msg']}.") from error
 
 

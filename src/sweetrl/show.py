@@ -9,17 +9,20 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
 from sweetrl.errors import UserError
+from sweetrl.plugins import find_domain
+from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from sweetrl.colbench.domain import Domain
 
 COLOURS = {"system": "magenta", "user": "green", "assistant": "cyan"}
 NAMES = {"system": "system", "user": "person", "assistant": "agent"}
 
 
-def read(source: Path, policy: str | None = None) -> Iterator[Trajectory]:
+def read(source: Path, domain: Domain, policy: str | None = None) -> Iterator[Trajectory]:
     """Yield the trajectories of a folder of shards or of an official file; only those of `policy` if it is given."""
     if source.is_dir():
         from sweetrl.colbench.store import TrajectoryStore
@@ -28,19 +31,19 @@ def read(source: Path, policy: str | None = None) -> Iterator[Trajectory]:
     elif source.exists():
         from sweetrl.colbench.files import read_trajectories
 
-        found = read_trajectories(source)
+        found = read_trajectories(source, domain)
     else:
         raise UserError(f"{source}: there are no trajectories here; run the pipeline (`sweetrl run`) or give --from.")
     return (each for each in found if policy is None or policy in each.policy)
 
 
-def find(source: Path, task: str, attempt: int, policy: str | None = None) -> Trajectory:
+def find(source: Path, domain: Domain, task: str, attempt: int, policy: str | None = None) -> Trajectory:
     """Return one attempt at one task, given by id or by number in order of first appearance."""
     by_number: dict[str, None] = {}
     wanted = int(task) if task.isdecimal() else -1
     numbered: Trajectory | None = None
     attempts: set[int] = set()
-    for each in read(source, policy):
+    for each in read(source, domain, policy):
         by_number.setdefault(each.task.id)
         if each.task.id == task:
             attempts.add(each.attempt)
@@ -60,7 +63,7 @@ def find(source: Path, task: str, attempt: int, policy: str | None = None) -> Tr
     )
 
 
-def list_trajectories(console: Console, source: Path, policy: str | None, limit: int) -> None:
+def list_trajectories(console: Console, source: Path, domain: Domain, policy: str | None, limit: int) -> None:
     """Print a table of the first `limit` trajectories."""
     from rich.table import Table
 
@@ -68,7 +71,7 @@ def list_trajectories(console: Console, source: Path, policy: str | None, limit:
     for name in ("task", "attempt", "policy", "turns", "outcome", "reward"):
         table.add_column(name, justify="right" if name in ("attempt", "turns", "reward") else "left", overflow="fold")
     rest = 0
-    for number, each in enumerate(read(source, policy)):
+    for number, each in enumerate(read(source, domain, policy)):
         if number >= limit:
             rest += 1
             continue
@@ -83,31 +86,32 @@ def list_trajectories(console: Console, source: Path, policy: str | None, limit:
 
 
 def show_trajectory(
-    console: Console, source: Path, task: str, attempt: int, policy: str | None, privileged: bool
+    console: Console, source: Path, domain: Domain, task: str, attempt: int, policy: str | None, privileged: bool
 ) -> None:
     """Print one trajectory; with `privileged` also the training-time information, which the agent never sees."""
-    one = find(source, task, attempt, policy)
+    one = find(source, domain, task, attempt, policy)
+    domain = domain if one.task.suite == domain.spec else find_domain(one.task.suite)
     facts = [f"attempt {one.attempt}", f"policy {one.policy or 'unknown'}", f"simulator {one.simulator or 'unknown'}"]
     console.rule(f"[bold]{one.task.id}[/]", align="left")
     console.print(", ".join([*facts, f"seed {one.seed}", one.outcome.replace("_", " ")]), style="dim", highlight=False)
     if privileged:
-        print_privileged(console, one.task)
+        print_privileged(console, one.task, domain)
     turns = {turn.message_index: turn for turn in one.turns}
     for index, message in enumerate(one.messages):
-        print_message(console, message, turns.get(index))
+        print_message(console, message, domain, turns.get(index))
     if one.error:
         console.print(f"lost: {one.error}", style="red", markup=False, highlight=False)
     print_tests(console, one)
 
 
-def print_message(console: Console, message: Message, turn: AgentTurn | None = None) -> None:
+def print_message(console: Console, message: Message, domain: Domain, turn: AgentTurn | None = None) -> None:
     """Print one message in its role's colour, with what its turn cost if that is known."""
     from rich.panel import Panel
 
     colour = COLOURS[message.role]
     console.print(
         Panel(
-            _content(message),
+            _content(message, domain),
             title=f"[bold {colour}]{NAMES[message.role]}[/]",
             title_align="left",
             subtitle=f"[dim]{_cost(turn)}[/]" if turn and turn.token_ids else None,
@@ -119,7 +123,7 @@ def print_message(console: Console, message: Message, turn: AgentTurn | None = N
         console.print(f"  the agent's raw reply: {printable(turn.raw)}", style="dim", markup=False, highlight=False)
 
 
-def print_privileged(console: Console, task: Task) -> None:
+def print_privileged(console: Console, task: Task, domain: Domain) -> None:
     """Print what only the critic and the simulator may see."""
     from rich.panel import Panel
     from rich.syntax import Syntax
@@ -127,9 +131,9 @@ def print_privileged(console: Console, task: Task) -> None:
 
     if task.hidden_information:
         console.print(Panel(Text(task.hidden_information), title="hidden information", border_style="magenta"))
-    lexer = "html" if task.suite == "frontend" else "python"
-    reference = Syntax(task.ground_truth, lexer, background_color="default", word_wrap=True)
-    console.print(Panel(reference, title="reference (training time only)", border_style="magenta"))
+    if task.ground_truth:
+        reference = Syntax(printable(task.ground_truth), domain.syntax, background_color="default", word_wrap=True)
+        console.print(Panel(reference, title="reference (training time only)", border_style="magenta"))
 
 
 def print_tests(console: Console, one: Trajectory) -> None:
@@ -163,21 +167,16 @@ def printable(text: str) -> str:
     return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "\ufffd" for c in text)
 
 
-def _content(message: Message) -> RenderableType:
-    """A message's text; the program in an answer is highlighted."""
+def _content(message: Message, domain: Domain) -> RenderableType:
+    """A message's text; the program (or page) in it is highlighted."""
     from rich.console import Group
     from rich.syntax import Syntax
     from rich.text import Text
 
-    content = printable(message.content)
-    before, fence, rest = content.partition("```python\n")
-    if not fence:
-        return Text(content)
-    code, _, after = rest.partition("```")
-    parts: list[RenderableType] = [Text(before.rstrip())] if before.strip() else []
-    parts.append(Syntax(code.rstrip(), "python", background_color="default", word_wrap=True))
-    if after.strip():
-        parts.append(Text(after.strip()))
+    parts: list[RenderableType] = [
+        Syntax(text, language, background_color="default", word_wrap=True) if language else Text(text)
+        for language, text in domain.display(printable(message.content))
+    ]
     return Group(*parts)
 
 

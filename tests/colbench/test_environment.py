@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.colbench.environment import Environment, marked_answer, outcome_of, turn_seed, visible_reply
-from sweetrl.colbench.simulators import SimulatorError
-from sweetrl.colbench.types import Message, Task
+from sweetrl.colbench.environment import Environment, outcome_of
+from sweetrl.colbench.markers import marked_answer, visible_reply
+from sweetrl.errors import SimulatorError
+from sweetrl.seeds import simulator_seed
+from sweetrl.types import Message, Task
 
 TASK = Task("a", "Write f.", "def f(): return 'secret'", (("test1", "f()"),))
 
@@ -119,9 +121,9 @@ def test_every_turn_has_its_own_seed_and_equal_dialogues_equal_seeds() -> None:
         for _ in range(4):
             environment.step("?")
         heard.append([seed for _, _, seed in person.heard])
-    assert heard[0] == heard[1] == [turn_seed(5, turn) for turn in (1, 2, 3, 4)]
-    assert len(set(heard[0])) == 4 and turn_seed(6, 1) not in heard[0]
-    assert turn_seed(0, 1) == 4925445270313286572  # stable: changes would change every run
+    assert heard[0] == heard[1] == [simulator_seed(5, turn) for turn in (1, 2, 3, 4)]
+    assert len(set(heard[0])) == 4 and simulator_seed(6, 1) not in heard[0]
+    assert simulator_seed(0, 1) == 4925445270313286572  # stable: changes would change every run
 
 
 def test_a_person_who_cannot_reply_loses_the_dialogue() -> None:

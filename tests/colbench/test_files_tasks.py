@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.colbench.files import parse_task, read_tasks, task_row, write_tasks
-from sweetrl.colbench.types import Task
 from sweetrl.errors import UserError
+from sweetrl.types import Task
 
 ROW: dict[str, Any] = {
     "problem_description": "Write it. The signature of the function is: def f(x)",

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.colbench.files import read_trajectories, write_trajectories
-from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
 from sweetrl.errors import UserError
+from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 
 def task(number: int) -> Task:

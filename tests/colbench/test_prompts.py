@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sweetrl.colbench.environment import marked_answer, visible_reply
+from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.colbench.prompts import load_prompt, privileged_prefix, system_prompt
-from sweetrl.colbench.types import ANSWER_MARKER, Task
 from sweetrl.errors import UserError
+from sweetrl.types import ANSWER_MARKER, Task
 
 
 def test_the_short_prompt_is_one_short_sentence() -> None:

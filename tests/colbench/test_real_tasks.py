@@ -12,11 +12,11 @@ import pytest
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.files import read_tasks, read_trajectories, task_row, write_tasks, write_trajectories
 from sweetrl.colbench.prompts import privileged_prefix, system_prompt
-from sweetrl.colbench.rewards import Scorer, score_file
 from sweetrl.colbench.simulators import simulator_prompt
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
-from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.domains.backend.rewards import CodeScorer, score_file
 from sweetrl.settings import RewardSettings
+from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 # The references take microseconds; the limits are for a machine that is busy with other things.
 PATIENT = RewardSettings(wall_seconds=300, call_seconds=100)
@@ -110,7 +110,7 @@ def test_the_critic_sees_the_reference_and_the_actor_does_not(tasks: list[Task])
 @pytest.mark.parametrize("semantics", ["fixed", "official"])
 def test_the_submitted_references_are_scored(tasks: list[Task], semantics: str) -> None:
     made = [submit_reference(task) for task in tasks]
-    with Scorer(PATIENT.model_copy(update={"semantics": semantics})) as scorer:
+    with CodeScorer(PATIENT.model_copy(update={"semantics": semantics})) as scorer:
         scores = scorer.score([(one.task, one.answer) for one in made])
     failed = [
         (one.task.id, test) for one, score in zip(made, scores, strict=True) for test in score.tests if not test.passed

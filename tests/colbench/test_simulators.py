@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from sweetrl.colbench.environment import Environment
-from sweetrl.colbench.simulators import ReplaySimulator, SimulatorError, simulator_prompt
-from sweetrl.colbench.types import Message, Task, Trajectory
-from sweetrl.errors import UserError
+from sweetrl.colbench.simulators import ReplaySimulator, simulator_prompt
+from sweetrl.errors import SimulatorError, UserError
+from sweetrl.types import Message, Task, Trajectory
 
 TASK = Task("a", "Write f. {reference}", "def f(x):\n    return {'a': x}[f'{x}']", (("test1", "f(1)"),))
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
-from sweetrl.colbench.types import AgentTurn, Message, Task, TestResult, Trajectory
 from sweetrl.errors import UserError
+from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
 TASK = Task("a", "Write f.", "def f(): pass", (("test1", "f()"),), hidden_information=None)
 FULL = Trajectory(

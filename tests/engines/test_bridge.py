@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from sweetrl.engines.background import wait
-from sweetrl.engines.base import AsyncEngine, Completion, NoRoom, Prompt, Sampling, Usage
 from sweetrl.engines.bridge import Bridge
 from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.errors import NoRoom
+from sweetrl.protocols import AsyncEngine
+from sweetrl.types import Completion, Prompt, Sampling, Usage
 
 SAMPLING = Sampling(12)
 

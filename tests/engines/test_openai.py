@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from sweetrl.engines.base import AsyncEngine, EngineError, NoRoom, Prompt, Sampling
 from sweetrl.engines.faults import Patience
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access, Busy
-from sweetrl.errors import UserError
+from sweetrl.errors import EngineError, NoRoom, UserError
+from sweetrl.protocols import AsyncEngine
+from sweetrl.types import Prompt, Sampling
 
 SAMPLING = Sampling(max_new_tokens=64)
 QUICK = Patience(timeout=20.0, attempts=6, budget=60.0, backoff=0.01)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from sweetrl.engines.base import Sampling
 from sweetrl.engines.sampling import draw, uniforms
+from sweetrl.types import Sampling
 
 
 def test_streams_are_functions_of_seed_and_sample() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from sweetrl.engines.base import Completion, Prompt, Sampling
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.errors import UserError
+from sweetrl.types import Completion, Prompt, Sampling
 
 SAMPLING = Sampling(max_new_tokens=24)
 

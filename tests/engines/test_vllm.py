@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from sweetrl.engines.base import EngineError, NoRoom, Prompt, Sampling
 from sweetrl.engines.faults import Patience
 from sweetrl.engines.remote import Access
 from sweetrl.engines.vllm import VllmEngine, adapter_name
-from sweetrl.errors import UserError
+from sweetrl.errors import EngineError, NoRoom, UserError
+from sweetrl.types import Prompt, Sampling
 
 PATIENCE = Patience(timeout=20.0, attempts=6, budget=60.0, backoff=0.01)
 SAMPLING = Sampling(max_new_tokens=64)

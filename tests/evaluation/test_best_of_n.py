@@ -11,14 +11,12 @@ import pytest
 
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.prompts import system_prompt
-from sweetrl.colbench.rewards import Score
-from sweetrl.colbench.simulators import SimulatorError
-from sweetrl.colbench.types import ANSWER_MARKER, Message, Task, Trajectory
-from sweetrl.engines.base import Completion, Prompt, Sampling, Usage
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.errors import UserError
-from sweetrl.evaluation.best_of_n import Point, best_of_n, curves, state_seed
+from sweetrl.errors import SimulatorError, UserError
+from sweetrl.evaluation.best_of_n import Point, best_of_n, curves
+from sweetrl.seeds import best_of_n_seed
 from sweetrl.settings import AgentSettings
+from sweetrl.types import ANSWER_MARKER, Completion, Message, Prompt, Sampling, Score, Task, Trajectory, Usage
 
 AGENT = AgentSettings(rounds=4, max_new_tokens=50)
 NUMBERS = (1, 2, 4, 8)
@@ -116,7 +114,7 @@ def slow(chat: ChatFormat, task: Task, letter: str, n: int) -> tuple[float, int]
     environment = Environment(task, Person(), AGENT.rounds)
     ids, turns = chat.open(system_prompt("short"), task.problem_description), 0
     while not environment.done:
-        prompt = Prompt(ids, state_seed(5, task.id, turns))
+        prompt = Prompt(ids, best_of_n_seed(5, task.id, turns))
         texts = [reply_of(prompt, index) for index in range(n)]
         best = texts[0] if n == 1 else sorted(texts, key=lambda text: -text.count(letter))[0]
         environment.step(best)

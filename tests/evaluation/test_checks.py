@@ -6,10 +6,10 @@ import pytest
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.prompts import privileged_prefix, system_prompt
-from sweetrl.colbench.synthetic import ScriptedSimulator, generate
-from sweetrl.colbench.synthetic.people import Demonstrator, Skill
-from sweetrl.colbench.types import AgentTurn, Message, Task, TestResult, Trajectory
+from sweetrl.domains.backend.suite import ScriptedSimulator, generate
+from sweetrl.domains.backend.suite.agents import Demonstrator, Skill
 from sweetrl.evaluation import checks
+from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
 TASK = Task(
     id="t0",

@@ -4,14 +4,14 @@ from dataclasses import replace
 import pytest
 
 from sweetrl.colbench.environment import Environment
-from sweetrl.colbench.synthetic import ScriptedSimulator, generate
-from sweetrl.colbench.synthetic.details import BY_NAME
-from sweetrl.colbench.synthetic.judge import step_in
-from sweetrl.colbench.synthetic.people import Demonstrator, OracleAgent, Skill, read_request, write_answer
-from sweetrl.colbench.synthetic.suite import read_facts
-from sweetrl.colbench.types import Message, Task, TestResult, Trajectory
+from sweetrl.domains.backend.suite import ScriptedSimulator, generate
+from sweetrl.domains.backend.suite.agents import Demonstrator, OracleAgent, Skill, read_request, write_answer
+from sweetrl.domains.backend.suite.details import BY_NAME
+from sweetrl.domains.backend.suite.judge import step_in
+from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import Result, compare, paired, read_results, result_of, write_results
+from sweetrl.types import Message, Task, TestResult, Trajectory
 
 
 def talk(task, agent, seed=0):

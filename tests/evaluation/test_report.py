@@ -4,7 +4,6 @@ from html.parser import HTMLParser
 
 import pytest
 
-from sweetrl.colbench.types import Message, Task, TestResult, Trajectory
 from sweetrl.evaluation.charts import inline_svg
 from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import (
@@ -19,6 +18,7 @@ from sweetrl.evaluation.report import (
     render,
     verdict,
 )
+from sweetrl.types import Message, Task, TestResult, Trajectory
 
 EVIL = "<script>alert('x')</script> & \"quotes\""
 VOID = {"meta", "br", "hr", "img", "input", "link", "use", "path"}

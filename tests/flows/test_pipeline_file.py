@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from sweetrl.settings import Settings, load_settings
-from sweetrl.stages.common import PARAMETERS
+from sweetrl.running.parameters import PARAMETERS
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]

@@ -23,10 +23,10 @@ def main() -> None:
     attacks = importlib.util.module_from_spec(spec)
     sys.modules["attacks"] = attacks
     spec.loader.exec_module(attacks)
-    from sweetrl.colbench.rewards import Scorer, limits_of
-    from sweetrl.colbench.types import Task
+    from sweetrl.domains.backend.rewards import CodeScorer, limits_of
     from sweetrl.sandbox import Sandbox
     from sweetrl.settings import RewardSettings
+    from sweetrl.types import Task
 
     seconds = options.get("call_seconds", 0.3)
     reward = RewardSettings(workers=2, wall_seconds=2 * seconds, call_seconds=seconds, memory_mib=256)
@@ -39,7 +39,7 @@ def main() -> None:
         source = attack.source.replace("{here}", str(HERE / "attacks.py")).replace("{data}", options.get("data", "/x"))
         items += [(task, source), (task, f"def square(x):\n    return x ** 2  # {number}")]
     sandbox = Sandbox(limits_of(reward), reward.workers, without=options["without"])
-    with Scorer(reward, sandbox=sandbox) as scorer:
+    with CodeScorer(reward, sandbox=sandbox) as scorer:
         scores = scorer.score(items)
         isolation = sandbox.isolation
     rows = [

@@ -15,7 +15,8 @@ import pytest
 
 from sweetrl.engines.make import serving
 from sweetrl.engines.remote import Access
-from sweetrl.engines.transformers import TransformersEngine, load_tokenizer
+from sweetrl.engines.transformers import TransformersEngine
+from sweetrl.models import load_tokenizer
 from sweetrl.engines.vllm import VllmEngine
 from sweetrl.settings import EngineSettings, ModelSettings
 

@@ -19,11 +19,10 @@ from typer.testing import CliRunner
 
 from sweetrl.cli import app
 from sweetrl.colbench.files import read_tasks
-from sweetrl.colbench.leaks import leaks_of
 from sweetrl.colbench.prompts import system_prompt
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
-from sweetrl.colbench.synthetic import generate
-from sweetrl.colbench.types import Task, Trajectory
+from sweetrl.domains.backend.leaks import leaks_of
+from sweetrl.domains.backend.suite import generate
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
 from sweetrl.learning.batches import PreferenceData, encode
@@ -31,6 +30,7 @@ from sweetrl.learning.pairs import trajectory_pairs
 from sweetrl.learning.passes import Layout
 from sweetrl.learning.reference import row_logprobs
 from sweetrl.settings import EngineSettings, LoraSettings, ModelSettings, PolicySettings
+from sweetrl.types import Task, Trajectory
 
 TASKS = 50
 PERSON = "person"

@@ -15,18 +15,18 @@ import pytest
 from scipy.stats import fisher_exact
 
 from sweetrl.colbench.prompts import system_prompt
-from sweetrl.colbench.simulators import LlmSimulator, Simulator
-from sweetrl.colbench.synthetic import ScriptedSimulator, generate
-from sweetrl.colbench.types import Task
-from sweetrl.engines.base import Prompt, Sampling
+from sweetrl.colbench.simulators import LlmSimulator
+from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.faults import Patience
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine, adapter_name
-from sweetrl.rollout.people import EngineSpeaker
+from sweetrl.protocols import UserSimulator
+from sweetrl.rollout.users import EngineSpeaker
 from sweetrl.settings import AgentSettings, EngineSettings, ModelSettings, RewardSettings
+from sweetrl.types import Prompt, Sampling, Task
 
 BASE = Path(__file__).resolve().parents[2] / "models" / "base"
 FAULTS = {"429", "500", "503", "drop", "cut", "stuck", "empty", "not-json", "no-choices", "no-finish", "restart"}
@@ -137,14 +137,15 @@ def test_an_adapter_speaks_as_in_this_process_and_comes_back(
     assert names == [served.model]
 
 
-def rate(tasks: list[Task], engine: Any, chat: Any, simulator: Simulator, folder: Path) -> tuple[int, int]:
+def rate(tasks: list[Task], engine: Any, chat: Any, simulator: UserSimulator, folder: Path) -> tuple[int, int]:
     """Dialogues about `tasks`: how many end with a success, and how many there are."""
-    from sweetrl.colbench.rewards import Scorer
     from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.rollout.scored import Actors, rollout_scored
+    from sweetrl.domains.backend.rewards import CodeScorer
+    from sweetrl.rollout.context import RolloutContext
+    from sweetrl.rollout.run import rollout_scored
 
-    with Scorer(RewardSettings()) as scorer:
-        actors = Actors(engine, chat, simulator, scorer, AGENT)
+    with CodeScorer(RewardSettings()) as scorer:
+        actors = RolloutContext(engine, chat, simulator, scorer, AGENT)
         attempts = [(task, 0) for task in tasks]
         store = rollout_scored(
             attempts, actors, TrajectoryStore(folder), seed=3, policy_name="base", batch=16, shard=64, lost_share=0.0
@@ -167,9 +168,10 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
     served: EngineSettings, remote: VllmEngine, adapter: Path, person: Access, fake_server: Any, tmp_path: Path
 ) -> None:
     """Agent and person's model (two adapters) behind a proxy that drops, delays, cuts, empties, refuses, forgets."""
-    from sweetrl.colbench.rewards import Scorer
     from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.rollout.scored import Actors, rollout_scored
+    from sweetrl.domains.backend.rewards import CodeScorer
+    from sweetrl.rollout.context import RolloutContext
+    from sweetrl.rollout.run import rollout_scored
 
     attempts = [(task, 0) for task in generate("test", 60, seed=11, difficulty=3)]
     patience = Patience(timeout=600.0, attempts=12, budget=3000.0, backoff=0.1)
@@ -178,13 +180,13 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
     for share in (0.0, 0.1):
         with (
             fake_server(upstream=served.urls, share=share, stuck=15.0) as proxy,
-            Scorer(RewardSettings()) as scorer,
+            CodeScorer(RewardSettings()) as scorer,
         ):
             through = replace(access(served), urls=(proxy.url,), patience=patience)
             engine = VllmEngine(through, remote.tokenizer, adapter)
             speaker = OpenAIEngine(replace(through, model=person.model))
             talker = LlmSimulator(EngineSpeaker(speaker, Sampling(24, 1.0)), reply_characters=100)
-            actors = Actors(engine, engine.chat, talker, scorer, agent)
+            actors = RolloutContext(engine, engine.chat, talker, scorer, agent)
             store = TrajectoryStore(tmp_path / str(share))
             rollout_scored(attempts, actors, store, seed=3, policy_name="far", batch=32, shard=20, lost_share=0.5)
             assert (engine.usage().retries + speaker.usage().retries > 10) == (share > 0.0)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import Row, encode
+from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 QUESTIONS = ["Is there a maximum?", "What is the rate per hour?", "How should the result be rounded?"]
 ANSWERS = ["The rate is 7.", "There is no maximum.", "Round it to 2 places.", "I do not know."]

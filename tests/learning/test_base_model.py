@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sweetrl.colbench.rewards import Scorer
-from sweetrl.colbench.synthetic import ScriptedSimulator, generate
-from sweetrl.colbench.synthetic.suite import read_facts
+from sweetrl.domains.backend.rewards import CodeScorer
+from sweetrl.domains.backend.suite import ScriptedSimulator, generate
+from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.learning.pretraining import Demonstrations, Encoder, copying
 from sweetrl.rollout.run import rollout
@@ -59,7 +59,7 @@ def test_its_zero_shot_success_is_in_the_band(engine):
     dialogues = rollout(
         [(task, 0) for task in tasks], engine, engine.chat, ScriptedSimulator(), SETTINGS.agent, seed=3, batch=400
     )
-    with Scorer(SETTINGS.reward) as scorer:
+    with CodeScorer(SETTINGS.reward) as scorer:
         scores = scorer.score([(one.task, one.answer) for one in dialogues])
     success = sum(score.reward == 1.0 for score in scores) / len(scores)
     assert 0.15 <= success <= 0.35

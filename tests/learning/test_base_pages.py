@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweetrl.colbench.pages import find_page, last_page
-from sweetrl.colbench.synthetic_frontend import generate
-from sweetrl.colbench.synthetic_frontend.designs import CLASSES, read_page
-from sweetrl.colbench.synthetic_frontend.judge import worth
-from sweetrl.colbench.synthetic_frontend.people import person
-from sweetrl.colbench.synthetic_frontend.suite import read_request
+from sweetrl.domains.frontend.evaluation import first_page
+from sweetrl.domains.frontend.pages import find_page, last_page
+from sweetrl.domains.frontend.suite import generate
+from sweetrl.domains.frontend.suite.agents import person
+from sweetrl.domains.frontend.suite.designs import CLASSES, read_page
+from sweetrl.domains.frontend.suite.judge import worth
+from sweetrl.domains.frontend.suite.tasks import read_request
 from sweetrl.engines.transformers import TransformersEngine
-from sweetrl.evaluation.pages import first_page
 from sweetrl.learning.pretraining import Demonstrations, Encoder, copying
 from sweetrl.reproduce.cells import merged
 from sweetrl.rollout.run import rollout

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.colbench.prompts import privileged_prefix
-from sweetrl.colbench.types import Message, Trajectory
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import (
@@ -24,6 +23,7 @@ from sweetrl.learning.batches import (
     plan,
     within,
 )
+from sweetrl.types import Message, Trajectory
 
 SYSTEM = "You help a person."
 

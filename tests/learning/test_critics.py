@@ -10,24 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.colbench.synthetic import ScriptedSimulator, generate
-from sweetrl.colbench.synthetic.details import BY_NAME, KINDS
-from sweetrl.colbench.synthetic.people import read_request, write_answer
-from sweetrl.colbench.synthetic.suite import read_facts
-from sweetrl.colbench.types import Message, Trajectory
-from sweetrl.engines.base import Completion, Prompt, Sampling, Usage
+from sweetrl.domains.backend.suite import ScriptedSimulator, generate
+from sweetrl.domains.backend.suite.agents import read_request, write_answer
+from sweetrl.domains.backend.suite.details import BY_NAME, KINDS
+from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
-from sweetrl.learning.critics import (
-    JudgeCritic,
-    OracleCritic,
-    RandomCritic,
-    Reply,
-    first_wins,
-    rivals,
-)
+from sweetrl.learning.critics import JudgeCritic, OracleCritic, RandomCritic, first_wins, rivals
 from sweetrl.learning.ranking import CONTRASTS
 from sweetrl.settings import JudgeSettings
+from sweetrl.types import Completion, Message, Prompt, Reply, Sampling, Trajectory, Usage
 
 
 def replies(*texts: str) -> list[Reply]:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import encode
 from sweetrl.learning.groups import lay_out, turn_credits
 from sweetrl.settings import GrpoSettings
+from sweetrl.types import Trajectory
 
 
 def test_attempts_are_compared_within_their_task_only(

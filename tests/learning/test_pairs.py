@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.colbench.types import Message, Task, Trajectory
 from sweetrl.errors import UserError
 from sweetrl.learning.pairs import TrajectoryPair, find_pairs, read_pairs, trajectory_pairs, write_pairs
+from sweetrl.types import Message, Task, Trajectory
 
 rewards = st.one_of(st.none(), st.integers(0, 10).map(lambda tenths: tenths / 10))
 outcomes = st.sampled_from(["answered", "answered", "out_of_rounds", "lost"])

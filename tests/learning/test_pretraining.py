@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sweetrl.colbench.synthetic import generate
+from sweetrl.domains.backend.suite import generate
 from sweetrl.learning.pretraining import (
     NUMBERS,
     WORDS,

@@ -7,9 +7,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from sweetrl.colbench.pages import find_page
-from sweetrl.colbench.synthetic_frontend import generate
-from sweetrl.colbench.synthetic_frontend.designs import CLASSES, SIZES
+from sweetrl.domains.frontend.pages import find_page
+from sweetrl.domains.frontend.suite import generate
+from sweetrl.domains.frontend.suite.designs import CLASSES, SIZES
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.pretraining import (
     Demonstrations,

@@ -10,19 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.colbench.synthetic import generate
-from sweetrl.colbench.synthetic.details import BY_NAME, KINDS
-from sweetrl.colbench.synthetic.people import read_request
-from sweetrl.colbench.synthetic.suite import read_facts
-from sweetrl.colbench.types import ANSWER_MARKER, Message, Trajectory
-from sweetrl.engines.base import Completion, Prompt, Sampling, Usage
+from sweetrl.domains.backend.suite import generate
+from sweetrl.domains.backend.suite.agents import read_request
+from sweetrl.domains.backend.suite.details import BY_NAME, KINDS
+from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning import preferences as files
 from sweetrl.learning import ranking
 from sweetrl.learning.batches import encode
-from sweetrl.learning.ranking import Candidate, RankedState
 from sweetrl.settings import LoraSettings, PolicySettings, RankSettings
+from sweetrl.types import (
+    ANSWER_MARKER,
+    Candidate,
+    Completion,
+    Message,
+    Prompt,
+    RankedState,
+    Sampling,
+    Trajectory,
+    Usage,
+)
 
 SYSTEM = "You help a person."
 TEXTS = ["Is there a maximum?", "What is the rate per hour?", f"{ANSWER_MARKER}\n```python\ndef price(hours):\n```"]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.prompts import privileged_prefix
-from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import MicroBatch, PreferenceData, Row, collate, collate_pairs, encode
 from sweetrl.learning.pairs import trajectory_pairs
@@ -25,6 +24,7 @@ from sweetrl.settings import (
     RftSettings,
     parse_settings,
 )
+from sweetrl.types import Trajectory
 
 sys.path.insert(0, str(Path(__file__).parent))
 from slowly import (  # type: ignore[import-not-found]
@@ -50,7 +50,7 @@ def adapted(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
 def test_log_probs(adapted: Any, rows: tuple[Row, ...]) -> None:
     import torch
 
-    from sweetrl.learning.logprobs import reply_logprobs
+    from sweetrl.learning.passes import reply_logprobs
     from sweetrl.learning.reference import reference_logprobs
 
     model, tolerance = adapted
@@ -298,7 +298,8 @@ def test_the_official_critic(adapted: Any, trajectories: list[Trajectory], chat:
 
 def test_the_official_ranking(adapted: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
     """Header and reply without its end against the reference's reply with it, which does not know c."""
-    from sweetrl.learning.critics import LogRatioCritic, Reply
+    from sweetrl.learning.critics import LogRatioCritic
+    from sweetrl.types import Reply
 
     model, tolerance = adapted
     model.eval()

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import MicroBatch, PreferenceData, Row, encode
 from sweetrl.learning.passes import Layout
 from sweetrl.settings import CriticSettings
+from sweetrl.types import Trajectory
 
 sys.path.insert(0, str(Path(__file__).parent))
 from slowly import (  # type: ignore[import-not-found]
@@ -89,7 +89,8 @@ def head_gradients(model: Any, ours: Any, expected: Any, tolerance: float) -> No
 
 @pytest.mark.parametrize("kind", ["regression-head", "value-head"])
 def test_candidates_scored_by_a_head(headed: Any, trajectories: list[Trajectory], chat: ChatFormat, kind: str) -> None:
-    from sweetrl.learning.critics import HeadCritic, Reply
+    from sweetrl.learning.critics import HeadCritic
+    from sweetrl.types import Reply
 
     model, tolerance = headed
     model.eval()

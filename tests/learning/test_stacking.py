@@ -29,7 +29,8 @@ def trained(base: Path, folder: Path, seed: int, **lora: Any) -> Path:
 def test_the_stack_is_what_merging_one_after_the_other_gives(tiny_model: Path, tmp_path: Path) -> None:
     import torch
 
-    from sweetrl.engines.transformers import load_model, load_tokenizer
+    from sweetrl.engines.transformers import load_model
+    from sweetrl.models import load_tokenizer
     from sweetrl.learning.stacking import stack_adapters
 
     first = trained(tiny_model, tmp_path / "1", 1, rank=4, alpha=8)

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.prompts import privileged_prefix
-from sweetrl.colbench.types import Trajectory
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import PreferenceData, Row, critic_system, encode
 from sweetrl.learning.pairs import find_pairs, trajectory_pairs
 from sweetrl.settings import CriticSettings, LoraSettings, ModelSettings, PolicySettings
+from sweetrl.types import Trajectory
 
 LORA = LoraSettings(rank=4, alpha=8)
 

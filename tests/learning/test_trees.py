@@ -98,7 +98,7 @@ def gradients(model: Any, values: Any) -> list[Any]:
 
 
 def compare(model: Any, rows: Sequence[Row], backend: Any, expected: Any, tolerance: float) -> None:
-    from sweetrl.learning.logprobs import reply_logprobs
+    from sweetrl.learning.passes import reply_logprobs
 
     values = reply_logprobs(model, Layout(backend).collate(rows))
     wanted, wanted_gradients = expected
@@ -161,7 +161,7 @@ def test_bfloat16_is_as_near_in_trees_as_alone(family: str) -> None:
     """Against the same weights in float64: what rounding costs a tree is what it costs a sequence."""
     import torch
 
-    from sweetrl.learning.logprobs import reply_logprobs
+    from sweetrl.learning.passes import reply_logprobs
     from sweetrl.learning.trees.forward import usable_backend
 
     rows = dialogues().rows
@@ -208,7 +208,7 @@ def test_flex_attention_agrees(models: dict[tuple[str, str, bool], Any]) -> None
     """As torch runs it on a CPU, forward only; several blocks, and the padding to whole ones."""
     import torch
 
-    from sweetrl.learning.logprobs import reply_logprobs
+    from sweetrl.learning.passes import reply_logprobs
 
     rows = dialogues().rows
     for family in ("Llama", "Qwen2"):
@@ -310,7 +310,7 @@ def test_a_step_is_the_same_however_it_is_cut(models: dict[tuple[str, str, bool]
     """Loss and gradient of a whole step against its passes, in one process and in the shares of three."""
     import torch
 
-    from sweetrl.learning.logprobs import reply_logprobs
+    from sweetrl.learning.passes import reply_logprobs
     from sweetrl.learning.reference import reference_logprobs
     from sweetrl.learning.trainers import PolicyTrainer
 

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.rewards import Score
-from sweetrl.colbench.simulators import SimulatorError
-from sweetrl.colbench.types import Message, Task, TestResult
-from sweetrl.engines.base import Completion, Prompt, Sampling, Usage
 from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import SimulatorError
+from sweetrl.types import Completion, Message, Prompt, Sampling, Score, Task, TestResult, Usage
 
 
 def make_task(number: int) -> Task:

@@ -19,19 +19,19 @@ import pytest
 
 from sweetrl.colbench.simulators import LlmSimulator
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.colbench.types import Message, Task, Trajectory
-from sweetrl.engines.base import Completion, EngineError, Prompt, Sampling, Usage
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.faults import Patience
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.vllm import VllmEngine
-from sweetrl.errors import UserError
+from sweetrl.errors import EngineError, UserError
 from sweetrl.rollout.concurrent import rollout_concurrent
-from sweetrl.rollout.people import EngineSpeaker
+from sweetrl.rollout.users import EngineSpeaker
 from sweetrl.rollout.run import rollout
-from sweetrl.rollout.scored import Actors, rollout_scored
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.run import rollout_scored
 from sweetrl.settings import AgentSettings
+from sweetrl.types import Completion, Message, Prompt, Sampling, Task, Trajectory, Usage
 
 AGENT = AgentSettings(rounds=5, max_new_tokens=64)
 PATIENCE = Patience(timeout=60.0, attempts=12, budget=300.0, backoff=0.01)
@@ -125,18 +125,18 @@ def test_what_the_listener_raises_ends_the_rollout(chat: ChatFormat, cast: Any) 
     assert slow.most <= 4
 
 
-def collect(attempts: list[Any], actors: Actors, folder: Path, **changes: Any) -> TrajectoryStore:
+def collect(attempts: list[Any], actors: RolloutContext, folder: Path, **changes: Any) -> TrajectoryStore:
     settings = {"seed": 1, "policy_name": "base", "batch": 6, "shard": 4} | changes
     return rollout_scored(attempts, actors, TrajectoryStore(folder), **settings)
 
 
 @pytest.fixture
-def actors(chat: ChatFormat, cast: Any) -> Actors:
+def actors(chat: ChatFormat, cast: Any) -> RolloutContext:
     engine = Slow(cast.engine("Why?", "I WANT TO ANSWER:aab"), random.Random(1))
-    return Actors(engine, chat, cast.person(mute=[3]), cast.scorer(), AGENT)
+    return RolloutContext(engine, chat, cast.person(mute=[3]), cast.scorer(), AGENT)
 
 
-def test_shards_equal_those_of_lock_step(actors: Actors, cast: Any, tmp_path: Path) -> None:
+def test_shards_equal_those_of_lock_step(actors: RolloutContext, cast: Any, tmp_path: Path) -> None:
     attempts = attempts_at(cast, 7)
     done: list[int] = []
     collect(attempts, actors, tmp_path / "slow", progress=done.append)
@@ -151,7 +151,7 @@ class Stopped(BaseException):
     """Not an error: somebody pulls the plug."""
 
 
-def test_finished_dialogues_survive_and_are_not_repeated(actors: Actors, cast: Any, tmp_path: Path) -> None:
+def test_finished_dialogues_survive_and_are_not_repeated(actors: RolloutContext, cast: Any, tmp_path: Path) -> None:
     attempts = attempts_at(cast, 12)
     collect(attempts, actors, tmp_path / "whole")
     finished = pulled = 0
@@ -186,7 +186,7 @@ def test_finished_dialogues_survive_and_are_not_repeated(actors: Actors, cast: A
 
 
 def test_too_many_lost_stop_the_run_and_get_another_chance(
-    actors: Actors, cast: Any, chat: ChatFormat, tmp_path: Path
+    actors: RolloutContext, cast: Any, chat: ChatFormat, tmp_path: Path
 ) -> None:
     attempts = attempts_at(cast, 12)
     whole = replace(actors, simulator=cast.person())
@@ -214,10 +214,10 @@ def test_too_many_lost_stop_the_run_and_get_another_chance(
     assert contents(tmp_path / "some") == contents(tmp_path / "whole")
 
 
-def remote_actors(cast: Any, agent: OpenAIEngine | VllmEngine, speaker: OpenAIEngine) -> Actors:
+def remote_actors(cast: Any, agent: OpenAIEngine | VllmEngine, speaker: OpenAIEngine) -> RolloutContext:
     person = LlmSimulator(EngineSpeaker(speaker, Sampling(64, 0.0)))
     chat = agent.chat if isinstance(agent, VllmEngine) else None
-    return Actors(agent, chat, person, cast.scorer(), AGENT)
+    return RolloutContext(agent, chat, person, cast.scorer(), AGENT)
 
 
 def says(body: dict[str, Any]) -> str:
@@ -266,12 +266,12 @@ def test_faults_of_every_kind_change_nothing(
 RUN = """
 import sys
 from pathlib import Path
-from sweetrl.colbench.rewards import Score
+from sweetrl.domains.backend.rewards import Score
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.colbench.types import Task
+from sweetrl.types import Task
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
-from sweetrl.rollout.scored import Actors, rollout_scored
+from sweetrl.rollout.scored import RolloutContext, rollout_scored
 from sweetrl.settings import AgentSettings
 
 class Person:
@@ -285,7 +285,7 @@ class Scorer:
 
 url, folder = sys.argv[1:]
 engine = OpenAIEngine(Access((url,), "a-model", concurrency=8))
-actors = Actors(engine, None, Person(), Scorer(), AgentSettings(rounds=5, max_new_tokens=64))
+actors = RolloutContext(engine, None, Person(), Scorer(), AgentSettings(rounds=5, max_new_tokens=64))
 tasks = [Task(f"t-{n}", f"I want function {n}.", "def f(): ...") for n in range(60)]
 attempts = [(task, k) for task in tasks for k in range(2)]
 print("go", flush=True)
@@ -337,7 +337,7 @@ AT_THE_TERMINAL = """
 import signal
 import sys
 from sweetrl.colbench.simulators import ConsolePerson
-from sweetrl.colbench.types import Task
+from sweetrl.types import Task
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.rollout.concurrent import rollout_concurrent

@@ -16,7 +16,8 @@ from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.rollout.ledger import DialogueCost, Ledger, cost_metrics
-from sweetrl.rollout.scored import Actors, rollout_scored
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.run import rollout_scored
 from sweetrl.settings import AgentSettings
 
 AGENT = AgentSettings(rounds=3, max_new_tokens=8)
@@ -53,7 +54,7 @@ def test_a_model_in_this_process(tiny_model: Path, cast: Any, tmp_path: Path) ->
     folders = {}
     for ledger in (None, Ledger(tmp_path / "costs.jsonl")):
         engine = TransformersEngine(tiny_model, device="cpu", threads=1, rows=8)
-        actors = Actors(engine, engine.chat, cast.person(mute=[3]), cast.scorer(), AGENT)
+        actors = RolloutContext(engine, engine.chat, cast.person(mute=[3]), cast.scorer(), AGENT)
         store = TrajectoryStore(tmp_path / str(ledger is None))
         rollout_scored(attempts, actors, store, seed=1, policy_name="tiny", batch=4, shard=4, ledger=ledger)
         folders[ledger is None] = {path.name: path.read_bytes() for path in store.folder.iterdir()}
@@ -75,7 +76,7 @@ def test_servers_with_gpus(fake_server: Any, cast: Any, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "costs.jsonl")
     with fake_server(latency=lambda body: 0.02, scripted=["500"]) as server:
         engine = OpenAIEngine(Access((server.url,), "a-model", concurrency=4, gpus=8))
-        actors = Actors(engine, None, cast.person(), cast.scorer(), AgentSettings(rounds=5, max_new_tokens=64))
+        actors = RolloutContext(engine, None, cast.person(), cast.scorer(), AgentSettings(rounds=5, max_new_tokens=64))
         store = TrajectoryStore(tmp_path / "shards")
         rollout_scored(attempts, actors, store, seed=1, policy_name="far", batch=6, shard=5, ledger=ledger)
         usage = engine.usage()

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.types import Message
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.rollout.run import rollout
-from sweetrl.rollout.seeds import dialogue_seed
+from sweetrl.seeds import dialogue_seed
 from sweetrl.settings import AgentSettings
+from sweetrl.types import Message
 
 AGENT = AgentSettings(rounds=4, max_new_tokens=12)
 

@@ -18,7 +18,9 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.rollout.run import rollout
-from sweetrl.rollout.scored import Actors, rollout_scored, scored, summarize
+from sweetrl.rollout.scored import scored, summarize
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.run import rollout_scored
 from sweetrl.settings import AgentSettings
 
 AGENT = AgentSettings(rounds=3, max_new_tokens=16)
@@ -29,16 +31,16 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def actors(chat: ChatFormat, cast: Any) -> Actors:
-    return Actors(cast.engine("Why?", "I WANT TO ANSWER:aab"), chat, cast.person(mute=[3]), cast.scorer(), AGENT)
+def actors(chat: ChatFormat, cast: Any) -> RolloutContext:
+    return RolloutContext(cast.engine("Why?", "I WANT TO ANSWER:aab"), chat, cast.person(mute=[3]), cast.scorer(), AGENT)
 
 
-def collect(attempts: list[Any], actors: Actors, folder: Path, **changes: Any) -> TrajectoryStore:
+def collect(attempts: list[Any], actors: RolloutContext, folder: Path, **changes: Any) -> TrajectoryStore:
     settings = {"seed": 1, "policy_name": "base", "batch": 2, "shard": 4} | changes
     return rollout_scored(attempts, actors, TrajectoryStore(folder), **settings)
 
 
-def test_every_attempt_is_there_in_order_with_its_score(actors: Actors, cast: Any, tmp_path: Path) -> None:
+def test_every_attempt_is_there_in_order_with_its_score(actors: RolloutContext, cast: Any, tmp_path: Path) -> None:
     attempts = [(cast.task(number), attempt) for number in range(5) for attempt in range(2)]
     done: list[int] = []
     store = collect(attempts, actors, tmp_path, progress=done.append)
@@ -54,7 +56,7 @@ def test_every_attempt_is_there_in_order_with_its_score(actors: Actors, cast: An
             assert [test.passed for test in one.tests] == [False]
 
 
-def test_present_shards_are_left_alone(actors: Actors, cast: Any, tmp_path: Path) -> None:
+def test_present_shards_are_left_alone(actors: RolloutContext, cast: Any, tmp_path: Path) -> None:
     attempts = [(cast.task(number), 0) for number in range(10)]
     collect(attempts, actors, tmp_path / "whole")
     collect(attempts, actors, tmp_path / "resumed")
@@ -68,7 +70,7 @@ def test_present_shards_are_left_alone(actors: Actors, cast: Any, tmp_path: Path
 
 
 def test_a_full_disk_leaves_finished_shards_and_one_sentence(
-    actors: Actors, cast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    actors: RolloutContext, cast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyarrow.parquet as pq
 
@@ -93,7 +95,7 @@ def test_a_full_disk_leaves_finished_shards_and_one_sentence(
     assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
 
 
-def test_summary_means(actors: Actors, cast: Any) -> None:
+def test_summary_means(actors: RolloutContext, cast: Any) -> None:
     attempts = [(cast.task(number), 0) for number in (2, 3)]
     spoken = rollout(attempts, actors.engine, actors.chat, actors.simulator, AGENT)
     numbers = summarize(scored(spoken, actors.scorer))
@@ -107,11 +109,11 @@ def test_summary_means(actors: Actors, cast: Any) -> None:
 RUN = """
 import sys
 from pathlib import Path
-from sweetrl.colbench.rewards import Score
+from sweetrl.domains.backend.rewards import Score
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.colbench.types import Task
+from sweetrl.types import Task
 from sweetrl.engines.transformers import TransformersEngine
-from sweetrl.rollout.scored import Actors, rollout_scored
+from sweetrl.rollout.scored import RolloutContext, rollout_scored
 from sweetrl.settings import AgentSettings
 
 class Person:
@@ -126,7 +128,7 @@ class Scorer:
 model, *folders = sys.argv[1:]
 engine = TransformersEngine(model, device="cpu", threads=1, rows=8)
 agent = AgentSettings(rounds=4, max_new_tokens=24)
-actors = Actors(engine, engine.chat, Person(), Scorer(), agent)
+actors = RolloutContext(engine, engine.chat, Person(), Scorer(), agent)
 tasks = [Task(f"t-{n}", f"I want function {n}.", "def f(): ...") for n in range(20)]
 attempts = [(task, k) for task in tasks for k in range(4)]
 for folder in folders:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweetrl.rollout.seeds import dialogue_seed
+from sweetrl.seeds import dialogue_seed
 
 
 def test_seeds_are_stable_and_fit_63_bits() -> None:

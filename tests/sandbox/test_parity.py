@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sweetrl.colbench.checks import function_name
 from sweetrl.colbench.files import read_tasks
-from sweetrl.colbench.rewards import Scorer, score_file
-from sweetrl.colbench.types import Task
+from sweetrl.domains.backend.checks import function_name
+from sweetrl.domains.backend.rewards import CodeScorer, score_file
 from sweetrl.settings import RewardSettings
+from sweetrl.types import Task
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -46,7 +46,7 @@ def compare(tasks: list[Task]) -> Counter[str]:
     ]
     items = [(task, answer) for _, task, answer in named]
     expected = official(items)
-    with Scorer(RewardSettings(semantics="official", wall_seconds=4.0, call_seconds=2.0)) as scorer:
+    with CodeScorer(RewardSettings(semantics="official", wall_seconds=4.0, call_seconds=2.0)) as scorer:
         scores = scorer.score(items)
     different = []
     for (kind, task, answer), verdicts, score in zip(named, expected, scores, strict=True):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.colbench.store import write_task_table
-from sweetrl.colbench.synthetic import generate
+from sweetrl.domains.backend.suite import generate
 from sweetrl.settings import LoraSettings, ModelSettings
 
 PARAMS = """

@@ -13,10 +13,10 @@ from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.settings import load_settings
 from sweetrl.stages.collect import collect
-from sweetrl.stages.common import StageRun
+from sweetrl.running.stage import StageRun
 from sweetrl.stages.evaluate import evaluate
 from sweetrl.stages.rank import rank
-from sweetrl.stages.share import VARIABLE, Share, current_share
+from sweetrl.running.share import Share, VARIABLE, current_share
 
 RUN = {"collect": collect, "rank": rank, "evaluate": evaluate}
 

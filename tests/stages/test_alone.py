@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from sweetrl.cli import app
 from sweetrl.colbench.files import read_trajectories, write_tasks
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.colbench.synthetic import generate
-from sweetrl.colbench.types import Task
+from sweetrl.domains.backend.suite import generate
 from sweetrl.errors import UserError
+from sweetrl.types import Task
 
 FOREIGN = [
     Task(

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.rewards import Score
 from sweetrl.colbench.store import write_task_table
-from sweetrl.colbench.synthetic import generate
+from sweetrl.domains.backend.suite import generate
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.settings import LoraSettings, ModelSettings, Settings, parse_settings
 from sweetrl.stages import best_of_n as stage
+from sweetrl.types import Score
 
 
 class LongScorer:
@@ -38,7 +38,7 @@ def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    monkeypatch.setattr("sweetrl.colbench.rewards.Scorer", LongScorer)
+    monkeypatch.setattr("sweetrl.domains.backend.rewards.Scorer", LongScorer)
     write_task_table(stage.TASKS, generate("test", 3, seed=1))
     model = attach_adapter(load_base(ModelSettings(base=str(tiny_model)))[0], LoraSettings(rank=2), 1)
     for name, value in model.named_parameters():
@@ -95,9 +95,9 @@ def test_one_task_is_too_few(settings: Settings) -> None:
 
 def test_a_real_engine_judges(settings: Settings) -> None:
     from sweetrl.colbench.store import read_task_table
-    from sweetrl.colbench.types import Message, Trajectory
-    from sweetrl.learning.critics import JudgeCritic, Reply
+    from sweetrl.learning.critics import JudgeCritic
     from sweetrl.stages.rank import make_critic
+    from sweetrl.types import Message, Reply, Trajectory
 
     judge = settings.judge.model_copy(update={"max_new_tokens": 4, "comparisons": 4})
     rank = settings.rank.model_copy(update={"critic": "judge"})

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.colbench.synthetic import generate
+from sweetrl.domains.backend.suite import generate
 from sweetrl.errors import UserError
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.collect import collect

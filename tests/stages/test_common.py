@@ -13,7 +13,9 @@ import pytest
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.settings import parse_settings
-from sweetrl.stages.common import publish, stage_parameters, stage_run
+from sweetrl.io import publish
+from sweetrl.running.parameters import stage_parameters
+from sweetrl.running.stage import stage_run
 
 SETTINGS = parse_settings({"seed": 5, "collect": {"tasks": 3}})
 

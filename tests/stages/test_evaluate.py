@@ -3,13 +3,13 @@ import json
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.colbench.synthetic import generate
-from sweetrl.colbench.types import TestResult
+from sweetrl.domains.backend.suite import generate
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results
 from sweetrl.settings import LoraSettings, ModelSettings, parse_settings
 from sweetrl.stages import evaluate as stage
 from sweetrl.stages.evaluate import evaluate
+from sweetrl.types import TestResult
 
 TASKS = 5
 
@@ -29,7 +29,7 @@ class FakeScorer:
         return None
 
     def score(self, items):
-        from sweetrl.colbench.rewards import Score
+        from sweetrl.types import Score
 
         type(self).calls += 1
         return [
@@ -52,7 +52,7 @@ def settings(tiny_model, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    monkeypatch.setattr("sweetrl.colbench.rewards.Scorer", FakeScorer)
+    monkeypatch.setattr("sweetrl.domains.backend.rewards.Scorer", FakeScorer)
     write_task_table(stage.TASKS, generate("test", TASKS, seed=1))
     model, _ = load_base(ModelSettings(base=str(tiny_model)))
     adapted = attach_adapter(model, LoraSettings(rank=2), 1)
@@ -119,7 +119,7 @@ def test_both_policies_attempt_the_same_tasks_and_equal_runs_give_equal_bytes(se
 
 def test_candidates_appear_in_the_report(settings):
     from sweetrl.learning.preferences import write_candidates
-    from sweetrl.learning.ranking import Candidate, RankedState
+    from sweetrl.types import Candidate, RankedState
 
     replies = (Candidate((1, 2), "What is the rate?", 3, 0.25), Candidate((3,), "Hm <b>?", 1, -0.125))
     write_candidates(stage.CANDIDATES, [RankedState("some-task", 0, 0, (5, 6), replies)])

@@ -11,14 +11,13 @@ from sweetrl.browser.renderer import Renderer
 from sweetrl.colbench.environment import final_answer, outcome_of
 from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.store import write_task_table
-from sweetrl.colbench.synthetic_frontend import generate
-from sweetrl.colbench.synthetic_frontend.people import demonstrate
-from sweetrl.colbench.types import Task, Trajectory
-from sweetrl.engines.base import Usage
+from sweetrl.domains.frontend.suite import generate
+from sweetrl.domains.frontend.suite.agents import demonstrate
 from sweetrl.errors import UserError
 from sweetrl.rollout.scored import scored
 from sweetrl.settings import BrowserSettings, Settings, parse_settings
 from sweetrl.stages import evaluate as stage
+from sweetrl.types import Task, Trajectory, Usage
 
 TASKS = list(generate("test", 4, 3, 2))
 SKILL = {"base": 0.0, "trained": 1.0, "rival": 0.5}

@@ -11,21 +11,22 @@ import pytest
 from sweetrl.browser.page import Page
 from sweetrl.browser.renderer import Renderer
 from sweetrl.colbench.files import read_tasks, read_trajectories, write_tasks
-from sweetrl.colbench.frontend.people import PagePerson, VisionPerson
-from sweetrl.colbench.frontend.scoring import PageScorer
 from sweetrl.colbench.simulators import ReplaySimulator
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
-from sweetrl.colbench.synthetic_frontend import generate
-from sweetrl.colbench.synthetic_frontend.people import OracleAgent
-from sweetrl.colbench.synthetic_frontend.sketch import sketch
-from sweetrl.colbench.types import Message, Task
+from sweetrl.domains.frontend.scoring import PageScorer
+from sweetrl.domains.frontend.suite import generate
+from sweetrl.domains.frontend.suite.agents import OracleAgent
+from sweetrl.domains.frontend.suite.sketch import sketch
+from sweetrl.domains.frontend.users import PageUser, VisionUser
 from sweetrl.errors import UserError
 from sweetrl.evaluation.checks import leak, protocol, scored
-from sweetrl.rollout.scene import page_person, scene
+from sweetrl.rollout.scene import page_person
+from sweetrl.rollout.environment import open_environment
 from sweetrl.settings import Settings, parse_settings
-from sweetrl.stages.alone import collect_alone, evaluate_alone
+from sweetrl.running.standalone import collect_alone, evaluate_alone
 from sweetrl.stages.collect import collect
 from sweetrl.stages.tasks import split_tasks
+from sweetrl.types import Message, Task
 
 VALUES: dict[str, Any] = {
     "suite": "frontend",
@@ -122,7 +123,7 @@ def test_what_cannot_work_is_one_sentence(changes: dict[str, Any], said: str, mo
         "sweetrl.browser.renderer.Renderer.__init__", lambda self, settings: setattr(self, "_open", False)
     )
     monkeypatch.setattr("sweetrl.browser.renderer.Renderer.render", lambda self, html: sketch(html))
-    with pytest.raises(UserError) as raised, scene(settings(**changes)):
+    with pytest.raises(UserError) as raised, open_environment(settings(**changes)):
         pass
     assert said in str(raised.value) and "\n" not in str(raised.value)
 
@@ -130,12 +131,12 @@ def test_what_cannot_work_is_one_sentence(changes: dict[str, Any], said: str, mo
 def test_people_by_their_settings(tmp_path: Path) -> None:
     write_tasks(tmp_path / "pages.jsonl", TASKS)
     with page_person(settings(), sketch) as person:
-        assert isinstance(person, PagePerson)
+        assert isinstance(person, PageUser)
     server = {"urls": "http://127.0.0.1:9/v1", "model": "eyes"}
     with page_person(settings(simulator={"kind": "vision", "server": server}), sketch) as person:
-        assert isinstance(person, VisionPerson) and person.reply_characters == 1000
+        assert isinstance(person, VisionUser) and person.reply_characters == 1000
     from sweetrl.colbench.files import write_trajectories
-    from sweetrl.colbench.types import Trajectory
+    from sweetrl.types import Trajectory
 
     said = (Message("user", TASKS[0].problem_description), Message("assistant", "Blue?"), Message("user", "Yes."))
     write_trajectories(tmp_path / "said.jsonl", [Trajectory(TASKS[0], 0, said)], 1)

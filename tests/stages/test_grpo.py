@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.colbench.synthetic import generate
+from sweetrl.domains.backend.suite import generate
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.train_policy import train_policy
 

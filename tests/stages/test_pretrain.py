@@ -16,7 +16,8 @@ BASE = Path(__file__).resolve().parents[2] / "models/base"
 
 
 def test_a_larger_base_reads_the_token_ids_of_the_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl.engines.transformers import load_model, load_tokenizer
+    from sweetrl.engines.transformers import load_model
+    from sweetrl.models import load_tokenizer
 
     if not (BASE / "config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")
@@ -41,7 +42,8 @@ def test_a_larger_base_reads_the_token_ids_of_the_small_one(tmp_path: Path, monk
 def test_a_grown_model_starts_as_the_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from sweetrl.engines.transformers import load_model, load_tokenizer
+    from sweetrl.engines.transformers import load_model
+    from sweetrl.models import load_tokenizer
 
     if not (BASE / "config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")

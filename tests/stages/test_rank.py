@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
 from sweetrl.errors import UserError
 from sweetrl.learning import preferences as files
 from sweetrl.settings import parse_settings
 from sweetrl.stages.rank import rank
+from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 PARAMS = """
 seed: 7

@@ -12,13 +12,13 @@ import pytest
 import yaml
 
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.colbench.synthetic import generate
+from sweetrl.domains.backend.suite import generate
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
+from sweetrl.seeds import part_seed
 from sweetrl.settings import Settings, load_settings, parse_settings
 from sweetrl.stages import evaluate_rounds as evaluating
 from sweetrl.stages import rounds as module
-from sweetrl.stages.common import derived_seed
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "models/base"
@@ -129,7 +129,7 @@ def test_a_round_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_s
         ids = [task.id for task in generate("train", 10, seed=1)]
         assert [one.task.id for one in found] == [ids[n] for n in tasks for _ in range(3)]
         written = load_settings(module.DATA / str(number) / "params.yaml")
-        assert written.seed == derived_seed(7, "round", number)
+        assert written.seed == part_seed(7, "round", number)
         assert (written.rounds, written.tracking) == (1, wanted.tracking)
         assert (module.MODELS / str(number) / "critic/left_out.json").exists(), "this method has none"
     # One adapter on the base that is round one's policy, and those of rounds two and three on top of it.
@@ -177,14 +177,14 @@ def test_where_there_is_nothing_to_repeat_it_says_so(project: Any, changes: dict
 def test_the_first_round_is_the_pipelines_and_servers_of_one_model_are_refused() -> None:
     wanted = settings()
     assert module.round_settings(wanted, 1) is wanted
-    assert derived_seed(7, "round", 1) == 7
-    assert len({derived_seed(seed, "round", number) for seed in range(20) for number in range(2, 6)}) == 80
+    assert part_seed(7, "round", 1) == 7
+    assert len({part_seed(seed, "round", number) for seed in range(20) for number in range(2, 6)}) == 80
     with pytest.raises(UserError, match="rounds after the first need another model"):
         module.why_one_round(settings(engine={"kind": "vllm", "urls": "http://localhost:8000/v1"}))
 
 
 def test_its_pipeline_names_the_parameters_and_modules_that_there_are() -> None:
-    from sweetrl.stages.common import PARAMETERS
+    from sweetrl.running.parameters import PARAMETERS
     from tasks.pipeline import FILES
 
     stages = yaml.safe_load((ROOT / "rounds/dvc.yaml").read_text())["stages"]

@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.colbench.synthetic import generate
+from sweetrl.domains.backend.suite import generate
 from sweetrl.engines.vllm import adapter_name
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
 from sweetrl.learning.pairs import trajectory_pairs, write_pairs
+from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 PARAMS = """
 seed: 7
@@ -80,7 +80,8 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
 
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.learning import preferences as files
-    from sweetrl.learning.ranking import Preference, find_anchors
+    from sweetrl.learning.ranking import find_anchors
+    from sweetrl.types import Preference
 
     chat = ChatFormat(AutoTokenizer.from_pretrained(tiny_model))
 

@@ -6,14 +6,14 @@ import pytest
 
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.colbench.synthetic import ScriptedSimulator, generate
-from sweetrl.colbench.synthetic.people import Demonstrator, OracleAgent, Skill
-from sweetrl.colbench.types import AgentTurn, Message, TestResult, Trajectory
+from sweetrl.domains.backend.suite import ScriptedSimulator, generate
+from sweetrl.domains.backend.suite.agents import Demonstrator, OracleAgent, Skill
 from sweetrl.errors import UserError
 from sweetrl.learning.pairs import read_pairs
 from sweetrl.settings import parse_settings
 from sweetrl.stages import validate as stage
 from sweetrl.stages.validate import validate
+from sweetrl.types import AgentTurn, Message, TestResult, Trajectory
 
 TASKS, ATTEMPTS, SHARD = 6, 3, 8
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
 from sweetrl.settings import TrackingSettings, parse_settings
 from sweetrl.tracking.runs import RunLog
 from sweetrl.tracking.traces import log_dialogues
+from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 
 def dialogue(number: int) -> Trajectory:

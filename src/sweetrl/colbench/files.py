@@ -1,7 +1,7 @@
 """The official ColBench files, both ways: task files and trajectory files, JSON Lines, streamed.
 
 Task row:        {"problem_description", "ground_truth", "test_cases": {name: call}[, "hidden_information", "id"]}
-                 (frontend: "ground_truth" is a page's HTML, and there are no "test_cases")
+                 (what a row must hold is the domain's business: `Domain.parse_task`)
 Trajectory row:  {"task", "dialogue_history": [{"role", "content"[, "input", "output"]}, ...], "answer"[, "reward"]}
 
 A trajectory file of k attempts at n tasks has k * n rows in k contiguous blocks: row b * n + i is attempt b at task i.
@@ -20,18 +20,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
-from sweetrl.colbench.environment import outcome_of
 from sweetrl.colbench.jsonl import field, kind, read_lines, read_rows
-from sweetrl.colbench.pages import find_page, last_page
-from sweetrl.colbench.types import AgentTurn, Message, Outcome, Role, Suite, Task, Trajectory
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
+from sweetrl.types import AgentTurn, Message, Role, Task, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
 
 NO_ANSWER = "No answer"  # what official files hold where a dialogue ended without an answer
-
-_REWARDS = {"backend": "the fraction of unit tests passed", "frontend": "the similarity to the reference"}
 
 PromptFormat = Callable[[Sequence[Message]], str]
 
@@ -39,7 +38,7 @@ PromptFormat = Callable[[Sequence[Message]], str]
 # Tasks
 
 
-def read_tasks(path: Path, suite: Suite = "backend") -> Iterator[Task]:
+def read_tasks(path: Path, domain: Domain) -> Iterator[Task]:
     """Yield the tasks of an official task file in file order.
 
     A row without "id" is called "<file stem>-<row>", row counting from 0 in five digits; keys that are not known are
@@ -49,47 +48,13 @@ def read_tasks(path: Path, suite: Suite = "backend") -> Iterator[Task]:
     seen: set[str] = set()
     for index, (number, row) in enumerate(read_rows(path)):
         where = f"{path}: line {number}"
-        task = parse_task(row, where, f"{path.stem}-{index:05d}", suite)
+        task = domain.parse_task(row, where, f"{path.stem}-{index:05d}")
         if task.id in seen:
             raise UserError(f"{where}: another task is called {task.id!r}; give every task its own `id`.")
         seen.add(task.id)
         yield task
     if not seen:
         raise UserError(f"{path}: the file holds no tasks; expected one JSON object a line.")
-
-
-def write_tasks(path: Path, tasks: Iterable[Task]) -> int:
-    """Write `tasks` as an official task file with their ids, all or nothing; return how many."""
-    count = 0
-    with atomic_path(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as target:
-        for task in tasks:
-            target.write(_line(task_row(task)))
-            count += 1
-    return count
-
-
-def parse_task(row: dict[str, Any], where: str, default_id: str, suite: Suite = "backend") -> Task:
-    """Build a Task from one official row; `where` opens every message, `default_id` is used where the row has no id."""
-    calls: dict[str, Any] = field(row, "test_cases", dict, where, optional=suite == "frontend") or {}
-    for name, call in calls.items():
-        if not isinstance(call, str):
-            raise UserError(f"{where}: `test_cases.{name}` must be a string (a call), found {kind(call)}.")
-    if suite == "backend" and not calls:
-        raise UserError(f"{where}: `test_cases` is empty; a task needs at least one unit test.")
-    reference = field(row, "ground_truth", str, where)
-    if suite == "frontend" and "<" not in reference:
-        raise UserError(f"{where}: `ground_truth` holds no HTML; a frontend task needs the page that is wanted.")
-    identity = field(row, "id", str, where, optional=True)
-    if identity == "":
-        raise UserError(f"{where}: `id` is empty; give the task a name or leave the key out.")
-    return Task(
-        id=default_id if identity is None else identity,
-        problem_description=field(row, "problem_description", str, where),
-        ground_truth=reference,
-        test_cases=tuple(calls.items()),
-        hidden_information=field(row, "hidden_information", str, where, optional=True),
-        suite=suite,
-    )
 
 
 def task_row(task: Task) -> dict[str, Any]:
@@ -99,7 +64,7 @@ def task_row(task: Task) -> dict[str, Any]:
         "problem_description": task.problem_description,
         "ground_truth": task.ground_truth,
     }
-    if task.test_cases or task.suite == "backend":
+    if task.test_cases:
         row["test_cases"] = dict(task.test_cases)
     if task.hidden_information is not None:
         row["hidden_information"] = task.hidden_information
@@ -109,7 +74,7 @@ def task_row(task: Task) -> dict[str, Any]:
 # Trajectories
 
 
-def read_trajectories(path: Path, attempts: int | None = None, suite: Suite = "backend") -> Iterator[Trajectory]:
+def read_trajectories(path: Path, domain: Domain, attempts: int | None = None) -> Iterator[Trajectory]:
     """Yield the trajectories of an official trajectory file in file order, block by block.
 
     `attempts` is k; None finds it: the most attempts for which the file repeats its tasks block by block. Attempt b of
@@ -119,7 +84,7 @@ def read_trajectories(path: Path, attempts: int | None = None, suite: Suite = "b
     path = Path(path)
     rows = _count_rows(path) if attempts is not None else 0
     if attempts is None:
-        rows, attempts = _infer_attempts(path, suite)
+        rows, attempts = _infer_attempts(path, domain)
     if attempts < 1:
         raise UserError(f"{path}: k = {attempts} attempts a task is impossible; give 1 or more.")
     if rows == 0:
@@ -132,7 +97,7 @@ def read_trajectories(path: Path, attempts: int | None = None, suite: Suite = "b
     for index, (number, row) in enumerate(read_rows(path)):
         where = f"{path}: line {number}"
         attempt, position = divmod(index, block)
-        task = parse_task(field(row, "task", dict, where), f"{where}: task", "", suite)
+        task = domain.parse_task(field(row, "task", dict, where), f"{where}: task", "")
         digest = _digest(task)  # before a task without an id is named by its place, which says nothing about content
         task = task if task.id else replace(task, id=f"{path.stem}-{position:05d}")
         if attempt == 0:
@@ -154,7 +119,7 @@ def read_trajectories(path: Path, attempts: int | None = None, suite: Suite = "b
                 f"{where}: with k = {attempts} this is attempt {attempt + 1} at the task of row {position + 1}, "
                 "but its task is another one; give the k the file was made with."
             )
-        yield _parse_trajectory(row, task, attempt, where)
+        yield _parse_trajectory(row, task, attempt, where, domain)
 
 
 def write_trajectories(
@@ -244,7 +209,7 @@ def trajectory_row(trajectory: Trajectory, tokenizer_format: PromptFormat = neut
     return row
 
 
-def _parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str) -> Trajectory:
+def _parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str, domain: Domain) -> Trajectory:
     messages: list[Message] = []
     turns: list[AgentTurn] = []
     for index, entry in enumerate(field(row, "dialogue_history", list, where)):
@@ -262,14 +227,16 @@ def _parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str)
     if not messages:
         raise UserError(f"{where}: `dialogue_history` is empty; it starts with the person's request.")
     reward = field(row, "reward", float, where, optional=True)
-    if reward is not None and not 0.0 <= reward <= 1.0:
-        raise UserError(f"{where}: `reward` is {reward}, outside 0 to 1; it is {_REWARDS[task.suite]}.")
+    low, high = domain.reward_range
+    if reward is not None and not low <= reward <= high:
+        raise UserError(
+            f"{where}: `reward` is {reward:g}, outside {low:g} to {high:g}; it is the {domain.labels.reward.lower()}."
+        )
     answer = field(row, "answer", str, where, optional=True)
-    outcome: Outcome = outcome_of(messages)
+    outcome = domain.outcome(messages)
     if outcome == "lost" and answer == NO_ANSWER:
         answer = None
-    if task.suite == "frontend" and (answer is None or find_page(answer) is None):
-        answer = last_page(messages)  # official files name the picture that was made of it
+    answer = domain.read_answer(answer, messages)
     return Trajectory(
         task=task,
         attempt=attempt,
@@ -285,12 +252,12 @@ def _count_rows(path: Path) -> int:
     return sum(1 for _ in read_lines(path))
 
 
-def _infer_attempts(path: Path, suite: Suite) -> tuple[int, int]:
+def _infer_attempts(path: Path, domain: Domain) -> tuple[int, int]:
     """Return (rows, k) with the largest k for which the rows' tasks repeat in k equal blocks."""
     digests = array("Q")
     for number, row in read_rows(path):
         where = f"{path}: line {number}"
-        digests.append(_digest(parse_task(field(row, "task", dict, where), f"{where}: task", "", suite)))
+        digests.append(_digest(domain.parse_task(field(row, "task", dict, where), f"{where}: task", "")))
     rows = len(digests)
     if rows == 0:
         return 0, 1

@@ -7,26 +7,15 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 
-from sweetrl.colbench.types import Suite, Task
 from sweetrl.errors import UserError
 
-# The agent's prompts by the names that params.yaml uses, the suite's name in front; the others are named by their file.
+# The agent's prompts by the names that params.yaml uses; a domain says what they are. Others are named by their file.
 AGENT_PROMPTS = ("short", "full", "single")
-PRIVILEGED = {"backend": "privileged", "frontend": "privileged_page"}
 
 
-def system_prompt(name_or_path: str, suite: Suite = "backend") -> str:
-    """Return the agent's system prompt: "short", "full" or "single" (to answer at once), or the text of your file."""
-    return load_prompt(f"{suite}_agent_{name_or_path}" if name_or_path in AGENT_PROMPTS else name_or_path)
-
-
-def privileged_prefix(task: Task) -> str:
-    """Return the text that puts the training-time information c in front of the critic's system prompt.
-
-    c is the reference: a program, or a page's HTML. Few words around it, because a small critic reads them at every
-    turn. Only the critic may see it.
-    """
-    return render(PRIVILEGED[task.suite], reference=task.ground_truth.strip("\n")) + "\n"
+def agent_prompt(suite: str, name_or_path: str) -> str:
+    """Return the name of a suite's shipped prompt for the agent, or the path of a file as it is."""
+    return f"{suite}_agent_{name_or_path}" if name_or_path in AGENT_PROMPTS else name_or_path
 
 
 def render(name_or_path: str, **values: str) -> str:

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sweetrl.colbench.jsonl import field, read_rows
-from sweetrl.colbench.simulators import SimulatorError
-from sweetrl.colbench.types import Message, Task
-from sweetrl.errors import UserError
+from sweetrl.errors import SimulatorError, UserError
+from sweetrl.types import Message, Task
 
 
 class Recording:

@@ -1,4 +1,4 @@
-"""Who plays the person: the protocol every human simulator follows, a language model, recorded dialogues, and you.
+"""Who plays the user of any domain: a language model, recorded dialogues, and you.
 
 A simulator knows the hidden reference (Task.ground_truth) and must never hand it over; what it says is all that the
 agent learns about it.
@@ -9,66 +9,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal
 
-from sweetrl.colbench.leaks import Leak, find_leak
 from sweetrl.colbench.prompts import load_prompt, render
-from sweetrl.colbench.types import Message, Task, Trajectory
+from sweetrl.errors import SimulatorError
+from sweetrl.protocols import Recordings, Speaker
+from sweetrl.types import Content, Leak, Message, Task, Trajectory
 
-# What a model is told: a text, or texts and pictures (PNG) in the order in which it shall see them.
-Content = str | tuple[str | bytes, ...]
-
-
-class SimulatorError(Exception):
-    """The person cannot reply (a server failed, a recording ends): this dialogue is lost, others go on."""
-
-
-class Simulator(Protocol):
-    """Plays the person of a task."""
-
-    name: str
-
-    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """Return the person's reply to the last of `messages` (the agent's), a function of the arguments alone.
-
-        `messages` starts with the person's request; `seed` decides everything random. Raises SimulatorError where
-        there is no reply. May be called from several threads.
-
-        A simulator may say more of itself: `instant` (it answers at once, without waiting for anything), `alone` (it
-        has one dialogue at a time), `checked` (what it says is searched for leaks).
-        """
-        ...
-
-
-@runtime_checkable
-class AsyncSimulator(Simulator, Protocol):
-    """A person who takes time: many dialogues wait for them at once."""
-
-    async def answer(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """As Simulator.reply; may be awaited in any event loop."""
-        ...
-
-
-class Speaker(Protocol):
-    """A language model that follows an instruction."""
-
-    name: str
-
-    async def say(self, instruction: Content, seed: int) -> str:
-        """Return the model's words; SimulatorError where there are none to be had."""
-        ...
-
-
-class Memory(Protocol):
-    """Answers of earlier runs: sweetrl.colbench.recording.Recording."""
-
-    def find(self, task: Task, messages: Sequence[Message], speaker: str | None = None) -> str | None:
-        """Return what `speaker` answered, or None."""
-        ...
-
-    def add(self, task: Task, messages: Sequence[Message], speaker: str, reply: str) -> None:
-        """Keep what `speaker` answered."""
-        ...
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
 
 
 class LlmSimulator:
@@ -84,15 +33,17 @@ class LlmSimulator:
     def __init__(
         self,
         speaker: Speaker,
-        template: str = "backend_simulator",
+        domain: Domain,
+        template: str = "",
         reply_characters: int = 400,
         leaks: Literal["count", "refuse"] = "count",
         attempts: int = 3,
-        recording: Memory | None = None,
+        recording: Recordings | None = None,
         identity: str = "",
     ) -> None:
         self.name = f"llm:{speaker.name}"
-        self.speaker, self.template, self.reply_characters = speaker, template, reply_characters
+        self.speaker, self.domain, self.reply_characters = speaker, domain, reply_characters
+        self.template = template or domain.simulator_template
         self.leaks, self.attempts = leaks, attempts
         self.recording, self.identity = recording, identity or self.name
         self.refused = 0
@@ -120,7 +71,7 @@ class LlmSimulator:
             said = spoken(await self.speaker.say(instruction, seed + attempt))[: self.reply_characters]
             if not said:
                 raise SimulatorError("the person said nothing")
-            leak = find_leak(task, said)
+            leak = self.domain.find_leak(task, said)
             if leak is None or self.leaks == "count":
                 return said
             self.refused += 1
@@ -131,7 +82,7 @@ class LlmSimulator:
 
     async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
         """Return what the model is told; `again`: its last answer leaked and was not sent."""
-        reminder = f"\n\n{load_prompt('backend_simulator_reminder')}" if again else ""
+        reminder = f"\n\n{load_prompt(self.domain.reminder_template)}" if again else ""
         return simulator_prompt(task, messages, self.template) + reminder
 
 
@@ -196,7 +147,7 @@ class ReplaySimulator:
             ) from None
 
 
-def simulator_prompt(task: Task, messages: Sequence[Message], template: str = "backend_simulator") -> str:
+def simulator_prompt(task: Task, messages: Sequence[Message], template: str) -> str:
     """Return the instruction that makes a language model play the person of `task` at this point of the dialogue.
 
     `template` is a shipped prompt's name or a file of your own with {request}, {reference} and {dialogue} in it. The
@@ -204,4 +155,5 @@ def simulator_prompt(task: Task, messages: Sequence[Message], template: str = "b
     """
     speaker = {"user": "Person", "assistant": "Assistant", "system": "System"}
     dialogue = "\n".join(f"{speaker[message.role]}: {message.content}" for message in messages)
-    return render(template, request=task.problem_description, reference=task.ground_truth, dialogue=dialogue)
+    reference = task.ground_truth or task.hidden_information or ""
+    return render(template, request=task.problem_description, reference=reference, dialogue=dialogue)

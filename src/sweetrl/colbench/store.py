@@ -8,14 +8,15 @@ under their name only when they are complete.
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.types import AgentTurn, Message, Task, TestResult, Trajectory
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path, remove_leftovers
+from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
 if TYPE_CHECKING:
     import pyarrow
@@ -48,10 +49,40 @@ def read_task_table(path: Path) -> list[Task]:
 
 
 class TrajectoryStore:
-    """Trajectories in a folder of numbered Parquet shards; shard i holds what its writer gave it, in that order."""
+    """Trajectories in a folder of numbered Parquet shards; shard i holds what its writer gave it, in that order.
 
-    def __init__(self, folder: Path) -> None:
+    Iterating reads a few at a time, `len` reads the shards' footers alone.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
+        self._keep: object = None
+        """Whatever must live as long as this (a temporary folder)."""
+
+    @classmethod
+    def temporary(cls) -> TrajectoryStore:
+        """Return an empty store in a folder that goes when nobody holds the store any more."""
+        kept = tempfile.TemporaryDirectory(prefix="sweetrl-")
+        store = cls(Path(kept.name) / "shards")
+        store._keep = kept
+        return store
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return self.read()
+
+    def __len__(self) -> int:
+        return self.count()
+
+    def __getitem__(self, index: int) -> Trajectory:
+        """Return trajectory number `index` (from 0; negative from the end); reads its shard alone."""
+        place = index if index >= 0 else len(self) + index
+        if place >= 0:
+            for number, path in self.shards().items():
+                rows = _open(path, TRAJECTORIES_FORMAT).metadata.num_rows
+                if place < rows:
+                    return self.read_shard(number)[place]
+                place -= rows
+        raise IndexError(f"{self.folder}: there is no trajectory {index}, only {len(self)}")
 
     def write_shard(self, index: int, trajectories: Sequence[Trajectory]) -> Path:
         """Write shard `index` (shard-00000.parquet ...) all or nothing, replacing an old one; return its path.

@@ -11,7 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from sweetrl.engines.background import in_background
-from sweetrl.engines.base import Completion, Engine, NoRoom, Prompt, Sampling, Usage
+from sweetrl.errors import NoRoom
+from sweetrl.protocols import Engine
+from sweetrl.types import Completion, Prompt, Sampling, Usage
 
 
 class Bridge:

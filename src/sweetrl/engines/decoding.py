@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.engines.base import Prompt, Sampling
 from sweetrl.engines.cache import CacheShape, PrefixCache, RowCache, place
 from sweetrl.engines.sampling import draw, uniforms
+from sweetrl.types import Prompt, Sampling
 
 if TYPE_CHECKING:
     import numpy as np

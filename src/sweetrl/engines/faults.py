@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from sweetrl.engines.base import EngineError
+from sweetrl.errors import EngineError
 
 Result = TypeVar("Result")
 

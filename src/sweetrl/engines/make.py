@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweetrl.engines.base import Engine
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.faults import Patience
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.errors import UserError
+from sweetrl.protocols import Engine
 from sweetrl.settings import EngineSettings, ModelSettings, ServerSettings
 
 # The name under which a server of ours serves the base model.
@@ -37,8 +37,8 @@ def make_agent(engine: EngineSettings, model: ModelSettings, adapter: Path | Non
         local = TransformersEngine(model.base, adapter, model.dtype, model.device, model.threads, rows)
         return Agent(local, local.chat)
     if engine.kind == "vllm":
-        from sweetrl.engines.transformers import load_tokenizer
         from sweetrl.engines.vllm import VllmEngine
+        from sweetrl.models import load_tokenizer
 
         remote = VllmEngine(access(engine), load_tokenizer(model.base), adapter)
         return Agent(remote, remote.chat)

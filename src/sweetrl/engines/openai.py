@@ -10,11 +10,11 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from sweetrl.engines.base import Completion, Content, EngineError, Prompt, Sampling
 from sweetrl.engines.faults import Fault
 from sweetrl.engines.pool import Server
 from sweetrl.engines.remote import Access, EmptyReply, RemoteEngine, choices_of, clean, error_message
-from sweetrl.errors import UserError
+from sweetrl.errors import EngineError, UserError
+from sweetrl.types import Completion, Content, Prompt, Sampling
 
 # Servers keep seeds in numbers of different sizes; this one fits all.
 SEEDS = 2**31

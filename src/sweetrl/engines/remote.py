@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.background import in_background, wait
-from sweetrl.engines.base import Completion, EngineError, NoRoom, Prompt, Sampling, Usage
 from sweetrl.engines.faults import PACED, RETRIED, Fault, Patience, persist, retry_after
 from sweetrl.engines.pool import Pool, Server
-from sweetrl.errors import UserError
+from sweetrl.errors import EngineError, NoRoom, UserError
+from sweetrl.types import Completion, Prompt, Sampling, Usage
 
 if TYPE_CHECKING:
     import httpx

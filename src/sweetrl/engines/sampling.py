@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-    from sweetrl.engines.base import Sampling
+    from sweetrl.types import Sampling
 
 
 def uniforms(seed: int, sample: int, count: int) -> np.ndarray:

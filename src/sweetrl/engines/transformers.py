@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.engines.base import Completion, Prompt, Sampler, Sampling, Usage
 from sweetrl.engines.cache import CacheShape, PrefixCache
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.decoding import Counts, Decoder, Limits, Reply
 from sweetrl.errors import UserError
+from sweetrl.models import check_adapter, context_limit, load_tokenizer, load_weights, resolve_device
+from sweetrl.protocols import Sampler
+from sweetrl.types import Completion, Prompt, Sampling, Usage
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -27,7 +29,7 @@ class TransformersEngine:
     `model` is a folder (or hub name), `adapter` a peft folder; `device` "auto" takes CUDA where there is one; `threads`
     sets torch's CPU threads (part of what makes results repeatable). A float32 adapter is merged into the weights,
     which changes logits by rounding only; in lower precisions it stays beside them. `rows` completions are decoded
-    together.
+    together. `loaded` is a model and its tokenizer that are in memory already, as they are: nothing else is loaded.
     Equal calls give equal bytes; a completion depends on the rest of its batch by rounding only.
     """
 
@@ -39,17 +41,21 @@ class TransformersEngine:
         device: str = "auto",
         threads: int = 2,
         rows: int = 256,
+        loaded: tuple[Any, PreTrainedTokenizerBase] | None = None,
     ) -> None:
         import torch
 
         torch.set_num_threads(threads)
-        self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         self.name = str(model) if adapter is None else f"{model}+{adapter}"
-        self.tokenizer = load_tokenizer(model)
+        if loaded is None:
+            self.device = resolve_device(device)
+            self.tokenizer = load_tokenizer(model)
+            self.model = load_model(model, adapter, dtype, self.device)
+        else:
+            self.model, self.tokenizer = loaded
+            self.device = str(next(self.model.parameters()).device)
         self.chat = ChatFormat(self.tokenizer)
-        self.model = load_model(model, adapter, dtype, self.device)
-        context = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 2**31
-        self.context = int(context)
+        self.context = context_limit(self.model)
         """Positions of the model: prompt and reply together are never longer."""
         limits = Limits(rows=rows, context=self.context)
         self.stop_ids = stop_ids(self.model, self.tokenizer, self.chat)
@@ -136,38 +142,11 @@ class _Session:
         return self.engine._sample(prompts, sampling, self.prefixes)
 
 
-def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model folder or hub name; a missing one is a UserError."""
-    from transformers import AutoTokenizer
-
-    _check_folder(model)
-    try:
-        return AutoTokenizer.from_pretrained(str(model))
-    except (OSError, ValueError) as error:
-        raise UserError(_missing(model, "tokenizer")) from error
-
-
 def load_model(model: Path | str, adapter: Path | str | None, dtype: str, device: str) -> Any:
     """Load a causal language model for inference, with a peft adapter if given; a missing part is a UserError."""
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    _check_folder(model)
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(str(model), dtype=getattr(torch, dtype))
-    except (OSError, ValueError) as error:
-        raise UserError(_missing(model, "causal language model")) from error
-    finally:
-        if shown:
-            logging.enable_progress_bar()
+    loaded: Any = load_weights(model, dtype)
     if adapter is not None:
-        if not (Path(adapter) / "adapter_config.json").exists():
-            raise UserError(
-                f"{adapter}: there is no peft adapter here (adapter_config.json); run the stage that trains it."
-            )
+        check_adapter(adapter)
         from peft import PeftModel
 
         loaded = PeftModel.from_pretrained(loaded, str(adapter))
@@ -201,19 +180,3 @@ def _states(layer: Any) -> list[Any]:
     keys, values = getattr(layer, "keys", None), getattr(layer, "values", None)
     empty: Any = type("Empty", (), {"shape": ()})()
     return [empty if keys is None else keys, empty if values is None else values]
-
-
-def _check_folder(model: Path | str) -> None:
-    # A name like models/base whose parent is a folder here is meant as a folder, not as a name on the hub.
-    path = Path(model)
-    if path.is_dir() and not (path / "config.json").exists():
-        raise UserError(_missing(model, "config.json"))
-    if not path.exists() and (path.is_absolute() or path.parent.is_dir()):
-        raise UserError(_missing(model, "folder"))
-
-
-def _missing(model: Path | str, what: str) -> str:
-    return (
-        f"{model}: there is no {what} here; fetch the model (`git pull`, `dvc pull` or `make base-model`) or set "
-        "`model.base` in params.yaml."
-    )

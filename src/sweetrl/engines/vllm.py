@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.background import wait
-from sweetrl.engines.base import Completion, EngineError, NoRoom, Prompt, Sampling
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.faults import Fault, persist
 from sweetrl.engines.pool import Server
 from sweetrl.engines.remote import Access, RemoteEngine, choices_of, error_message, read_object, whole
-from sweetrl.errors import UserError
+from sweetrl.errors import EngineError, NoRoom, UserError
+from sweetrl.types import Completion, Prompt, Sampling
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -7,36 +7,21 @@ N. So every point of the curve is what a run of its own would give, and the poin
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
-from sweetrl.colbench.environment import Environment, visible_reply
-from sweetrl.colbench.prompts import system_prompt
-from sweetrl.colbench.simulators import Simulator
-from sweetrl.colbench.types import AgentTurn, Message, Task, Trajectory
-from sweetrl.engines.base import Completion, Engine, Prompt, Sampling
-from sweetrl.engines.chat import ChatFormat
+from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
-from sweetrl.settings import AgentSettings
-
-
-class Critic(Protocol):
-    """Scores candidate replies (sweetrl.learning.critics has them): for each dialogue, turn and candidate a number."""
-
-    def advantages(self, work: Sequence[tuple[Trajectory, Sequence[Sequence[Any]]]]) -> list[list[list[float]]]:
-        """Candidates stand in the place of the reply at each agent turn of the dialogue; a turn may have none."""
-        ...
-
-
-class Scores(Protocol):
-    """What scores answers: sweetrl.colbench.rewards.Scorer."""
-
-    def score(self, items: Sequence[tuple[Task, str | None]]) -> Sequence[Any]:
-        """Return something with a `reward` for each (task, answer), in order."""
-        ...
+from sweetrl.protocols import AsyncEngine, Critic
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.dialogue import Dialogue
+from sweetrl.rollout.driver import advance_together
+from sweetrl.rollout.scored import scored
+from sweetrl.seeds import best_of_n_seed
+from sweetrl.types import AgentTurn, Completion, Message, Reply, Task, Trajectory
 
 
 @dataclass(frozen=True)
@@ -55,37 +40,27 @@ class Point:
         return self.reward is not None and self.reward >= 1.0
 
 
-@dataclass
+State = tuple[str, tuple[int, ...]]  # a task and the agent's context
+
+
+@dataclass(frozen=True)
 class _Path:
-    """One dialogue on its way."""
+    """One dialogue on its way: with `critic`, best of `n`."""
 
     critic: str
     n: int
-    task: Task
-    environment: Environment
-    ids: tuple[int, ...]
-    turns: list[AgentTurn] = field(default_factory=list)
-    error: str = ""
+    dialogue: Dialogue
 
     @property
-    def state(self) -> tuple[str, tuple[int, ...]]:
-        return self.task.id, self.ids
-
-    @property
-    def done(self) -> bool:
-        return self.environment.done or bool(self.error)
+    def state(self) -> State:
+        return self.dialogue.task.id, self.dialogue.ids
 
 
 def best_of_n(
     tasks: Sequence[Task],
-    engine: Engine,
-    chat: ChatFormat,
-    simulator: Simulator,
-    scorer: Scores,
+    context: RolloutContext,
     critics: Mapping[str, Critic],
-    agent: AgentSettings,
     numbers: Sequence[int] = (1, 2, 4, 8, 16, 32),
-    reply_characters: int = 400,
     seed: int = 0,
     batch: int = 16,
     progress: Callable[[int], None] | None = None,
@@ -99,130 +74,84 @@ def best_of_n(
     points: list[Point] = []
     for start in range(0, len(tasks), batch):
         paths = [
-            _open(task, name, n, chat, simulator, agent, reply_characters, seed)
+            _Path(name, n, context.open_seeded(task, 0, partial(best_of_n_seed, seed, task.id)))
             for task in tasks[start : start + batch]
             for name in critics
             for n in numbers
         ]
-        _advance(paths, engine, chat, critics, agent, seed)
-        points += _score(paths, scorer)
+        speaker = _Speaker(paths, context, critics)
+        advance_together([path.dialogue for path in paths], speaker, context.simulator)
+        dialogues = scored([path.dialogue.close("") for path in paths], context.scorer)
+        points += [
+            Point(path.critic, path.n, one.task.id, one.reward, len(one.turns))
+            for path, one in zip(paths, dialogues, strict=True)
+        ]
         if progress is not None:
             progress(len(tasks[start : start + batch]))
     return points
 
 
-def _open(
-    task: Task,
-    critic: str,
-    n: int,
-    chat: ChatFormat,
-    simulator: Simulator,
-    agent: AgentSettings,
-    reply_characters: int,
-    seed: int,
-) -> _Path:
-    environment = Environment(task, simulator, agent.rounds, reply_characters, state_seed(seed, task.id, -1))
-    return _Path(
-        critic, n, task, environment, chat.open(system_prompt(agent.prompt, task.suite), task.problem_description)
-    )
+class _Speaker:
+    """Says in every dialogue the reply that its critic likes best; every state is sampled once, and scored once by a
+    critic."""
 
+    def __init__(self, paths: Sequence[_Path], context: RolloutContext, critics: Mapping[str, Critic]) -> None:
+        if isinstance(context.engine, AsyncEngine):
+            raise UserError("Best-of-N samples many replies at a state together; set `engine.kind: transformers`.")
+        self.paths = {id(path.dialogue): path for path in paths}
+        self.context, self.critics = context, critics
+        # A session for each N: where paths have parted, those with a small N need few replies.
+        self.sessions = {n: context.engine.session() for n in sorted({path.n for path in paths})}
 
-def state_seed(seed: int, task_id: str, turn: int) -> int:
-    """Return the seed (63 bits) of the sampling at turn `turn` (from 0) of a task; -1 is the person's."""
-    text = f"best of n\0{seed}\0{task_id}\0{turn}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
-def _advance(
-    paths: Sequence[_Path],
-    engine: Engine,
-    chat: ChatFormat,
-    critics: Mapping[str, Critic],
-    agent: AgentSettings,
-    seed: int,
-) -> None:
-    """Run all dialogues to their ends, a turn at a time; every state is sampled once, and scored once by a critic."""
-    # A session for each N: where paths have parted, those with a small N need few replies.
-    sessions = {n: engine.session() for n in sorted({path.n for path in paths})}
-    while active := [path for path in paths if not path.done]:
+    def __call__(self, dialogues: Sequence[Dialogue]) -> list[Completion]:
+        active = [self.paths[id(dialogue)] for dialogue in dialogues]
         # The last one of a state stays: that of the largest N.
         states = {path.state: path for path in sorted(active, key=lambda path: path.n)}
-        sampled: dict[Any, Sequence[Completion]] = {}
-        for n, session in sessions.items():
+        sampled: dict[State, Sequence[Completion]] = {}
+        for n, session in self.sessions.items():
             here = {state: path for state, path in states.items() if path.n == n}
-            prompts = [Prompt(path.ids, state_seed(seed, path.task.id, len(path.turns))) for path in here.values()]
-            sampling = Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, n)
-            if prompts:
-                sampled |= zip(here, session.sample(prompts, sampling), strict=True)
-        liked = {name: _scores(name, critic, active, sampled) for name, critic in critics.items()}
-        for path in active:
-            replies = sampled[path.state][: path.n]
-            if path.n > 1 and replies[0].token_ids:
-                known = liked[path.critic][path.state]
-                _say(path, max(replies, key=lambda one: known.get(one.token_ids, float("-inf"))), chat)
-            else:
-                _say(path, replies[0], chat)
+            if here:
+                prompts = [path.dialogue.prompt() for path in here.values()]
+                sampled |= zip(here, session.sample(prompts, self.context.sampling(n)), strict=True)
+        liked = {name: _advantages(name, critic, active, sampled) for name, critic in self.critics.items()}
+        return [_choose(path, sampled[path.state][: path.n], liked) for path in active]
 
 
-def _scores(
-    name: str, critic: Critic, active: Sequence[_Path], sampled: Mapping[Any, Sequence[Completion]]
-) -> dict[Any, dict[tuple[int, ...], float]]:
+def _choose(
+    path: _Path, replies: Sequence[Completion], liked: Mapping[str, Mapping[State, Mapping[tuple[int, ...], float]]]
+) -> Completion:
+    if path.n == 1 or not replies[0].token_ids:
+        return replies[0]
+    known = liked[path.critic][path.state]
+    return max(replies, key=lambda one: known.get(one.token_ids, float("-inf")))
+
+
+def _advantages(
+    name: str, critic: Critic, active: Sequence[_Path], sampled: Mapping[State, Sequence[Completion]]
+) -> dict[State, dict[tuple[int, ...], float]]:
     """What a critic thinks of the distinct replies at the states where it has to choose: state -> ids -> advantage."""
-    wanted: dict[Any, tuple[_Path, int]] = {}
+    wanted: dict[State, tuple[_Path, int]] = {}
     for path in active:
         if path.critic == name and path.n > 1 and sampled[path.state][0].token_ids:
             wanted[path.state] = (path, max(path.n, wanted[path.state][1] if path.state in wanted else 0))
-    work, distinct = [], []
+    work: list[tuple[Trajectory, list[list[Reply]]]] = []
     for state, (path, most) in wanted.items():
         replies = list({one.token_ids: one for one in reversed(sampled[state][:most]) if one.token_ids}.values())
-        distinct.append(replies)
-        work.append((_so_far(path, replies[0]), [*([] for _ in path.turns), replies]))
-    found = critic.advantages(work) if work else []
+        candidates = [Reply(one.token_ids, one.text) for one in replies]
+        work.append((_so_far(path.dialogue, replies[0]), [*([] for _ in path.dialogue.turns), candidates]))
+    found = critic.rate(work) if work else []
     return {
-        state: {reply.token_ids: value for reply, value in zip(replies, values[-1], strict=True)}
-        for state, replies, values in zip(wanted, distinct, found, strict=True)
+        state: {reply.token_ids: value for reply, value in zip(turns[-1], values[-1], strict=True)}
+        for state, (_, turns), values in zip(wanted, work, found, strict=True)
     }
 
 
-def _so_far(path: _Path, reply: Completion) -> Trajectory:
+def _so_far(dialogue: Dialogue, reply: Completion) -> Trajectory:
     """The dialogue with `reply` in the place of those that are compared."""
-    messages = path.environment.messages
+    messages = dialogue.environment.messages
     turn = AgentTurn(len(messages), reply.text, reply.token_ids, finish_reason=reply.finish_reason)
     said = Message("assistant", visible_reply(reply.text))
-    return Trajectory(path.task, 0, (*messages, said), (*path.turns, turn))
-
-
-def _say(path: _Path, reply: Completion, chat: ChatFormat) -> None:
-    if not reply.token_ids:
-        path.error = "no room for a reply in the model's context"
-        return
-    turn = AgentTurn(len(path.environment.messages), reply.text, reply.token_ids, finish_reason=reply.finish_reason)
-    path.turns.append(turn)
-    path.environment.step(reply.text)
-    if not path.environment.done:
-        follow = chat.follow(reply.finish_reason == "stop", path.environment.messages[-1].content)
-        path.ids = (*path.ids, *reply.token_ids, *follow)
-
-
-def _score(paths: Sequence[_Path], scorer: Scores) -> list[Point]:
-    """Score the answers, equal ones to a task once."""
-    answers: dict[tuple[str, str | None], Task] = {}
-    finished = [not path.error and path.environment.outcome != "lost" for path in paths]
-    for path, fine in zip(paths, finished, strict=True):
-        if fine:
-            answers[path.task.id, path.environment.answer] = path.task
-    scores = scorer.score([(task, answer) for (_, answer), task in answers.items()])
-    rewards = {key: score.reward for key, score in zip(answers, scores, strict=True)}
-    return [
-        Point(
-            path.critic,
-            path.n,
-            path.task.id,
-            rewards[path.task.id, path.environment.answer] if fine else None,
-            len(path.turns),
-        )
-        for path, fine in zip(paths, finished, strict=True)
-    ]
+    return Trajectory(dialogue.task, dialogue.attempt, (*messages, said), (*dialogue.turns, turn))
 
 
 def curves(

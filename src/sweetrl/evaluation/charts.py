@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BEFORE_COLOR, AFTER_COLOR, INK, FAINT = "#a3adba", "#0f766e", "#334155", "#e2e8f0"
-QUESTION_COLOR, ANSWER_COLOR = "#0f766e", "#b45309"
+REPLY_COLORS = ("#0f766e", "#4338ca", "#be123c", "#0369a1", "#b45309")  # of types of replies; the last is the answers'
 
 STYLE: Any = {
     "svg.fonttype": "none",
@@ -97,6 +97,11 @@ def lines_by_turn(series: Sequence[tuple[str, str, Sequence[int], Sequence[Inter
         axes.set_ylabel(axis)
         axes.grid(axis="x", visible=False)
     return chart.svg
+
+
+def reply_colors(count: int) -> list[str]:
+    """Return a colour for each of `count` types of replies, of which the last is the answer."""
+    return [REPLY_COLORS[index % (len(REPLY_COLORS) - 1)] for index in range(count - 1)] + [REPLY_COLORS[-1]]
 
 
 class Chart:

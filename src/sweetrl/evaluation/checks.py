@@ -16,24 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from sweetrl.colbench.environment import final_answer, outcome_of, visible_reply
-from sweetrl.colbench.prompts import privileged_prefix
-from sweetrl.colbench.types import ANSWER_MARKER, Task, Trajectory
+from sweetrl.colbench.leaks import Fragment, squeeze
+from sweetrl.colbench.markers import visible_reply
+from sweetrl.types import Trajectory
 
-SHORTEST_CODE = 12
-CODE_CHARACTERS = frozenset("=([{<")
-REWARD_TOLERANCE = 1e-6
-
-
-@dataclass(frozen=True)
-class Fragment:
-    """A piece of training-time information without its blanks, and what to call it."""
-
-    name: str
-    text: str
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
 
 
 def turn_order(trajectory: Trajectory) -> str | None:
@@ -52,21 +42,23 @@ def turn_order(trajectory: Trajectory) -> str | None:
     return None
 
 
-def protocol(trajectory: Trajectory, rounds: int) -> str | None:
+def protocol(trajectory: Trajectory, domain: Domain, rounds: int) -> str | None:
     """At most `rounds` replies, nothing said after the answer, and outcome and answer as the messages say."""
     replies = [message.content for message in trajectory.messages if message.role == "assistant"]
     if len(replies) > rounds:
         return f"{len(replies)} agent turns, at most {rounds} are allowed"
     for turn, reply in enumerate(replies[:-1], start=1):
-        if ANSWER_MARKER in reply:
+        if domain.answers(reply):
             return f"the dialogue goes on after the answer in turn {turn}"
     if trajectory.outcome == "lost":
         return None
-    if outcome_of(trajectory.messages) != trajectory.outcome:
-        return f"the outcome is {trajectory.outcome!r}, but the messages say {outcome_of(trajectory.messages)!r}"
+    told = domain.outcome(trajectory.messages)
+    # That the user has left is in no message: such a dialogue looks as if the turns were over.
+    if trajectory.outcome != ("user_left" if told == "out_of_rounds" and trajectory.outcome == "user_left" else told):
+        return f"the outcome is {trajectory.outcome!r}, but the messages say {told!r}"
     if trajectory.outcome == "out_of_rounds" and len(replies) < rounds:
         return f"it is out of rounds after {len(replies)} of {rounds}"
-    if trajectory.answer != final_answer(trajectory.messages, trajectory.task.suite):
+    if trajectory.answer != domain.final_answer(trajectory.messages):
         return "the answer is not what the last message says"
     return None
 
@@ -95,20 +87,6 @@ def tokens(trajectory: Trajectory, decode: Callable[[Sequence[int]], str]) -> st
     return None
 
 
-def tests_agree(trajectory: Trajectory) -> str | None:
-    """The reward is the fraction of hidden tests passed, and the tests are the task's (backend; others have none)."""
-    tests, reward = trajectory.tests, trajectory.reward
-    if not tests:
-        return None
-    names, expected = [test.name for test in tests], [name for name, _ in trajectory.task.test_cases]
-    if names != expected:
-        return f"{len(names)} test results, the task has {len(expected)} tests or others"
-    passed = sum(test.passed for test in tests)
-    if reward is not None and abs(reward - passed / len(tests)) > REWARD_TOLERANCE:
-        return f"the reward is {reward:g}, but {passed} of {len(tests)} tests passed"
-    return None
-
-
 def scored(trajectory: Trajectory) -> str | None:
     """A dialogue that ended by the protocol has a reward, a lost one has none."""
     if trajectory.outcome == "lost":
@@ -118,40 +96,11 @@ def scored(trajectory: Trajectory) -> str | None:
     return None if math.isfinite(trajectory.reward) else "its reward is not a number"
 
 
-def squeeze(text: str) -> str:
-    """`text` without blanks and line breaks, so that reformatted code is the same code."""
-    return "".join(text.split())
+def leak(trajectory: Trajectory, fragments: Sequence[Fragment], system: str = "") -> str | None:
+    """Training-time information in what the actor sees: the `system` prompt or any system or user message.
 
-
-def hidden_fragments(task: Task) -> tuple[Fragment, ...]:
-    """Everything of the task's training-time information that nobody may say to the actor word for word."""
-    fragments: dict[str, str] = {}
-    telling = CODE_CHARACTERS if task.suite == "backend" else frozenset("<")
-    for name, text in (("the reference", task.ground_truth), ("the hidden information", task.hidden_information or "")):
-        lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
-        lines = [(number, line) for number, line in lines if not line.startswith("def ")]
-        for number, line in lines:
-            squeezed = squeeze(line)
-            if len(line) >= SHORTEST_CODE and telling & set(line):
-                fragments.setdefault(squeezed, f"line {number} of {name}")
-        for (first, line), (_, after) in pairwise(lines):
-            squeezed = squeeze(line + after)
-            if len(squeezed) >= SHORTEST_CODE and (task.suite == "backend" or telling & set(squeezed)):
-                fragments.setdefault(squeezed, f"lines {first} and following of {name}")
-    for name, call in task.test_cases:
-        squeezed = squeeze(call)
-        if not squeezed.endswith("()"):
-            fragments.setdefault(squeezed, f"the call of hidden test {name}")
-    opening = squeeze(privileged_prefix(task).split(task.ground_truth.strip("\n"))[0])
-    if len(opening) >= SHORTEST_CODE:
-        fragments.setdefault(opening, "the critic's privileged prefix")
-    return tuple(Fragment(name, text) for text, name in fragments.items())
-
-
-def leak(trajectory: Trajectory, system: str = "", fragments: Sequence[Fragment] | None = None) -> str | None:
-    """Training-time information in what the actor sees: the `system` prompt or any system or user message."""
-    if fragments is None:
-        fragments = hidden_fragments(trajectory.task)
+    `fragments` are those of the trajectory's task (`Domain.hidden_fragments`).
+    """
     request = squeeze(trajectory.task.problem_description)
     shown = squeeze(system)
     for fragment in fragments:

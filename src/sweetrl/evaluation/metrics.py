@@ -1,14 +1,13 @@
 """What happened in evaluated dialogues: one flat row for each, and the summary of two policies on the same tasks.
 
-For every task: reward, success, turns, how it ended, questions in the same words as an earlier one. For tasks of the
-synthetic suite, whose hidden facts and program steps are known, also what went wrong:
+For every task: reward, success, turns, how it ended, questions in the same words as an earlier one. Where the domain
+knows how a task was made (`Domain.diagnose`), also what went wrong:
 premature    the agent answered with rounds left, although it had not been told every hidden detail
 repeated     a question about nothing but what was asked before
-irrelevant   a question about no kind of detail that this kind of task can have
+irrelevant   a question about nothing that this kind of task can have
 untold       a hidden detail that no question brought out
-forgotten    a detail that was told, and whose step is not in the program
-mistaken     a detail that was told, and whose step is in the program with another value
-Of the tasks of the synthetic frontend suite premature, untold, forgotten and mistaken (sweetrl.evaluation.page_faults).
+forgotten    a detail that was told, and that is missing from the answer
+mistaken     a detail that was told, and that has another value in the answer
 """
 
 from __future__ import annotations
@@ -18,17 +17,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.environment import marked_answer
-from sweetrl.colbench.pages import find_page
-from sweetrl.colbench.synthetic.details import BY_NAME, kinds_asked
-from sweetrl.colbench.synthetic.judge import step_in
-from sweetrl.colbench.synthetic.people import Request, read_request
-from sweetrl.colbench.synthetic.suite import read_facts
-from sweetrl.colbench.types import Trajectory
 from sweetrl.errors import UserError
-from sweetrl.evaluation.page_faults import page_faults
 from sweetrl.evaluation.statistics import (
     bootstrap_mean,
     mcnemar_exact,
@@ -37,13 +28,17 @@ from sweetrl.evaluation.statistics import (
     wilson_interval,
 )
 from sweetrl.io import atomic_path
+from sweetrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
 
 BEFORE, AFTER = "base", "trained"
 
 
 @dataclass(frozen=True)
 class Result:
-    """One evaluated dialogue. Columns that only the synthetic suite can fill are None for other tasks."""
+    """One evaluated dialogue. Columns that only a domain's diagnosis can fill are None for other tasks."""
 
     task_id: str
     policy: str
@@ -67,25 +62,11 @@ class Result:
 COLUMNS = tuple(field.name for field in fields(Result))
 
 
-def result_of(trajectory: Trajectory, policy: str, rounds: int = 10) -> Result:
+def result_of(trajectory: Trajectory, policy: str, domain: Domain, rounds: int = 10) -> Result:
     """Describe one finished dialogue of `policy` ("base" or "trained"); the agent had at most `rounds` turns."""
-    questions = [
-        message.content
-        for message in trajectory.messages
-        if message.role == "assistant" and marked_answer(message.content) is None
-    ]
-    if trajectory.outcome == "out_of_rounds":
-        questions = questions[:-1]  # the last reply counts as the answer
-    if trajectory.task.suite == "frontend":  # a page is no question
-        questions = [one for one in questions if find_page(one) is None]
+    questions = domain.questions(trajectory)
     known: dict[str, Any] = {"domain": _group(trajectory), "repeated": _repeated_words(questions)}
-    turns = sum(message.role == "assistant" for message in trajectory.messages)
-    request = _synthetic_request(trajectory)
-    if request is not None:
-        known = _synthetic_faults(trajectory, request, questions)
-        known["premature"] = known["untold"] > 0 and trajectory.outcome == "answered" and turns < rounds
-    elif (faults := page_faults(trajectory, rounds)) is not None:
-        known |= faults
+    known |= domain.diagnose(trajectory, questions, rounds)
     return Result(
         task_id=trajectory.task.id,
         policy=policy,
@@ -94,7 +75,7 @@ def result_of(trajectory: Trajectory, policy: str, rounds: int = 10) -> Result:
         outcome=trajectory.outcome,
         tests_passed=sum(test.passed for test in trajectory.tests),
         tests=len(trajectory.tests),
-        turns=turns,
+        turns=sum(message.role == "assistant" for message in trajectory.messages),
         questions=len(questions),
         **known,
     )
@@ -108,39 +89,6 @@ def _group(trajectory: Trajectory) -> str:
 def _repeated_words(questions: Sequence[str]) -> int:
     counts = Counter(" ".join(question.lower().split()) for question in questions)
     return sum(count - 1 for count in counts.values())
-
-
-def _synthetic_request(trajectory: Trajectory) -> Request | None:
-    if not read_facts(trajectory.task.hidden_information):
-        return None
-    try:
-        return read_request(trajectory.task.problem_description)
-    except ValueError:
-        return None
-
-
-def _synthetic_faults(trajectory: Trajectory, request: Request, questions: Sequence[str]) -> dict[str, Any]:
-    facts = read_facts(trajectory.task.hidden_information)
-    asked: set[str] = set()
-    told: set[str] = set()
-    repeated = irrelevant = 0
-    for question in questions:
-        kinds = kinds_asked(question)
-        repeated += bool(kinds) and asked.issuperset(kinds)
-        irrelevant += not set(kinds) & set(request.domain.relevant)
-        asked.update(kinds)
-        told.update([name for name in kinds if name in facts][:2])  # the person tells two details at a time
-    program = trajectory.answer or ""
-    verdicts = Counter(step_in(program, BY_NAME[name], facts[name], request.argument) for name in told)
-    return {
-        "domain": request.domain.name,
-        "repeated": repeated,
-        "irrelevant": irrelevant,
-        "details": len(facts),
-        "untold": len(facts.keys() - told),
-        "forgotten": verdicts["missing"],
-        "mistaken": verdicts["other value"],
-    }
 
 
 # Files

@@ -10,41 +10,20 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.environment import marked_answer
-from sweetrl.colbench.types import Trajectory
+from sweetrl.colbench.markers import marked_answer
 from sweetrl.evaluation import charts
 from sweetrl.evaluation.charts import Interval
 from sweetrl.evaluation.metrics import AFTER, BEFORE, Result, paired
-from sweetrl.evaluation.pages import Pages
+from sweetrl.types import RankedState, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+
 
 EXAMPLE_STATES = 3
 SHOWN_REPLIES = 3  # best and worst candidates shown of a state
-
-
-@dataclass(frozen=True)
-class RatedReply:
-    """A candidate reply, how often it was sampled, and the advantage that the critic gives it."""
-
-    text: str
-    count: int
-    advantage: float
-
-    @property
-    def answers(self) -> bool:
-        """Whether it ends the dialogue."""
-        return marked_answer(self.text) is not None
-
-
-@dataclass(frozen=True)
-class AdvantageState:
-    """An agent's turn (from 0) in an offline dialogue, with the candidates that were rated there."""
-
-    task_id: str
-    attempt: int
-    turn: int
-    replies: tuple[RatedReply, ...]
 
 
 @dataclass(frozen=True)
@@ -52,50 +31,42 @@ class Report:
     """Everything the page shows. `comparison` is the content of evaluation.json (sweetrl.evaluation.metrics.compare).
 
     `states` and `contexts` (the offline dialogues of the states, by task id and attempt) are for the critic's section,
-    which is left out where there are no states. `pages` is there where pages were designed; `comparison` then has what
-    sweetrl.evaluation.pages.summary says under `pages`.
+    which is left out where there are no states.
     """
 
+    domain: Domain
     comparison: dict[str, Any]
     results: Sequence[Result]
     before: Sequence[Trajectory]
     after: Sequence[Trajectory]
-    states: Sequence[AdvantageState] = ()
+    states: Sequence[RankedState] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     contexts: Mapping[tuple[str, int], Trajectory] = field(default_factory=dict)
-    pages: Pages | None = None
-
-
-FAULTS = (
-    ("answered", "Ended with an answer", True),
-    ("out_of_rounds", "Ran out of rounds without one", False),
-    ("premature_answers", "Answered with rounds left, before every hidden detail was told", False),
-    ("details_brought_out", "Hidden details that a question brought out", True),
-    ("repeated_questions", "Questions that repeat an earlier one", False),
-    ("irrelevant_questions", "Questions about nothing that matters here", False),
-    ("forgotten_details", "Details told, but missing from the program", False),
-    ("mistaken_details", "Details told, but with another value in the program", False),
-)
 
 
 def render(report: Report) -> str:
     """Return the page as HTML."""
+    return fill("report.html", page(report))
+
+
+def fill(template: str, values: Mapping[str, Any], package: str = "sweetrl.evaluation") -> str:
+    """Return a template of `package` (or of this one) with `values` in it, as HTML."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    folder = resources.files("sweetrl.evaluation") / "templates"
+    folders = [resources.files(one) / "templates" for one in dict.fromkeys((package, "sweetrl.evaluation"))]
+
+    def read(name: str) -> str:
+        return next(folder / name for folder in folders if (folder / name).is_file()).read_text(encoding="utf-8")
+
     environment = Environment(
-        loader=FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
+        loader=FunctionLoader(read),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "points": points, "p_value": p_value, "number": number}
-    if report.pages is not None:
-        from sweetrl.evaluation.pages_report import designs
-
-        return environment.get_template("pages.html").render(**designs(report, report.pages))
-    return environment.get_template("report.html").render(**page(report))
+    return environment.get_template(template).render(**values)
 
 
 def page(report: Report) -> dict[str, Any]:
@@ -103,23 +74,24 @@ def page(report: Report) -> dict[str, Any]:
     comparison = report.comparison
     before, after = paired(report.results)
     return {
+        "labels": report.domain.labels,
         "comparison": comparison,
         "level": level(comparison),
         "verdict": verdict(comparison),
         "tone": tone(comparison["difference"]["success"]),
         "headline": [
-            headline(comparison, "success", "Success rate"),
-            headline(comparison, "tests_passed", "Tests passed"),
+            headline(comparison, "success", report.domain.labels.success),
+            headline(comparison, "tests_passed", report.domain.labels.reward),
         ],
         "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],
         "outcomes": paired_outcomes(before, after),
-        "reward_chart": markup(reward_chart(before, after)),
+        "reward_chart": markup(reward_chart(before, after, report.domain.labels.reward_axis)),
         "turn_chart": markup(turn_chart(before, after)),
-        "faults": fault_rows(comparison["policies"]),
+        "faults": fault_rows(comparison["policies"], report.domain.labels.faults),
         "domains": comparison["domains"],
         "domain_chart": markup(domain_chart(comparison["domains"])),
         "examples": examples(before, after, report.before, report.after),
-        "critic": critic_section(report.states, report.contexts) if report.states else None,
+        "critic": critic_section(report.states, report.contexts, report.domain) if report.states else None,
         "facts": dict(report.facts),
     }
 
@@ -180,7 +152,7 @@ def paired_outcomes(before: Sequence[Result], after: Sequence[Result]) -> list[d
 
 
 def fault_rows(
-    policies: Mapping[str, Mapping[str, Any]], kinds: Sequence[tuple[str, str, bool]] = FAULTS
+    policies: Mapping[str, Mapping[str, Any]], kinds: Sequence[tuple[str, str, bool]]
 ) -> list[dict[str, Any]]:
     """What goes wrong before and after, as rows of a table; whether more is better decides the colour."""
     rows = []
@@ -197,10 +169,13 @@ def fault_rows(
 # Charts
 
 
-def reward_chart(before: Sequence[Result], after: Sequence[Result], axis: str = "hidden tests passed, %") -> str:
-    """How many of the tests were passed (or another reward in [0, 1]), in tenths."""
+def reward_chart(before: Sequence[Result], after: Sequence[Result], axis: str) -> str:
+    """The rewards in tenths; those outside 0 to 1 count with the nearest."""
     labels = [f"{tenth * 10}" for tenth in range(11)]
-    shares = [_shares([round((one.reward or 0.0) * 10) for one in results], range(11)) for results in (before, after)]
+    shares = [
+        _shares([min(10, max(0, round((one.reward or 0.0) * 10))) for one in results], range(11))
+        for results in (before, after)
+    ]
     return charts.bars(labels, shares[0], shares[1], axis, "rewards")
 
 
@@ -303,57 +278,57 @@ def side(trajectory: Trajectory, result: Result, name: str) -> dict[str, Any]:
 
 
 def critic_section(
-    states: Sequence[AdvantageState], contexts: Mapping[tuple[str, int], Trajectory]
+    states: Sequence[RankedState], contexts: Mapping[tuple[str, int], Trajectory], domain: Domain
 ) -> dict[str, Any] | None:
     """The critic's advantages by turn, and a few states with their best and worst candidates."""
-    if not any(state.replies for state in states):
+    if not any(state.candidates for state in states):
         return None
     return {
         "states": len(states),
-        "replies": sum(reply.count for state in states for reply in state.replies),
-        "chart": markup(advantage_chart(states)),
+        "replies": sum(reply.count for state in states for reply in state.candidates),
+        "chart": markup(advantage_chart(states, domain)),
         "examples": [
             rated_state(state, contexts.get((state.task_id, state.attempt))) for state in example_states(states)
         ],
     }
 
 
-def advantage_chart(states: Sequence[AdvantageState]) -> str:
-    """Mean advantage of the sampled replies by turn, with quartiles: questions and answers apart."""
+def advantage_chart(states: Sequence[RankedState], domain: Domain) -> str:
+    """Mean advantage of the sampled replies by turn, with quartiles: each type of reply apart."""
     import numpy as np
 
-    values: dict[tuple[bool, int], list[float]] = defaultdict(list)
+    values: dict[tuple[str, int], list[float]] = defaultdict(list)
     for state in states:
-        for reply in state.replies:
-            values[reply.answers, state.turn + 1] += [reply.advantage] * reply.count
+        for reply in state.candidates:
+            values[domain.reply_type(reply.text), state.turn + 1] += [reply.advantage] * reply.count
     series = []
-    for answers, label, color in ((False, "questions", charts.QUESTION_COLOR), (True, "answers", charts.ANSWER_COLOR)):
-        turns = sorted(turn for kind, turn in values if kind is answers)
+    for kind, color in zip(domain.reply_types, charts.reply_colors(len(domain.reply_types)), strict=True):
+        turns = sorted(turn for found, turn in values if found == kind)
         intervals = []
         for turn in turns:
-            low, high = np.percentile(values[answers, turn], [25, 75])
-            intervals.append(Interval(float(np.mean(values[answers, turn])), float(low), float(high)))
-        series.append((label, color, turns, intervals))
+            low, high = np.percentile(values[kind, turn], [25, 75])
+            intervals.append(Interval(float(np.mean(values[kind, turn])), float(low), float(high)))
+        series.append((f"{kind}s", color, turns, intervals))
     return charts.lines_by_turn(series, "advantage (nats a token)", "advantages")
 
 
-def example_states(states: Sequence[AdvantageState]) -> list[AdvantageState]:
+def example_states(states: Sequence[RankedState]) -> list[RankedState]:
     """The states whose best and worst replies lie furthest apart, of different tasks, two replies or more."""
 
-    def spread(state: AdvantageState) -> float:
-        advantages = [reply.advantage for reply in state.replies]
+    def spread(state: RankedState) -> float:
+        advantages = [reply.advantage for reply in state.candidates]
         return max(advantages) - min(advantages)
 
-    chosen: dict[str, AdvantageState] = {}
-    for state in sorted((one for one in states if len(one.replies) > 1), key=lambda one: -spread(one)):
+    chosen: dict[str, RankedState] = {}
+    for state in sorted((one for one in states if len(one.candidates) > 1), key=lambda one: -spread(one)):
         if len(chosen) < EXAMPLE_STATES:
             chosen.setdefault(state.task_id, state)
     return list(chosen.values())
 
 
-def rated_state(state: AdvantageState, context: Trajectory | None) -> dict[str, Any]:
+def rated_state(state: RankedState, context: Trajectory | None) -> dict[str, Any]:
     """One state as the page shows it: what was said before, then the best and the worst replies."""
-    ranked = sorted(state.replies, key=lambda reply: -reply.advantage)
+    ranked = sorted(state.candidates, key=lambda reply: -reply.advantage)
     half = min(SHOWN_REPLIES, len(ranked) // 2)
     largest = max(abs(reply.advantage) for reply in ranked) or 1.0
     return {

@@ -3,53 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
+from sweetrl.models import check_adapter, load_tokenizer, load_weights, resolve_device
 from sweetrl.settings import LoraSettings, ModelSettings
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def resolve_device(device: str) -> str:
-    """Turn `auto` into `cuda` where there is one, else `cpu`; a launcher's processes have a CUDA device each."""
-    import torch
-
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and "LOCAL_RANK" in os.environ else device
-
-
 def load_base(settings: ModelSettings) -> tuple[Any, Any]:
     """Load (model, tokenizer) of the frozen base; a missing or broken one is a UserError."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
     from sweetrl.learning.distributed import wants_shards
 
-    logging.disable_progress_bar()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(settings.base)
-        model: Any = AutoModelForCausalLM.from_pretrained(settings.base, dtype=getattr(torch, settings.dtype))
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(
-            f"{settings.base}: no base model can be loaded from there ({reason}); "
-            "`make base-model` builds the small one, `model.base` in params.yaml names another."
-        ) from error
+    tokenizer, model = load_tokenizer(settings.base), load_weights(settings.base, settings.dtype)
     model.requires_grad_(False)
     # What is to be sharded may not fit on one device: it goes there layer by layer.
     return model.to("cpu" if wants_shards() else resolve_device(settings.device)), tokenizer
-
-
-def context_limit(model: Any) -> int:
-    """Return how many tokens the model can read."""
-    return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
 
 
 def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False) -> nn.Module:
@@ -88,9 +61,7 @@ def load_adapter(model: Any, folder: Path) -> nn.Module:
 
     from sweetrl.learning.heads import HEAD, add_head
 
-    config = Path(folder) / "adapter_config.json"
-    if not config.exists():
-        raise UserError(f"{folder}: there is no adapter; run the stage that trains it first.")
+    config = check_adapter(folder)
     if HEAD in (json.loads(config.read_text(encoding="utf-8")).get("modules_to_save") or []):
         add_head(model)
     return PeftModel.from_pretrained(model, str(folder)).eval()

@@ -10,31 +10,16 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.types import Trajectory
 from sweetrl.errors import UserError
+from sweetrl.protocols import Chat
+from sweetrl.types import Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 WINDOW = 16  # optimiser steps over which pairs are sorted by length
-
-
-class Chat(Protocol):
-    """How dialogues become token ids (sweetrl.engines.chat.ChatFormat)."""
-
-    def open(self, system: str | None, request: str) -> tuple[int, ...]:
-        """Ids up to and including the first assistant header."""
-        ...
-
-    def follow(self, ended: bool, person: str) -> tuple[int, ...]:
-        """Ids after a reply's sampled ids up to and including the next assistant header."""
-        ...
-
-    def reply(self, text: str) -> tuple[int, ...]:
-        """Ids of a reply given as text, with the end of the turn."""
-        ...
 
 
 @dataclass(frozen=True)

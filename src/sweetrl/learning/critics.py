@@ -1,62 +1,34 @@
 """Whoever gives candidate replies an advantage: trained critics of three kinds, a language model as judge, controls.
 
-All of them are a `ReplyCritic`, so that ranking (stage 2) and Best-of-N take any of them.
+All of them are a `Critic` (sweetrl.protocols), so that ranking (stage 2) and Best-of-N take any of them.
 """
 
 from __future__ import annotations
 
-import hashlib
 import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.environment import visible_reply
+from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.prompts import render
-from sweetrl.colbench.synthetic.judge import judge_reply, passes_over
-from sweetrl.colbench.synthetic_frontend.judge import worth as page_worth
-from sweetrl.colbench.types import Trajectory
-from sweetrl.engines.base import Engine, Prompt, Sampling
 from sweetrl.errors import UserError
-from sweetrl.learning.batches import Chat, encode
+from sweetrl.learning.batches import encode
 from sweetrl.learning.heads import POOLING
 from sweetrl.learning.passes import Layout
 from sweetrl.learning.scoring import REPLY, TokenSet, branch_advantages, branch_values
 from sweetrl.learning.whole import critic_row, header_length
+from sweetrl.protocols import Chat, Engine, Replies, Work
+from sweetrl.seeds import state_seed
 from sweetrl.settings import CriticSettings, JudgeSettings
+from sweetrl.types import Prompt, Reply, Sampling, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
 
 
-@dataclass(frozen=True)
-class Reply:
-    """A candidate reply: its ids as sampled, and its text."""
-
-    token_ids: tuple[int, ...]
-    text: str
-
-
-Turns = Sequence[Sequence[Reply]]  # for each agent turn of a dialogue the candidates in the reply's place
-Work = tuple[Trajectory, Turns]
-
-
-class ReplyCritic(Protocol):
-    """Scores candidate replies."""
-
-    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
-        """Return for each dialogue, turn and candidate its advantage; only their order at one state matters.
-
-        A dialogue may have more turns than there are candidates for; the rest are not looked at.
-        """
-        ...
-
-
-def derived_seed(seed: int, purpose: str, task_id: str, attempt: int, turn: int) -> int:
-    """Return a 63-bit seed of its own for one purpose at one state; stable everywhere."""
-    text = f"{purpose}:{seed}:{task_id}:{attempt}:{turn}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-
-
-def _ids(turns: Turns) -> list[list[tuple[int, ...]]]:
+def _ids(turns: Replies) -> list[list[tuple[int, ...]]]:
     return [[reply.token_ids for reply in replies] for replies in turns]
 
 
@@ -69,20 +41,21 @@ class LogRatioCritic:
     """
 
     model: Any
+    domain: Domain
     chat: Chat
     system: str
     view: CriticSettings
     layout: Layout
     conditioned_reference: bool = True
 
-    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
         """The mean over a reply's tokens (the sum without normalisation) of log pi_theta - log pi_ref."""
         scored = REPLY
         if self.view.token_set == "official":
             scored = TokenSet(header_length(self.chat), self.chat.reply("x")[-1])
         found = []
         for dialogue, turns in work:
-            trunk = critic_row(dialogue, self.chat, self.system, self.view)
+            trunk = critic_row(dialogue, self.domain, self.chat, self.system, self.view)
             reference = None if self.conditioned_reference else encode(dialogue, self.chat, self.system)
             mean = self.view.normalization != "none"
             found.append(branch_advantages(self.model, trunk, _ids(turns), self.layout, reference, mean, scored))
@@ -94,18 +67,23 @@ class HeadCritic:
     """A regression head or a value head (sweetrl.learning.heads)."""
 
     model: Any
+    domain: Domain
     chat: Chat
     system: str
     view: CriticSettings
     layout: Layout
 
-    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
         """The head's value; a value function ranks like the advantage, as V(o_t) is the same for all candidates."""
         flat = Layout(None, self.layout.tokens, self.layout.pad_id)
         pooling = POOLING[self.view.parameterization]
         return [
             branch_values(
-                self.model, critic_row(dialogue, self.chat, self.system, self.view), _ids(turns), flat, pooling
+                self.model,
+                critic_row(dialogue, self.domain, self.chat, self.system, self.view),
+                _ids(turns),
+                flat,
+                pooling,
             )
             for dialogue, turns in work
         ]
@@ -117,7 +95,7 @@ class RandomCritic:
 
     seed: int
 
-    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
         """Uniform in [0, 1)."""
         return [
             [[self._number(one, turn, reply) for reply in replies] for turn, replies in enumerate(turns)]
@@ -126,50 +104,33 @@ class RandomCritic:
 
     def _number(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
         purpose = f"random:{reply.token_ids}"
-        return random.Random(derived_seed(self.seed, purpose, dialogue.task.id, dialogue.attempt, turn)).random()
-
-
-# What judge_reply's verdicts are worth, in the order of sweetrl.learning.ranking.CONTRASTS.
-WORTH = {
-    "needed": 3.0,
-    "complete": 3.0,
-    "plausible": 2.0,
-    "irrelevant": 1.0,
-    "repeated": 0.0,
-    "unclear": 0.0,
-    "mistaken": -1.0,
-    "premature": -2.0,
-}
-QUESTIONS = ("needed", "plausible", "irrelevant")  # new ones
-PASSING_OVER = -0.5  # of such a question that leaves a hidden detail behind
+        return random.Random(state_seed(self.seed, purpose, dialogue.task.id, dialogue.attempt, turn)).random()
 
 
 @dataclass(frozen=True)
 class OracleCritic:
-    """A control for the synthetic suite: it knows how the tasks were made, and that its agents seldom turn back.
+    """A control for tasks whose making is known: it gives replies what the domain's judge says they are worth.
 
     Replies of equal worth are equal.
     """
 
-    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
-        """The worth of the verdict of judge_reply, or of the page; a task of another kind is a UserError."""
+    domain: Domain
+
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """The worth of `Domain.judge`; a task that it does not know is a UserError."""
         return [
             [[self._worth(one, turn, reply.text) for reply in replies] for turn, replies in enumerate(turns)]
             for one, turns in work
         ]
 
     def _worth(self, dialogue: Trajectory, turn: int, text: str) -> float:
-        if (shown := page_worth(dialogue.task, text)) is not None:
-            return shown
-        verdict = judge_reply(dialogue.task, dialogue.messages[: 2 * turn + 1], text)
-        if verdict is None:
+        judgment = self.domain.judge(dialogue.task, dialogue.messages[: 2 * turn + 1], text)
+        if judgment is None:
             raise UserError(
-                f"task {dialogue.task.id}: the oracle knows tasks of the synthetic suite only; set rank.critic to "
-                "`trained`, `judge` or `random`."
+                f"task {dialogue.task.id}: the oracle knows only how tasks of a synthetic suite were made; set "
+                "rank.critic to `trained`, `judge` or `random`."
             )
-        if verdict in QUESTIONS and passes_over(dialogue.task, dialogue.messages[: 2 * turn + 1], text):
-            return PASSING_OVER
-        return WORTH[verdict]
+        return judgment.worth
 
 
 VERDICT = re.compile(r"\b([AB])\b(?!.*\b[AB]\b)", re.DOTALL)
@@ -183,19 +144,20 @@ class JudgeCritic:
     a liking for the first place cancels. A verdict that names neither counts half for both. `privileged` shows c.
     """
 
+    domain: Domain
     engine: Engine
     chat: Chat
     settings: JudgeSettings
     seed: int
     privileged: bool = True
 
-    def advantages(self, work: Sequence[Work]) -> list[list[list[float]]]:
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
         """All comparisons of all dialogues in one call of the engine, greedy."""
         questions: list[tuple[int, int, int, int]] = []  # dialogue, turn, first, second
         prompts: list[Prompt] = []
         for number, (dialogue, turns) in enumerate(work):
             for turn, replies in enumerate(turns):
-                seed = derived_seed(self.seed, "judge", dialogue.task.id, dialogue.attempt, turn)
+                seed = state_seed(self.seed, "judge", dialogue.task.id, dialogue.attempt, turn)
                 for first, second in rivals(len(replies), self.settings.comparisons, seed):
                     for one, other in ((first, second), (second, first)):
                         text = self._question(dialogue, turn, replies[one].text, replies[other].text)
@@ -223,14 +185,23 @@ class JudgeCritic:
             f"{'Assistant' if message.role == 'assistant' else 'Person'}: {message.content}"
             for message in dialogue.messages[: 2 * turn + 1]
         ]
-        reference = dialogue.task.ground_truth.strip("\n") if self.privileged else "(not known)"
+        reference = self.domain.reference(dialogue.task) if self.privileged else "(not known)"
         return render(
-            self.settings.prompt,
+            self.settings.prompt or self.domain.judge_template,
             reference=reference,
             dialogue="\n\n".join(lines),
             first=visible_reply(first),
             second=visible_reply(second),
         )
+
+
+def own_replies(dialogue: Trajectory, chat: Chat | None = None) -> list[list[Reply]]:
+    """Return the replies of a dialogue as candidates in their own places; `chat` tokenises those without ids."""
+    found = []
+    for turn in dialogue.turns:
+        ids = turn.token_ids or (() if chat is None else chat.reply(turn.raw))
+        found.append([Reply(tuple(ids), turn.raw)])
+    return found
 
 
 def first_wins(verdict: str) -> float:

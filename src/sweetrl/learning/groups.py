@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from sweetrl.colbench.types import Trajectory
 from sweetrl.errors import UserError
-from sweetrl.learning.batches import Chat, Row, encode
+from sweetrl.learning.batches import Row, encode
 from sweetrl.learning.pairs import usable
 from sweetrl.learning.whole import groups_of
+from sweetrl.protocols import Chat
 from sweetrl.settings import GrpoSettings
+from sweetrl.types import Trajectory
 
 
 @dataclass(frozen=True)

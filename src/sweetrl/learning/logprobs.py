@@ -128,15 +128,8 @@ def _fused() -> Any:
     return FusedHead
 
 
-def reply_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
-    """Log-probs [N] of the reply tokens of a batch, row after row.
-
-    `rows` is a flat batch (learning.batches.collate) or a forest (learning.trees.forward.collate_trees).
-    """
-    if "tree" in rows:
-        from sweetrl.learning.trees.forward import forest_logprobs
-
-        return forest_logprobs(model, rows)
+def flat_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
+    """Log-probs [N] of the reply tokens of a flat batch (learning.batches.collate), row after row."""
     transformer, head = backbone(model)
     hidden = transformer(input_ids=rows["input_ids"], use_cache=False).last_hidden_state
     return token_logprobs(head, hidden.flatten(0, 1).index_select(0, rows["position"]), rows["target"])

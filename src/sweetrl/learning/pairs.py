@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sweetrl.colbench.types import Trajectory
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
+from sweetrl.types import Trajectory
 
 Rule = Literal["official", "all"]
 
@@ -45,7 +45,7 @@ class PairCounts:
 
 def usable(trajectory: Trajectory) -> bool:
     """Whether a trajectory may be learnt from: it ended by the protocol and was scored."""
-    return trajectory.outcome in ("answered", "out_of_rounds") and trajectory.reward is not None
+    return trajectory.outcome != "lost" and trajectory.reward is not None
 
 
 def trajectory_pairs(

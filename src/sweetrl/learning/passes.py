@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.learning.batches import MicroBatch, PreferenceData, Row, collate
+from sweetrl.learning.logprobs import flat_logprobs
 from sweetrl.learning.trees.attention import Backend
-from sweetrl.learning.trees.forward import collate_trees
+from sweetrl.learning.trees.forward import choose_layout, collate_trees, forest_logprobs
 from sweetrl.learning.trees.layout import forest_tokens, layout_order, split_rows
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 TOKENS = 16_384
 
@@ -46,9 +47,12 @@ class Layout:
 
 def model_layout(model: nn.Module, layout: str, tokens: int = TOKENS, pad_id: int = 0) -> Layout:
     """The layout called `layout` in the settings, or flat batches where the model's attention cannot be masked."""
-    from sweetrl.learning.trees.forward import choose_layout
-
     return Layout(choose_layout(model, layout), tokens, pad_id)
+
+
+def reply_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
+    """Log-probs [N] of the reply tokens of a pass (`Layout.collate`), row after row."""
+    return forest_logprobs(model, rows) if "tree" in rows else flat_logprobs(model, rows)
 
 
 def length_batches(rows: Sequence[Row], batch_tokens: int) -> list[list[int]]:

@@ -9,9 +9,10 @@ from typing import Any
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import PreferenceData, Row
-from sweetrl.learning.ranking import Anchor, Candidate, Preference, RankedState
+from sweetrl.learning.ranking import Anchor
 from sweetrl.learning.whole import all_tokens
 from sweetrl.settings import PolicySettings
+from sweetrl.types import Candidate, Preference, RankedState
 
 CANDIDATES, PREFERENCES, ANCHORS = "candidates.parquet", "preferences.parquet", "anchors.parquet"
 

@@ -9,7 +9,7 @@ the model knows good dialogues as well as poor ones, as a large model does, and 
 reinforcement learning is to remove. A share of the dialogues shows the finished program beforehand, and there the
 person's words carry weight: so the model learns to read a program it is shown, as any large model can.
 
-Of the frontend suite, pages stand for programs, and what changes from one page to the next stands for values.
+Where each reply holds the whole answer again (pages), what changes from one to the next stands for values.
 """
 
 from __future__ import annotations
@@ -21,13 +21,7 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.pages import find_page
-from sweetrl.colbench.prompts import privileged_prefix, system_prompt
-from sweetrl.colbench.synthetic.details import CURRENCIES
-from sweetrl.colbench.synthetic.people import Demonstrator, ScriptedSimulator, Skill
-from sweetrl.colbench.synthetic_frontend import designs
-from sweetrl.colbench.synthetic_frontend.people import demonstrate as demonstrate_page
-from sweetrl.colbench.types import ANSWER_MARKER, Message, Task
+from sweetrl.colbench.domain import QUESTION, Domain
 from sweetrl.learning.tokenizer import (
     ASSISTANT,
     BEGIN,
@@ -38,12 +32,12 @@ from sweetrl.learning.tokenizer import (
     build_tokenizer,
 )
 from sweetrl.settings import PretrainSettings
+from sweetrl.types import Message, Task
 
 if TYPE_CHECKING:
     import torch
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-NUMBERS = 200  # every value of the suite is below this; each such number is one token
 # The start of the attention, see build_model.
 SHARED = 0.6  # share of the common direction in a token's embedding of length 1
 LOOK_BACK = 1.5  # tokens back to where the first layer looks
@@ -53,60 +47,42 @@ SLOW = 0.05  # radians a token below which a rotary pair matches at any distance
 LIKENESS = 1.5  # how sharply the other layers attend to like
 PASSED_ON = 0.15  # gain of what is attended to
 NOISE = 0.02
-CONSTANTS = (0, 100)  # numbers that stand in every program of some kinds: knowing them is not copying
-WORDS = tuple(f" {currency}" for currency in CURRENCIES)  # the other values, with the blank before them: one token, too
 
 
 @dataclass(frozen=True)
-class Demonstration:
-    """One scripted dialogue; `shown` is the system message (with the finished program in front in some)."""
+class Shown:
+    """One scripted dialogue as the agent sees it: `system` has the finished answer in front if it is `informed`."""
 
     system: str
     messages: tuple[Message, ...]
     informed: bool
 
 
-def demonstrate(task: Task, settings: PretrainSettings, rounds: int, prompt: str, seed: int) -> Demonstration:
-    """Play one dialogue of an imperfect demonstrator with the scripted person; a function of its arguments."""
-    if task.suite == "frontend":
-        played = demonstrate_page(task, rounds, seed, settings.poorest, settings.best, settings.informed)
-        system = system_prompt(prompt, "frontend")
-        shown = privileged_prefix(task) + system if played.informed else system
-        return Demonstration(shown, played.messages, played.informed)
-    rng = random.Random(f"demonstration-{seed}")
-    quality = rng.uniform(settings.poorest, settings.best)
-    skill = Skill(quality, settings.overlook, settings.repeat, settings.stop, settings.stop_growth, settings.forget)
-    informed = rng.random() < settings.informed
-    agent, person = Demonstrator(skill, rounds, rng, informed), ScriptedSimulator()
-    messages = [Message("user", task.problem_description)]
-    for _ in range(rounds):
-        reply = agent.act(task, messages)
-        messages.append(Message("assistant", reply))
-        if ANSWER_MARKER in reply:
-            break
-        messages.append(Message("user", person.reply(task, messages, seed)))
-    system = system_prompt(prompt)
-    return Demonstration(privileged_prefix(task) + system if informed else system, tuple(messages), informed)
+def demonstrate(task: Task, domain: Domain, settings: PretrainSettings, rounds: int, prompt: str, seed: int) -> Shown:
+    """Play one dialogue of an imperfect demonstrator with the scripted user; a function of its arguments."""
+    played = domain.demonstrate(task, settings, rounds, seed)
+    system = domain.system_prompt(prompt)
+    shown = domain.privileged_prompt(task) + system if played.informed else system
+    return Shown(shown, played.messages, played.informed)
 
 
 class Encoder:
     """Dialogues to token ids and loss weights; pieces between special tokens are encoded apart, like the template."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, pages: bool = False) -> None:
-        self.tokenizer, self.settings = tokenizer, settings
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, domain: Domain) -> None:
+        self.tokenizer, self.settings, self.domain = tokenizer, settings, domain
         self.special: dict[str, Any] = {
             name: tokenizer.convert_tokens_to_ids(name) for name in (BEGIN, SYSTEM, USER, ASSISTANT, END)
         }
-        values = [*(f" {n}" for n in range(NUMBERS) if n not in CONSTANTS), *WORDS]
-        if pages:
-            values = [*designs.WORDS]
+        recipe = domain.pretraining
+        values = [*(f" {n}" for n in range(recipe.numbers) if n not in recipe.constants), *recipe.words]
         self.values = {tokenizer.encode(value, add_special_tokens=False)[0] for value in values}
         self._encode = lru_cache(maxsize=100_000)(self._encode_plain)
 
     def _encode_plain(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
 
-    def encode(self, dialogue: Demonstration) -> tuple[list[int], list[float]]:
+    def encode(self, dialogue: Shown) -> tuple[list[int], list[float]]:
         """Token ids and the loss weight of each token (0 for the system message and the request)."""
         s = self.settings
         ids, weights = [self.special[BEGIN]], [0.0]
@@ -119,20 +95,19 @@ class Encoder:
             weights.append(weight)
 
         add(SYSTEM, dialogue.system, 0.0, 0.0)
-        page: tuple[int, ...] = ()
+        answer: tuple[int, ...] = ()
         for i, message in enumerate(dialogue.messages):
             if message.role == "assistant":
-                if find_page(message.content) is not None:
-                    share = s.informed_program if dialogue.informed else 1.0
-                    add(ASSISTANT, message.content, share * s.program_weight, share * s.program_weight)
-                    before, page = page, self._encode(message.content)
-                    for place in changed(before, page):  # the last token is the end of the turn
-                        weights[place - len(page) - 1] = share * s.value_weight
-                elif ANSWER_MARKER in message.content:
-                    share = s.informed_program if dialogue.informed else 1.0
-                    add(ASSISTANT, message.content, share * s.program_weight, share * s.value_weight)
-                else:
+                share = s.informed_program if dialogue.informed else 1.0
+                if self.domain.reply_type(message.content) == QUESTION:
                     add(ASSISTANT, message.content, 1.0, 1.0)
+                elif self.domain.pretraining.revises:
+                    add(ASSISTANT, message.content, share * s.program_weight, share * s.program_weight)
+                    before, answer = answer, self._encode(message.content)
+                    for place in changed(before, answer):  # the last token is the end of the turn
+                        weights[place - len(answer) - 1] = share * s.value_weight
+                else:
+                    add(ASSISTANT, message.content, share * s.program_weight, share * s.value_weight)
             elif i == 0:
                 add(USER, message.content, s.person_weight, s.person_weight)
             elif dialogue.informed:
@@ -176,7 +151,7 @@ class Demonstrations:
         """One demonstration: its token ids and loss weights."""
         task = self.tasks[index % len(self.tasks)]
         seed = self.settings.seed * 1_000_003 + index
-        dialogue = demonstrate(task, self.settings, self.rounds, self.prompt, seed)
+        dialogue = demonstrate(task, self.encoder.domain, self.settings, self.rounds, self.prompt, seed)
         ids, weights = self.encoder.encode(dialogue)
         return {"input_ids": ids, "weights": weights}
 
@@ -189,21 +164,25 @@ class Demonstrations:
         return batches
 
 
-def corpus(tasks: Iterable[Task], settings: PretrainSettings, rounds: int, prompt: str) -> Iterator[str]:
+def corpus(
+    tasks: Iterable[Task], domain: Domain, settings: PretrainSettings, rounds: int, prompt: str
+) -> Iterator[str]:
     """The texts that the tokenizer is trained on."""
     for index, task in enumerate(tasks):
-        dialogue = demonstrate(task, settings, rounds, prompt, settings.seed * 7_919 + index)
+        dialogue = demonstrate(task, domain, settings, rounds, prompt, settings.seed * 7_919 + index)
         yield dialogue.system
         yield task.ground_truth
         yield from (message.content for message in dialogue.messages)
 
 
-def make_tokenizer(tasks: list[Task], settings: PretrainSettings, rounds: int, prompt: str) -> PreTrainedTokenizerFast:
-    """Train the base agent's tokenizer on demonstrations: of programs, or of pages (then tokens are whole pieces)."""
-    texts = corpus(tasks, settings, rounds, prompt)
-    if tasks and tasks[0].suite == "frontend":
-        return build_piece_tokenizer(list(texts), settings.vocabulary, designs.WORDS)
-    return build_tokenizer(texts, settings.vocabulary, NUMBERS, WORDS)
+def make_tokenizer(
+    tasks: list[Task], domain: Domain, settings: PretrainSettings, rounds: int, prompt: str
+) -> PreTrainedTokenizerFast:
+    """Train the base agent's tokenizer on demonstrations; with `Pretraining.pieces` tokens are whole pieces of them."""
+    texts, recipe = corpus(tasks, domain, settings, rounds, prompt), domain.pretraining
+    if recipe.pieces:
+        return build_piece_tokenizer(list(texts), settings.vocabulary, recipe.words)
+    return build_tokenizer(texts, settings.vocabulary, recipe.numbers, recipe.words)
 
 
 def build_model(

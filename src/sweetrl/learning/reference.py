@@ -13,8 +13,7 @@ import numpy as np
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import Row
 from sweetrl.learning.distributed import gathered, place, shared, whole_tensor
-from sweetrl.learning.logprobs import reply_logprobs
-from sweetrl.learning.passes import Layout
+from sweetrl.learning.passes import Layout, reply_logprobs
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -25,9 +25,9 @@ from sweetrl.learning.advantage import segment_mean, segment_sum, trajectory_sco
 from sweetrl.learning.batches import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.learning.distributed import add_gradients, gathered, shard_layers, shared, wants_shards
 from sweetrl.learning.heads import POOLING, turn_values
-from sweetrl.learning.logprobs import base_of, reply_logprobs
+from sweetrl.learning.logprobs import base_of
 from sweetrl.learning.objectives import critic_loss, ipo_loss, policy_loss, reference_kl, token_nll, value_loss
-from sweetrl.learning.passes import cut_step, model_layout, share_of_step
+from sweetrl.learning.passes import cut_step, model_layout, reply_logprobs, share_of_step
 from sweetrl.learning.reference import reference_logprobs, starts_trained
 from sweetrl.settings import CriticSettings, PolicySettings, RftSettings, TrainerSettings
 

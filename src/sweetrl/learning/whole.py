@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from sweetrl.colbench.prompts import privileged_prefix
-from sweetrl.colbench.types import Trajectory
 from sweetrl.errors import UserError
-from sweetrl.learning.batches import Chat, PreferenceData, Row, critic_system, encode
+from sweetrl.learning.batches import PreferenceData, Row, critic_system, encode
 from sweetrl.learning.pairs import TrajectoryPair, find_pairs, usable
+from sweetrl.protocols import Chat
 from sweetrl.settings import CriticSettings, MultiTurnSettings
+from sweetrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
 
 
-def critic_row(trajectory: Trajectory, chat: Chat, system: str, settings: CriticSettings) -> Row:
+def critic_row(trajectory: Trajectory, domain: Domain, chat: Chat, system: str, settings: CriticSettings) -> Row:
     """Lay out a dialogue as the critic sees it: with c where `settings.place` says, if it is privileged at all.
 
     before   c's own tokens, then the whole formatted prompt with its begin-of-text token        the official code
     """
-    prefix = privileged_prefix(trajectory.task) if settings.privileged else None
+    prefix = domain.privileged_prompt(trajectory.task) if settings.privileged else None
     if prefix is None or settings.place == "system":
         return encode(trajectory, chat, critic_system(prefix, system))
     row = encode(trajectory, chat, system)
@@ -54,6 +58,7 @@ def groups_of(trajectories: Sequence[Trajectory]) -> tuple[int, ...]:
 def critic_pairs(
     pairs: Sequence[TrajectoryPair],
     trajectories: Iterable[Trajectory],
+    domain: Domain,
     chat: Chat,
     system: str,
     settings: CriticSettings,
@@ -61,18 +66,18 @@ def critic_pairs(
 ) -> PreferenceData:
     """Lay out pairs of whole trajectories for the critic (Eq. 2)."""
     found, indices = find_pairs(pairs, trajectories, where)
-    rows = [critic_row(one, chat, system, settings) for one in found]
+    rows = [critic_row(one, domain, chat, system, settings) for one in found]
     if settings.token_set == "official":
         rows = [with_header(row) for row in rows]
     return PreferenceData(tuple(rows), tuple(indices), groups=groups_of(found))
 
 
 def critic_attempts(
-    trajectories: Iterable[Trajectory], chat: Chat, system: str, settings: CriticSettings
+    trajectories: Iterable[Trajectory], domain: Domain, chat: Chat, system: str, settings: CriticSettings
 ) -> PreferenceData:
     """Lay out every usable attempt with its label, 1 for success, for the classifier of final success."""
     found = [one for one in trajectories if usable(one)]
-    rows = tuple(critic_row(one, chat, system, settings) for one in found)
+    rows = tuple(critic_row(one, domain, chat, system, settings) for one in found)
     data = alone(rows, groups_of(found))
     return replace(data, labels=tuple(float(one.success) for one in found))
 

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
+from sweetrl.plugins import find_method
 from sweetrl.settings import Settings, parse_settings
+
+if TYPE_CHECKING:
+    from sweetrl.methods.base import Method
 
 
 @dataclass(frozen=True)
@@ -36,14 +40,19 @@ class Cell:
         return {ONLINE: "online", LARGE: "large"}.get(self.table, "cells")
 
     @property
+    def method(self) -> Method:
+        """How its policy is trained."""
+        return find_method(str(self.settings.get("method", "sweet")))
+
+    @property
     def trained(self) -> bool:
         """Whether anything is trained for it."""
-        return self.settings.get("method", "sweet") not in ("zero-shot", "single-turn")
+        return self.method.trains
 
     @property
     def ranks(self) -> bool:
         """Whether replies are ranked for it."""
-        return bool(self.settings.get("method", "sweet") == "sweet")
+        return "preferences" in self.method.needs
 
 
 METHODS, ABLATIONS, CONTROLS, AMOUNTS = "Table 2", "Table 3", "Controls", "Figure 3b"

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweetrl.errors import UserError
+from sweetrl.progress import Meter
 from sweetrl.reproduce.run import WORK, Profile
-from sweetrl.stages.meter import Meter
 
 logger = logging.getLogger(__name__)
 LOGS = WORK / "logs"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
+from sweetrl.running.stage import stage_main
 from sweetrl.settings import PretrainSettings, Settings
-from sweetrl.stages.common import stage_main
 from sweetrl.stages.pretrain import pretrain
 
 if TYPE_CHECKING:

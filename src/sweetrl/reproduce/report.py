@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import p_value, percent, points
@@ -17,6 +17,10 @@ from sweetrl.reproduce import figures
 from sweetrl.reproduce.cells import CELLS, ONLINE, TABLES
 from sweetrl.reproduce.run import Profile, picked
 from sweetrl.reproduce.tables import Measured, claims, picking_gap, read_cell, row_of
+from sweetrl.types import Candidate, Message, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
 
 RESULTS, MARKDOWN, PAGE = Path("results.json"), Path("results.md"), Path("report.html")
 AGAINST = "sweet"
@@ -42,7 +46,7 @@ FAULTS = (
 
 def write(profile: Profile) -> None:
     """Read every cell that there is and write the three files."""
-    ruler = profile.settings["evaluate"]
+    ruler, domain = profile.settings["evaluate"], profile.domain
     found = {cell.name: read_cell(cell, profile.seeds_of(cell)) for cell in profile.cells}
     measured = {name: one for name, one in found.items() if one.results}
     if not measured:
@@ -54,9 +58,9 @@ def write(profile: Profile) -> None:
         "profile": profile.values["profile"],
         "seeds": profile.seeds,
         "tasks_for_each_seed": ruler["tasks"],
-        **({"reward": profile.settings["similarity"]["kind"]} if profile.suite == "frontend" else {}),
+        **({"reward": domain.scoring()} if domain.measure == "reward" else {}),
         "rows": rows,
-        "claims": claims(measured, level, resamples, "tests_passed" if profile.suite == "frontend" else "success"),
+        "claims": claims(measured, level, resamples, "tests_passed" if domain.measure == "reward" else "success"),
         "best_of_n": {
             seed: {name: one["curves"][name] for name, one in critics.items()} for seed, critics in picking.items()
         },
@@ -81,9 +85,9 @@ def write(profile: Profile) -> None:
     }
     write_json(RESULTS, results)
     write_text(MARKDOWN, markdown(results))
-    drawn = [PAGE] if profile.suite == "backend" else []  # the drawings are of programs and questions
+    drawn = [PAGE] if domain.measure == "success" else []  # the drawings are of success
     if drawn:
-        write_text(PAGE, page(results, measured))
+        write_text(PAGE, page(results, measured, domain))
     print(
         f"reproduce: {len(measured)} of {len(found)} rows; {', '.join(map(str, [RESULTS, MARKDOWN, *drawn]))}",
         flush=True,
@@ -282,7 +286,7 @@ def _curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], gaps: Mapping[str
     return "\n".join(lines)
 
 
-def page(results: Mapping[str, Any], measured: Mapping[str, Measured]) -> str:
+def page(results: Mapping[str, Any], measured: Mapping[str, Measured], domain: Domain) -> str:
     """The same with drawings, as one page that loads nothing."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -310,7 +314,7 @@ def page(results: Mapping[str, Any], measured: Mapping[str, Measured]) -> str:
         faults=FAULTS,
         rows=rows,
         picking=picking,
-        dialogues=_dialogues(measured.get(AGAINST)),
+        dialogues=_dialogues(measured.get(AGAINST), domain),
     )
 
 
@@ -321,14 +325,13 @@ def _series(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list
     }
 
 
-def _dialogues(sweet: Measured | None, many: int = 3) -> list[dict[str, Any]]:
+def _dialogues(sweet: Measured | None, domain: Domain, many: int = 3) -> list[dict[str, Any]]:
     """The longest ranked dialogues of the first seed: what was said, and what the critic made of every candidate."""
     if sweet is None or not sweet.results:
         return []
     from markupsafe import Markup
 
     from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.colbench.synthetic.judge import judge_reply
     from sweetrl.learning.preferences import CANDIDATES, read_candidates
 
     seed = min(sweet.results)
@@ -350,12 +353,7 @@ def _dialogues(sweet: Measured | None, many: int = 3) -> list[dict[str, Any]]:
         turns = []
         for state in sorted(by_dialogue[key], key=lambda one: one.turn):
             earlier = dialogue.messages[: 2 * state.turn + 1]
-            turns.append(
-                [
-                    (judge_reply(dialogue.task, earlier, one.text) or "unclear", one.advantage)
-                    for one in state.candidates
-                ]
-            )
+            turns.append([(_verdict(domain, dialogue, earlier, one), one.advantage) for one in state.candidates])
         drawing = figures.advantages(turns, f"advantage-{index}")
         shown.append(
             {
@@ -367,6 +365,11 @@ def _dialogues(sweet: Measured | None, many: int = 3) -> list[dict[str, Any]]:
             }
         )
     return shown
+
+
+def _verdict(domain: Domain, dialogue: Trajectory, earlier: Sequence[Message], candidate: Candidate) -> str:
+    judgment = domain.judge(dialogue.task, earlier, candidate.text)
+    return (judgment.verdict if judgment is not None else "") or "unclear"
 
 
 __all__ = ["markdown", "page", "write"]

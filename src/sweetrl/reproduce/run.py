@@ -8,16 +8,20 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.io import read_json, write_json
+from sweetrl.io import publish, read_json, write_json
+from sweetrl.plugins import load_domain, load_method
 from sweetrl.reproduce.cells import LARGE_BASE, ONLINE, Cell, cell_named, merged, settings_of
-from sweetrl.settings import Settings
-from sweetrl.stages.apart import absolute_tracking, finished, link, prepare, run_apart
+from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_apart
+from sweetrl.settings import Settings, parse_settings
 from sweetrl.tracking.runs import RunLog
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
 
 ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
 WORK = Path(".work")
@@ -44,9 +48,9 @@ class Profile:
         return {f"tracking.{name}": found[name] for name in ("uri", "artifacts")}
 
     @property
-    def suite(self) -> str:
-        """`backend` or `frontend`: what is measured, and so what the tables say."""
-        return str(self.settings["suite"])
+    def domain(self) -> Domain:
+        """What is measured, and so what the tables say."""
+        return load_domain(parse_settings(self.settings, "reproduce"))
 
     @property
     def seeds(self) -> list[int]:
@@ -72,7 +76,7 @@ def base(profile: Profile) -> None:
     tree = profile.tree(profile.seeds[0])
     folder = _workspace(profile, "base", tree, fresh=True)
     _stage(folder, "pretrain", profile, profile.seeds[0], "base")
-    _publish(folder / tree["model"]["base"], profile.folder / ROOT / tree["model"]["base"])
+    publish(folder / tree["model"]["base"], profile.folder / ROOT / tree["model"]["base"])
     shutil.rmtree(folder)
 
 
@@ -83,7 +87,7 @@ def world(profile: Profile, seed: int) -> None:
         _stage(folder, stage, profile, seed, "world")
     facts = {stage: _facts(folder, stage) for stage in ("tasks", "collect", "validate")}
     write_json(folder / "data" / "facts.json", facts)
-    _publish(folder / "data", Path("worlds") / str(seed))
+    publish(folder / "data", Path("worlds") / str(seed))
     shutil.rmtree(folder)
 
 
@@ -94,7 +98,7 @@ def base_large(profile: Profile) -> None:
     link(profile.folder / ROOT / tree["model"]["base"], folder / "small")
     if not finished(folder, "pretrain"):
         _stage(folder, "pretrain", profile, int(tree["seed"]), "base-large", "sweetrl.reproduce.larger")
-    _publish(folder / "models" / "base", Path(LARGE_BASE))
+    publish(folder / "models" / "base", Path(LARGE_BASE))
     shutil.rmtree(folder)
 
 
@@ -112,7 +116,7 @@ def cell(profile: Profile, name: str, seed: int) -> None:
     if settings.rounds > 1:
         if not finished(folder, "rounds"):
             _stage(folder, "rounds", profile, seed, name)
-        _publish(folder / "models" / "rounds" / "policy", folder / "models" / "policy")  # what is evaluated
+        publish(folder / "models" / "rounds" / "policy", folder / "models" / "policy")  # what is evaluated
     _stage(folder, "evaluate", profile, seed, name, "sweetrl.reproduce.evaluate")
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
@@ -123,7 +127,7 @@ def cell(profile: Profile, name: str, seed: int) -> None:
     facts = {stage: _facts(folder, stage) for stage in done}
     summary = {"cell": name, "seed": seed, "stages": facts}
     if one.table == ONLINE:
-        summary["dialogues"] = _dialogues(settings, facts)
+        summary["dialogues"] = load_method(settings).dialogues(settings)
     write_json(out / SUMMARY, summary)
     shutil.copy(folder / "reports" / RESULTS, out / RESULTS)
     for source in ("models/critic", "data/preferences"):
@@ -131,15 +135,8 @@ def cell(profile: Profile, name: str, seed: int) -> None:
             shutil.copytree(folder / source, out / Path(source).name)
     for kind in ("data", "models") if settings.rounds > 1 else ():
         shutil.copytree(folder / kind / "rounds", out / "rounds" / kind)
-    _publish(out, Path(one.folder) / name / str(seed))
+    publish(out, Path(one.folder) / name / str(seed))
     shutil.rmtree(folder)
-
-
-def _dialogues(settings: Settings, facts: Mapping[str, Any]) -> int:
-    """How many dialogues a policy has learnt from: those of all rounds, or those that GRPO has made itself."""
-    if settings.method == "grpo":
-        return int(facts["train-policy"]["metrics"]["dialogues"])
-    return settings.rounds * settings.collect.tasks * settings.collect.attempts
 
 
 def best_of_n(profile: Profile, name: str, seed: int) -> None:
@@ -213,8 +210,6 @@ def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
     if note.exists():
         found = read_json(note)
         return str(found["run_id"]) if found.get("run_id") else None
-    from sweetrl.settings import parse_settings
-
     settings = parse_settings(yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8")))
     tags = {"sweetrl.kind": "reproduction", "sweetrl.cell": part, "sweetrl.seed": str(seed)}
     run = RunLog(settings.tracking, f"{part} {seed}", {**tags, "sweetrl.profile": str(profile.values["profile"])})
@@ -227,9 +222,3 @@ def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
 def _facts(folder: Path, stage: str) -> dict[str, Any]:
     found = read_json(folder / "reports" / "runs" / f"{stage}.json")
     return {key: found[key] for key in ("summary", "seconds", "metrics") if key in found}
-
-
-def _publish(source: Path, out: Path) -> None:
-    from sweetrl.stages.common import publish
-
-    publish(source, out)

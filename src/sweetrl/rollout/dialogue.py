@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.leaks import leaks_of
-from sweetrl.colbench.prompts import system_prompt
-from sweetrl.colbench.simulators import Simulator
-from sweetrl.colbench.types import AgentTurn, Task, Trajectory
-from sweetrl.engines.base import Completion, Prompt
 from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import SimulatorError, UserLeft
+from sweetrl.protocols import AsyncUserSimulator
 from sweetrl.rollout.ledger import DialogueCost
-from sweetrl.rollout.seeds import dialogue_seed
-from sweetrl.settings import AgentSettings
+from sweetrl.types import AgentTurn, Completion, Prompt, Task, Trajectory
 
 
 @dataclass
 class Dialogue:
-    """An attempt at a task. The agent's turn: `prompt`, then `take`. The person's: `environment.hear`, then `go_on`.
+    """An attempt at a task. The agent's turn: `prompt`, then `take`. The user's: `ask` or `ask_async`.
 
-    `chat` None keeps the context as text only. The agent reads its own raw replies, the person what is visible of them.
+    Every loop over dialogues (sweetrl.rollout.driver) goes through these, and nothing else moves a dialogue on.
+    `chat` None keeps the context as text only. The agent reads its own raw replies, the user what is visible of them.
+    `seed_of` gives the seed of each agent turn: it follows from what the dialogue is, not from when it is asked.
     """
 
     task: Task
     attempt: int
-    run_seed: int
+    seed_of: Callable[[int], int]
     environment: Environment
     chat: ChatFormat | None
     ids: tuple[int, ...] = ()
@@ -46,12 +46,17 @@ class Dialogue:
         return self.environment.done or bool(self.error)
 
     def prompt(self) -> Prompt:
-        """What the agent is asked next; its seed follows from task, attempt and turn, not from when it is asked."""
-        seed = dialogue_seed(self.run_seed, self.task.id, self.attempt, len(self.turns))
-        return Prompt(self.ids, seed, tuple(self.texts), self.task.id)
+        """What the agent is asked next."""
+        return Prompt(self.ids, self.seed_of(len(self.turns)), tuple(self.texts), self.task.id)
 
     def take(self, completion: Completion) -> None:
-        """Let the agent say `completion`; the person is next unless the dialogue is `done`."""
+        """Let the agent say `completion`; the user is next unless the dialogue is `done`.
+
+        A completion without tokens where tokens are spoken is one that had no room: the dialogue is lost.
+        """
+        if self.chat is not None and not completion.token_ids:
+            self.error = f"the dialogue's {len(self.ids)} tokens leave no room for a reply in the model's context"
+            return
         self.prompt_tokens += completion.prompt_tokens
         self.generated_tokens += completion.generated_tokens
         self.read_tokens += completion.prompt_tokens or len(self.ids)
@@ -68,8 +73,28 @@ class Dialogue:
         )
         self.environment.say(completion.text)
 
-    def go_on(self) -> None:
-        """Put the last turn and the person's words behind the agent's context."""
+    def ask(self) -> None:
+        """Let the user reply, here and now; a user who cannot loses the dialogue."""
+        self.environment.ask()
+        self._go_on()
+
+    async def ask_async(self, simulator: AsyncUserSimulator) -> None:
+        """Let a user reply who takes time."""
+        environment = self.environment
+        try:
+            words = await simulator.answer(environment.task, environment.messages, environment.user_seed)
+        except SimulatorError as error:
+            environment.lose(str(error))
+        except UserLeft:
+            environment.leave()
+        else:
+            environment.hear(words)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Put the last turn and the user's words behind the agent's context."""
+        if self.done:
+            return
         turn, words = self.turns[-1], self.environment.messages[-1].content
         self.texts += [("assistant", turn.raw), ("user", words)]
         if self.chat is not None:
@@ -101,7 +126,7 @@ class Dialogue:
         if self.generated_tokens:
             extra = {"generated_tokens": str(self.generated_tokens), "prompt_tokens": str(self.prompt_tokens)}
         if getattr(environment.simulator, "checked", False):
-            leaks = leaks_of(self.task, environment.messages)
+            leaks = leaks_of(self.task, environment.messages, environment.domain.find_leak)
             if leaks:
                 extra["leaks"] = " ".join(f"{index}:{leak.kind}" for index, leak in leaks)
         return Trajectory(
@@ -117,21 +142,3 @@ class Dialogue:
             error=error,
             extra=extra,
         )
-
-
-def open_dialogue(
-    task: Task,
-    attempt: int,
-    chat: ChatFormat | None,
-    simulator: Simulator,
-    agent: AgentSettings,
-    reply_characters: int,
-    seed: int,
-) -> Dialogue:
-    """Begin an attempt at `task`; `seed` is the run's."""
-    own = dialogue_seed(seed, task.id, attempt)
-    environment = Environment(task, simulator, rounds=agent.rounds, reply_characters=reply_characters, seed=own)
-    system = system_prompt(agent.prompt, task.suite)
-    texts = [("system", system), ("user", task.problem_description)]
-    ids = () if chat is None else chat.open(system, task.problem_description)
-    return Dialogue(task, attempt, seed, environment, chat, ids, texts)

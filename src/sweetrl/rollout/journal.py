@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sweetrl.colbench.types import AgentTurn, Message, Task, TestResult, Trajectory
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path, remove_leftovers
+from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
 
 class Journal:

@@ -1,28 +1,29 @@
-"""The loop of a batch engine and environments: all dialogues of a batch advance together, one agent turn a round."""
+"""Rollouts: the agent attempts tasks, in shards, which are what a killed run repeats at most and what is deterministic."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 
-from sweetrl.colbench.environment import turn_seed
-from sweetrl.colbench.simulators import AsyncSimulator, Simulator, SimulatorError
-from sweetrl.colbench.types import Task, Trajectory
-from sweetrl.engines.background import wait
-from sweetrl.engines.base import Engine, Sampling
-from sweetrl.engines.chat import ChatFormat
-from sweetrl.rollout.dialogue import Dialogue, open_dialogue
-from sweetrl.rollout.ledger import DialogueCost
-from sweetrl.settings import AgentSettings
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.protocols import AsyncEngine
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.dialogue import Dialogue
+from sweetrl.rollout.driver import advance_together
+from sweetrl.rollout.ledger import DialogueCost, Ledger
+from sweetrl.rollout.scored import Losses, scored
+from sweetrl.rollout.shards import concurrent_shards
+from sweetrl.types import Completion, Task, Trajectory
+
+
+def batch_of(tasks: Sequence[Task], first: int, count: int) -> list[Task]:
+    """Return `count` tasks from number `first` on (at most all), going on at the beginning behind the last one."""
+    return [tasks[(first + offset) % len(tasks)] for offset in range(min(count, len(tasks)))]
 
 
 def rollout(
     attempts: Sequence[tuple[Task, int]],
-    engine: Engine,
-    chat: ChatFormat,
-    simulator: Simulator,
-    agent: AgentSettings,
-    reply_characters: int = 400,
+    context: RolloutContext,
+    *,
     seed: int = 0,
     policy_name: str = "",
     batch: int = 128,
@@ -32,94 +33,80 @@ def rollout(
     """Let the agent attempt each (task, attempt number); return the dialogues in order, not yet scored.
 
     Deterministic: equal arguments give equal trajectories. The agent's context holds its replies as the ids it sampled;
-    the person's words are appended to them. A dialogue that outgrows the model's context, or whose person cannot reply,
-    comes back with outcome "lost" and the cause in `error`. `progress` is told of every finished dialogue. A person who
-    takes time (AsyncSimulator) answers all dialogues of a round side by side. `spent` is told what dialogues have cost,
-    as they end.
+    the user's words are appended to them. A dialogue that outgrows the model's context, or whose user cannot reply,
+    comes back with outcome "lost" and the cause in `error`. `progress` is told of every finished dialogue, `spent` what
+    dialogues have cost, as they end. `batch` dialogues advance together.
     """
+    engine = context.engine
+    if isinstance(engine, AsyncEngine) or context.chat is None:
+        raise ValueError("dialogues that advance together need a batch engine and a chat format")
     trajectories: list[Trajectory] = []
     for start in range(0, len(attempts), batch):
-        dialogues = [
-            open_dialogue(task, attempt, chat, simulator, agent, reply_characters, seed)
-            for task, attempt in attempts[start : start + batch]
-        ]
-        _advance(dialogues, engine, simulator, agent, lambda ended: _tell(ended, engine, policy_name, progress, spent))
+        dialogues = [context.open(task, attempt, seed) for task, attempt in attempts[start : start + batch]]
+        session, sampling = engine.session(), context.sampling()
+
+        def speak(active: Sequence[Dialogue], session=session, sampling=sampling) -> list[Completion]:
+            return [one for (one,) in session.sample([each.prompt() for each in active], sampling)]
+
+        def ended(over: Sequence[Dialogue]) -> None:
+            if spent is not None:
+                devices = engine.usage().devices
+                spent([one.cost(policy_name, devices) for one in over])
+            if progress is not None:
+                progress(len(over))
+
+        advance_together(dialogues, speak, context.simulator, ended)
         trajectories.extend(dialogue.close(policy_name) for dialogue in dialogues)
     return trajectories
 
 
-def _advance(
-    dialogues: Sequence[Dialogue],
-    engine: Engine,
-    simulator: Simulator,
-    agent: AgentSettings,
-    told: Callable[[Sequence[Dialogue]], None],
-) -> None:
-    """Run all dialogues to their ends; `told` is told which have ended."""
-    sampling = Sampling(max_new_tokens=agent.max_new_tokens, temperature=agent.temperature, top_p=agent.top_p)
-    session = engine.session()
-    active = [dialogue for dialogue in dialogues if not dialogue.done]
-    while active:
-        prompts = [each.prompt() for each in active]
-        for dialogue, (completion,) in zip(active, session.sample(prompts, sampling), strict=True):
-            if completion.token_ids:
-                dialogue.take(completion)
-            else:
-                count = len(dialogue.ids)
-                dialogue.error = f"the dialogue's {count} tokens leave no room for a reply in the model's context"
-        _answer([dialogue for dialogue in active if not dialogue.done], simulator)
-        ended = [dialogue for dialogue in active if dialogue.done]
-        if ended:
-            told(ended)
-        active = [dialogue for dialogue in active if not dialogue.done]
+def rollout_scored(
+    attempts: Sequence[tuple[Task, int]],
+    context: RolloutContext,
+    store: TrajectoryStore,
+    *,
+    seed: int,
+    policy_name: str,
+    batch: int,
+    shard: int,
+    progress: Callable[[int], None] | None = None,
+    lost_share: float = 1.0,
+    ledger: Ledger | None = None,
+    mine: Callable[[int], bool] | None = None,
+) -> TrajectoryStore:
+    """Let the agent attempt each (task, attempt number), score the answers, and write `store` shard by shard.
 
+    Shard i holds the attempts [i * shard, (i + 1) * shard) in order. Shards that are there already are left alone, so
+    a killed run goes on where it was and ends with the same bytes; the caller gives every set of arguments a folder of
+    its own. `progress` is told of every finished dialogue. `batch` dialogues are under way at a time: together, turn by
+    turn, with a batch engine; each on its own with an AsyncEngine, of which every finished dialogue is kept at once.
 
-def _tell(
-    ended: Sequence[Dialogue],
-    engine: Engine,
-    policy: str,
-    progress: Callable[[int], None] | None,
-    spent: Callable[[Sequence[DialogueCost]], None] | None,
-) -> None:
-    if spent is not None:
-        devices = engine.usage().devices
-        spent([one.cost(policy, devices) for one in ended])
-    if progress is not None:
-        progress(len(ended))
-
-
-def _answer(dialogues: Sequence[Dialogue], simulator: Simulator) -> None:
-    """Let the person answer in each of `dialogues`."""
-    if isinstance(simulator, AsyncSimulator):
-        wait(_answer_all(dialogues, simulator))
-        return
-    for dialogue in dialogues:
-        environment = dialogue.environment
-        try:
-            words = simulator.reply(environment.task, environment.messages, person_seed(dialogue))
-        except SimulatorError as error:
-            environment.lose(str(error))
-        else:
-            environment.hear(words)
-            dialogue.go_on()
-
-
-async def _answer_all(dialogues: Sequence[Dialogue], simulator: AsyncSimulator) -> None:
-    await asyncio.gather(*(let_answer(dialogue, simulator) for dialogue in dialogues))
-
-
-async def let_answer(dialogue: Dialogue, simulator: AsyncSimulator) -> None:
-    """Let the person answer in one dialogue."""
-    environment = dialogue.environment
-    try:
-        words = await simulator.answer(environment.task, environment.messages, person_seed(dialogue))
-    except SimulatorError as error:
-        environment.lose(str(error))
-    else:
-        environment.hear(words)
-        dialogue.go_on()
-
-
-def person_seed(dialogue: Dialogue) -> int:
-    """Return the person's seed for the turn that is theirs now."""
-    return turn_seed(dialogue.environment.seed, dialogue.environment.round)
+    Raises UserError as soon as more than `lost_share` of the dialogues are lost. What is finished stays; running again
+    attempts the lost ones again. `ledger` takes what each dialogue has cost, as it ends.
+    With `mine` only the shards that it says yes to are made (others make the rest, in the same folder).
+    """
+    own = [index for index in range(-(-len(attempts) // shard)) if mine is None or mine(index)]
+    losses = Losses(sum(len(attempts[index * shard : (index + 1) * shard]) for index in own), lost_share)
+    batch = 1 if getattr(context.simulator, "serial", False) else batch
+    if isinstance(context.engine, AsyncEngine):
+        concurrent_shards(attempts, context, store, losses, seed, policy_name, batch, shard, progress, ledger, mine)
+        return store
+    present = store.shards()
+    for index in own:
+        part = attempts[index * shard : (index + 1) * shard]
+        if index in present:
+            if progress is not None:
+                progress(len(part))
+            continue
+        spoken = rollout(
+            part,
+            context,
+            seed=seed,
+            policy_name=policy_name,
+            batch=batch,
+            progress=progress,
+            spent=None if ledger is None else ledger.add,
+        )
+        losses.add(spoken)
+        store.write_shard(index, scored(spoken, context.scorer))
+    return store

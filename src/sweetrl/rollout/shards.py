@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.colbench.types import Task, Trajectory
-from sweetrl.engines.base import AsyncEngine
-from sweetrl.rollout.concurrent import rollout_concurrent
+from sweetrl.protocols import AsyncEngine
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.dialogue import Dialogue
+from sweetrl.rollout.driver import advance_each
 from sweetrl.rollout.journal import Journal
 from sweetrl.rollout.ledger import Ledger
-
-if TYPE_CHECKING:
-    from sweetrl.rollout.scored import Actors, Losses
+from sweetrl.rollout.scored import Losses, scored
+from sweetrl.types import Task, Trajectory
 
 JOURNAL = ".journal"
 
 
 def concurrent_shards(
     attempts: Sequence[tuple[Task, int]],
-    actors: Actors,
+    context: RolloutContext,
     store: TrajectoryStore,
     losses: Losses,
     seed: int,
@@ -37,22 +37,31 @@ def concurrent_shards(
     A shard is scored and written beside the dialogues that go on. Its bytes do not depend on the order in which
     dialogues ended, nor on how often the run was killed. With `mine` only the shards that it says yes to are made.
     """
-    work = _Shards(attempts, actors, store, losses, shard, progress, mine)
+    work = _Shards(attempts, context, store, losses, shard, progress, mine)
     try:
         open_ones = work.resume()
         if open_ones:
-            rollout_concurrent(
-                open_ones,
-                cast(AsyncEngine, actors.engine),
-                actors.chat,
-                actors.simulator,
-                actors.agent,
-                work.finished,
-                reply_characters=actors.reply_characters,
-                seed=seed,
-                policy_name=policy_name,
-                dialogues=dialogues,
-                spent=None if ledger is None else ledger.add,
+            engine = cast(AsyncEngine, context.engine)
+            positions: dict[int, int] = {}
+
+            def opened() -> Iterator[Dialogue]:
+                for position, task, attempt in open_ones:
+                    dialogue = context.open(task, attempt, seed)
+                    positions[id(dialogue)] = position
+                    yield dialogue
+
+            def ended(dialogue: Dialogue) -> None:
+                if ledger is not None:
+                    ledger.add([dialogue.cost(policy_name, engine.usage().devices)])
+                work.finished(positions.pop(id(dialogue)), dialogue.close(policy_name))
+
+            advance_each(
+                opened(),
+                engine,
+                context.simulator,
+                context.sampling(),
+                ended,
+                min(dialogues, len(open_ones)),
             )
         work.wait()
     finally:
@@ -67,7 +76,7 @@ class _Shards:
     def __init__(
         self,
         attempts: Sequence[tuple[Task, int]],
-        actors: Actors,
+        context: RolloutContext,
         store: TrajectoryStore,
         losses: Losses,
         shard: int,
@@ -75,8 +84,8 @@ class _Shards:
         mine: Callable[[int], bool] | None = None,
     ) -> None:
         self.mine = mine or (lambda index: True)
-        self.alone = mine is None
-        self.attempts, self.actors, self.store, self.losses, self.shard = attempts, actors, store, losses, shard
+        self.whole = mine is None
+        self.attempts, self.context, self.store, self.losses, self.shard = attempts, context, store, losses, shard
         self.progress = progress or (lambda more: None)
         self.journal = Journal(store.folder / JOURNAL, shard)
         self.members: dict[int, dict[int, Trajectory]] = {}
@@ -130,7 +139,7 @@ class _Shards:
         self.writer.shutdown(wait=True, cancel_futures=True)
         if self.losses.too_many:
             self._reopen_all()
-        if self.alone:  # else the folder is others', too
+        if self.whole:  # else the folder is others', too
             self.journal.close()
 
     def _complete(self, index: int) -> None:
@@ -139,9 +148,7 @@ class _Shards:
             self.writing.append(self.writer.submit(self._write, index, members))
 
     def _write(self, index: int, members: dict[int, Trajectory]) -> None:
-        from sweetrl.rollout.scored import scored
-
-        self.store.write_shard(index, scored([members[at] for at in sorted(members)], self.actors.scorer))
+        self.store.write_shard(index, scored([members[at] for at in sorted(members)], self.context.scorer))
         self.journal.drop(index)
 
     def _reopen(self) -> None:

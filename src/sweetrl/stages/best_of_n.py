@@ -1,7 +1,7 @@
 """Best-of-N with the critics that are there: `python -m sweetrl.stages.best_of_n`, beside the pipeline.
 
 The base agent picks at every turn the reply that a critic likes best: the trained one in models/critic/ (if it is
-there), random numbers, and the oracle of the synthetic suite. data/tasks/test.parquet -> reports/best-of-n.json.
+there), random numbers, and the oracle of a synthetic suite. data/tasks/test.parquet -> reports/best-of-n.json.
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from pathlib import Path
 
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
+from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
+from sweetrl.plugins import load_domain
+from sweetrl.progress import Meter
+from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.stages.common import stage_main, stage_run
-from sweetrl.stages.evaluate import TASKS
-from sweetrl.stages.meter import Meter
-from sweetrl.stages.rank import make_critic
-from sweetrl.stages.training import CRITIC
-
-OUT = Path("reports/best-of-n.json")
 
 
 def best_of_n(settings: Settings) -> None:
@@ -39,56 +36,43 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
     from sweetrl.evaluation import best_of_n as core
 
     wanted = settings.best_of_n
-    tasks = read_task_table(TASKS)[: wanted.tasks]
+    tasks = read_task_table(TEST_TASKS)[: wanted.tasks]
     if len(tasks) < 2:
-        raise UserError(f"{TASKS}: Best-of-N needs at least 2 tasks; raise best_of_n.tasks and tasks.test.")
+        raise UserError(f"{TEST_TASKS}: Best-of-N needs at least 2 tasks; raise best_of_n.tasks and tasks.test.")
     with stage_run("best-of-n", settings) as run:
-        from sweetrl.colbench.rewards import Scorer
-        from sweetrl.engines.transformers import TransformersEngine
-        from sweetrl.rollout.people import person
+        from sweetrl.api.policy import Policy
+        from sweetrl.learning.critic_kinds import make_critic
+        from sweetrl.rollout.environment import open_environment
 
-        run.log_input("test-tasks", TASKS)
+        run.log_input("test-tasks", TEST_TASKS)
         run.log_input("base", settings.model.base)
-        scratch = run.scratch(TASKS, Path(settings.model.base), *(folder for _, folder in critics.values()))
-        made = {name: make_critic(own, folder) for name, (own, folder) in critics.items()}
-        model = settings.model
-        engine = TransformersEngine(model.base, None, model.dtype, model.device, model.threads)
+        scratch = run.scratch(TEST_TASKS, Path(settings.model.base), *(folder for _, folder in critics.values()))
+        made = {name: make_critic(load_domain(own), folder) for name, (own, folder) in critics.items()}
+        agent = Policy.of(settings).open()
         numbers = [2**power for power in range(wanted.most.bit_length())]
         points: list[core.Point] = []
         with (
-            person(settings.simulator, settings.model) as simulator,
-            Scorer(settings.reward) as scorer,
+            open_environment(load_domain(settings)) as environment,
             Meter("best-of-n", len(tasks), "tasks") as meter,
         ):
+            context = environment.context(agent)
             for first in range(0, len(tasks), wanted.batch):
-                part = scratch / f"batch-{first:06d}.json"
+                part, some = scratch / f"batch-{first:06d}.json", tasks[first : first + wanted.batch]
                 if not part.exists():
-                    found = core.best_of_n(
-                        tasks[first : first + wanted.batch],
-                        engine,
-                        engine.chat,
-                        simulator,
-                        scorer,
-                        made,
-                        settings.agent,
-                        numbers,
-                        settings.simulator.reply_characters,
-                        settings.seed,
-                        wanted.batch,
-                    )
+                    found = core.best_of_n(some, context, made, numbers, settings.seed, wanted.batch)
                     write_json(part, [asdict(point) for point in found])
                 points += [core.Point(**point) for point in read_json(part)]
-                meter(len(tasks[first : first + wanted.batch]))
-        engine.close()
+                meter(len(some))
+        agent.engine.close()
         ruler = settings.evaluate
         curves = core.curves(points, ruler.confidence, ruler.resamples, settings.seed)
-        write_json(OUT, {"curves": curves, "points": [asdict(point) for point in points]})
+        write_json(BEST_OF_N, {"curves": curves, "points": [asdict(point) for point in points]})
         for name, places in curves.items():
             for place in places:
                 run.log_metrics({f"success/{name}": place["success"]["value"]}, step=place["n"])
-        run.log_artifact(OUT)
+        run.log_artifact(BEST_OF_N)
         ends = [f"{name} {places[-1]['success']['value']:.1%}" for name, places in curves.items()]
-        run.summary = f"{len(tasks)} tasks, success at N = {numbers[-1]}: {', '.join(ends)}; {OUT}"
+        run.summary = f"{len(tasks)} tasks, success at N = {numbers[-1]}: {', '.join(ends)}; {BEST_OF_N}"
 
 
 def main() -> None:

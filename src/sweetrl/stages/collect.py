@@ -3,127 +3,52 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
+from sweetrl.io import publish
+from sweetrl.paths import TRAIN_TASKS, TRAJECTORIES
+from sweetrl.plugins import load_domain
+from sweetrl.running.costs import log_costs
+from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.stages.common import publish, stage_main, stage_run
 from sweetrl.tracking.traces import log_dialogues
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.types import Task
-    from sweetrl.engines.base import Usage
-    from sweetrl.stages.common import StageRun
-
-TASKS = Path("data/tasks/train.parquet")
-TRAJECTORIES = Path("data/trajectories")
 
 
 def collect(settings: Settings) -> None:
     """Read the training tasks, write data/trajectories/. Finished shards survive a kill or a full disk."""
-    from sweetrl.colbench.store import TrajectoryStore, read_task_table
+    from sweetrl.colbench.store import read_task_table
+    from sweetrl.rollout.run import batch_of
 
-    tasks = batch_of(read_task_table(TASKS), settings.collect.first, settings.collect.tasks)
-    # A task's attempts stand side by side: their equal prompts are computed once.
-    attempts = [(task, attempt) for task in tasks for attempt in range(settings.collect.attempts)]
+    tasks = batch_of(read_task_table(TRAIN_TASKS), settings.collect.first, settings.collect.tasks)
     with stage_run("collect", settings) as run:
-        from sweetrl.engines.make import make_agent, serving
+        from sweetrl.api import rollouts
+        from sweetrl.api.policy import Policy
         from sweetrl.rollout.ledger import Ledger
-        from sweetrl.rollout.people import usage_of
-        from sweetrl.rollout.scene import scene
-        from sweetrl.rollout.scored import Actors, rollout_scored, summarize
-        from sweetrl.stages.meter import Meter
+        from sweetrl.rollout.scored import summarize
 
-        base = Path(settings.model.base)
-        run.log_input("train-tasks", TASKS)
-        run.log_input("base", base)
-        scratch = run.scratch(TASKS, base)
-        store = TrajectoryStore(scratch / "shards")
-        ledger = Ledger(scratch / f"costs{run.share.suffix}.jsonl")
-        with (
-            serving(settings.engine, settings.model, scratch / f"server{run.share.suffix}.log") as engine,
-            scene(settings) as (simulator, scorer),
-            Meter("collect", len(attempts), "dialogues") as meter,
-        ):
-            agent = make_agent(engine, settings.model, None, settings.collect.batch)
-            actors = Actors(
-                agent.engine,
-                agent.chat,
-                simulator,
-                scorer,
-                settings.agent,
-                settings.simulator.characters(settings.suite),
-            )
-            try:
-                rollout_scored(
-                    attempts,
-                    actors,
-                    store,
-                    seed=settings.seed,
-                    policy_name=policy_name(settings),
-                    batch=settings.collect.batch,
-                    shard=settings.collect.shard,
-                    progress=meter,
-                    lost_share=settings.collect.lost_share,
-                    ledger=ledger,
-                    mine=run.mine,
-                )
-            finally:
-                usage, heard = agent.engine.usage(), usage_of(simulator)
-                run.log_metrics(cost(usage) | cost(heard, "simulator/"))
-                agent.engine.close()
+        run.log_input("train-tasks", TRAIN_TASKS)
+        run.log_input("base", settings.model.base)
+        scratch = run.scratch(TRAIN_TASKS, Path(settings.model.base))
+        suffix = run.share.suffix
+        running = rollouts.Running(
+            log=scratch / f"server{suffix}.log",
+            ledger=Ledger(scratch / f"costs{suffix}.jsonl"),
+            mine=run.mine,
+            spent=run.log_metrics,
+        )
+        store = rollouts.collect(
+            load_domain(settings), Policy.of(settings), tasks, out=scratch / "shards", running=running
+        )
         if not run.share.whole:
             return
-        metrics = summarize(store.read())
+        metrics = summarize(store)
         log_dialogues(run.log, {"collect": store}, settings)
         publish(store.folder, TRAJECTORIES)
         run.log_metrics(metrics)
         log_costs(run, scratch, "costs*.jsonl")
         run.summary = (
-            f"{len(attempts)} dialogues on {len(tasks)} tasks, success {metrics['success']:.1%}, mean reward "
+            f"{len(store)} dialogues on {len(tasks)} tasks, success {metrics['success']:.1%}, mean reward "
             f"{metrics['reward']:.3f}, {metrics['turns']:.1f} turns"
         )
-
-
-def batch_of(tasks: list[Task], first: int, count: int) -> list[Task]:
-    """Return `count` tasks from number `first` on (at most all), going on at the beginning behind the last one."""
-    return [tasks[(first + offset) % len(tasks)] for offset in range(min(count, len(tasks)))]
-
-
-def policy_name(settings: Settings) -> str:
-    """Return what trajectories call the agent that collects: the base model, or the model at a server of text."""
-    return settings.engine.model if settings.engine.kind == "openai" else settings.model.base
-
-
-def cost(usage: Usage | None, prefix: str = "") -> dict[str, float]:
-    """Return the metrics of what an engine has spent; nothing where nobody counts."""
-    if usage is None:
-        return {}
-    metrics: dict[str, Any] = {
-        "prompt_tokens": usage.prompt_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "generated_tokens": usage.generated_tokens,
-        "seconds_sampling": usage.seconds,
-        "gpu_seconds": usage.gpu_seconds,
-        "tokens_per_second": usage.generated_tokens / max(usage.seconds, 1e-9),
-    }
-    if usage.requests:
-        metrics |= {"requests": usage.requests, "retries": usage.retries, "failed_requests": usage.failures}
-    return {f"{prefix}{name}": float(value) for name, value in metrics.items()}
-
-
-def log_costs(run: StageRun, folder: Path, pattern: str, suffix: str = "") -> None:
-    """Log what the dialogues in the ledgers `pattern` cost: sums, means and percentiles, and a line for each in a file.
-
-    The sums take the place of what this process alone has spent: others may have made shares, or been killed before.
-    """
-    from sweetrl.rollout.ledger import Ledger, cost_metrics, cost_totals
-
-    paths = sorted(folder.glob(pattern))
-    costs = [one for path in paths for one in Ledger(path).read()]
-    metrics = cost_totals(costs) | cost_metrics(costs)
-    run.log_metrics({f"{name}{suffix}": value for name, value in metrics.items()})
-    for path in paths:
-        run.log_artifact(path, "costs")
 
 
 def main() -> None:

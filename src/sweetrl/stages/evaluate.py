@@ -8,228 +8,169 @@ data/trajectories) is shown in the report if it is there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import write_json, write_text
+from sweetrl.io import publish, write_json, write_text
+from sweetrl.paths import (
+    EVALUATION,
+    EVALUATION_DIALOGUES,
+    POLICY,
+    PREFERENCES,
+    REPORT,
+    RESULTS,
+    TEST_TASKS,
+    TRAJECTORIES,
+)
+from sweetrl.plugins import load_domain, load_method
+from sweetrl.running.costs import log_costs
+from sweetrl.running.stage import StageRun, stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.stages.collect import cost, log_costs
-from sweetrl.stages.common import publish, stage_main, stage_run
 from sweetrl.tracking.traces import log_dialogues
 
 if TYPE_CHECKING:
-    from sweetrl.colbench.simulators import Simulator
-    from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.colbench.types import Task, Trajectory
-    from sweetrl.engines.base import Usage
-    from sweetrl.evaluation.report import AdvantageState
-    from sweetrl.rollout.ledger import Ledger
-    from sweetrl.rollout.scored import Scores
-    from sweetrl.stages.meter import Meter
-
-TASKS = Path("data/tasks/test.parquet")
-POLICY = Path("models/policy")
-CANDIDATES = Path("data/preferences/candidates.parquet")
-TRAJECTORIES = Path("data/trajectories")
-DIALOGUES = Path("data/evaluation")
-RESULTS = Path("reports/results.parquet")
-EVALUATION = Path("reports/evaluation.json")
-REPORT = Path("reports/report.html")
+    from sweetrl.api.rollouts import Evaluation, Running
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.types import RankedState, Trajectory
 
 
 def evaluate(settings: Settings) -> None:
     """Attempt the first evaluate.tasks test tasks with both policies, once each. Finished shards survive a kill."""
     from sweetrl.colbench.store import TrajectoryStore, read_task_table
 
-    tasks = read_task_table(TASKS)[: settings.evaluate.tasks]
+    settings = load_method(settings).at_evaluation(settings)
+    tasks = read_task_table(TEST_TASKS)[: settings.evaluate.tasks]
     if len(tasks) < 2:
-        raise UserError(f"{TASKS}: an evaluation needs at least 2 tasks; raise evaluate.tasks and tasks.test.")
+        raise UserError(f"{TEST_TASKS}: an evaluation needs at least 2 tasks; raise evaluate.tasks and tasks.test.")
     if not (POLICY / "adapter_config.json").exists():  # said before half an evaluation is done
         raise UserError(f"{POLICY}: there is no trained policy here; run the stage `train-policy` first.")
     with stage_run("evaluate", settings) as run:
-        from sweetrl.colbench.frontend.scoring import PageScorer
-        from sweetrl.engines.make import adapter_rank, serving
-        from sweetrl.evaluation.looking import look_at_pages
-        from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, write_results
-        from sweetrl.evaluation.pages import summary
-        from sweetrl.evaluation.report import Report, render
-        from sweetrl.rollout.ledger import Ledger
-        from sweetrl.rollout.people import usage_of
-        from sweetrl.rollout.scene import scene
-        from sweetrl.stages.meter import Meter
+        from sweetrl.api import rollouts
+        from sweetrl.api.policy import Policy
+        from sweetrl.evaluation.metrics import AFTER, BEFORE, write_results
 
-        run.log_input("test-tasks", TASKS)
+        run.log_input("test-tasks", TEST_TASKS)
         run.log_input("base", settings.model.base)
         run.log_input("policy", POLICY)
-        scratch = run.scratch(TASKS, settings.model.base, POLICY)
-        adapters = {BEFORE: None, AFTER: POLICY}
-        stores = {name: TrajectoryStore(scratch / "dialogues" / name) for name in adapters}
-        ledgers = {name: Ledger(scratch / f"costs-{name}{run.share.suffix}.jsonl") for name in adapters}
-        with (
-            serving(
-                settings.engine, settings.model, scratch / f"server{run.share.suffix}.log", adapter_rank(POLICY)
-            ) as engine,
-            scene(settings) as (simulator, scorer),
-            Meter("evaluate", 2 * len(tasks), "dialogues") as meter,
-        ):
-            served = settings.model_copy(update={"engine": engine})
-            for name, adapter in adapters.items():
-                usage = attempt(
-                    tasks, adapter, name, stores[name], served, simulator, scorer, meter, ledgers[name], run.mine
-                )
-                run.log_metrics({f"{key}/{name}": value for key, value in cost(usage).items()})
-            run.log_metrics(cost(usage_of(simulator), "simulator/"))
+        scratch = run.scratch(TEST_TASKS, settings.model.base, POLICY)
+        domain = load_domain(settings)
+        policies = {BEFORE: Policy.of(settings), AFTER: Policy.of(settings, POLICY)}
+        stores = {name: TrajectoryStore(scratch / "dialogues" / name) for name in policies}
+        running = {name: how_to_run(run, scratch, name) for name in policies}
+        with rollouts.attempted(domain, policies, tasks, stores, running=running) as environment:
             if not run.share.whole:
                 return
-            dialogues = {name: list(store.read()) for name, store in stores.items()}
-            rounds = settings.agent.rounds
-            results = [result_of(one, name, rounds) for name, trajectories in dialogues.items() for one in trajectories]
-            pages = look_at_pages(settings, dialogues, results, scorer) if isinstance(scorer, PageScorer) else None
-        for name in adapters:
+            found = rollouts.summarise(domain, stores, environment)
+        for name in policies:
             log_costs(run, scratch, f"costs-{name}*.jsonl", f"/{name}")
         log_dialogues(run.log, stores, settings)
-        comparison = compare(results, settings.evaluate.confidence, settings.evaluate.resamples, settings.seed)
-        if pages is not None:
-            ruler = settings.evaluate
-            told = summary(dialogues, results, pages, ruler.confidence, ruler.resamples, settings.seed)
-            comparison["pages"] = told
-            run.log_metrics(
-                {
-                    f"{name}/{key}": value["value"]
-                    for name, one in told["policies"].items()
-                    for key, value in one.items()
-                }
-            )
-        states = read_advantages(CANDIDATES)
-        contexts = read_contexts(TRAJECTORIES, states)
-        report = Report(
-            comparison, results, dialogues[BEFORE], dialogues[AFTER], states, facts(settings), contexts, pages
-        )
-        publish(scratch / "dialogues", DIALOGUES)
-        write_results(RESULTS, results)
-        write_json(EVALUATION, comparison)
-        write_text(REPORT, render(report))
-        run.log_metrics(
-            {name: value for name, value in comparison.items() if isinstance(value, int | float)}
-            | {
-                f"{name}/{key}": value["value"]
-                for name, one in comparison["policies"].items()
-                for key, value in one.items()
-            }
-        )
+        publish(scratch / "dialogues", EVALUATION_DIALOGUES)
+        write_results(RESULTS, found.results)
+        write_json(EVALUATION, found.comparison)
+        write_text(REPORT, report(domain, found))
+        run.log_metrics(flat(found.comparison))
         run.log_artifact(REPORT)
         run.log_artifact(EVALUATION)
-        success, passed = (comparison["difference"][key] for key in ("success", "tests_passed"))
-        if pages is not None:
-            won = comparison["pages"]["policies"][AFTER]["wins_over_other"]["value"]
-            run.summary = (
-                f"{comparison['tasks']} tasks, mean reward ({pages.reward}) {comparison['tests_passed_before']:.3f} "
-                f"before and {comparison['tests_passed_after']:.3f} after training ({passed['value']:+.3f}, interval "
-                f"{passed['low']:+.3f} to {passed['high']:+.3f}, p = {passed['p_value']:.2g}), {won:.1%} of the pages "
-                f"won; {REPORT}"
-            )
-            return
-        run.summary = (
-            f"{comparison['tasks']} tasks, success {comparison['success_before']:.1%} before and "
-            f"{comparison['success_after']:.1%} after training ({success['value']:+.1%}, interval "
-            f"{success['low']:+.1%} to {success['high']:+.1%}), tests passed "
-            f"{comparison['tests_passed_before']:.1%} and {comparison['tests_passed_after']:.1%} "
-            f"(p = {passed['p_value']:.2g}); {REPORT}"
-        )
+        run.summary = f"{headline(domain, found.comparison)}; {REPORT}"
 
 
-def attempt(
-    tasks: list[Task],
-    adapter: Path | None,
-    name: str,
-    store: TrajectoryStore,
-    settings: Settings,
-    simulator: Simulator,
-    scorer: Scores,
-    meter: Meter,
-    ledger: Ledger | None = None,
-    mine: Callable[[int], bool] | None = None,
-) -> Usage:
-    """Let one policy attempt every task once and score it, into `store`; a complete store is left as it is."""
-    from sweetrl.engines.make import make_agent
-    from sweetrl.rollout.scored import Actors, rollout_scored
+def how_to_run(run: StageRun, scratch: Path, name: str) -> Running:
+    """Where one policy's ledger lies, and under which names its cost is logged."""
+    from sweetrl.api.rollouts import Running
+    from sweetrl.rollout.ledger import Ledger
 
-    batch = settings.evaluate.batch
-    agent = make_agent(settings.engine, settings.model, adapter, batch)
-    actors = Actors(
-        agent.engine,
-        agent.chat,
-        simulator,
-        scorer,
-        settings.agent,
-        settings.simulator.characters(settings.suite),
+    def spent(values: Mapping[str, float]) -> None:
+        user = "simulator/"
+        run.log_metrics({key if key.startswith(user) else f"{key}/{name}": value for key, value in values.items()})
+
+    return Running(
+        log=scratch / f"server{run.share.suffix}.log",
+        ledger=Ledger(scratch / f"costs-{name}{run.share.suffix}.jsonl"),
+        mine=run.mine,
+        spent=spent,
     )
-    try:
-        rollout_scored(
-            [(task, 0) for task in tasks],
-            actors,
-            store,
-            seed=settings.seed,
-            policy_name=name,
-            batch=batch,
-            shard=batch,
-            progress=meter,
-            lost_share=settings.evaluate.lost_share,
-            ledger=ledger,
-            mine=mine,
+
+
+def report(domain: Domain, found: Evaluation) -> str:
+    """Return the report as HTML: the domain's own, or the usual one."""
+    from sweetrl.evaluation.metrics import AFTER, BEFORE
+    from sweetrl.evaluation.report import Report, render
+
+    states = read_states(PREFERENCES)
+    before, after = found.dialogues[BEFORE], found.dialogues[AFTER]
+    shown = Report(domain, found.comparison, found.results, before, after, states, facts(domain), read_contexts(states))
+    own = domain.report(shown, found.examined)
+    return render(shown) if own is None else own
+
+
+def flat(comparison: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a comparison as metrics: the headline, and each policy's means."""
+    found = {name: value for name, value in comparison.items() if isinstance(value, int | float)}
+    tables = [comparison["policies"], *(one["policies"] for one in comparison.values() if _has_policies(one))]
+    for table in tables:
+        for policy, values in table.items():
+            found |= {f"{policy}/{key}": value["value"] for key, value in values.items()}
+    return found
+
+
+def _has_policies(value: Any) -> bool:
+    return isinstance(value, Mapping) and "policies" in value
+
+
+def headline(domain: Domain, comparison: Mapping[str, Any]) -> str:
+    """Return the comparison in one sentence: success and mean reward, what the domain is about first."""
+    told = {
+        "success": (domain.labels.success, comparison["success_before"], comparison["success_after"]),
+        "reward": (domain.labels.reward, comparison["tests_passed_before"], comparison["tests_passed_after"]),
+    }
+    keys = {"success": "success", "reward": "tests_passed"}
+    parts = []
+    for name in sorted(told, key=lambda one: one != domain.measure):
+        label, before, after = told[name]
+        change = comparison["difference"][keys[name]]
+        parts.append(
+            f"{label[:1].lower()}{label[1:]} {before:.1%} before and {after:.1%} after training "
+            f"({change['value']:+.1%}, interval {change['low']:+.1%} to {change['high']:+.1%}, "
+            f"p = {change['p_value']:.2g})"
         )
-        return agent.engine.usage()
-    finally:
-        agent.engine.close()
+    return f"{comparison['tasks']} tasks, {', '.join(parts)}"
 
 
-def facts(settings: Settings) -> dict[str, Any]:
+def facts(domain: Domain) -> dict[str, Any]:
     """What the report says about how it was made."""
+    settings = domain.settings
     return {
         "Base model": settings.model.base,
         "Person": settings.simulator.kind,
         "Rounds": settings.agent.rounds,
         "Temperature": settings.agent.temperature,
         "Tokens a reply, at most": settings.agent.max_new_tokens,
-        "Scoring": settings.similarity.kind if settings.suite == "frontend" else settings.reward.semantics,
+        "Scoring": settings.reward.function or domain.scoring(),
         "Seed": settings.seed,
         "Bootstrap resamples": settings.evaluate.resamples,
     }
 
 
-def read_advantages(path: Path) -> list[AdvantageState]:
-    """Return what the critic thought of candidate replies, in the report's form; nothing where there is no file."""
-    if not path.exists():
-        return []
-    from sweetrl.evaluation.report import AdvantageState, RatedReply
-    from sweetrl.learning.preferences import read_candidates
+def read_states(folder: Path) -> list[RankedState]:
+    """Return what the critic thought of candidate replies; nothing where there is no ranking."""
+    from sweetrl.learning.preferences import CANDIDATES, read_candidates
 
-    return [
-        AdvantageState(
-            state.task_id,
-            state.attempt,
-            state.turn,
-            tuple(RatedReply(one.text, one.count, one.advantage) for one in state.candidates),
-        )
-        for state in read_candidates(path)
-    ]
+    path = folder / CANDIDATES
+    return read_candidates(path) if path.exists() else []
 
 
-def read_contexts(folder: Path, states: list[AdvantageState]) -> dict[tuple[str, int], Trajectory]:
+def read_contexts(states: list[RankedState]) -> dict[tuple[str, int], Trajectory]:
     """Return the offline dialogues of the states that the report shows, by task id and attempt."""
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.evaluation.report import example_states
 
     wanted = {(state.task_id, state.attempt) for state in example_states(states)}
-    if not wanted or not folder.exists():
+    if not wanted or not TRAJECTORIES.exists():
         return {}
-    return {
-        (one.task.id, one.attempt): one
-        for one in TrajectoryStore(folder).read()
-        if (one.task.id, one.attempt) in wanted
-    }
+    found = ((one.task.id, one.attempt, one) for one in TrajectoryStore(TRAJECTORIES))
+    return {(task, attempt): one for task, attempt, one in found if (task, attempt) in wanted}
 
 
 def main() -> None:

@@ -11,15 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import write_json
+from sweetrl.io import publish, write_json
+from sweetrl.paths import (
+    EVALUATION,
+    LAST_POLICY,
+    LEFT_OUT,
+    POLICY,
+    REPORT,
+    RESULTS,
+    ROUNDS_MODELS,
+    ROUNDS_REPORT,
+    TEST_TASKS,
+)
+from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_apart
+from sweetrl.running.stage import leave_out, stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.stages.apart import absolute_tracking, finished, link, prepare, run_apart
-from sweetrl.stages.common import publish, stage_main, stage_run
-from sweetrl.stages.evaluate import EVALUATION, POLICY, REPORT, RESULTS, TASKS
-from sweetrl.stages.rounds import LAST, MODELS, own_files, why_one_round
-from sweetrl.stages.training import LEFT_OUT, leave_out
+from sweetrl.stages.rounds import own_files, why_one_round
 
-OUT = Path("reports/rounds")
 COMPARISON = "comparison.json"
 
 
@@ -27,18 +35,18 @@ def evaluate_rounds(settings: Settings) -> None:
     """Evaluate models/rounds/policy like any policy, and compare it with the first round's."""
     with stage_run("evaluate-rounds", settings) as run:
         if why := why_one_round(settings):
-            leave_out(run, OUT, why)
+            leave_out(run, ROUNDS_REPORT, why)
             return
-        if (MODELS / LEFT_OUT).exists() or not LAST.exists():
-            raise UserError(f"{LAST}: there is no policy of several rounds here; run `make rounds`.")
-        for name, path in (("test-tasks", TASKS), ("policy", LAST), ("round-one", RESULTS)):
+        if (ROUNDS_MODELS / LEFT_OUT).exists() or not LAST_POLICY.exists():
+            raise UserError(f"{LAST_POLICY}: there is no policy of several rounds here; run `make rounds`.")
+        for name, path in (("test-tasks", TEST_TASKS), ("policy", LAST_POLICY), ("round-one", RESULTS)):
             run.log_input(name, path)
-        folder = run.scratch(TASKS, settings.model.base, LAST, RESULTS) / "evaluate"
+        folder = run.scratch(TEST_TASKS, settings.model.base, LAST_POLICY, RESULTS) / "evaluate"
         tree = settings.model_dump(mode="json", by_alias=True) | {"rounds": 1}
         tree["tracking"] = absolute_tracking(tree["tracking"], Path())
         prepare(folder, tree)
-        link(TASKS, folder / TASKS)
-        link(LAST, folder / POLICY)
+        link(TEST_TASKS, folder / TEST_TASKS)
+        link(LAST_POLICY, folder / POLICY)
         for path in (Path(settings.model.base), *own_files(settings)):
             if path.exists() and not path.is_absolute():
                 link(path, folder / path)
@@ -51,13 +59,13 @@ def evaluate_rounds(settings: Settings) -> None:
         for file in (EVALUATION, RESULTS, REPORT):
             shutil.copy(folder / file, out / file.name)
         write_json(out / COMPARISON, comparison)
-        publish(out, OUT)
+        publish(out, ROUNDS_REPORT)
         difference = comparison["success"]
         run.log_metrics({f"difference/{name}": comparison[name]["value"] for name in ("success", "tests_passed")})
         run.summary = (
             f"{comparison['tasks']} tasks, success after {settings.rounds} rounds minus after one: "
             f"{difference['value']:+.1%}, interval {difference['low']:+.1%} to {difference['high']:+.1%} "
-            f"(p = {difference['p_value']:.2g}); {OUT / REPORT.name}"
+            f"(p = {difference['p_value']:.2g}); {ROUNDS_REPORT / REPORT.name}"
         )
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sweetrl.colbench import synthetic, synthetic_frontend
-from sweetrl.engines.transformers import load_tokenizer
-from sweetrl.io import write_json
+from sweetrl.io import publish, write_json
 from sweetrl.learning.pretraining import (
     Demonstrations,
     Encoder,
@@ -19,11 +18,11 @@ from sweetrl.learning.pretraining import (
     make_tokenizer,
     weighted_loss,
 )
+from sweetrl.models import load_tokenizer
+from sweetrl.plugins import load_domain
+from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.stages.common import publish, stage_main, stage_run
 
-OUT = {"backend": Path("models/base"), "frontend": Path("models/base-frontend")}
-POSITIONS = {"backend": 2048, "frontend": 4096}  # a dialogue of pages is twice as long
 PROMPT = "short"  # the agent's system prompt in the demonstrations
 TASKS = 10_000
 HELD_OUT = 200
@@ -31,7 +30,7 @@ COPYING_EVERY = 100
 
 
 def pretrain(settings: Settings, words: Path | None = None, build: Callable[..., Any] = build_model) -> None:
-    """Train the base agent of the suite and write models/base/ (for pages models/base-frontend/).
+    """Train a base agent for the domain and write it to `model.base`.
 
     In bfloat16: half the size, loads as any dtype. Its tokenizer is trained on demonstrations too, or is that of the
     model in the folder `words`, so that both models read the same token ids. It starts as what `build` makes: from
@@ -42,22 +41,24 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
 
     wanted = settings.pretrain
     rounds = settings.agent.rounds
-    generate = synthetic_frontend.generate if settings.suite == "frontend" else synthetic.generate
+    domain, out = load_domain(settings), Path(settings.model.base)
     with stage_run("pretrain", settings) as run:
-        tasks = list(generate("train", TASKS, wanted.seed, settings.tasks.difficulty))
-        tokenizer: Any = load_tokenizer(words) if words else make_tokenizer(tasks[:3000], wanted, rounds, PROMPT)
-        encoder = Encoder(tokenizer, wanted, settings.suite == "frontend")
+        tasks = list(islice(domain.tasks("train", TASKS, wanted.seed, settings.tasks.difficulty), TASKS))
+        tokenizer: Any = (
+            load_tokenizer(words) if words else make_tokenizer(tasks[:3000], domain, wanted, rounds, PROMPT)
+        )
+        encoder = Encoder(tokenizer, wanted, domain)
         data = Demonstrations(tasks, wanted.steps, encoder, wanted, rounds, PROMPT)
         # A seed of their own, and contents that training has not seen.
         seen = {task.ground_truth for task in tasks}
-        unseen = generate("train", TASKS, wanted.seed + 1, settings.tasks.difficulty)
+        unseen = domain.tasks("train", TASKS, wanted.seed + 1, settings.tasks.difficulty)
         fresh = [task for _, task in zip(range(4 * HELD_OUT), unseen, strict=False) if task.ground_truth not in seen][
             :HELD_OUT
         ]
         blind = wanted.model_copy(update={"informed": 0.0})  # the values stand in the person's words only
         held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, rounds, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]
-        model: Any = build(len(tokenizer), wanted, tokenizer, POSITIONS[settings.suite])
+        model: Any = build(len(tokenizer), wanted, tokenizer, domain.pretraining.positions)
         padding = tokenizer.convert_tokens_to_ids("<|pad|>")
 
         class Copying(TrainerCallback):
@@ -138,7 +139,7 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
                 "copied_rest": round(others, 4),
             },
         )
-        publish(finished, OUT[settings.suite])
+        publish(finished, out)
         run.summary = f"{wanted.steps:,} steps, {values:.1%} of the values copied right on held-out dialogues"
 
 

@@ -3,7 +3,7 @@
 models/policy (round 1, which the pipeline has made) -> data/rounds/N/ (trajectories, pairs, preferences) and
 models/rounds/N/ (critic, policy) for every further round N, and models/rounds/policy, all rounds' adapters as one.
 
-A round is the ordinary stages in a folder of their own (sweetrl.stages.apart). Its base model is the start of the
+A round is the ordinary stages in a folder of their own (sweetrl.running.folders). Its base model is the start of the
 round: the base with the policies of all rounds before it merged. So collecting and ranking sample from the policy so
 far, the critic and the policy are adapters on it, and it is the reference of both. The round's seed is derived from
 (seed, round); its tasks are those behind the tasks of the round before. Unfinished rounds lie in the scratch folder.
@@ -18,18 +18,16 @@ from typing import Any
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.io import read_json
+from sweetrl.io import publish, read_json
+from sweetrl.paths import LAST_POLICY, POLICY, ROUND_BASE, ROUNDS_DATA, ROUNDS_MODELS, RUNS, TASKS
+from sweetrl.plugins import load_method
+from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_apart
+from sweetrl.running.stage import StageRun, leave_out, stage_main, stage_run
+from sweetrl.seeds import part_seed
 from sweetrl.settings import Settings
-from sweetrl.stages.apart import absolute_tracking, finished, link, prepare, run_apart
-from sweetrl.stages.common import RUNS, StageRun, derived_seed, publish, stage_main, stage_run
-from sweetrl.stages.training import POLICY, leave_out
 
-TASKS = Path("data/tasks")
-DATA, MODELS = Path("data/rounds"), Path("models/rounds")
-LAST = MODELS / "policy"
-START = Path("models/start")  # in a round's folder
 STAGES = ("collect", "validate", "train-critic", "rank", "train-policy")
-# What is kept of a round, in DATA and in MODELS.
+# What is kept of a round, in ROUNDS_DATA and in ROUNDS_MODELS.
 KEPT = {
     "data": ("data/trajectories", "data/pairs.parquet", "data/preferences", "reports/validation.json"),
     "models": ("models/critic", "models/policy"),
@@ -41,7 +39,7 @@ def rounds(settings: Settings) -> None:
     """Make the rounds after the first; finished stages of unfinished rounds survive a kill."""
     with stage_run("rounds", settings) as run:
         if why := why_one_round(settings):
-            for out in (DATA, MODELS):
+            for out in (ROUNDS_DATA, ROUNDS_MODELS):
                 leave_out(run, out, why)
             return
         for name, path in (("tasks", TASKS), ("base", settings.model.base), ("policy", POLICY)):
@@ -54,16 +52,16 @@ def rounds(settings: Settings) -> None:
             folder = make_round(settings, number, scratch / str(number), start, policies[-1], run)
             keep(folder, out, number, settings)
             policies.append(folder / "models/policy")
-            start = str(folder / START)
+            start = str(folder / ROUND_BASE)
         from sweetrl.learning.stacking import stack_adapters
 
-        stack_adapters(policies, out / "models" / LAST.name, settings.model.base)
-        publish(out / "data", DATA)
-        publish(out / "models", MODELS)
+        stack_adapters(policies, out / "models" / LAST_POLICY.name, settings.model.base)
+        publish(out / "data", ROUNDS_DATA)
+        publish(out / "models", ROUNDS_MODELS)
         shown = [f"{run.last_metrics[f'round_{n}/success']:.1%}" for n in range(2, settings.rounds + 1)]
         run.summary = (
             f"{settings.rounds} rounds; success on the tasks collected at the start of rounds 2 to {settings.rounds}: "
-            f"{', '.join(shown)}; all rounds' policy in {LAST}"
+            f"{', '.join(shown)}; all rounds' policy in {LAST_POLICY}"
         )
 
 
@@ -71,10 +69,8 @@ def why_one_round(settings: Settings) -> str | None:
     """Why there is nothing to do after the first round, or None."""
     if settings.rounds == 1:
         return "`rounds` in params.yaml is 1"
-    if settings.method in ("zero-shot", "single-turn"):
-        return f"the method `{settings.method}` trains nothing"
-    if settings.method == "grpo":
-        return "the method `grpo` samples with the policy of the moment by itself; raise grpo.iterations"
+    if why := load_method(settings).once:
+        return why
     if settings.engine.kind == "openai" or settings.engine.urls.strip():
         raise UserError(
             "engine: rounds after the first need another model in every round, and the server named in params.yaml has "
@@ -90,9 +86,9 @@ def round_settings(settings: Settings, number: int) -> Settings:
     first = settings.collect.first + (number - 1) * settings.collect.tasks
     return settings.model_copy(
         update={
-            "seed": derived_seed(settings.seed, "round", number),
+            "seed": part_seed(settings.seed, "round", number),
             "rounds": 1,
-            "model": settings.model.model_copy(update={"base": str(START)}),
+            "model": settings.model.model_copy(update={"base": str(ROUND_BASE)}),
             "collect": settings.collect.model_copy(update={"first": first}),
         }
     )
@@ -106,8 +102,8 @@ def make_round(settings: Settings, number: int, folder: Path, start: str, policy
     link(TASKS, folder / TASKS)
     for path in own_files(settings):
         link(path, folder / path)
-    if not (folder / START).exists():
-        merge(settings, start, policy, folder / START)
+    if not (folder / ROUND_BASE).exists():
+        merge(settings, start, policy, folder / ROUND_BASE)
     for stage in STAGES:
         if not finished(folder, stage):
             print(f"rounds: round {number} of {settings.rounds}, {stage}", flush=True)
@@ -129,7 +125,8 @@ def merge(settings: Settings, start: str, policy: Path, out: Path) -> None:
     """Write the model `start` with the adapter `policy` in its weights: computed in float32, kept in model.dtype."""
     import torch
 
-    from sweetrl.engines.transformers import load_model, load_tokenizer
+    from sweetrl.engines.transformers import load_model
+    from sweetrl.models import load_tokenizer
 
     model = load_model(start, policy, "float32", "cpu")
     fresh = out.with_name(f".{out.name}.new")

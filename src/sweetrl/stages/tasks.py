@@ -5,43 +5,41 @@ from __future__ import annotations
 from itertools import islice
 from pathlib import Path
 
-from sweetrl.colbench import synthetic, synthetic_frontend
+from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.store import write_task_table
-from sweetrl.colbench.types import Task
 from sweetrl.errors import UserError
+from sweetrl.paths import TASKS
+from sweetrl.plugins import load_domain
+from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.stages.common import stage_main, stage_run
-
-FOLDER = Path("data/tasks")
+from sweetrl.types import Task
 
 
-def split_tasks(settings: Settings) -> dict[str, list[Task]]:
+def split_tasks(domain: Domain) -> dict[str, list[Task]]:
     """Return the tasks of each split, in order; no content is in two splits.
 
     Validation tasks come from the training side (the end of it), so that the test tasks stay untouched by any choice.
     """
+    settings = domain.settings
     wanted = settings.tasks
     if wanted.source == "synthetic":
-        generate = synthetic_frontend.generate if settings.suite == "frontend" else synthetic.generate
-        learn = list(generate("train", wanted.train + wanted.validation, settings.seed, wanted.difficulty))
-        return {
-            "train": learn[: wanted.train],
-            "validation": learn[wanted.train :],
-            "test": list(generate("test", wanted.test, settings.seed, wanted.difficulty)),
-        }
+        count, seed, difficulty = wanted.train + wanted.validation, settings.seed, wanted.difficulty
+        learn = [domain.own(task) for task in islice(domain.tasks("train", count, seed, difficulty), count)]
+        test = [domain.own(task) for task in islice(domain.tasks("test", wanted.test, seed, difficulty), wanted.test)]
+        return {"train": learn[: wanted.train], "validation": learn[wanted.train :], "test": test}
     for key, name in (("train_file", wanted.train_file), ("test_file", wanted.test_file)):
         if not name:
             raise UserError(
                 f"params.yaml: `tasks.{key}` is empty; name an official task file or set `tasks.source: synthetic`."
             )
-    learn = list(islice(read_tasks(Path(wanted.train_file), settings.suite), wanted.train + wanted.validation))
+    learn = list(islice(read_tasks(Path(wanted.train_file), domain), wanted.train + wanted.validation))
     if len(learn) <= wanted.validation:
         raise UserError(
             f"{wanted.train_file}: {len(learn)} tasks cannot give {wanted.validation} validation tasks and leave any "
             "to train on; lower `tasks.validation` in params.yaml."
         )
-    test = list(islice(read_tasks(Path(wanted.test_file), settings.suite), wanted.test))
+    test = list(islice(read_tasks(Path(wanted.test_file), domain), wanted.test))
     known = {(task.problem_description, task.ground_truth) for task in learn}
     for row, task in enumerate(test, start=1):
         if (task.problem_description, task.ground_truth) in known:
@@ -59,8 +57,8 @@ def tasks(settings: Settings) -> None:
             if settings.tasks.source == "files" and name:
                 run.log_input(name, name)
         counts = {}
-        for split, members in split_tasks(settings).items():
-            counts[split] = write_task_table(FOLDER / f"{split}.parquet", members)
+        for split, members in split_tasks(load_domain(settings)).items():
+            counts[split] = write_task_table(TASKS / f"{split}.parquet", members)
         run.log_metrics({f"{split}_tasks": float(count) for split, count in counts.items()})
         run.summary = (
             ", ".join(f"{count:,} {split}" for split, count in counts.items()) + f" tasks ({settings.tasks.source})"

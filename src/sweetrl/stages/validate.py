@@ -1,7 +1,7 @@
 """Stage `validate`: is the collected batch fit to learn from? If not, it stops and names the rows.
 
 data/trajectories -> data/pairs.parquet, reports/validation.json; Great Expectations' Data Docs in reports/data-docs
-(not an output of the stage: they carry times). The checks are in sweetrl.evaluation.checks and validation_suites.
+(not an output of the stage: they carry times). The checks are in sweetrl.evaluation.checks and sweetrl.validation.suites.
 
 The last accepted batch's summary is kept in data/accepted.json, which is neither an input nor an output of the stage:
 as an input it would make the stage run again after each of its own runs. It can only stop a batch, never change what
@@ -12,20 +12,21 @@ along where a retraining works in another checkout.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from sweetrl.colbench.prompts import system_prompt
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.engines.transformers import load_tokenizer
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.learning.pairs import trajectory_pairs, write_pairs
+from sweetrl.models import load_tokenizer
+from sweetrl.paths import ACCEPTED, DATA_DOCS, PAIRS, TRAJECTORIES, VALIDATION
+from sweetrl.plugins import load_domain, load_method
+from sweetrl.running.stage import StageRun, stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.stages.common import StageRun, stage_main, stage_run
-from sweetrl.stages.validation_suites import (
+from sweetrl.validation.suites import (
     Limits,
     Table,
     Verdict,
@@ -34,7 +35,7 @@ from sweetrl.stages.validation_suites import (
     shards_table,
     trajectories_table,
 )
-from sweetrl.stages.validation_tables import (
+from sweetrl.validation.tables import (
     Decode,
     Summary,
     TrajectoryTable,
@@ -44,12 +45,6 @@ from sweetrl.stages.validation_tables import (
     shard_rows,
     summarise,
 )
-
-TRAJECTORIES = Path("data/trajectories")
-PAIRS = Path("data/pairs.parquet")
-REPORT = Path("reports/validation.json")
-DATA_DOCS = Path("reports/data-docs")
-ACCEPTED = Path("data/accepted.json")
 
 
 def validate(settings: Settings) -> None:
@@ -66,15 +61,18 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     if not shards.rows or any(row["schema"] for row in shards.rows):
         _report([shards], run_tables([shards], DATA_DOCS))  # what has no schema cannot be read any further
 
-    system = system_prompt(settings.agent.prompt, settings.suite)
-    table = TrajectoryTable(settings.agent.rounds, system, decoder(settings.model.base))
+    domain = load_domain(settings)
+    system = domain.system_prompt(settings.agent.prompt)
+    table = TrajectoryTable(domain, settings.agent.rounds, system, decoder(settings.model.base))
     pairs, counts = trajectory_pairs(
         table.watch(store.read(), places(store)), settings.critic.pairs, settings.critic.gap
     )
     rows = table.rows()
     summary = summarise(rows, batch_digest(store))
     previous = accepted_before(summary.batch)
-    limits = Limits(settings.collect.attempts, settings.validate_, previous, summary)
+    bounds = (-math.inf, math.inf) if settings.reward.function else domain.reward_range
+    pairs_needed = "pairs" in load_method(settings).needs
+    limits = Limits(settings.collect.attempts, settings.validate_, previous, summary, bounds, pairs_needed)
     tables = [shards, trajectories_table(rows, limits), pairs_table(pair_rows(pairs, rows), limits)]
     verdicts = run_tables(tables, DATA_DOCS)
     run.log_metrics(
@@ -90,7 +88,7 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     _report(tables, verdicts)
 
     write_pairs(PAIRS, pairs)
-    write_json(REPORT, report(summary, asdict(counts), verdicts))
+    write_json(VALIDATION, report(summary, asdict(counts), verdicts))
     accept(summary, previous)
     run.summary = (
         f"{summary.trajectories} dialogues at {summary.tasks} tasks hold all {len(verdicts)} expectations "

@@ -14,8 +14,8 @@ from typing import Any
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel
 
-from sweetrl.colbench.prompts import system_prompt
 from sweetrl.errors import UserError
+from sweetrl.plugins import load_domain
 from sweetrl.tracking.hashes import dvc_hash
 
 BASE_VARIABLE = "SWEETRL_BASE_MODEL"
@@ -45,7 +45,7 @@ class AgentModel(PythonModel):
 
     def predict(self, context, model_input, params=None):
         """Return the agent's reply to `model_input` (no type hints: MLflow would take them for a schema)."""
-        from sweetrl.engines.base import Prompt, Sampling
+        from sweetrl.types import Prompt, Sampling
 
         values = {"temperature": 1.0, "seed": 0, "max_new_tokens": 1024} | (params or {})
         messages = read_messages(model_input)
@@ -120,7 +120,7 @@ def agent_config(settings: Any, project: Path) -> dict[str, Any]:
         "device": settings.model.device,
         "threads": settings.model.threads,
         "top_p": settings.agent.top_p,
-        "system_prompt": system_prompt(settings.agent.prompt, settings.suite),
+        "system_prompt": load_domain(settings).system_prompt(settings.agent.prompt),
     }
 
 

@@ -14,6 +14,8 @@ import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.io import digest, read_json
+from sweetrl.paths import EVALUATION, POLICY, RESULTS, RUNS, TEST_TASKS
+from sweetrl.plugins import check_sources, load_domain
 from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.hashes import dvc_hash, file_hash
 from sweetrl.tracking.runs import git_state
@@ -22,11 +24,6 @@ from sweetrl.tracking.store import Store, connect
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
-POLICY = Path("models/policy")
-EVALUATION = Path("reports/evaluation.json")
-RESULTS = Path("reports/results.parquet")
-TEST_TASKS = Path("data/tasks/test.parquet")
-RUNS = Path("reports/runs")
 CHAMPION, CHALLENGER = "champion", "challenger"
 # Metrics that add up to a cost; the person's model has an account of its own.
 COUNTED = {"generated_tokens", "prompt_tokens", "cached_tokens", "trained_tokens", "gpu_seconds"}
@@ -186,12 +183,9 @@ def read_rewards(path: Path) -> dict[str, float]:
 def evaluation_key(settings: Settings, root: Path) -> str:
     """Return what two evaluations must share to be compared task by task: the tasks and how they are attempted."""
     tree = settings.model_dump(mode="json", by_alias=True)
-    rules = [tree["reward"]["semantics"], tree["evaluate"]["tasks"], tree["seed"]]
-    how = [tree["agent"], settings.simulator.words(), *rules]
-    if settings.suite == "frontend":
-        places = ("path", "tabs", "recycle", "restart", "memory_mib", "cache")  # how fast, not what comes out
-        looks = {name: value for name, value in tree["browser"].items() if name not in places}
-        how += [tree["similarity"], looks]
+    rules = [*load_domain(settings).evaluation_rules(), tree["reward"]["function"]]
+    code = {key: dvc_hash(path) for key, path in sorted(check_sources(settings, root).items()) if key != "method"}
+    how = [tree["agent"], settings.simulator.words(), rules, tree["evaluate"]["tasks"], tree["seed"], code]
     return digest(file_hash(root / TEST_TASKS), how)
 
 

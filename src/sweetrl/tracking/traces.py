@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.colbench.types import Trajectory
+from sweetrl.seeds import trace_draw
 from sweetrl.settings import Settings
 from sweetrl.tracking.runs import RunLog
 from sweetrl.tracking.store import Store
+from sweetrl.types import Trajectory
 
 
 def log_dialogues(log: RunLog, stores: Mapping[str, TrajectoryStore], settings: Settings) -> int:
@@ -23,17 +23,14 @@ def log_dialogues(log: RunLog, stores: Mapping[str, TrajectoryStore], settings: 
     if share <= 0.0 or not log.enabled:
         return 0
     chosen = [
-        (policy, one) for policy, store in stores.items() for one in store.read() if _draw(settings.seed, one) < share
+        (policy, one)
+        for policy, store in stores.items()
+        for one in store.read()
+        if trace_draw(settings.seed, one.task.id, one.attempt) < share
     ]
     if chosen:
         log.use(lambda store, run_id: _log_all(store, run_id, chosen))
     return len(chosen)
-
-
-def _draw(seed: int, one: Trajectory) -> float:
-    """A number in [0, 1) that belongs to the dialogue."""
-    text = f"trace\0{seed}\0{one.task.id}\0{one.attempt}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / 2**56
 
 
 def _log_all(store: Store, run_id: str, chosen: Sequence[tuple[str, Trajectory]]) -> None:

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.learning.batches import Row, turn_columns
-from sweetrl.learning.logprobs import backbone, base_of, reply_logprobs, slot_logprobs
+from sweetrl.learning.batches import Row, collate, turn_columns
+from sweetrl.learning.logprobs import backbone, base_of, flat_logprobs, slot_logprobs
 from sweetrl.learning.trees.attention import Backend, TreeAttention, choose_backend, install
 from sweetrl.learning.trees.layout import Forest, build_forest
 
@@ -98,10 +98,8 @@ def _probe(model: Any, backend: Backend, device: Any) -> float:
     """Largest difference between the log-probs of a small forest and those of its rows, relative to their spread."""
     import torch
 
-    from sweetrl.learning.batches import collate
-
-    ours = reply_logprobs(model, to_device(collate_trees(PROBE, backend), device))
-    theirs = torch.cat([reply_logprobs(model, to_device(collate([row]), device)) for row in PROBE])
+    ours = forest_logprobs(model, to_device(collate_trees(PROBE, backend), device))
+    theirs = torch.cat([flat_logprobs(model, to_device(collate([row]), device)) for row in PROBE])
     spread = (theirs - theirs.mean()).abs().max().clamp(min=1e-9)
     return float((ours - theirs).abs().max() / spread)
 

@@ -1,0 +1,283 @@
+"""Dialogues from Python: collect many, play one, evaluate policies on the same tasks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.api.policy import Policy
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.errors import UserError
+from sweetrl.progress import Meter
+from sweetrl.types import Split, Task, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.evaluation.metrics import Result
+    from sweetrl.rollout.environment import OpenEnvironment
+    from sweetrl.rollout.ledger import Ledger
+
+Tasks = Sequence[Task] | int | None
+
+
+@dataclass(frozen=True)
+class Running:
+    """How a rollout is kept and watched: what a stage asks for beyond what shall be done.
+
+    `log` is the file of a server's output, `progress` takes the count of finished dialogues, `ledger` what each has
+    cost, `mine` says which shards this process makes, `spent` is told what the engines have spent, however it ends.
+    """
+
+    log: Path = Path(".scratch/server.log")
+    progress: Callable[[int], None] | None = None
+    ledger: Ledger | None = None
+    mine: Callable[[int], bool] | None = None
+    spent: Callable[[Mapping[str, float]], None] | None = None
+
+    @contextmanager
+    def watched(self, name: str, total: int) -> Iterator[Running]:
+        """Yield this with a meter of `total` dialogues, unless somebody watches already."""
+        if self.progress is not None:
+            yield self
+            return
+        with Meter(name, total, "dialogues") as meter:
+            yield replace(self, progress=meter)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What policies reached on the same tasks: a row for each dialogue, the dialogues, a summary for each policy.
+
+    `comparison` is the paired comparison of `base` and `trained` (the content of evaluation.json), where there are both.
+    """
+
+    results: Sequence[Result]
+    dialogues: Mapping[str, Sequence[Trajectory]]
+    summaries: Mapping[str, Mapping[str, Any]]
+    comparison: dict[str, Any] = field(default_factory=dict)
+    examined: Any = None
+
+
+def collect(
+    env: Domain,
+    policy: Policy,
+    tasks: Tasks = None,
+    *,
+    attempts: int | None = None,
+    seed: int | None = None,
+    out: str | Path | None = None,
+    name: str | None = None,
+    running: Running | None = None,
+) -> TrajectoryStore:
+    """Let `policy` attempt each task `attempts` times and score the answers; return the dialogues.
+
+    `tasks` are tasks, or how many of the domain's own training tasks; what is not given is as `env.settings` has it
+    (section `collect`). The dialogues lie in the folder `out` (by default a temporary one) as Parquet shards: the same
+    call goes on where a killed one was. `name` is what they call the agent. Raises UserError when too many are lost.
+    """
+    settings = env.settings
+    chosen = tasks_of(env, tasks, settings.collect.tasks, seed)
+    count = settings.collect.attempts if attempts is None else attempts
+    # A task's attempts stand side by side: their equal prompts are computed once.
+    pairs = [(task, attempt) for task in chosen for attempt in range(count)]
+    store = TrajectoryStore(Path(out)) if out is not None else TrajectoryStore.temporary()
+    with (
+        serving([policy], running) as (served,),
+        opened(env) as environment,
+        (running or Running()).watched("collect", len(pairs)) as watched,
+    ):
+        attempt(
+            environment,
+            served,
+            pairs,
+            store,
+            seed=settings.seed if seed is None else seed,
+            name=policy.name if name is None else name,
+            batch=settings.collect.batch,
+            shard=settings.collect.shard,
+            lost_share=settings.collect.lost_share,
+            running=watched,
+        )
+    return store
+
+
+def play(env: Domain, policy: Policy, task: Task | None = None, *, seed: int = 0) -> Trajectory:
+    """Let `policy` attempt one task (by default the first test task) with the domain's user; return it, scored."""
+    chosen = tasks_of(env, 1 if task is None else [task], 1, None, "test")
+    with serving([policy], None) as (served,), opened(env) as environment:
+        return attempt_one(environment, served, chosen[0], seed)
+
+
+def evaluate(
+    env: Domain,
+    policies: Policy | Sequence[Policy] | Mapping[str, Policy],
+    tasks: Tasks = None,
+    *,
+    seed: int | None = None,
+    out: str | Path | None = None,
+) -> Evaluation:
+    """Let each of `policies` attempt every task once, with the same seeds, and compare them.
+
+    `tasks` are tasks, or how many of the domain's own test tasks. Two policies in a list are called `base` and
+    `trained`, and compared task by task. `out` is a folder for the dialogues.
+    """
+    from sweetrl.evaluation.metrics import AFTER, BEFORE
+
+    if isinstance(policies, Policy):
+        policies = [policies]
+    if not isinstance(policies, Mapping):
+        names = (BEFORE, AFTER) if len(policies) == 2 else [one.name for one in policies]
+        policies = dict(zip(names, policies, strict=True))
+    chosen = tasks_of(env, tasks, env.settings.evaluate.tasks, seed, "test")
+    stores = {
+        name: TrajectoryStore.temporary() if out is None else TrajectoryStore(Path(out) / name) for name in policies
+    }
+    with attempted(env, policies, chosen, stores, seed=seed) as environment:
+        return summarise(env, stores, environment, seed=seed)
+
+
+@contextmanager
+def attempted(
+    env: Domain,
+    policies: Mapping[str, Policy],
+    tasks: Sequence[Task],
+    stores: Mapping[str, TrajectoryStore],
+    *,
+    seed: int | None = None,
+    running: Mapping[str, Running] | None = None,
+) -> Iterator[OpenEnvironment]:
+    """Let each of `policies` attempt every task once, into its store; yield the environment, which is open still."""
+    settings, known = env.settings, running or {}
+    first = next(iter(known.values()), Running())
+    with (
+        serving(list(policies.values()), first) as served,
+        opened(env) as environment,
+        first.watched("evaluate", len(policies) * len(tasks)) as watched,
+    ):
+        for name, policy in zip(policies, served, strict=True):
+            attempt(
+                environment,
+                policy,
+                [(task, 0) for task in tasks],
+                stores[name],
+                seed=settings.seed if seed is None else seed,
+                name=name,
+                batch=settings.evaluate.batch,
+                shard=settings.evaluate.batch,
+                lost_share=settings.evaluate.lost_share,
+                running=replace(known.get(name, watched), progress=watched.progress),
+            )
+        yield environment
+
+
+def summarise(
+    env: Domain, stores: Mapping[str, TrajectoryStore], environment: OpenEnvironment, *, seed: int | None = None
+) -> Evaluation:
+    """Describe the dialogues of every policy, and compare `base` and `trained` where there are both."""
+    from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, summarize_policy
+
+    ruler, rounds = env.settings.evaluate, env.settings.agent.rounds
+    seed = env.settings.seed if seed is None else seed
+    dialogues = {name: list(store) for name, store in stores.items()}
+    results = [result_of(one, name, env, rounds) for name, spoken in dialogues.items() for one in spoken]
+    both = {BEFORE, AFTER} <= dialogues.keys()
+    examined = env.examine(dialogues, results, environment.tools) if both else None
+    scored = {name: [one for one in results if one.policy == name and one.reward is not None] for name in dialogues}
+    summaries = {
+        name: summarize_policy(some, ruler.confidence, ruler.resamples, seed) for name, some in scored.items() if some
+    }
+    comparison: dict[str, Any] = {}
+    if both:
+        comparison = compare(results, ruler.confidence, ruler.resamples, seed)
+        comparison |= env.compare(comparison, dialogues, results, examined)
+    return Evaluation(results, dialogues, summaries, comparison, examined)
+
+
+def attempt(
+    environment: OpenEnvironment,
+    policy: Policy,
+    pairs: Sequence[tuple[Task, int]],
+    store: TrajectoryStore,
+    *,
+    seed: int,
+    name: str,
+    batch: int,
+    shard: int,
+    lost_share: float = 1.0,
+    running: Running | None = None,
+) -> None:
+    """Let one policy attempt each (task, attempt number) in an open environment; a complete store is left as it is."""
+    from sweetrl.rollout.costs import cost
+    from sweetrl.rollout.run import rollout_scored
+    from sweetrl.rollout.users import usage_of
+
+    running = running or Running()
+    agent = policy.open(batch)
+    try:
+        rollout_scored(
+            pairs,
+            environment.context(agent),
+            store,
+            seed=seed,
+            policy_name=name,
+            batch=batch,
+            shard=shard,
+            progress=running.progress,
+            lost_share=lost_share,
+            ledger=running.ledger,
+            mine=running.mine,
+        )
+    finally:
+        if running.spent is not None:
+            running.spent(cost(agent.engine.usage()) | cost(usage_of(environment.simulator), "simulator/"))
+        agent.engine.close()
+
+
+def attempt_one(environment: OpenEnvironment, policy: Policy, task: Task, seed: int) -> Trajectory:
+    """Let one policy attempt one task in an open environment; return the dialogue, scored (or lost)."""
+    store = TrajectoryStore.temporary()
+    attempt(environment, policy, [(task, 0)], store, seed=seed, name=policy.name, batch=1, shard=1)
+    return store[0]
+
+
+@contextmanager
+def serving(policies: Sequence[Policy], running: Running | None) -> Iterator[list[Policy]]:
+    """Yield `policies` with servers behind those that need one: one server for all that differ in their adapter only."""
+    log = (running or Running()).log
+    with ExitStack() as stack:
+        made: dict[Policy, Policy] = {}
+        for one in policies:
+            bare = one.adapted(None)
+            if bare not in made:
+                same = [other for other in policies if other.adapted(None) == bare]
+                made[bare] = stack.enter_context(bare.serving(log, max(other.rank for other in same)))
+        yield [made[one.adapted(None)].adapted(one.adapter) for one in policies]
+
+
+@contextmanager
+def opened(env: Domain) -> Iterator[OpenEnvironment]:
+    """Open what the domain's dialogues need."""
+    from sweetrl.rollout.environment import open_environment
+
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # else a missing folder is looked for on the hub, again and again
+    with open_environment(env) as environment:
+        yield environment
+
+
+def tasks_of(env: Domain, tasks: Tasks, count: int, seed: int | None, split: Split = "train") -> list[Task]:
+    """Return tasks that are given, or so many of the domain's own."""
+    settings = env.settings
+    if tasks is None or isinstance(tasks, int):
+        wanted = count if tasks is None else tasks
+        made = env.tasks(split, wanted, settings.seed if seed is None else seed, settings.tasks.difficulty)
+        found = [env.own(task) for task in islice(made, wanted)]
+    else:
+        found = [env.own(task) for task in tasks]
+    if not found:
+        raise UserError(f"{env.name}: there are no tasks to attempt; give some.")
+    return found

@@ -1,0 +1,411 @@
+"""What agents and users work on together: a domain has tasks, a user, a reward, and a say in everything about them.
+
+A domain of your own is a class in plain Python:
+
+    class Echo(sweetrl.Domain):
+        prompt = "Find out what the user wants to hear, then say it."
+
+        def tasks(self, split, count, seed, difficulty):
+            for number in range(count):
+                yield sweetrl.Task(f"{split}-{number}", "Say my word.", ground_truth=f"word{number}")
+
+        def reply(self, task, messages, seed):          # the user
+            return f"My word is {task.ground_truth}." if "?" in messages[-1].content else "Ask me."
+
+        def reward(self, task, dialogue):
+            return float((dialogue.answer or "").strip() == task.ground_truth)
+
+`params.yaml: suite: my_package.echo:Echo` takes it through every stage. Everything else has a default, which the methods
+below say; Backend Programming and Frontend Design (sweetrl.domains) override most of them.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from sweetrl.colbench import leaks
+from sweetrl.colbench.jsonl import field, kind
+from sweetrl.colbench.markers import marked_answer, visible_reply
+from sweetrl.colbench.prompts import AGENT_PROMPTS, load_prompt, render
+from sweetrl.errors import UserError
+from sweetrl.types import Demonstration, Judgment, Leak, Message, Outcome, Score, Split, Task, Trajectory
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from sweetrl.evaluation.metrics import Result
+    from sweetrl.evaluation.report import Report
+    from sweetrl.learning.pairs import TrajectoryPair
+    from sweetrl.learning.training import TrainingResult
+    from sweetrl.protocols import Critic, Scorer, Speaker, Tools, UserSimulator
+    from sweetrl.settings import PretrainSettings, Settings
+
+QUESTION, ANSWER = "question", "answer"
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """How a small base agent of a domain is pre-trained (stage `pretrain`).
+
+    `words` are the values that are copied from the user's words, each with the blank before it; `numbers`: so are the
+    numbers below this one, but for `constants`. `revises`: each reply holds the whole answer again, and what changes
+    in it is what counts. `pieces`: whole pieces of the texts are tokens. `positions` is the context.
+    """
+
+    words: tuple[str, ...] = ()
+    numbers: int = 0
+    constants: tuple[int, ...] = ()
+    revises: bool = False
+    pieces: bool = False
+    positions: int = 2048
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What things are called in reports: the answer that is handed over, success, the mean reward, what goes wrong.
+
+    `decided` and `measured` say who decided, and what success and the mean are (the ends and the whole of a sentence).
+    `faults` are rows of a table: (key of the policy's summary, label, whether more is better).
+    """
+
+    answer: str = "answer"
+    success: str = "Success rate"
+    reward: str = "Mean reward"
+    reward_axis: str = "reward, %"
+    reward_title: str = "Rewards"
+    decided: str = "the reward decided"
+    measured: str = "Success is a reward of 1, the mean reward is taken over tasks"
+    faults: tuple[tuple[str, str, bool], ...] = (
+        ("answered", "Ended with an answer", True),
+        ("out_of_rounds", "Ran out of rounds without one", False),
+        ("premature_answers", "Answered with rounds left, before every hidden detail was told", False),
+        ("details_brought_out", "Hidden details that a question brought out", True),
+        ("repeated_questions", "Questions that repeat an earlier one", False),
+        ("irrelevant_questions", "Questions about nothing that matters here", False),
+        ("forgotten_details", "Details told, but missing from the answer", False),
+        ("mistaken_details", "Details told, but with another value in the answer", False),
+    )
+
+
+class Domain:
+    """A domain: the defaults suit dialogues in which the agent asks questions and then answers, once."""
+
+    name: str = ""
+    """A short name for people; empty: the class's, in small letters."""
+    prompt: str = ""
+    """The agent's system prompt `short` (and `full`, `single`, unless `prompts` has them)."""
+    prompts: Mapping[str, str] = {}
+    """System prompts by the names that `agent.prompt` takes."""
+    privileged_template: str = "privileged_reference"
+    """The prompt (shipped, or a file) that puts the training-time information in front of the critic."""
+    simulator_template: str = "user_simulator"
+    """The instruction that makes a language model play the user."""
+    reminder_template: str = "user_simulator_reminder"
+    """What such a model is told when its last reply leaked."""
+    judge_template: str = "judge_any"
+    """The instruction of a language model that compares two replies."""
+    reply_characters: int = 400
+    """The user's replies are cut here unless `simulator.reply_characters` says otherwise."""
+    reply_types: tuple[str, ...] = (QUESTION, ANSWER)
+    """What kinds of replies there are (`reply_type`)."""
+    contrasts: tuple[tuple[str, str], ...] = ()
+    """Verdicts of `judge` (better, worse): what a good critic ranks higher, and what lower."""
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    """The least and the greatest reward."""
+    measure: str = "success"
+    """What a comparison of policies is about first: `success` or `reward`."""
+    model_kind: str = "llm"
+    """The kind of model that can play the user: `llm`, or `vision` where pictures must be seen."""
+    syntax: str = "text"
+    """The language of references and answers, for highlighting."""
+    spec: str = ""
+    """The domain as params.yaml names it (`suite`)."""
+    options: Mapping[str, Any] = {}
+    """What params.yaml says under `suite_options`."""
+    _settings: Settings | None = None
+    _defaults: ClassVar[Settings | None] = None
+
+    @property
+    def labels(self) -> Labels:
+        """What things are called in reports."""
+        return Labels()
+
+    @property
+    def pretraining(self) -> Pretraining:
+        """How a small base agent is pre-trained."""
+        return Pretraining()
+
+    # Settings
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "name" not in cls.__dict__:
+            cls.name = cls.__name__.lower()
+        if "spec" not in cls.__dict__:
+            cls.spec = f"{cls.__module__}:{cls.__qualname__}"
+
+    @property
+    def settings(self) -> Settings:
+        """The settings that the domain works with; the defaults until `configured` gave it others."""
+        if self._settings is None:
+            from sweetrl.settings import Settings
+
+            self._settings = Settings.model_validate({"suite": self.spec})
+        return self._settings
+
+    def configured(self, settings: Settings) -> Self:
+        """Return this domain with `settings` (its own are `suite_options`)."""
+        found = copy.copy(self)
+        found._settings, found.options = settings, settings.suite_options
+        return found
+
+    # Tasks and their files
+
+    def tasks(self, split: Split, count: int, seed: int, difficulty: int) -> Iterator[Task]:
+        """Yield `count` generated tasks of `split`, the same for equal arguments; contents of the splits differ."""
+        raise UserError(
+            f"{self.spec}: this domain has no tasks of its own; set `tasks.source: files` and name task files."
+        )
+
+    def parse_task(self, row: dict[str, Any], where: str, default_id: str) -> Task:
+        """Build a Task from one row of a task file; `where` opens every message."""
+        calls: dict[str, Any] = field(row, "test_cases", dict, where, optional=True) or {}
+        for name, call in calls.items():
+            if not isinstance(call, str):
+                raise UserError(f"{where}: `test_cases.{name}` must be a string (a call), found {kind(call)}.")
+        identity = field(row, "id", str, where, optional=True)
+        if identity == "":
+            raise UserError(f"{where}: `id` is empty; give the task a name or leave the key out.")
+        return Task(
+            id=default_id if identity is None else identity,
+            problem_description=field(row, "problem_description", str, where),
+            ground_truth=field(row, "ground_truth", str, where),
+            test_cases=tuple(calls.items()),
+            hidden_information=field(row, "hidden_information", str, where, optional=True),
+            suite=self.spec,
+        )
+
+    def read_answer(self, answer: str | None, messages: Sequence[Message]) -> str | None:
+        """Return the answer of a dialogue in a trajectory file, whose row says `answer`."""
+        return answer
+
+    def own(self, task: Task) -> Task:
+        """Return `task` with this domain's name on it."""
+        from dataclasses import replace
+
+        return task if task.suite == self.spec else replace(task, suite=self.spec)
+
+    # Prompts
+
+    def system_prompt(self, name_or_path: str) -> str:
+        """Return the agent's system prompt: `short`, `full` or `single` (to answer at once), or the text of a file."""
+        if name_or_path not in AGENT_PROMPTS:
+            return load_prompt(name_or_path)
+        text = self.prompts.get(name_or_path) or self.prompt
+        if not text:
+            raise UserError(f"{self.spec}: the domain has no system prompt; give the class a `prompt`.")
+        return text
+
+    def privileged_prompt(self, task: Task) -> str:
+        """Return the text that puts the training-time information c in front of the critic's system prompt.
+
+        Few words around it, because a small critic reads them at every turn. Only the critic may see it.
+        """
+        return render(self.privileged_template, reference=self.reference(task)) + "\n"
+
+    def reference(self, task: Task) -> str:
+        """Return the training-time information c in words: the reference, or the hidden information without one."""
+        return (task.ground_truth or task.hidden_information or "").strip("\n")
+
+    # The dialogue
+
+    def answers(self, visible: str) -> bool:
+        """Whether what the user sees of a reply ends the dialogue: it holds "I WANT TO ANSWER:"."""
+        return marked_answer(visible) is not None
+
+    def outcome(self, messages: Sequence[Message]) -> Outcome:
+        """Return how a dialogue read from a file ended: the agent answered, had to at the last turn, or it broke off."""
+        if not messages or messages[-1].role != "assistant":
+            return "lost"
+        return "answered" if self.answers(messages[-1].content) else "out_of_rounds"
+
+    def final_answer(self, messages: Sequence[Message]) -> str | None:
+        """Return the answer of a dialogue that ends with the last of `messages`: what follows the marker, or all."""
+        visible = messages[-1].content
+        answer = marked_answer(visible)
+        return visible if answer is None else answer
+
+    def reply_type(self, text: str) -> str:
+        """Return what kind of reply a raw text is, one of `reply_types`."""
+        return ANSWER if self.answers(visible_reply(text)) else QUESTION
+
+    # The user
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        """Say what the scripted user replies to the last of `messages` (see UserSimulator.reply)."""
+        raise UserError(
+            f"{self.spec}: this domain has no scripted user; set `simulator.kind` to `llm`, `replay` or `person`."
+        )
+
+    def scripted_user(self, tools: Tools) -> UserSimulator:
+        """Return the scripted user; by default one who says what `reply` returns."""
+        return _Scripted(self)
+
+    def knows(self, task: Task) -> bool:
+        """Whether the scripted user can answer about `task`."""
+        return True
+
+    def model_user(self, kind: str, speaker: Callable[[], Speaker], tools: Tools, **how: Any) -> UserSimulator:
+        """Return the user whom a language model (`llm`) or a vision model (`vision`) plays.
+
+        `speaker` makes the model, `how` are LlmSimulator's further arguments.
+        """
+        from sweetrl.colbench.simulators import LlmSimulator
+
+        if kind != "llm":
+            raise UserError(f"simulator.kind: `{kind}` looks at pages; set `suite: frontend` or take `llm`.")
+        return LlmSimulator(speaker(), self, **how)
+
+    # Scores
+
+    @contextmanager
+    def open(self) -> Iterator[Tools]:
+        """Yield what the scripted user and the scorer need while dialogues go on (a sandbox, a browser)."""
+        yield None
+
+    def reward(self, task: Task, dialogue: Trajectory) -> float | Mapping[str, float]:
+        """Return the reward of a finished dialogue, or its named parts; a dialogue without an answer has None there."""
+        raise UserError(f"{self.spec}: the domain has no reward; give the class a method `reward`, or a `scorer`.")
+
+    def scorer(self, tools: Tools) -> Scorer:
+        """Return what scores finished dialogues; by default `reward`, one by one."""
+        from sweetrl.colbench.scoring import RewardScorer
+
+        return RewardScorer(self.reward, self.name, self.reward_range)
+
+    def score(self, task: Task, answer: str | None, dialogue: Trajectory | None = None) -> Score:
+        """Score one answer, or one whole `dialogue`; opens what it needs for that (many at once: `open`)."""
+        spoken = dialogue or Trajectory(task, 0, (Message("user", task.problem_description),), answer=answer)
+        with self.open() as tools:
+            return self.scorer(tools).score([spoken])[0]
+
+    def check_score(self, trajectory: Trajectory) -> str | None:
+        """Say what is wrong with a scored trajectory's reward, or None."""
+        return None
+
+    def scoring(self) -> str:
+        """Return what computes the reward, for reports."""
+        return self.name
+
+    @property
+    def reward_key(self) -> str:
+        """What the mean reward is called in `sweetrl evaluate`."""
+        return "reward"
+
+    def evaluation_rules(self) -> list[Any]:
+        """Return which settings decide what a dialogue's reward is: evaluations with other ones are never compared."""
+        return [dict(self.options)]
+
+    # Leaks
+
+    def find_leak(self, task: Task, words: str) -> Leak | None:
+        """Return the first thing in the user's `words` that gives the reference away, or None."""
+        return leaks.find_quote(task, words)
+
+    def telling(self, text: str, lines: int) -> bool:
+        """Whether nobody says a stretch (of one or two `lines`) of the reference by chance: for `hidden_fragments`."""
+        return lines > 1 or bool(set("=([{<") & set(text))
+
+    def hidden_fragments(self, task: Task) -> tuple[leaks.Fragment, ...]:
+        """Return everything of the training-time information that nobody may say to the actor word for word."""
+        opening = self.privileged_prompt(task).split(self.reference(task))[0]
+        return leaks.hidden_fragments(task, self.telling, opening)
+
+    # What replies and dialogues are worth
+
+    def judge(self, task: Task, earlier: Sequence[Message], reply: str) -> Judgment | None:
+        """Return what `reply` to the dialogue `earlier` is worth, known from how the task was made; None: unknown."""
+        return None
+
+    def questions(self, trajectory: Trajectory) -> list[str]:
+        """Return the agent's questions in a dialogue, in order."""
+        said = [one.content for one in trajectory.messages if one.role == "assistant"]
+        if trajectory.outcome == "out_of_rounds":
+            said = said[:-1]  # the last reply counts as the answer
+        return [one for one in said if self.reply_type(one) == QUESTION]
+
+    def diagnose(self, trajectory: Trajectory, questions: Sequence[str], rounds: int) -> dict[str, Any]:
+        """Return what went wrong, as columns of evaluation.metrics.Result; nothing for a task that says too little."""
+        return {}
+
+    # Critics of the domain's own
+
+    def fit_critic(
+        self, kind: str, dialogues: Iterable[Trajectory], pairs: Sequence[TrajectoryPair], scratch: Path, where: str
+    ) -> TrainingResult:
+        """Train a critic of a kind that only this domain has (`critic.parameterization`) into `scratch`."""
+        raise UserError(f"critic.parameterization: `{kind}` looks at pages; set `suite: frontend` or take another.")
+
+    def load_critic(self, kind: str, folder: Path) -> Critic:
+        """Load such a critic from `folder`."""
+        raise UserError(f"critic.parameterization: `{kind}` looks at pages; set `suite: frontend` or take another.")
+
+    # Evaluation and report
+
+    def examine(self, dialogues: Mapping[str, Sequence[Trajectory]], results: Sequence[Result], tools: Tools) -> Any:
+        """Look at evaluated dialogues (by policy) while the tools are open; what it returns goes to the two below."""
+        return None
+
+    def compare(
+        self,
+        comparison: dict[str, Any],
+        dialogues: Mapping[str, Sequence[Trajectory]],
+        results: Sequence[Result],
+        examined: Any,
+    ) -> dict[str, Any]:
+        """Return what evaluation.json says more about two policies, by key; nothing by default."""
+        return {}
+
+    def report(self, report: Report, examined: Any) -> str | None:
+        """Return the report of an evaluation as HTML; None takes the usual one (evaluation.report.render)."""
+        return None
+
+    # For people at a terminal
+
+    def display(self, text: str) -> list[tuple[str, str]]:
+        """Return a message in pieces (language, text) for highlighting; plain words have no language."""
+        before, fence, rest = text.partition(f"```{self.syntax}\n")
+        if not fence:
+            return [("", text)]
+        code, _, after = rest.partition("```")
+        pieces = [("", before.rstrip()), (self.syntax, code.rstrip()), ("", after.strip())]
+        return [(language, piece) for language, piece in pieces if piece.strip()]
+
+    def file_of(self, text: str) -> tuple[str, str] | None:
+        """Return (ending, content) of what a reply hands over that people look at with another program, or None."""
+        return None
+
+    # Pre-training of a small base agent
+
+    def demonstrate(self, task: Task, settings: PretrainSettings, rounds: int, seed: int) -> Demonstration:
+        """Play one dialogue of an imperfect scripted agent; a function of its arguments."""
+        raise UserError(f"{self.spec}: the domain has no scripted agent (`demonstrate`) to pre-train a base agent on.")
+
+
+class _Scripted:
+    """The scripted user of a domain that says what they reply itself."""
+
+    name = "scripted"
+    instant = True
+
+    def __init__(self, domain: Domain) -> None:
+        self.domain = domain
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        """As Domain.reply."""
+        return self.domain.reply(task, messages, seed)

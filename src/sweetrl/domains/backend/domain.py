@@ -1,0 +1,167 @@
+"""Backend Programming as a domain: its tasks, user, reward, and what replies about programs are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.colbench.domain import Domain, Labels, Pretraining
+from sweetrl.colbench.prompts import agent_prompt, load_prompt
+from sweetrl.domains.backend import leaks
+from sweetrl.errors import UserError
+from sweetrl.types import Demonstration, Judgment, Leak, Message, Split, Task, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.domains.backend.rewards import CodeScorer
+    from sweetrl.protocols import Scorer, UserSimulator
+    from sweetrl.settings import PretrainSettings
+
+REWARD_TOLERANCE = 1e-6
+
+
+class Backend(Domain):
+    """ColBench Backend Programming: ask what the function must do, then write it.
+
+    The training-time information is the reference program. The reward is the share of hidden unit tests passed, scored
+    in the sandbox (settings: section `reward`). Without task files the tasks are those of a synthetic suite.
+    """
+
+    name = spec = "backend"
+    privileged_template = "privileged"
+    simulator_template = "backend_simulator"
+    reminder_template = "backend_simulator_reminder"
+    judge_template = "judge"
+    syntax = "python"
+    contrasts = (
+        ("needed", "plausible"),
+        ("needed", "irrelevant"),
+        ("needed", "repeated"),
+        ("needed", "premature"),
+        ("plausible", "irrelevant"),
+        ("complete", "mistaken"),
+        ("complete", "irrelevant"),
+        ("complete", "repeated"),
+    )
+
+    @property
+    def labels(self) -> Labels:
+        """The answer is a program, the reward the share of hidden tests passed."""
+        return Labels(
+            answer="program",
+            reward="Tests passed",
+            reward_axis="hidden tests passed, %",
+            reward_title="How many tests were passed",
+            decided="hidden unit tests decided",
+            measured="Success is passing every hidden test of a task, tests passed the mean share over tasks",
+            faults=(
+                *Labels.faults[:-2],
+                ("forgotten_details", "Details told, but missing from the program", False),
+                ("mistaken_details", "Details told, but with another value in the program", False),
+            ),
+        )
+
+    # Tasks
+
+    def tasks(self, split: Split, count: int, seed: int, difficulty: int) -> Iterator[Task]:
+        """Yield tasks of the synthetic suite."""
+        from sweetrl.domains.backend.suite import generate
+
+        return generate(split, count, seed, difficulty)
+
+    def parse_task(self, row: dict[str, Any], where: str, default_id: str) -> Task:
+        """Build a Task, which has at least one unit test."""
+        task = super().parse_task(row, where, default_id)
+        if not task.test_cases:
+            raise UserError(f"{where}: `test_cases` is empty; a task needs at least one unit test.")
+        return task
+
+    def system_prompt(self, name_or_path: str) -> str:
+        """Return a shipped prompt by name."""
+        return load_prompt(agent_prompt("backend", name_or_path))
+
+    # The user and the score
+
+    def scripted_user(self, tools: Any) -> UserSimulator:
+        """Return the user of the synthetic suite, who answers from a task's hidden facts."""
+        from sweetrl.domains.backend.suite import ScriptedSimulator
+
+        return ScriptedSimulator()
+
+    def knows(self, task: Task) -> bool:
+        """Whether `task` is one of the synthetic suite."""
+        from sweetrl.domains.backend.suite.tasks import read_facts
+
+        return bool(read_facts(task.hidden_information))
+
+    @contextmanager
+    def open(self) -> Iterator[CodeScorer]:
+        """Yield the sandbox's scorer, which starts with the first answer."""
+        from sweetrl.domains.backend.rewards import CodeScorer
+
+        with CodeScorer(self.settings.reward) as scorer:
+            yield scorer
+
+    def scorer(self, tools: CodeScorer) -> Scorer:
+        """Return the scorer that `open` yields."""
+        return tools
+
+    def check_score(self, trajectory: Trajectory) -> str | None:
+        """The reward must be the share of the task's hidden tests that passed."""
+        tests, reward = trajectory.tests, trajectory.reward
+        if not tests:
+            return None
+        names, expected = [test.name for test in tests], [name for name, _ in trajectory.task.test_cases]
+        if names != expected:
+            return f"{len(names)} test results, the task has {len(expected)} tests or others"
+        passed = sum(test.passed for test in tests)
+        if reward is not None and abs(reward - passed / len(tests)) > REWARD_TOLERANCE:
+            return f"the reward is {reward:g}, but {passed} of {len(tests)} tests passed"
+        return None
+
+    def scoring(self) -> str:
+        """Return the semantics of the tests."""
+        return self.settings.reward.semantics
+
+    @property
+    def reward_key(self) -> str:
+        """The share of hidden tests."""
+        return "tests_passed"
+
+    def evaluation_rules(self) -> list[Any]:
+        """Return the semantics of the tests."""
+        return [self.settings.reward.semantics]
+
+    def find_leak(self, task: Task, words: str) -> Leak | None:
+        """Return code, or a quotation of the reference, in the user's words."""
+        return leaks.find_leak(task, words)
+
+    # What replies are worth
+
+    def judge(self, task: Task, earlier: Sequence[Message], reply: str) -> Judgment | None:
+        """Return the worth of a reply to a task of the synthetic suite."""
+        from sweetrl.domains.backend.suite.judge import judge_reply, worth_of
+
+        verdict = judge_reply(task, earlier, reply)
+        return None if verdict is None else Judgment(worth_of(verdict, task, earlier, reply), verdict)
+
+    def diagnose(self, trajectory: Trajectory, questions: Sequence[str], rounds: int) -> dict[str, Any]:
+        """Return what went wrong in a dialogue about a task of the synthetic suite."""
+        from sweetrl.domains.backend.suite.faults import faults
+
+        return faults(trajectory, questions, rounds)
+
+    # Pre-training
+
+    @property
+    def pretraining(self) -> Pretraining:
+        """Numbers and currencies are copied from the user's words into the program."""
+        from sweetrl.domains.backend.suite.details import CURRENCIES
+
+        return Pretraining(tuple(f" {currency}" for currency in CURRENCIES), numbers=200, constants=(0, 100))
+
+    def demonstrate(self, task: Task, settings: PretrainSettings, rounds: int, seed: int) -> Demonstration:
+        """Play one dialogue of an imperfect agent of the synthetic suite."""
+        from sweetrl.domains.backend.suite.agents import demonstrate
+
+        return demonstrate(task, settings, rounds, seed)

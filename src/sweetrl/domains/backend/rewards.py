@@ -1,0 +1,262 @@
+"""Rewards of the backend suite: the fraction of hidden unit tests that an answer passes, whatever the answer tries.
+
+Semantics:
+  official               the official evaluator's verdict: its fences, its ban list, separate globals and locals, exact
+  `==` official-noblacklist   the same without the ban list
+  fixed                  one namespace, every kind of fence, optional float tolerance, NaN equal to NaN
+In all of them a test whose reference gives None (or nothing) never counts, as in the official evaluator.
+
+Why a test passed or not (TestResult.reason):
+  passed, wrong          the values are equal, or not
+  exception              the call raised (detail: type and last line), `memory`: it ran out of memory
+  not_defined            the function under test does not exist
+  timeout, killed        no result in time; the process died (detail: how)
+  refused                the answer is banned, or its value cannot be written down within the limits
+  no_answer              there is no answer; `no_reference`: the reference itself gives nothing to compare with
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+from sweetrl.domains.backend.checks import Check, function_name, parse_check
+from sweetrl.domains.backend.extraction import banned_word, fixed_sources, official_source
+from sweetrl.domains.backend.references import References
+from sweetrl.errors import UserError
+from sweetrl.sandbox.client import Sandbox
+from sweetrl.sandbox.compare import Rules, equal, render
+from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
+from sweetrl.settings import RewardSettings
+from sweetrl.types import Score, Task, TestResult, Trajectory
+
+Semantics = Literal["fixed", "official", "official-noblacklist"]
+SEMANTICS: tuple[Semantics, ...] = ("fixed", "official", "official-noblacklist")
+NO_ANSWER = "No answer"  # what official files hold where a dialogue ended without one
+
+
+class CodeScorer:
+    """Scores answers in a sandbox that starts with the first answer. Thread-safe; use as a context manager or close().
+
+    `cache` is a folder that keeps what references return from one run to the next. A `sandbox` of the caller's is used
+    instead of a new one (and closed with this).
+    """
+
+    def __init__(self, reward: RewardSettings, cache: Path | None = None, sandbox: Sandbox | None = None) -> None:
+        self.settings = reward
+        self._official = reward.semantics != "fixed"
+        self._rules = Rules() if self._official else Rules(tolerance=reward.tolerance, nan=True, arrays=True)
+        libraries = tuple(reward.libraries.split())
+        self._sandbox = sandbox or Sandbox(limits_of(reward), reward.workers, libraries, unsafe=reward.unsafe)
+        self._references = References(self._sandbox, libraries, cache)
+
+    def __enter__(self) -> CodeScorer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the sandbox. May be called twice."""
+        self._sandbox.close()
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox that does the work (its layers, its usage)."""
+        return self._sandbox
+
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        """Score the dialogues' answers, in order."""
+        return self.score_answers([(one.task, one.answer) for one in dialogues])
+
+    def score_answers(self, items: Sequence[tuple[Task, str | None]]) -> list[Score]:
+        """Score (task, answer) pairs, in order; equal pairs are run once."""
+        return list(self.stream(items))
+
+    def stream(self, items: Iterable[tuple[Task, str | None]], window: int = 256) -> Iterator[Score]:
+        """Yield the scores of `items` in order, with at most `window` answers under way."""
+        waiting: deque[_Pending] = deque()
+        burst = max(1, window // 16)  # so many are waited for at a time: each time costs two switches between threads
+        recent: dict[tuple[str, tuple[tuple[str, str], ...], str], _Pending] = {}
+        for task, answer in items:
+            key = (task.ground_truth, task.test_cases, answer or "")
+            pending = recent.get(key)
+            if pending is None:
+                pending = recent[key] = self._begin(task, answer)
+                while len(recent) > 4 * window:
+                    del recent[next(iter(recent))]
+            waiting.append(pending)
+            if len(waiting) >= window:
+                yield from self._first(waiting, burst)
+        while waiting:
+            yield from self._first(waiting, min(burst, len(waiting)))
+
+    def _first(self, waiting: deque[_Pending], count: int) -> Iterator[Score]:
+        waiting[count - 1].wait()
+        for _ in range(count):
+            yield self._score(waiting.popleft())
+
+    def _begin(self, task: Task, answer: str | None) -> _Pending:
+        if not task.test_cases:
+            raise UserError(f"task {task.id}: only tasks with unit tests can be scored by running code.")
+        checks = _checks(task.test_cases, self._official)
+        calls = tuple(call for check in checks for call in check.calls)
+        namespace: Literal["one", "split"] = "split" if self._official else "one"
+        if answer is None or not answer.strip() or answer.strip() == NO_ANSWER:
+            return _Pending(checks, None, None, TestResult("", False, "no_answer"))
+        word = banned_word(answer) if self.settings.semantics == "official" else None
+        if word is not None:
+            return _Pending(checks, None, None, TestResult("", False, "refused", f"the answer holds `{word}`"))
+        if self._official:
+            sources: tuple[str, ...] = (official_source(answer),)
+        else:
+            sources = fixed_sources(answer, _name(task.test_cases))
+        expected = self._references.results(task.ground_truth, calls, namespace)
+        actual = self._sandbox.submit(Job(sources, calls, namespace))
+        return _Pending(checks, expected, actual, None)
+
+    def _score(self, pending: _Pending) -> Score:
+        if pending.score is None:
+            pending.score = self._judge(pending)
+        return pending.score
+
+    def _judge(self, pending: _Pending) -> Score:
+        semantics = self.settings.semantics
+        if pending.verdict is not None or pending.actual is None or pending.expected is None:
+            verdict = pending.verdict or TestResult("", False, "no_answer")
+            tests = tuple(TestResult(c.name, False, verdict.reason, verdict.detail) for c in pending.checks)
+            return Score(0.0, tests, semantics=semantics, isolation="not run")
+        outcome, expected = pending.actual.result(), pending.expected.result()
+        results: list[TestResult] = []
+        position = 0
+        for check in pending.checks:
+            end = position + len(check.calls)
+            wanted = check.value(expected[position:end], self._rules)
+            found = check.value(outcome.calls[position:end], self._rules)
+            results.append(self._test(check.name, wanted, found))
+            position = end
+        passed = sum(test.passed for test in results)
+        return Score(passed / len(results), tuple(results), semantics=semantics, isolation=outcome.isolation)
+
+    def _test(self, name: str, wanted: CallResult, found: CallResult) -> TestResult:
+        if found.kind != "value":
+            return TestResult(name, False, found.kind, found.detail)
+        if wanted.kind != "value" or wanted.tree is None:
+            detail = wanted.detail or "the reference returns None"
+            return TestResult(name, False, "no_reference", detail)
+        if equal(wanted.tree, found.tree, self._rules):
+            return TestResult(name, True, "passed")
+        return TestResult(name, False, "wrong", f"returned {render(found.tree)}")
+
+
+@dataclass
+class _Pending:
+    checks: tuple[Check, ...]
+    expected: Future[tuple[CallResult, ...]] | None
+    actual: Future[Outcome] | None
+    verdict: TestResult | None
+    score: Score | None = None
+
+    def wait(self) -> None:
+        """Wait until the answer has been run, whatever came of it."""
+        if self.actual is not None:
+            futures.wait((self.actual,))
+
+
+@lru_cache(maxsize=4096)
+def _checks(tests: tuple[tuple[str, str], ...], official: bool) -> tuple[Check, ...]:
+    return tuple(parse_check(name, call, official) for name, call in tests)
+
+
+@lru_cache(maxsize=4096)
+def _name(tests: tuple[tuple[str, str], ...]) -> str:
+    return function_name([call for _, call in tests])
+
+
+def limits_of(reward: RewardSettings) -> Limits:
+    """The sandbox's limits that the settings ask for."""
+    return Limits(
+        wall_seconds=reward.wall_seconds,
+        call_seconds=reward.call_seconds,
+        memory_mib=reward.memory_mib,
+        processes=reward.processes,
+        output_kib=reward.output_kib,
+        disk_mib=reward.disk_mib,
+    )
+
+
+def score_file(
+    tasks: Path,
+    answers: Path,
+    semantics: str,
+    out: Path | None = None,
+    reward: RewardSettings | None = None,
+    cache: Path | None = None,
+) -> dict[str, Any]:
+    """Score a file of answers against an official task file: the body of `sweetrl score`.
+
+    A row of `answers` is {"index": task row from 0, "answer": text} or an official trajectory ({"task": ..., "answer":
+    ...}). Returns, and writes to `out` if given, {"summary": {...}, "results": [{"index", "score", "tests": [...]},
+    ...]} in the order of the answers. Raises UserError naming file and row for bad input, before anything is scored.
+    """
+    from sweetrl.colbench.files import read_tasks
+    from sweetrl.domains.backend.answers import read_answers
+    from sweetrl.domains.backend.domain import Backend
+    from sweetrl.io import write_json
+
+    if semantics not in SEMANTICS:
+        raise UserError(f"unknown semantics {semantics!r}; choose one of {', '.join(SEMANTICS)}.")
+    reward = (reward or RewardSettings()).model_copy(update={"semantics": semantics})
+    known = list(read_tasks(Path(tasks), Backend()))
+    rows = list(read_answers(Path(answers), known, Path(tasks)))
+    results: list[dict[str, Any]] = []
+    reasons: Counter[str] = Counter()
+    isolation = ""
+    with CodeScorer(reward, cache) as scorer:
+        scores = scorer.stream((known[index], answer) for index, answer in rows)
+        for (index, _), score in zip(rows, _with_progress(scores, len(rows)), strict=True):
+            tests = [
+                {"name": test.name, "passed": test.passed, "reason": test.reason, "detail": test.detail}
+                for test in score.tests
+            ]
+            reasons.update(test.reason for test in score.tests)
+            isolation = score.isolation if score.isolation != "not run" else isolation
+            results.append({"index": index, "score": score.reward, "tests": tests})
+    total = len(results)
+    summary = {
+        "answers": total,
+        "tasks": len({row["index"] for row in results}),
+        "score": sum(row["score"] for row in results) / total,
+        "success": sum(row["score"] == 1.0 for row in results) / total,
+        "reasons": dict(sorted(reasons.items())),
+        "semantics": semantics,
+        "isolation": isolation or "not run",
+    }
+    report = {"summary": summary, "results": results}
+    if out is not None:
+        write_json(Path(out), report)
+    return report
+
+
+def _with_progress(scores: Iterator[Score], total: int) -> Iterator[Score]:
+    import sys
+
+    if not sys.stderr.isatty():
+        yield from scores
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(scores, "scoring", total, console=Console(stderr=True))
+
+
+__all__ = ["SEMANTICS", "CodeScorer", "Semantics", "limits_of", "score_file"]

@@ -1,0 +1,73 @@
+"""The page in an agent's reply, by the official frontend protocol. Pure functions on text; nothing is rendered here.
+
+The official rules, to the letter: what the person sees (after "OUTPUT:", see sweetrl.colbench.environment) is searched
+for the first "<html ...>...</html>", and only without one for the first "<body ...>...</body>"; capital tags and
+unclosed ones are no page. Where the reply is quoted, "[SEE RENDERED HTML]" stands for the page. The dialogue's answer
+is the last page that any reply held, whatever the last reply says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sweetrl.types import ANSWER_MARKER, OUTPUT_MARKER, Message
+
+PLACEHOLDER = "[SEE RENDERED HTML]"
+
+
+@dataclass(frozen=True)
+class PageReply:
+    """What a raw reply says: `words` (the page replaced by the placeholder), `html` (its page or None), `final`."""
+
+    words: str
+    html: str | None
+    final: bool
+
+    @property
+    def question(self) -> str | None:
+        """The words without marker and page where they hold a question, else None."""
+        said = self.words.replace(PLACEHOLDER, " ").replace(ANSWER_MARKER, " ").strip()
+        return said if "?" in said else None
+
+
+def find_page(text: str) -> str | None:
+    """Return the first whole page in `text`, else the first body, else None."""
+    for tag in ("html", "body"):
+        found = _element(text, tag)
+        if found is not None:
+            return found
+    return None
+
+
+def _element(text: str, tag: str) -> str | None:
+    """The first <tag ...>...</tag>, ended by the first end tag behind it; linear in the length of the text."""
+    start = text.find(f"<{tag}")
+    opened = text.find(">", start) if start >= 0 else -1
+    closed = text.find(f"</{tag}>", opened + 1) if opened >= 0 else -1
+    return text[start : closed + len(tag) + 3] if closed >= 0 else None
+
+
+def read_reply(raw: str) -> PageReply:
+    """Read a raw reply of an agent that designs a page."""
+    parts = raw.split(OUTPUT_MARKER, 2)
+    visible = parts[1] if len(parts) > 1 else raw
+    html = find_page(visible)
+    words = visible if html is None else visible.replace(html, PLACEHOLDER)
+    return PageReply(words, html, ANSWER_MARKER in visible)
+
+
+def last_page(messages: Sequence[Message]) -> str | None:
+    """Return the page of the last agent message that holds one: what is scored; None where none does."""
+    for message in reversed(messages):
+        if message.role == "assistant":
+            found = find_page(message.content)
+            if found is not None:
+                return found
+    return None
+
+
+def without_pages(text: str) -> str:
+    """Return `text` with the placeholder for its page, for those who see the rendered page beside it."""
+    html = find_page(text)
+    return text if html is None else text.replace(html, PLACEHOLDER)

@@ -1,0 +1,53 @@
+"""What went wrong in a dialogue about a page of the synthetic frontend suite, whose hidden details are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sweetrl.domains.frontend.pages import find_page
+from sweetrl.domains.frontend.suite.agents import listen
+from sweetrl.domains.frontend.suite.designs import Design, read_page
+from sweetrl.domains.frontend.suite.tasks import read_facts, read_request, wanted_design
+from sweetrl.types import Trajectory
+
+
+def page_faults(trajectory: Trajectory, rounds: int) -> dict[str, Any] | None:
+    """Return the columns of a Result that are about details and the topic as `domain`; None for any other task.
+
+    A detail is told when a sentence of the person, heard by who forgets nothing, sets it to its value. On the last page
+    it is then right, forgotten (still plain), or mistaken (another value). Premature is an answer with rounds left that
+    has not every detail of the page right, those included that nobody asked for.
+    """
+    task = trajectory.task
+    facts = read_facts(task.hidden_information)
+    try:
+        asked, wanted = read_request(task.problem_description), wanted_design(task)
+    except ValueError:
+        return None
+    if not facts:
+        return None
+    design = asked
+    told: set[str] = set()
+    for message in trajectory.messages[1:]:
+        if message.role == "assistant":
+            design = _page(message.content, asked) or design
+            continue
+        heard = listen(design, message.content)
+        told.update(name for name in facts if heard[name] == wanted[name] != design[name])
+        design = heard
+    last = _page(trajectory.answer or "", asked)
+    at_last = {name: last[name] if last is not None else asked[name] for name in told}
+    turns = sum(message.role == "assistant" for message in trajectory.messages)
+    return {
+        "domain": wanted.topic,
+        "details": len(facts),
+        "untold": len(facts) - len(told),
+        "forgotten": sum(value == asked[name] for name, value in at_last.items()),
+        "mistaken": sum(value not in (asked[name], wanted[name]) for name, value in at_last.items()),
+        "premature": trajectory.outcome == "answered" and turns < rounds and last != wanted,
+    }
+
+
+def _page(text: str, asked: Design) -> Design | None:
+    html = find_page(text)
+    return read_page(html, asked.sections) if html is not None else None

@@ -1,0 +1,131 @@
+"""Procedural frontend tasks: a vague request, and a page whose details it does not tell.
+
+A request names what the page is for, its title and its sections; colours, alignment, pictures, columns, navigation,
+footer and order are hidden. Content decides the split, so the splits are disjoint for every seed and every count.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator
+
+from sweetrl.domains.backend.suite.tasks import Split, split_of
+from sweetrl.domains.frontend.suite.designs import (
+    BY_NAME,
+    DETAILS,
+    HEADINGS,
+    KIND_OF,
+    LIGHT,
+    NAMES,
+    NONE,
+    TOPICS,
+    Design,
+    write_page,
+)
+from sweetrl.types import Task
+
+OPENERS = (
+    "I need a web page for my",
+    "Please design a page for our",
+    "I want a website for a",
+    "Can you make a page for the",
+)
+CLOSERS = ("You know what I like.", "It should look nice.", "I have a certain look in mind.", "Show me what you have.")
+_REQUEST = re.compile(r'(?:my|our|a|the) (\w+) called "([^"]+)", with the sections ([^.]*)\.')
+
+
+def generate(split: Split, count: int, seed: int, difficulty: int = 3) -> Iterator[Task]:
+    """Yield `count` different tasks of `split`; the same arguments give the same tasks.
+
+    A page hides 2 x `difficulty` details, one fewer or one more; each of them can be seen on the page.
+    """
+    rng = random.Random(f"frontend-{split}-{seed}-{difficulty}")
+    seen: set[str] = set()
+    while len(seen) < count:
+        design = draw_design(rng, difficulty)
+        content = content_of(design)
+        if content in seen or split_of(content) != split:
+            continue
+        seen.add(content)
+        yield Task(
+            id=f"frontend-{split}-{seed}-{len(seen) - 1:05d}",
+            problem_description=write_request(design, rng),
+            ground_truth=write_page(design),
+            hidden_information=write_facts(design),
+            suite="frontend",
+        )
+
+
+def content_of(design: Design) -> str:
+    """What a page is, in one line: the key of splits and of uniqueness."""
+    return f"{design.title}|{','.join(design.sections)}|{write_facts(design)}"
+
+
+def draw_design(rng: random.Random, difficulty: int) -> Design:
+    """Draw a title, sections, and the hidden details with values that are not plain."""
+    topic = rng.choice(tuple(TOPICS))
+    kinds = rng.sample(tuple(HEADINGS), rng.choice((2, 3)))
+    design = Design(topic, f"{rng.choice(NAMES)} {topic.capitalize()}", tuple(kinds))
+    many = max(1, 2 * difficulty + rng.choice((-1, 0, 1)))
+    names = [detail.name for detail in DETAILS if detail.section in ("", *kinds)]
+    if "gallery" in kinds and "about" in kinds:  # else nobody could say which picture is meant
+        names.remove("about picture")
+    chosen = set(rng.sample(names, min(many, len(names))))
+    if "navigation place" in chosen:
+        chosen.add("navigation color")
+    colored = [kind for kind in kinds if f"{kind} color" in chosen]
+    if len(colored) == len(kinds):  # else the page's own colour could hardly be seen
+        chosen.discard(f"{colored[-1]} color")
+    # A colour over the page's own must differ from it, or it could not be seen: the page comes first.
+    for detail in DETAILS:
+        if detail.name in chosen:
+            values = [value for value in detail.values[1:] if value not in _unseen(detail.name, design)]
+            design = design.set({detail.name: rng.choice(values)})
+    return design
+
+
+def _unseen(name: str, design: Design) -> tuple[str, ...]:
+    """Values of a detail that would not show on this page."""
+    if BY_NAME[name].section and name.endswith(" color"):
+        return (design["page color"],)
+    if name == "offers boxes":
+        behind = design["offers color"]
+        return (design["page color"] if behind == NONE else behind,)
+    return ()
+
+
+def write_request(design: Design, rng: random.Random) -> str:
+    """Word the vague request: what for, the title, the sections; none of the details."""
+    names = [f'"{HEADINGS[kind]}"' for kind in design.sections]
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    opener = rng.choice(OPENERS)
+    return f'{opener} {design.topic} called "{design.title}", with the sections {listed}. {rng.choice(CLOSERS)}'
+
+
+def read_request(problem_description: str) -> Design:
+    """Return the plain page that a request of the suite asks for; ValueError if it is not one."""
+    found = _REQUEST.search(problem_description)
+    kinds = tuple(KIND_OF[name] for name in re.findall(r'"([^"]+)"', found[3]) if name in KIND_OF) if found else ()
+    if found is None or found[1] not in TOPICS or not kinds:
+        raise ValueError("this is not a request of the synthetic frontend suite")
+    return Design(found[1], found[2], kinds)
+
+
+def write_facts(design: Design) -> str:
+    """The hidden information of a task: one `detail: value` line for each detail that is not plain."""
+    return "\n".join(f"{name}: {value}" for name, value in design.details)
+
+
+def read_facts(hidden_information: str | None) -> dict[str, str]:
+    """Parse what write_facts wrote; other lines are ignored, so a foreign task has no facts."""
+    lines = (line.partition(": ") for line in (hidden_information or "").splitlines())
+    return {name: value for name, colon, value in lines if colon and name in BY_NAME and value in BY_NAME[name].values}
+
+
+def wanted_design(task: Task) -> Design:
+    """Return the page that the person of a task of the suite has in mind; ValueError for a foreign task."""
+    return read_request(task.problem_description).set(read_facts(task.hidden_information))
+
+
+__all__ = ["LIGHT", "generate", "read_facts", "read_request", "wanted_design", "write_facts"]

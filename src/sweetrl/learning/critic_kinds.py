@@ -1,0 +1,102 @@
+"""The critics that the settings can name: how each is trained, and how it is made for ranking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.learning.training import TrainingResult, fitting, run_trainer
+from sweetrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.learning.pairs import TrajectoryPair
+    from sweetrl.progress import StepProgress
+    from sweetrl.protocols import Critic
+
+# critic.parameterization -> the trainer of it; others are a domain's own (Domain.fit_critic, Domain.load_critic).
+TRAINERS = {"log-ratio": "CriticTrainer", "regression-head": "RegressionTrainer", "value-head": "ValueTrainer"}
+
+
+def fit_critic(
+    domain: Domain,
+    dialogues: Iterable[Trajectory],
+    pairs: Sequence[TrajectoryPair],
+    scratch: Path,
+    progress: StepProgress | None = None,
+    cache: Path | None = None,
+    where: str = "pairs",
+) -> TrainingResult:
+    """Train the critic that the domain's settings describe, on its base; the adapter lies in `scratch` afterwards.
+
+    `where` names the pairs in a message, `cache` keeps the reference's log-probs.
+    """
+    settings = domain.settings
+    kind = settings.critic.parameterization
+    if kind not in TRAINERS:
+        return domain.fit_critic(kind, dialogues, pairs, scratch, where)
+    from sweetrl.engines.chat import ChatFormat
+    from sweetrl.learning import trainers
+    from sweetrl.learning.adapters import attach_adapter, load_base
+    from sweetrl.learning.whole import critic_attempts, critic_pairs
+
+    model, tokenizer = load_base(settings.model)
+    chat, system = ChatFormat(tokenizer), domain.system_prompt(settings.agent.prompt)
+    if kind == "value-head":
+        rows = critic_attempts(dialogues, domain, chat, system, settings.critic)
+    else:
+        rows = critic_pairs(pairs, dialogues, domain, chat, system, settings.critic, where)
+    data, counts = fitting(rows, model)
+    trainer = getattr(trainers, TRAINERS[kind])(
+        attach_adapter(model, settings.critic.lora, settings.seed, head=kind != "log-ratio"),
+        data,
+        settings.critic,
+        scratch,
+        settings.seed,
+        tokenizer.pad_token_id or 0,
+        progress,
+        cache=cache,
+    )
+    result = run_trainer(trainer, scratch, settings.model.base, progress)
+    return TrainingResult(result.adapter, result.summary, counts | dict(result.metrics), result.model)
+
+
+def make_critic(domain: Domain, folder: Path | None, loaded: tuple[Any, Any] | None = None) -> Critic:
+    """Return the critic that `rank.critic` names; a trained one is loaded from `folder`.
+
+    `loaded` is the base and its tokenizer, if they are loaded already; a trained critic's adapter is put on that model.
+    """
+    from sweetrl.engines.chat import ChatFormat
+    from sweetrl.engines.transformers import TransformersEngine
+    from sweetrl.errors import UserError
+    from sweetrl.learning import critics
+    from sweetrl.learning.adapters import load_adapter, load_base
+    from sweetrl.learning.passes import model_layout
+
+    settings = domain.settings
+    kind, wanted, view = settings.rank.critic, settings.model, settings.critic
+    if kind == "random":
+        return critics.RandomCritic(settings.seed)
+    if kind == "oracle":
+        return critics.OracleCritic(domain)
+    if kind == "judge":
+        engine = TransformersEngine(
+            settings.judge.model or wanted.base, None, wanted.dtype, wanted.device, wanted.threads
+        )
+        return critics.JudgeCritic(domain, engine, engine.chat, settings.judge, settings.seed, view.privileged)
+    if folder is None:
+        raise UserError("rank: there is no trained critic; give one, or set rank.critic to another kind.")
+    if view.parameterization not in TRAINERS:
+        return domain.load_critic(view.parameterization, folder)
+    model, tokenizer = loaded or load_base(wanted)
+    critic = load_adapter(model, folder)
+    chat, system = ChatFormat(tokenizer), domain.system_prompt(settings.agent.prompt)
+    heads = view.parameterization != "log-ratio"
+    layout = model_layout(
+        critic, "flat" if heads else settings.rank.layout, settings.rank.tokens, tokenizer.pad_token_id or 0
+    )
+    if heads:
+        return critics.HeadCritic(critic, domain, chat, system, view, layout)
+    conditioned = settings.rank.reference == "conditioned"
+    return critics.LogRatioCritic(critic, domain, chat, system, view, layout, conditioned)

@@ -1,0 +1,82 @@
+"""From a trainer to a result: the adapter on disk, the last steps in numbers, and a sentence about them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.progress import first_process
+
+if TYPE_CHECKING:
+    from sweetrl.learning.batches import PreferenceData
+    from sweetrl.learning.trainers import PreferenceTrainer
+    from sweetrl.progress import StepProgress
+
+SHOWN = ("loss", "accuracy", "reward/margin", "tokens_per_second", "reference_kl", "grad_norm")
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a training came to: the folder of the adapter, and what was measured.
+
+    `model` is the trained model with its adapter, for those who go on with it at once.
+    """
+
+    adapter: Path
+    summary: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    model: Any = None
+
+
+def run_trainer(
+    trainer: PreferenceTrainer, scratch: Path, base: str, progress: StepProgress | None = None
+) -> TrainingResult:
+    """Train (from the last checkpoint in `scratch`, if any) and write the adapter on `base` to `scratch`/adapter.
+
+    Under a launcher all processes train, and the first one writes.
+    """
+    from sweetrl.learning.adapters import save_adapter
+
+    started = time.monotonic()
+    try:
+        history = trainer.fit()
+    finally:
+        if progress is not None:
+            progress.close()
+    seconds = time.monotonic() - started
+    folder = scratch / "adapter"
+    if not first_process():
+        return TrainingResult(folder, "", {}, trainer.model)
+    save_adapter(trainer.model, folder, base)
+    final = last_fifth(history, SHOWN)
+    single = all(chosen == rejected for chosen, rejected in trainer.data.pairs)
+    accuracy = f"accuracy {final['final/accuracy']:.2f}, " if "final/accuracy" in final else ""
+    summary = (
+        f"{len(history)} steps on {len(trainer.data.pairs)} {'attempts' if single else 'pairs'}, {accuracy}"
+        f"loss {final['final/loss']:.4f}, {final['final/tokens_per_second']:.0f} tokens/s"
+    )
+    spent = {"seconds_training": seconds, "gpu_seconds": seconds * devices_of(trainer)}
+    return TrainingResult(folder, summary, final | spent, trainer.model)
+
+
+def last_fifth(history: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
+    """Return final/NAME: means over the last fifth of the steps, because single steps are noisy."""
+    tail = history[-max(1, len(history) // 5) :]
+    return {f"final/{name}": sum(entry[name] for entry in tail) / len(tail) for name in names if name in tail[-1]}
+
+
+def devices_of(trainer: PreferenceTrainer) -> int:
+    """Return how many GPUs train: one for each process, 0 on CPUs."""
+    return 0 if trainer.args.device.type == "cpu" else trainer.args.world_size
+
+
+def fitting(data: PreferenceData, model: Any) -> tuple[PreferenceData, dict[str, float]]:
+    """Leave out what is too long for the model; return the rest and the counts."""
+    from sweetrl.learning.batches import within
+    from sweetrl.models import context_limit
+
+    fits, too_long = within(data, context_limit(model))
+    return fits, {"pairs": len(fits.pairs), "anchors": len(fits.anchors), "pairs_too_long": too_long}

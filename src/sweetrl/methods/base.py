@@ -1,0 +1,183 @@
+"""A method as an object: its settings, the artifacts that it needs, its data set, its trainer.
+
+A method of your own is a class in plain Python. This one imitates the best attempt at each task:
+
+    class Best(sweetrl.Method):
+        needs = frozenset({"trajectories"})
+
+        class Options(TrainerSettings):
+            epochs: float = 4.0
+
+        settings_type = Options
+
+        def data(self, job):
+            best = {}
+            for one in job.inputs.trajectories():
+                if one.reward and one.reward > getattr(best.get(one.task.id), "reward", 0.0):
+                    best[one.task.id] = one
+            return job.rows(best.values())
+
+`params.yaml: method: my_package.best:Best` trains by it, with `method_options` as its settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from sweetrl.errors import UserError
+from sweetrl.learning.training import TrainingResult, fitting, run_trainer
+from sweetrl.settings import Settings, TrainerSettings, section
+from sweetrl.types import Preference, Task, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.learning.batches import PreferenceData
+    from sweetrl.learning.pairs import TrajectoryPair
+    from sweetrl.learning.ranking import Anchor
+    from sweetrl.learning.trainers import PreferenceTrainer
+    from sweetrl.progress import StepProgress
+    from sweetrl.protocols import Chat
+
+Artifact = Literal["tasks", "trajectories", "pairs", "critic", "preferences"]
+
+
+class Inputs(Protocol):
+    """What methods learn from; each is read when it is asked for, and what is missing is a UserError then."""
+
+    @property
+    def where(self) -> str:
+        """What a message names: a file, or what a function was given."""
+        ...
+
+    def tasks(self) -> list[Task]:
+        """The training tasks."""
+        ...
+
+    def trajectories(self) -> Iterable[Trajectory]:
+        """The collected dialogues; may be asked for again."""
+        ...
+
+    def pairs(self) -> list[TrajectoryPair]:
+        """Pairs of whole dialogues."""
+        ...
+
+    def preferences(self) -> tuple[list[Preference], list[Anchor]]:
+        """Pairs of replies at one state, and the successful dialogues beside them."""
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One training of a policy: who learns what, and where unfinished work lies.
+
+    `inputs` is what there is to learn from, `scratch` the folder of unfinished work, `progress` takes every step's
+    metrics, `cache` keeps the reference's log-probs.
+    """
+
+    settings: Settings
+    domain: Domain
+    inputs: Inputs
+    scratch: Path
+    progress: StepProgress | None = None
+    cache: Path | None = None
+
+    @cached_property
+    def chat(self) -> Chat:
+        """The base model's chat format."""
+        from sweetrl.engines.chat import ChatFormat
+        from sweetrl.models import load_tokenizer
+
+        return ChatFormat(load_tokenizer(self.settings.model.base))
+
+    @cached_property
+    def system(self) -> str:
+        """The agent's system prompt."""
+        return self.domain.system_prompt(self.settings.agent.prompt)
+
+    def rows(self, trajectories: Iterable[Trajectory]) -> PreferenceData:
+        """Return the replies of whole dialogues, each learnt on its own (by likelihood, or by its return)."""
+        from sweetrl.learning.batches import encode
+        from sweetrl.learning.whole import alone, groups_of
+
+        found = list(trajectories)
+        return alone(tuple(encode(one, self.chat, self.system) for one in found), groups_of(found))
+
+
+class Method:
+    """A method. The default `train` lays out `data`, and lets `trainer` learn from it."""
+
+    name: str = ""
+    """The method as params.yaml names it."""
+    section: str = ""
+    """The key of params.yaml with its settings; empty: `method_options`."""
+    settings_type: type[TrainerSettings] = TrainerSettings
+    needs: frozenset[Artifact] = frozenset()
+    """What must be made before it can learn; stages that make other things are left out."""
+    learns_from: frozenset[Artifact] | None = None
+    """What `train` itself reads; None: all that it needs."""
+    trains: bool = True
+    """Whether anything is trained; without, the policy is the base, to the bit."""
+    once: str = ""
+    """Why there is nothing to do after the first of several rounds; empty: each round trains anew."""
+
+    def settings_of(self, settings: Settings) -> TrainerSettings:
+        """Return the method's own settings; a wrong one is a UserError that names its key."""
+        if self.section:
+            found: TrainerSettings = getattr(settings, self.section)
+            return found
+        return section(self.settings_type, settings.method_options, f"params.yaml: method_options of {self.name}")
+
+    def why_left_out(self, artifact: Artifact, settings: Settings) -> str | None:
+        """Say why the stage that makes `artifact` has nothing to do, or None where it has."""
+        if artifact in self.needs:
+            return None
+        words = {"critic": "has no critic", "preferences": "ranks no replies"}
+        return f"the method `{self.name}` {words.get(artifact, f'needs no {artifact}')}"
+
+    def dialogues(self, settings: Settings) -> int:
+        """Return how many dialogues the policy has learnt from at the end."""
+        return settings.rounds * settings.collect.tasks * settings.collect.attempts
+
+    def at_evaluation(self, settings: Settings) -> Settings:
+        """Return the settings of the agent that is evaluated."""
+        return settings
+
+    def data(self, job: TrainingJob) -> PreferenceData:
+        """Return what is learnt from."""
+        raise UserError(f"method: {self.name} has no `data` to learn from; give the class the method, or a `train`.")
+
+    def trainer(self) -> type[PreferenceTrainer]:
+        """Return the trainer; by default one that imitates."""
+        from sweetrl.learning.trainers import ImitationTrainer
+
+        return ImitationTrainer
+
+    def replay(self, settings: Settings) -> float:
+        """Return how many rows of `data`'s anchors are learnt beside each pair."""
+        return 0.0
+
+    def train(self, job: TrainingJob) -> TrainingResult:
+        """Train an adapter on the base model; a killed run goes on from its last checkpoint in `job.scratch`."""
+        from sweetrl.learning.adapters import attach_adapter, load_base
+
+        settings, wanted = job.settings, self.settings_of(job.settings)
+        data = self.data(job)
+        model, tokenizer = load_base(settings.model)
+        data, counts = fitting(data, model)
+        trainer = self.trainer()(
+            attach_adapter(model, wanted.lora, settings.seed),
+            data,
+            wanted,
+            job.scratch,
+            settings.seed,
+            tokenizer.pad_token_id or 0,
+            job.progress,
+            self.replay(settings),
+            cache=job.cache,
+        )
+        result = run_trainer(trainer, job.scratch, settings.model.base, job.progress)
+        return TrainingResult(result.adapter, result.summary, counts | dict(result.metrics), result.model)

@@ -1,0 +1,110 @@
+"""GRPO: the policy attempts training tasks while it learns, and is told apart within groups of attempts at one task.
+
+The tasks are those that `collect` attempts, from `collect.first` on, and rewards come from the same scorer. Every
+iteration's dialogues lie in the scratch folder until the training ends, shard by shard; a killed run continues from its
+last checkpoint with the same dialogues and ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.learning.training import TrainingResult, devices_of, last_fifth
+from sweetrl.methods.base import Method, TrainingJob
+from sweetrl.seeds import part_seed
+from sweetrl.settings import GrpoSettings, Settings
+
+if TYPE_CHECKING:
+    from sweetrl.learning.groups import Attempts
+    from sweetrl.rollout.context import RolloutContext
+    from sweetrl.types import Task
+
+FINAL = ("loss", "return", "success", "kl", "clip_share", "reply_length", "grad_norm", "tokens_per_second")
+
+
+class Grpo(Method):
+    """On-policy policy gradients with the user in the loop."""
+
+    name, section, settings_type = "grpo", "grpo", GrpoSettings
+    needs = frozenset({"tasks"})
+    once = "the method `grpo` samples with the policy of the moment by itself; raise grpo.iterations"
+
+    def dialogues(self, settings: Settings) -> int:
+        """Those that it makes itself."""
+        wanted = settings.grpo
+        return wanted.iterations * wanted.tasks * wanted.group
+
+    def train(self, job: TrainingJob) -> TrainingResult:
+        """Train the policy on its own attempts."""
+        from sweetrl.engines.make import make_agent, serving
+        from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+        from sweetrl.learning.online import GroupTrainer
+        from sweetrl.rollout.environment import open_environment
+
+        settings, wanted, scratch = job.settings, job.settings.grpo, job.scratch
+        tasks = job.inputs.tasks()
+        model, tokenizer = load_base(settings.model)
+        started = time.monotonic()
+        with (
+            serving(settings.engine, settings.model, scratch / "server.log", wanted.lora.rank) as engine,
+            open_environment(job.domain) as environment,
+        ):
+
+            def sample(iteration: int, policy: Any) -> Attempts:
+                """Let the policy of the moment attempt the iteration's tasks."""
+                folder = scratch / f"iteration-{iteration:04d}"
+                save_adapter(policy, folder / "adapter", settings.model.base)
+                agent = make_agent(engine, settings.model, folder / "adapter", settings.collect.batch)
+                try:
+                    return attempts(tasks, environment.context(agent), folder / "dialogues", job, iteration)
+                finally:
+                    agent.engine.close()
+
+            trainer = GroupTrainer(
+                attach_adapter(model, wanted.lora, settings.seed),
+                sample,
+                wanted,
+                scratch,
+                settings.seed,
+                tokenizer.pad_token_id or 0,
+                job.progress,
+            )
+            try:
+                history = trainer.fit()
+            finally:
+                if job.progress is not None:
+                    job.progress.close()
+        seconds = time.monotonic() - started
+        save_adapter(trainer.model, scratch / "adapter", settings.model.base)
+        final = last_fifth(history, FINAL)
+        dialogues = self.dialogues(settings)
+        return TrainingResult(
+            scratch / "adapter",
+            f"{len(history)} steps on {dialogues:,} dialogues of its own, success {history[0]['success']:.1%} at first "
+            f"and {final['final/success']:.1%} in the last fifth",
+            final | {"dialogues": dialogues, "gpu_seconds": seconds * devices_of(trainer)},
+            trainer.model,
+        )
+
+
+def attempts(tasks: list[Task], context: RolloutContext, folder: Path, job: TrainingJob, iteration: int) -> Attempts:
+    """Attempt an iteration's tasks, a group of times each, into `folder`, and lay out what came of it."""
+    from sweetrl.colbench.store import TrajectoryStore
+    from sweetrl.learning.groups import lay_out
+    from sweetrl.rollout.run import batch_of, rollout_scored
+
+    settings, wanted = job.settings, job.settings.grpo
+    chosen = batch_of(tasks, settings.collect.first + iteration * wanted.tasks, wanted.tasks)
+    store = rollout_scored(
+        [(task, attempt) for task in chosen for attempt in range(wanted.group)],
+        context,
+        TrajectoryStore(folder),
+        seed=part_seed(settings.seed, "iteration", iteration + 1),
+        policy_name=f"{settings.model.base} after {iteration} iterations",
+        batch=settings.collect.batch,
+        shard=settings.collect.shard,
+        lost_share=settings.collect.lost_share,
+    )
+    return lay_out(list(store.read()), context.chat or job.chat, job.system, wanted)

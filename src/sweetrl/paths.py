@@ -1,0 +1,41 @@
+"""Where things lie in a project's folder: every path that a stage reads or writes, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+# data/
+TASKS = Path("data/tasks")
+TRAIN_TASKS = TASKS / "train.parquet"
+VALIDATION_TASKS = TASKS / "validation.parquet"
+TEST_TASKS = TASKS / "test.parquet"
+TRAJECTORIES = Path("data/trajectories")
+PAIRS = Path("data/pairs.parquet")
+PREFERENCES = Path("data/preferences")
+EVALUATION_DIALOGUES = Path("data/evaluation")
+ROUNDS_DATA = Path("data/rounds")
+ACCEPTED = Path("data/accepted.json")  # the last accepted batch, which validation compares with
+
+# models/
+CRITIC = Path("models/critic")
+POLICY = Path("models/policy")
+ROUNDS_MODELS = Path("models/rounds")
+LAST_POLICY = ROUNDS_MODELS / "policy"
+ROUND_BASE = Path("models/start")  # in the folder of a round: what it starts from
+
+# reports/
+VALIDATION = Path("reports/validation.json")
+DATA_DOCS = Path("reports/data-docs")
+EVALUATION = Path("reports/evaluation.json")
+RESULTS = Path("reports/results.parquet")
+REPORT = Path("reports/report.html")
+BEST_OF_N = Path("reports/best-of-n.json")
+ROUNDS_REPORT = Path("reports/rounds")
+RUNS = Path("reports/runs")  # a file for each stage: the MLflow run that made its results
+
+# What may be removed at any time
+SCRATCH = Path(".scratch")  # unfinished work
+REFERENCES = Path(".cache/reference")  # log-probs of the reference policy, by weights and tokens: never stale
+
+# Stands alone in the place of a stage's result where the method does without it.
+LEFT_OUT = "left_out.json"

@@ -1,0 +1,226 @@
+"""Domains, methods, rewards and user simulators by name: those that come with the project, installed ones, your own.
+
+A name is looked for among the built-in ones, then among the entry points of installed packages (groups
+`sweetrl.domains`, `sweetrl.methods`, `sweetrl.rewards`, `sweetrl.simulators`), and a name with a colon is a dotted path:
+`my_package.forms:Forms` is `Forms` of the module my_package/forms.py in the project's folder, or of an installed one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sweetrl.errors import UserError
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.methods.base import Method
+    from sweetrl.protocols import RewardFunction
+    from sweetrl.settings import Settings
+
+Group = Literal["domains", "methods", "rewards", "simulators"]
+
+BUILT_IN: dict[Group, dict[str, str]] = {
+    "domains": {
+        "backend": "sweetrl.domains.backend:Backend",
+        "frontend": "sweetrl.domains.frontend:Frontend",
+    },
+    "methods": {
+        "sweet": "sweetrl.methods.sweet:Sweet",
+        "multi-turn-dpo": "sweetrl.methods.multi_turn_dpo:MultiTurnDpo",
+        "rft": "sweetrl.methods.rft:Rft",
+        "grpo": "sweetrl.methods.grpo:Grpo",
+        "single-turn": "sweetrl.methods.untrained:SingleTurn",
+        "zero-shot": "sweetrl.methods.untrained:ZeroShot",
+    },
+    "rewards": {},
+    "simulators": {},
+}
+# The key of params.yaml that names each, and of `sources`, which says where its code lies.
+KEYS: dict[Group, tuple[str, str]] = {
+    "domains": ("suite", "suite"),
+    "methods": ("method", "method"),
+    "rewards": ("reward.function", "reward"),
+    "simulators": ("simulator.kind", "simulator"),
+}
+
+
+def load_domain(settings: Settings) -> Domain:
+    """Return the domain that `suite` names, with `settings`."""
+    return find_domain(settings.suite).configured(settings)
+
+
+def find_domain(name: str) -> Domain:
+    """Return the domain called `name`, with its default settings; what is none is a UserError."""
+    from sweetrl.colbench.domain import Domain
+
+    found = find("domains", name)
+    domain = _made(found, "domains", name)
+    if not isinstance(domain, Domain):
+        raise UserError(f"params.yaml: `suite: {name}` is no domain; it must be a subclass of sweetrl.Domain.")
+    domain.spec = name
+    return domain
+
+
+def load_method(settings: Settings) -> Method:
+    """Return the method that `method` names."""
+    return find_method(settings.method)
+
+
+def find_method(name: str) -> Method:
+    """Return the method called `name`; what is none is a UserError."""
+    from sweetrl.methods.base import Method
+
+    method = _made(find("methods", name), "methods", name)
+    if not isinstance(method, Method):
+        raise UserError(f"params.yaml: `method: {name}` is no method; it must be a subclass of sweetrl.Method.")
+    method.name = name
+    return method
+
+
+def find_reward(name: str) -> RewardFunction:
+    """Return the reward called `name`, a function of (task, dialogue); what is none is a UserError."""
+    found = find("rewards", name)
+    reward: Any = found() if inspect.isclass(found) else found
+    if not callable(reward):
+        raise UserError(f"params.yaml: `reward.function: {name}` is no function of (task, dialogue).")
+    return reward
+
+
+def find_simulator(name: str, options: dict[str, Any]) -> Any:
+    """Return the user simulator called `name`, made with `options`; what is none is a UserError."""
+    found = find("simulators", name)
+    try:
+        simulator: Any = found(**options) if inspect.isclass(found) or options else found
+    except TypeError as error:
+        raise UserError(f"params.yaml: `simulator.options` do not fit {name}: {error}.") from error
+    if not callable(getattr(simulator, "reply", None)):
+        raise UserError(
+            f"params.yaml: `simulator.kind: {name}` is no user simulator; it must be a class with a method `reply`."
+        )
+    if not getattr(simulator, "name", ""):
+        simulator.name = name.rpartition(":")[2]
+    return simulator
+
+
+def is_plugin(group: Group, name: str) -> bool:
+    """Whether `name` is no built-in one of its group."""
+    return bool(name) and name not in BUILT_IN[group]
+
+
+def known(group: Group) -> list[str]:
+    """Return the names that need no dotted path: built-in ones, then those of installed packages."""
+    return list(dict.fromkeys([*BUILT_IN[group], *_entry_points(group)]))
+
+
+@lru_cache
+def find(group: Group, name: str) -> Any:
+    """Return the object that `name` names in `group`; a UserError says what is wrong with the name."""
+    key = KEYS[group][0]
+    path = BUILT_IN[group].get(name) or _entry_points(group).get(name)
+    if path is None:
+        if ":" not in name:
+            listed = ", ".join(known(group)) or "none"
+            raise UserError(
+                f"params.yaml: `{key}: {name}` is not known; known are {listed}, or give the path of your own, as in "
+                "my_package.my_module:MyClass."
+            )
+        path = name
+    module_name, _, attribute = path.partition(":")
+    project = str(Path.cwd())
+    if project not in sys.path:
+        sys.path.append(project)  # a console script does not look where it was started
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as error:
+        if error.name and not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise UserError(f"params.yaml: `{key}: {name}`: {module_name} cannot be imported ({error}).") from error
+        raise UserError(
+            f"params.yaml: `{key}: {name}`: there is no module {module_name}; run from the project's folder, install "
+            "its package, or correct the name."
+        ) from error
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+        if found is None:
+            raise UserError(f"params.yaml: `{key}: {name}`: the module {module_name} has no `{attribute}`.")
+    return found
+
+
+def _made(found: Any, group: Group, name: str) -> Any:
+    if not inspect.isclass(found):
+        return found
+    try:
+        return found()
+    except TypeError as error:
+        raise UserError(
+            f"params.yaml: `{KEYS[group][0]}: {name}`: the class must be made without arguments ({error})."
+        ) from error
+
+
+@lru_cache
+def _entry_points(group: Group) -> dict[str, str]:
+    found = metadata.entry_points(group=f"sweetrl.{group}")
+    return {one.name: f"{one.module}:{one.attr}" for one in found}
+
+
+# Sources, for DVC and for lineage
+
+
+def chosen(settings: Settings) -> dict[Group, str]:
+    """Return what the settings choose of each group; empty where the domain's own is taken."""
+    return {
+        "domains": settings.suite,
+        "methods": settings.method,
+        "rewards": settings.reward.function,
+        "simulators": settings.simulator.kind if ":" in settings.simulator.kind else _named(settings.simulator.kind),
+    }
+
+
+def _named(kind: str) -> str:
+    return kind if kind in _entry_points("simulators") else ""
+
+
+def source_of(group: Group, name: str) -> Path:
+    """Return the file in which what `name` names is written."""
+    found = find(group, name)
+    owner = found if inspect.isclass(found) or inspect.isroutine(found) else type(found)
+    return Path(inspect.getsourcefile(owner) or "").resolve()
+
+
+def check_sources(settings: Settings, root: Path | None = None) -> dict[str, Path]:
+    """Return the sources of what is chosen and not built in, by their key in `sources`.
+
+    Raises UserError where `sources` does not name the file (or a folder around it) of something that lies in the
+    project: DVC would not see that it has changed. `root` is the project's folder (default: where we are).
+    """
+    root = (root or Path(os.environ.get(ROOT_VARIABLE) or Path.cwd())).resolve()
+    found: dict[str, Path] = {}
+    for group, name in chosen(settings).items():
+        key, place = KEYS[group]
+        if not name:
+            continue
+        source = source_of(group, name)
+        if is_plugin(group, name):
+            found[place] = source
+        if not source.is_relative_to(root) or not getattr(settings.sources, place):
+            continue
+        declared = (root / getattr(settings.sources, place)).resolve()
+        if not source.is_relative_to(declared):
+            shown = source.relative_to(root)
+            if not is_plugin(group, name) and shown.parent.name == name:
+                shown = shown.parent
+            raise UserError(
+                f"params.yaml: `{key}: {name}` is written in {shown}, but `sources.{place}` is "
+                f"{getattr(settings.sources, place)}; set it to {shown}, so that DVC sees its changes."
+            )
+    return found
+
+
+# The project's folder, for stages that run in another one.
+ROOT_VARIABLE = "SWEETRL_ROOT"

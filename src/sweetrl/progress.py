@@ -1,0 +1,94 @@
+"""Progress of long work: a bar where a person watches, a plain line now and then where a log is written."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+
+logger = logging.getLogger("sweetrl")
+
+SECONDS_BETWEEN_LINES = 15.0
+_SHOWN = (("loss", "loss"), ("accuracy", "accuracy"), ("reward/margin", "margin"))  # of a step's metrics
+
+
+def first_process() -> bool:
+    """Whether this process writes results: the first of a launcher (torchrun, `accelerate launch`), or the only one."""
+    return os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1") == "1"
+
+
+class Meter:
+    """Counts `total` things called `unit`; call it with how many more are done."""
+
+    def __init__(self, name: str, total: int, unit: str) -> None:
+        self.name, self.total, self.unit = name, total, unit
+        self.done = 0
+        self.started = self._line = time.monotonic()
+        self._bar: Any = None
+
+    def __enter__(self) -> Meter:
+        if sys.stderr.isatty():
+            self._bar = _bar()
+            self._bar.start()
+            self._task = self._bar.add_task(f"{self.name}: {self.unit}", total=self.total, note="")
+        return self
+
+    def __call__(self, more: int) -> None:
+        """Report `more` finished things."""
+        self.done += more
+        now = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self.done)
+        elif self.done >= self.total or now - self._line > SECONDS_BETWEEN_LINES:
+            self._line = now
+            rate = self.done / max(now - self.started, 1e-9)
+            logger.info("%s: %d of %d %s, %.1f a second", self.name, self.done, self.total, self.unit, rate)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+class StepProgress:
+    """Takes every training step's metrics (call it): curves go to `log`, and now and then something to the screen."""
+
+    def __init__(self, name: str, log: Callable[[Mapping[str, float], int], None] | None = None) -> None:
+        self.name, self.log = name, log
+        self._bar: Any = None
+        self._line = time.monotonic()
+        if sys.stderr.isatty() and first_process():
+            self._bar = _bar()
+            self._bar.start()
+            self._task = self._bar.add_task(name, total=None, note="")
+
+    def __call__(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
+        """Report one step."""
+        if "loss" not in metrics:
+            return
+        if self.log is not None:
+            self.log(metrics, step)
+        note = "  ".join(f"{short} {metrics[name]:.4f}" for name, short in _SHOWN if name in metrics)
+        if self._bar is not None:
+            self._bar.update(self._task, completed=step, total=steps, note=note)
+        elif step == steps or time.monotonic() - self._line > SECONDS_BETWEEN_LINES:
+            self._line = time.monotonic()
+            logger.info("%s: step %d of %d  %s", self.name, step, steps, note)
+
+    def close(self) -> None:
+        """Take the bar off the screen."""
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _bar() -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True))

@@ -1,0 +1,115 @@
+"""The loops over dialogues: many advance together, turn by turn, or each on its own as its replies come in.
+
+What a dialogue becomes follows from its task, attempt and seeds alone. Together, equal calls give equal bytes; each on
+its own, the order in which replies come in changes nothing but the order in which dialogues end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from sweetrl.engines.background import in_thread, wait
+from sweetrl.errors import EngineError
+from sweetrl.protocols import AsyncEngine, AsyncUserSimulator, UserSimulator
+from sweetrl.rollout.dialogue import Dialogue
+from sweetrl.types import Completion, Sampling
+
+Speak = Callable[[Sequence[Dialogue]], Sequence[Completion]]  # what the agent says in each of the dialogues
+
+# Together
+
+
+def advance_together(
+    dialogues: Sequence[Dialogue],
+    speak: Speak,
+    simulator: UserSimulator,
+    ended: Callable[[Sequence[Dialogue]], None] = lambda dialogues: None,
+) -> None:
+    """Run all dialogues to their ends, an agent turn of each at a time; `ended` is told which have ended."""
+    active = [dialogue for dialogue in dialogues if not dialogue.done]
+    while active:
+        for dialogue, completion in zip(active, speak(active), strict=True):
+            dialogue.take(completion)
+        _ask([dialogue for dialogue in active if not dialogue.done], simulator)
+        over = [dialogue for dialogue in active if dialogue.done]
+        if over:
+            ended(over)
+        active = [dialogue for dialogue in active if not dialogue.done]
+
+
+def _ask(dialogues: Sequence[Dialogue], simulator: UserSimulator) -> None:
+    """Let the user reply in each of `dialogues`; one who takes time replies in all of them side by side."""
+    if isinstance(simulator, AsyncUserSimulator):
+        wait(_ask_all(dialogues, simulator))
+        return
+    for dialogue in dialogues:
+        dialogue.ask()
+
+
+async def _ask_all(dialogues: Sequence[Dialogue], simulator: AsyncUserSimulator) -> None:
+    await asyncio.gather(*(dialogue.ask_async(simulator) for dialogue in dialogues))
+
+
+# Each on its own
+
+
+def advance_each(
+    dialogues: Iterator[Dialogue],
+    engine: AsyncEngine,
+    simulator: UserSimulator,
+    sampling: Sampling,
+    ended: Callable[[Dialogue], None],
+    workers: int,
+) -> None:
+    """Run the dialogues to their ends, begun in order with at most `workers` under way.
+
+    `ended` is told of each as it ends, one at a time; it must be quick, and what it raises ends everything. A dialogue
+    without a reply to be had, of the agent or the user, is lost. Raises UserError for what makes all replies
+    impossible.
+    """
+    wait(_all(dialogues, lambda dialogue: _advance(dialogue, engine, simulator, sampling), ended, workers))
+
+
+async def _all(
+    dialogues: Iterator[Dialogue],
+    advance: Callable[[Dialogue], Any],
+    ended: Callable[[Dialogue], None],
+    workers: int,
+) -> None:
+    """Keep `workers` dialogues under way until none is left; the first exception ends all of them."""
+
+    async def work() -> None:
+        for dialogue in dialogues:  # shared by all workers, which are in one thread
+            await advance(dialogue)
+            ended(dialogue)
+
+    tasks = [asyncio.ensure_future(work()) for _ in range(workers)]
+    try:
+        for task in asyncio.as_completed(tasks):
+            await task
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _advance(dialogue: Dialogue, engine: AsyncEngine, simulator: UserSimulator, sampling: Sampling) -> None:
+    """Run one dialogue to its end."""
+    instant = getattr(simulator, "instant", False)
+    while not dialogue.done:
+        try:
+            (completion,) = await engine.ask(dialogue.prompt(), sampling)
+        except EngineError as error:
+            dialogue.error = str(error)
+            return
+        dialogue.take(completion)
+        if dialogue.done:
+            return
+        if isinstance(simulator, AsyncUserSimulator):
+            await dialogue.ask_async(simulator)
+        elif instant:
+            dialogue.ask()
+        else:
+            await in_thread(dialogue.ask)

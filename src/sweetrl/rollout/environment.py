@@ -1,0 +1,60 @@
+"""What dialogues need around them: the user who answers and the scorer of answers, as the domain and settings say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sweetrl.colbench.scoring import RewardScorer
+from sweetrl.plugins import find_reward
+from sweetrl.protocols import Scorer, Tools, UserSimulator
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.users import open_user
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.engines.make import Agent
+
+ANY_REWARD = (-math.inf, math.inf)
+
+
+@dataclass(frozen=True)
+class OpenEnvironment:
+    """A domain that is open for dialogues: the user, the scorer, and the domain's tools behind both."""
+
+    domain: Domain
+    simulator: UserSimulator
+    scorer: Scorer
+    tools: Tools
+
+    def context(self, agent: Agent) -> RolloutContext:
+        """Return what dialogues with `agent` need, as the domain's settings say."""
+        settings = self.domain.settings
+        return RolloutContext(
+            self.domain,
+            agent.engine,
+            agent.chat,
+            self.simulator,
+            self.scorer,
+            settings.agent,
+            settings.simulator.reply_characters,
+        )
+
+
+@contextmanager
+def open_environment(domain: Domain) -> Iterator[OpenEnvironment]:
+    """Open what the domain's dialogues need, for as long as this lasts."""
+    with domain.open() as tools, open_user(domain, tools) as simulator:
+        yield OpenEnvironment(domain, simulator, scorer_of(domain, tools), tools)
+
+
+def scorer_of(domain: Domain, tools: Tools) -> Scorer:
+    """Return the domain's scorer, with the reward of `reward.function` over it if there is one."""
+    own = domain.settings.reward.function
+    if not own:
+        return domain.scorer(tools)
+    reward = find_reward(own)
+    return RewardScorer(reward, own, getattr(reward, "reward_range", ANY_REWARD), domain.scorer(tools))

@@ -1,0 +1,140 @@
+"""From settings to people: who answers the agent, and the servers and files that they need for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweetrl.colbench.prompts import load_prompt
+from sweetrl.colbench.recording import RecordedSimulator, Recording, is_recording
+from sweetrl.colbench.simulators import ConsolePerson, ReplaySimulator
+from sweetrl.engines.bridge import Bridge
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.make import access
+from sweetrl.engines.openai import OpenAIEngine
+from sweetrl.errors import EngineError, SimulatorError, UserError
+from sweetrl.io import digest
+from sweetrl.plugins import find_simulator
+from sweetrl.protocols import AsyncEngine, Tools, UserSimulator
+from sweetrl.settings import ModelSettings, PersonServerSettings
+from sweetrl.types import Content, Prompt, Sampling, Usage
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+
+MODELS = ("llm", "vision")  # kinds of users that a model plays
+
+
+class EngineSpeaker:
+    """A Speaker over any engine: the instruction is the request of a dialogue of one turn."""
+
+    def __init__(self, engine: AsyncEngine, sampling: Sampling, chat: ChatFormat | None = None) -> None:
+        self.engine, self.sampling, self.chat = engine, sampling, chat
+        self.name = engine.name
+
+    async def say(self, instruction: Content, seed: int) -> str:
+        """Return the model's words; SimulatorError where the engine has none."""
+        if self.chat is not None and not isinstance(instruction, str):
+            raise UserError("simulator.server: a model in this process sees no pictures; name a server in `urls`.")
+        ids = () if self.chat is None else self.chat.open(None, str(instruction))
+        prompt = Prompt(ids, seed, (("user", instruction),))
+        try:
+            (completion,) = await self.engine.ask(prompt, self.sampling)
+        except EngineError as error:
+            raise SimulatorError(f"the person's model: {error}") from error
+        return completion.text
+
+
+@contextmanager
+def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
+    """Yield the user that the domain's settings ask for; `tools` is what the domain's `open` yields."""
+    settings, model = domain.settings.simulator, domain.settings.model
+    if settings.kind == "scripted":
+        yield domain.scripted_user(tools)
+    elif settings.kind == "person":
+        yield ConsolePerson()
+    elif settings.kind == "replay":
+        yield replay(settings.recording, domain)
+    elif settings.kind in MODELS:
+        opened: list[AsyncEngine] = []
+
+        def speaker() -> EngineSpeaker:
+            engine, found = make_speaker(settings.server, model)
+            opened.append(engine)
+            return found
+
+        try:
+            yield domain.model_user(
+                settings.kind,
+                speaker,
+                tools,
+                template=settings.prompt,
+                reply_characters=settings.reply_characters or domain.reply_characters,
+                leaks=settings.leaks,
+                attempts=settings.leak_attempts,
+                recording=Recording(Path(settings.recording)) if settings.recording else None,
+                identity=identity_of(domain),
+            )
+        finally:
+            for engine in opened:
+                engine.close()
+    else:
+        yield find_simulator(settings.kind, settings.options)
+
+
+def make_speaker(server: PersonServerSettings, model: ModelSettings) -> tuple[AsyncEngine, EngineSpeaker]:
+    """Return the engine and the speaker of the person's model: at a server, or without `urls` in this process."""
+    sampling = Sampling(server.max_new_tokens, server.temperature)
+    if server.urls.strip():
+        remote = OpenAIEngine(access(server))
+        return remote, EngineSpeaker(remote, sampling)
+    if not server.model:
+        raise UserError(
+            "simulator.server: `urls` and `model` are empty; name a server and the model there, or a model's folder to "
+            "run in this process, or set `simulator.kind` to another person."
+        )
+    from sweetrl.engines.transformers import TransformersEngine
+
+    local = TransformersEngine(server.model, None, model.dtype, model.device, model.threads)
+    bridge = Bridge(local)
+    return bridge, EngineSpeaker(bridge, sampling, local.chat)
+
+
+def identity_of(domain: Domain) -> str:
+    """Return what tells recorded answers of one speaker from those of others: model, instruction, sampling, cut."""
+    settings = domain.settings.simulator
+    server = settings.server
+    prompt = settings.prompt or domain.simulator_template
+    what = [server.model, load_prompt(prompt), server.max_new_tokens, server.temperature]
+    how = [
+        settings.reply_characters or domain.reply_characters,
+        settings.leaks,
+        settings.leak_attempts if settings.leaks == "refuse" else 1,
+    ]
+    return f"{server.model}@{digest(what, how)}"
+
+
+def replay(recording: str, domain: Domain) -> UserSimulator:
+    """Return a person who says what is recorded in a folder of shards, a recording or an official trajectory file."""
+    if not recording:
+        raise UserError("simulator: `recording` is empty; name what the person of kind `replay` shall repeat.")
+    path = Path(recording)
+    if not path.exists():
+        raise UserError(f"{path}: there is no such recording; mend `simulator.recording`.")
+    if path.is_dir():
+        from sweetrl.colbench.store import TrajectoryStore
+
+        return ReplaySimulator(TrajectoryStore(path).read())
+    if is_recording(path):
+        return RecordedSimulator(Recording(path))
+    from sweetrl.colbench.files import read_trajectories
+
+    return ReplaySimulator(read_trajectories(path, domain))
+
+
+def usage_of(simulator: object) -> Usage | None:
+    """What the person's model has spent; None where nobody counts (a script, a recording, you)."""
+    speaker = getattr(simulator, "speaker", None)
+    return speaker.engine.usage() if isinstance(speaker, EngineSpeaker) else None

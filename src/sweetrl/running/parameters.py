@@ -1,0 +1,54 @@
+"""Which parameters decide each stage's result: those that dvc.yaml lists, too (a test compares the two).
+
+They are logged to the stage's run, and are part of its scratch folder's name.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sweetrl.settings import Settings
+
+SUITE = ("suite", "suite_options")
+METHOD = ("method", "method_options")
+DIALOGUES = ("model", "agent", "engine", "simulator", "reward", "browser", "similarity")
+LEARNING = ("policy", "multi_turn_dpo", "rft")
+
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "tasks": ("seed", *SUITE, "tasks"),
+    "pretrain": ("pretrain", "tasks.difficulty"),
+    "collect": ("seed", *SUITE, *DIALOGUES, "collect"),
+    "validate": (
+        *(*SUITE, *METHOD, "model", "agent.prompt", "agent.rounds", "collect.attempts"),
+        *("critic.pairs", "critic.gap", "validate"),
+    ),
+    "train-critic": ("seed", *SUITE, "model", "agent.prompt", "browser", *METHOD, "preset", "critic", "rank.critic"),
+    "rank": (
+        *("seed", *SUITE, "model", "agent", "browser", *METHOD, "preset"),
+        *("critic.normalization", "critic.privileged", "critic.parameterization", "critic.vision"),
+        *("critic.place", "critic.token_set", "rank", "judge"),
+    ),
+    "train-policy": ("seed", *SUITE, "model", "agent.prompt", *METHOD, "preset", *LEARNING, "grpo"),
+    "evaluate": ("seed", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
+    "rounds": (
+        *("seed", "rounds", *SUITE, *METHOD, "preset", *DIALOGUES),
+        *("collect", "validate", "critic", "rank", "judge", *LEARNING),
+    ),
+    "evaluate-rounds": ("seed", "rounds", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
+    "best-of-n": (
+        *("seed", *SUITE, "preset", "model", "agent", "simulator", "reward", "browser", "similarity"),
+        *("critic", "rank.reference", "rank.layout", "rank.tokens", "best_of_n"),
+    ),
+}
+
+
+def stage_parameters(stage: str, settings: Settings) -> dict[str, Any]:
+    """Return the settings that decide the result of `stage`, by dotted name."""
+    tree = settings.model_dump(mode="json", by_alias=True)
+    found: dict[str, Any] = {}
+    for name in PARAMETERS.get(stage, ()):
+        value: Any = tree
+        for part in name.split("."):
+            value = value[part]
+        found[name] = value
+    return found

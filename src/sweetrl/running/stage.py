@@ -1,0 +1,233 @@
+"""What every stage shares: seeds, an MLflow run under the pipeline's parent, reports/runs/, one-line errors.
+
+A stage module is `python -m sweetrl.stages.<module>`:
+
+    def collect(settings: Settings) -> None:
+        with stage_run("collect", settings) as run:
+            run.log_input("train-tasks", TRAIN_TASKS)
+            scratch = run.scratch(TRAIN_TASKS, base)   # resumable work; removed when the stage succeeds
+            ...
+            run.log_metrics({"reward": 0.4})
+            run.summary = "1,600 dialogues, mean reward 0.40"
+
+    def main() -> None:
+        stage_main(collect)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import logging
+import os
+import random
+import shutil
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.io import digest, publish, write_json
+from sweetrl.paths import LEFT_OUT, RUNS, SCRATCH
+from sweetrl.plugins import check_sources
+from sweetrl.progress import first_process
+from sweetrl.running.parameters import stage_parameters
+from sweetrl.running.share import current_share
+from sweetrl.settings import Settings, load_settings
+from sweetrl.tracking.hashes import dvc_hash
+from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
+
+logger = logging.getLogger("sweetrl")
+
+
+class StageRun:
+    """One run of one stage: what it read, measured and made. Logging calls only fill buffers."""
+
+    def __init__(self, stage: str, settings: Settings):
+        self.stage = stage
+        self.settings = settings
+        self.share = current_share()
+        """The parts that this process makes; with less than all of them the stage returns before it publishes."""
+        self.parameters = stage_parameters(stage, settings)
+        self.summary = "done"
+        self.last_metrics: dict[str, float] = {}
+        self.data: list[DataInput] = []
+        self.sources = check_sources(settings)
+        """The files of plug-ins, by their key in `sources`."""
+        self._scratch: list[Path] = []
+        self.log = RunLog(
+            settings.tracking,
+            stage,
+            tags={"sweetrl.kind": "stage", "sweetrl.stage": stage},
+            parent=os.environ.get(PARENT_VARIABLE) or None,
+        )
+        self.log.log_params(self.parameters)
+        for key, path in self.sources.items():
+            self.log_input(f"source-{key}", path, "code")
+
+    @property
+    def mine(self) -> Callable[[int], bool] | None:
+        """Which parts this process makes; None for all."""
+        return None if self.share.whole else self.share
+
+    def log_params(self, values: Mapping[str, Any]) -> None:
+        """Log parameters that are not settings (those are logged already); nested mappings become dotted names."""
+        self.log.log_params(values)
+
+    def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Log one value for each metric; call it with growing `step` for curves. The last values go to run.json."""
+        self.last_metrics.update({name: float(value) for name, value in values.items()})
+        self.log.log_metrics(values, step)
+
+    def log_metric_series(self, name: str, values: Sequence[float], first_step: int = 0) -> None:
+        """Log a whole curve of one metric at once."""
+        if len(values):
+            self.last_metrics[name] = float(values[-1])
+        self.log.log_metric_series(name, values, first_step)
+
+    def log_input(self, name: str, path: Path | str, context: str = "input") -> None:
+        """Log that the stage reads the file or folder `path`, by its DVC hash; a hub name becomes a parameter."""
+        if Path(path).exists():
+            self.data.append(self.log.log_input(name, path, context))
+        else:
+            self.log.log_params({f"input.{name}": str(path)})
+
+    def log_artifact(self, path: Path | str, folder: str | None = None) -> None:
+        """Copy a file to the run's artifacts when the stage ends; for small files that people look at."""
+        self.log.log_artifact(path, folder)
+
+    def scratch(self, *inputs: Path | str) -> Path:
+        """Return this stage's folder for unfinished work, named by a digest of its parameters and the inputs' content.
+
+        A killed run finds its checkpoints there; other parameters or data get another folder, so nothing stale is ever
+        resumed. It is removed when the stage succeeds.
+        """
+        paths = [*inputs, *self.sources.values()]
+        hashes = [dvc_hash(Path(path)) if Path(path).exists() else str(path) for path in paths]
+        folder = SCRATCH / f"{self.stage}-{digest(self.parameters, hashes)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._scratch.append(folder)
+        return folder
+
+    def _clean(self) -> None:
+        for folder in self._scratch:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator[StageRun]:
+    """Run the body of a stage: seeds everything, records it, writes reports/runs/<stage>.json, prints one summary line.
+
+    `torch=False` for stages that never need torch saves its import. When the body fails, the run is closed as FAILED
+    and no run file is written. A process that makes a share of the stage's parts leaves them in the scratch folder and
+    writes no run file either; nor do a launcher's processes but the first.
+    """
+    started = time.monotonic()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # else a missing folder is looked for on the hub, again and again
+    seed_everything(settings.seed, settings.model.threads, torch=torch)
+    run = StageRun(stage, settings)
+    try:
+        yield run
+    except BaseException as error:
+        killed = isinstance(error, (KeyboardInterrupt, SystemExit))
+        run.log.set_tags({"sweetrl.error": (str(error) or type(error).__name__)[:500]})
+        run.log.finish("KILLED" if killed else "FAILED")
+        raise
+    seconds = time.monotonic() - started
+    if not first_process():
+        return
+    if not run.share.whole:
+        run.log.set_tags({"sweetrl.share": str(run.share)})
+        run.log.finish("FINISHED")
+        print(f"{stage}: share {run.share} is made ({seconds:.1f} s)", flush=True)
+        return
+    run.log.log_metrics({"seconds": seconds})
+    run.log.finish("FINISHED")
+    write_json(
+        RUNS / f"{stage}.json",
+        {
+            "stage": stage,
+            "run_id": run.log.run_id,
+            "parent_run_id": run.log.parent,
+            "summary": run.summary,
+            "seconds": round(seconds, 3),
+            "metrics": run.last_metrics,
+            "inputs": {item.name: {"path": item.path, "hash": item.hash} for item in run.data},
+        },
+    )
+    run._clean()
+    recorded = f", run {run.log.run_id[:8]}" if run.log.run_id else ""
+    print(f"{stage}: {run.summary} ({seconds:.1f} s{recorded})", flush=True)
+
+
+def leave_out(run: StageRun, out: Path, why: str) -> None:
+    """Write, in the place of a stage's result, that the method does without it."""
+    folder = run.scratch() / "left-out"
+    write_json(folder / LEFT_OUT, {"method": run.settings.method, "stage": run.stage, "why": why})
+    publish(folder, out)
+    run.log.set_tags({"sweetrl.left_out": why})
+    run.summary = f"left out: {why}"
+
+
+def seed_everything(seed: int, threads: int, *, torch: bool = True) -> None:
+    """Seed Python, NumPy and torch, and make torch repeatable: fixed threads, deterministic algorithms."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with this
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    random.seed(seed)
+    import numpy
+
+    numpy.random.seed(seed % 2**32)
+    if torch:
+        import torch as library
+
+        library.manual_seed(seed)
+        library.set_num_threads(threads)
+        library.use_deterministic_algorithms(True, warn_only=True)
+
+
+def stage_main(function: Callable[[Settings], object]) -> None:
+    """Run a stage as a program, with the parameters in params.yaml.
+
+    A UserError is one sentence on stderr and status 1.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for name in ("httpx", "alembic", "mlflow", "great_expectations", "transformers", "absl"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", category=FutureWarning)  # libraries talking to libraries
+    signal.signal(signal.SIGTERM, _terminate)
+    if not first_process():
+        os.environ["SWEETRL_TRACKING"] = "off"
+    if os.environ.get("SWEETRL_DIE_WITH_PARENT"):
+        with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
+            ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
+    try:
+        function(load_settings())
+    except UserError as error:
+        sys.exit(_sentence(str(error)))
+    except KeyboardInterrupt:
+        print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
+        sys.exit(130)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        sys.exit(
+            _sentence(
+                f"{where}no space left on the disk; free some and run the same command again (finished work is kept)."
+            )
+        )
+
+
+def _sentence(message: str) -> int:
+    print(f"error: {message}", file=sys.stderr, flush=True)
+    return 1
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)

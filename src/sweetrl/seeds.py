@@ -1,0 +1,48 @@
+"""Every seed of the project, derived from what it is for and never from when or where something runs.
+
+All of them are hashes of their arguments: the same on every machine and in every order of running.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def dialogue_seed(seed: int, task_id: str, attempt: int, turn: int = -1) -> int:
+    """Return the seed (63 bits) of agent turn `turn` (from 0) of an attempt at a task; -1 is the dialogue as a whole."""
+    return _hash(f"agent\0{seed}\0{task_id}\0{attempt}\0{turn}")
+
+
+def simulator_seed(seed: int, turn: int) -> int:
+    """Return the user simulator's seed (63 bits) for turn `turn` (from 1) of a dialogue with `seed`."""
+    return _hash(f"person:{seed}:{turn}")
+
+
+def state_seed(seed: int, purpose: str, task_id: str, attempt: int, turn: int) -> int:
+    """Return a seed (63 bits) for one purpose (sampling candidates, drawing pairs, ...) at one state of a dialogue."""
+    return _hash(f"{purpose}:{seed}:{task_id}:{attempt}:{turn}")
+
+
+def best_of_n_seed(seed: int, task_id: str, turn: int) -> int:
+    """Return the seed (63 bits) of the sampling at turn `turn` (from 0) of a task; -1 is the user simulator's.
+
+    It does not depend on critic and N: dialogues that have come to the same state share what is sampled there.
+    """
+    return _hash(f"best of n\0{seed}\0{task_id}\0{turn}")
+
+
+def part_seed(seed: int, what: str, number: int) -> int:
+    """Return the seed (31 bits) of part `number` of `what`, an iteration; number 1 is `seed` itself."""
+    if number == 1:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{what}\0{seed}\0{number}".encode()).digest()[:4], "big") >> 1
+
+
+def trace_draw(seed: int, task_id: str, attempt: int) -> float:
+    """Return a number in [0, 1) that belongs to an attempt: which dialogues are logged as traces."""
+    text = f"trace\0{seed}\0{task_id}\0{attempt}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big") / 2**56
+
+
+def _hash(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

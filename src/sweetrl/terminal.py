@@ -1,0 +1,198 @@
+"""`sweetrl play`: a person at the terminal is the user of a task, and the trained agent writes the answer.
+
+The person takes the user simulator's place in an ordinary rollout, so protocol, token ids and scoring are those of
+training and evaluation.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sweetrl.errors import SimulatorError, UserError
+from sweetrl.paths import POLICY, TEST_TASKS
+from sweetrl.plugins import load_domain
+from sweetrl.settings import Settings
+from sweetrl.show import print_message, print_tests, printable
+from sweetrl.types import Message, Task, Trajectory
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from sweetrl.api.policy import Policy
+    from sweetrl.colbench.domain import Domain
+
+
+class TerminalUser:
+    """The user is whoever sits at the terminal; the end of the input (Ctrl-D) ends the dialogue.
+
+    What the agent hands over and a terminal cannot show (a page) is written to `folder`, and the file is named.
+    """
+
+    name = "person"
+    serial = True
+
+    def __init__(self, console: Console, domain: Domain, folder: Path) -> None:
+        self.console, self.domain, self.folder = console, domain, folder
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        """Show the agent's words and return what the person types."""
+        self.show(messages)
+        try:
+            said = self.console.input("[bold green]you[/] > " if self.console.is_terminal else "").strip()
+        except EOFError:
+            raise SimulatorError("you left the dialogue") from None
+        if not self.console.is_terminal:  # piped words leave no trace of their own
+            print_message(self.console, Message("user", said), self.domain)
+        return said
+
+    def show(self, messages: Sequence[Message]) -> None:
+        """Show the last of `messages`, the agent's."""
+        found = self.domain.file_of(messages[-1].content)
+        if found is None:
+            print_message(self.console, messages[-1], self.domain)
+            return
+        ending, content = found
+        words = "\n".join(text for language, text in self.domain.display(messages[-1].content) if not language)
+        path = self.keep(f"turn-{sum(one.role == 'assistant' for one in messages)}{ending}", content)
+        print_message(self.console, Message("assistant", f"{words}\n[{path}]".strip()), self.domain)
+
+    def keep(self, name: str, content: str) -> Path:
+        """Write a file for people to open, and return where it is."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / name
+        path.write_text(content, encoding="utf-8")
+        return path
+
+
+def play_task(
+    settings: Settings, console: Console, reference: str, tasks: Path | None, policy: str, seed: int, blind: bool
+) -> Trajectory:
+    """Play one dialogue at the terminal, score it, print the verdict; return the scored trajectory."""
+    domain = load_domain(settings)
+    task = find_task(reference, tasks, domain)
+    console.print(f"[dim]loading the agent ({policy}) ...[/]", highlight=False)
+    agent = load_agent(policy, settings)
+    user = TerminalUser(console, domain, Path(tempfile.mkdtemp(prefix="sweetrl-play-")))
+    introduce(user, task, settings.agent.rounds, blind)
+    return play(domain, user, task, agent, seed)
+
+
+def play(domain: Domain, user: TerminalUser, task: Task, agent: Policy, seed: int) -> Trajectory:
+    """Run the dialogue, score its answer and print the verdict."""
+    from sweetrl.api import rollouts
+
+    console = user.console
+    with rollouts.opened(domain) as environment, rollouts.serving([agent], None) as (served,):
+        one = rollouts.attempt_one(replace(environment, simulator=user), served, task, seed)
+    if one.outcome == "lost":
+        console.print(f"\nThe dialogue ended without an answer: {one.error}.", style="yellow", markup=False)
+        return one
+    user.show(one.messages)
+    if not domain.answers(one.messages[-1].content):
+        console.print("Out of rounds: the last reply is the answer.", style="yellow")
+    print_tests(console, one)
+    return one
+
+
+def introduce(user: TerminalUser, task: Task, rounds: int, blind: bool) -> None:
+    """Tell the person who they are and what they want; what they know and the agent does not, unless `blind`."""
+    from rich.panel import Panel
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    console, domain = user.console, user.domain
+    asked = Text(printable(task.problem_description))
+    console.print(Panel(asked, title=f"task {task.id}: you ask for", border_style="green"))
+    if not blind:
+        if task.hidden_information:
+            known = Text(printable(task.hidden_information))
+            console.print(Panel(known, title="what only you know", border_style="magenta"))
+        if found := domain.file_of(task.ground_truth):
+            path = user.keep(f"wanted{found[0]}", found[1])
+            console.print(f"what you have in mind (never paste it): {path}", style="magenta", markup=False)
+        elif task.ground_truth:
+            wanted = Syntax(printable(task.ground_truth), domain.syntax, background_color="default", word_wrap=True)
+            console.print(Panel(wanted, title="what you have in mind (never paste it)", border_style="magenta"))
+    console.print(
+        f"The agent has {rounds} turns. Answer its questions in a sentence or two; Ctrl-D leaves.\n", style="dim"
+    )
+
+
+def find_task(reference: str, tasks: Path | None, domain: Domain) -> Task:
+    """Return the task called `reference` (an id or a number) in a table or file.
+
+    Without a file: the pipeline's test tasks, or where it has not run yet, freshly generated ones (only by number).
+    """
+    if tasks is None and not TEST_TASKS.exists():
+        return _generated(reference, domain)
+    from sweetrl.running.standalone import read_any_tasks
+
+    found = read_any_tasks(tasks or TEST_TASKS, domain)
+    for task in found:
+        if task.id == reference:
+            return task
+    if reference.isdecimal() and int(reference) < len(found):
+        return found[int(reference)]
+    raise UserError(
+        f"{tasks or TEST_TASKS}: there is no task {reference!r}; give one of its ids (the first is {found[0].id!r}) "
+        f"or a number from 0 to {len(found) - 1}."
+    )
+
+
+def _generated(reference: str, domain: Domain) -> Task:
+    if not reference.isdecimal():
+        raise UserError(
+            f"{TEST_TASKS}: not there yet, so there is no task {reference!r}; give a number, or run `sweetrl run`."
+        )
+    count, settings = int(reference) + 1, domain.settings
+    made = list(islice(domain.tasks("test", count, settings.seed, settings.tasks.difficulty), count))
+    return domain.own(made[-1])
+
+
+def load_agent(policy: str, settings: Settings) -> Policy:
+    """Return the agent to talk with.
+
+    `policy` is "auto" (the trained adapter if there is one, else the base), "policy", "base", an adapter's folder, or
+    a registered MODEL@ALIAS.
+    """
+    from sweetrl.api.policy import Policy
+
+    return Policy.of(settings, _adapter(policy, settings))
+
+
+def _adapter(policy: str, settings: Settings) -> Path | None:
+    if policy == "auto":
+        return POLICY if POLICY.exists() else None
+    if policy == "base":
+        return None
+    if policy == "policy":
+        return POLICY
+    if "@" in policy:
+        return _registered(policy, settings)
+    return Path(policy)
+
+
+def _registered(policy: str, settings: Settings) -> Path:
+    import atexit
+    import shutil
+    import tempfile
+
+    from sweetrl.tracking.lineage import split_reference
+    from sweetrl.tracking.registry import Registry
+
+    name, alias = split_reference(policy, settings.tracking.model)
+    registry = Registry(settings.tracking.model_copy(update={"model": name}))
+    folder = Path(tempfile.mkdtemp(prefix="sweetrl-play-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return _adapter_folder(registry.download(registry.get(alias), "artifacts", folder))
+
+
+def _adapter_folder(artifacts: Path) -> Path:
+    for config in sorted(artifacts.rglob("adapter_config.json")):
+        return config.parent
+    raise UserError(f"{artifacts}: the registered version holds no adapter; register it again with `sweetrl run`.")

@@ -1,0 +1,336 @@
+"""The expectations of stage `validate`, and the one function that runs them with Great Expectations.
+
+Each rule is a Great Expectations expectation over one of three tables (shards, trajectories, pairs) and the words a
+failure is reported with. Great Expectations takes 6 s to import, so everything here is asked for in one call.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweetrl.settings import ValidateSettings
+from sweetrl.validation.tables import KEYS, Row, Summary
+
+SHOWN = 5  # rows named in a sentence; all of them are in the Data Docs
+NOISE = 1.96  # standard errors allowed on top of the largest shift, so that a small batch does not fail by chance
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One expectation: `kind` and `arguments` are Great Expectations' own, `says` what must hold, `fix` what to do."""
+
+    name: str
+    kind: str
+    arguments: dict[str, Any]
+    says: str
+    fix: str = ""
+
+    @property
+    def column(self) -> str | None:
+        """The column whose value explains a failing row."""
+        return self.arguments.get("column")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows, and the rules they must satisfy. `keys` are the columns that name a row."""
+
+    name: str
+    rows: Sequence[Row]
+    columns: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    keys: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of one rule; `sentence` is empty where it holds."""
+
+    table: str
+    rule: str
+    success: bool
+    checked: int
+    unexpected: int
+    sentence: str = ""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the settings, the domain and the method say about a batch."""
+
+    attempts: int
+    settings: ValidateSettings
+    previous: Summary | None = None
+    current: Summary | None = field(default=None, compare=False)
+    reward_range: tuple[float, float] = (0.0, 1.0)
+    pairs_needed: bool = True
+
+
+def shards_table(rows: Sequence[Row]) -> Table:
+    """The files themselves: there is one at least, and each has the schema."""
+    again = "run the stage `collect` again"
+    return Table(
+        "shards",
+        rows,
+        ("row", "schema"),
+        (
+            Rule("shards_exist", "ExpectTableRowCountToBeBetween", {"min_value": 1}, "there must be shards", again),
+            _empty("schema", "every shard must have the schema of docs/data-formats.md", again),
+        ),
+        ("row",),
+    )
+
+
+def trajectories_table(rows: Sequence[Row], limits: Limits) -> Table:
+    """Every collected dialogue, and the batch as a whole against the batch accepted before it."""
+    k, settings = limits.attempts, limits.settings
+    again = "collect the batch again"
+    rules = [
+        Rule(
+            "unique_attempts",
+            "ExpectCompoundColumnsToBeUnique",
+            {"column_list": ["task_id", "attempt"]},
+            "no attempt at a task may be there twice",
+            again,
+        ),
+        Rule(
+            "attempts_per_task",
+            "ExpectColumnValuesToBeInSet",
+            {"column": "attempts", "value_set": [k]},
+            f"every task must have exactly {k} attempts (collect.attempts)",
+            again,
+        ),
+        Rule(
+            "attempt_numbers",
+            "ExpectColumnValuesToBeBetween",
+            {"column": "attempt", "min_value": 0, "max_value": k - 1},
+            f"attempts must be numbered 0 to {k - 1}",
+            again,
+        ),
+        _empty("task", "attempts with one task id must be at one task", again),
+        _empty(
+            "turn_order", "the person must open with the request, then both alternate, and the agent must end", again
+        ),
+        _empty("protocol", "the dialogue must follow the protocol", "check agent.rounds, or collect the batch again"),
+        _empty("turn_record", "the recorded turns must be those of the messages", again),
+        _empty("tokens", "token ids must decode to the raw reply", "check model.base, or collect the batch again"),
+        Rule(
+            "reward_bounds",
+            "ExpectColumnValuesToBeBetween",
+            {"column": "reward", **_bounds(limits.reward_range)},
+            f"rewards must lie in {limits.reward_range[0]:g} to {limits.reward_range[1]:g}",
+            "score the batch again",
+        ),
+        _empty("scored", "every finished dialogue must have a reward and a lost one none", "score the batch again"),
+        _empty("tests", "the reward must be what the domain says it is", "score the batch again"),
+        _empty(
+            "leak",
+            "nothing the actor sees may hold training-time information",
+            "mend the simulator or the prompt that gave it away, then collect the batch again",
+        ),
+        Rule(
+            "unique_seeds",
+            "ExpectColumnValuesToBeUnique",
+            {"column": "seed"},
+            "no two sampled dialogues may share a seed",
+            again,
+        ),
+        _empty(
+            "duplicate",
+            f"at most {settings.duplicate_share:.0%} of the attempts may repeat another word for word "
+            "(validate.duplicate_share)",
+            "raise agent.temperature, or collect more varied tasks",
+            mostly=1.0 - settings.duplicate_share,
+        ),
+        _empty(
+            "lost",
+            f"at most {settings.lost_share:.0%} of the dialogues may be lost (validate.lost_share)",
+            "see why in the dialogues' `error`, then collect the batch again",
+            mostly=1.0 - settings.lost_share,
+        ),
+    ]
+    previous, current = limits.previous, limits.current
+    if previous is not None and current is not None:
+        rules += [
+            _shift(
+                "reward_shift",
+                "reward",
+                "mean reward",
+                previous.mean_reward,
+                settings.reward_shift,
+                (previous.reward_error, current.reward_error),
+            ),
+            _shift(
+                "turns_shift",
+                "turns",
+                "mean number of agent turns",
+                previous.mean_turns,
+                settings.turns_shift,
+                (previous.turns_error, current.turns_error),
+            ),
+        ]
+    columns = (*KEYS, "task", "turn_order", "protocol", "turn_record", "tokens", "reward", "scored", "tests", "leak")
+    return Table("trajectories", rows, (*columns, "seed", "lost", "turns", "attempts", "duplicate"), tuple(rules), KEYS)
+
+
+def pairs_table(rows: Sequence[Row], limits: Limits) -> Table:
+    """The preference pairs made of the dialogues."""
+    least = limits.settings.minimum_pairs if limits.pairs_needed else 0
+    rules = (
+        Rule(
+            "enough_pairs",
+            "ExpectTableRowCountToBeBetween",
+            {"min_value": least},
+            f"there must be at least {least} preference pairs (validate.minimum_pairs)",
+            "raise collect.tasks or collect.attempts, or set critic.pairs to `all`",
+        ),
+        Rule(
+            "chosen_above_rejected",
+            "ExpectColumnPairValuesAToBeGreaterThanB",
+            {"column_A": "chosen_reward", "column_B": "rejected_reward", "or_equal": False},
+            "the chosen reward must be above the rejected one",
+        ),
+        Rule(
+            "unique_pairs",
+            "ExpectCompoundColumnsToBeUnique",
+            {"column_list": ["task_id", "chosen_attempt", "rejected_attempt"]},
+            "no pair may be there twice",
+        ),
+        _empty("members", "both attempts of a pair must be among the trajectories of its task, with these rewards"),
+    )
+    keys = ("row", "task_id", "chosen_attempt", "rejected_attempt")
+    return Table("pairs", rows, (*keys, "chosen_reward", "rejected_reward", "members"), rules, keys)
+
+
+def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
+    """Run every rule of `tables` with Great Expectations and write its Data Docs to `docs` (replacing older ones)."""
+    os.environ["GX_ANALYTICS_ENABLED"] = "false"
+    logging.getLogger("great_expectations").setLevel(logging.ERROR)
+    import great_expectations as gx
+    import pandas as pd
+    from great_expectations.data_context.types.base import ProgressBarsConfig
+
+    shutil.rmtree(docs, ignore_errors=True)
+    context = gx.get_context(mode="ephemeral")
+    context.enable_analytics(False)
+    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    for site in list(context.get_site_names()):
+        context.delete_data_docs_site(site)
+    context.add_data_docs_site(
+        "sweetrl",
+        {
+            "class_name": "SiteBuilder",
+            "store_backend": {
+                "class_name": "TupleFilesystemStoreBackend",
+                "base_directory": str(docs.resolve()),
+            },
+            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+        },
+    )
+    source = context.data_sources.add_pandas("sweetrl")
+    verdicts: list[Verdict] = []
+    for table in tables:
+        frame = pd.DataFrame([{name: row[name] for name in table.columns} for row in table.rows], columns=table.columns)
+        suite = context.suites.add(gx.ExpectationSuite(table.name))
+        for rule in table.rules:
+            expectation = getattr(gx.expectations, rule.kind)
+            suite.add_expectation(expectation(**rule.arguments, notes=rule.says, meta={"rule": rule.name}))
+        batch = source.add_dataframe_asset(table.name).add_batch_definition_whole_dataframe("all")
+        definition = context.validation_definitions.add(
+            gx.ValidationDefinition(name=table.name, data=batch, suite=suite)
+        )
+        checkpoint = context.checkpoints.add(
+            gx.Checkpoint(
+                name=table.name,
+                validation_definitions=[definition],
+                result_format={
+                    "result_format": "COMPLETE",
+                    "unexpected_index_column_names": list(table.keys),
+                    "return_unexpected_index_query": False,
+                },
+            )
+        )
+        outcome = checkpoint.run(batch_parameters={"dataframe": frame})
+        (result,) = outcome.run_results.values()
+        found = {(one.expectation_config.meta or {})["rule"]: one for one in result.results if one.expectation_config}
+        verdicts += [_verdict(table, rule, found[rule.name]) for rule in table.rules]
+    context.build_data_docs()
+    return verdicts
+
+
+def _verdict(table: Table, rule: Rule, outcome: Any) -> Verdict:
+    result = dict(outcome.result)
+    raised = (outcome.exception_info or {}).get("exception_message")
+    if raised:
+        raise RuntimeError(f"expectation {rule.name} could not be evaluated: {raised}")
+    checked = int(result.get("element_count", len(table.rows)))
+    unexpected = int(result.get("unexpected_count", 0 if outcome.success else 1))
+    success = bool(outcome.success)
+    sentence = "" if success else _sentence(table, rule, result, checked, unexpected)
+    return Verdict(table.name, rule.name, success, checked, unexpected, sentence)
+
+
+def _sentence(table: Table, rule: Rule, result: dict[str, Any], checked: int, unexpected: int) -> str:
+    """One sentence about a failed rule: what must hold, how often it does not, where, and what to do."""
+    fix = f"; {rule.fix}." if rule.fix else "."
+    if "unexpected_count" not in result:  # a rule about the table as a whole
+        return f"{table.name}: {rule.says}, found {_number(result.get('observed_value'))}{fix}"
+    rows = list(dict.fromkeys(tuple(row.get(key) for key in table.keys) for row in result["unexpected_index_list"]))
+    by_key = {tuple(row[key] for key in table.keys): row for row in table.rows}
+    named = []
+    for key in rows[:SHOWN]:
+        value = by_key[key].get(rule.column) if rule.column and key in by_key else None
+        detail = "" if value is None or rule.column in table.keys else f": {_detail(rule, value)}"
+        named.append(f"{_name(dict(zip(table.keys, key, strict=True)))}{detail}")
+    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    return f"{table.name}: {rule.says}, but {unexpected} of {checked} rows do not: {', '.join(named)}{more}{fix}"
+
+
+def _name(key: dict[str, Any]) -> str:
+    if "task_id" not in key:
+        return str(key["row"])
+    attempts = (
+        f"attempt {key['attempt']}"
+        if "attempt" in key
+        else f"attempts {key['chosen_attempt']} over {key['rejected_attempt']}"
+    )
+    return f"task {key['task_id']} {attempts} ({key['row']})"
+
+
+def _detail(rule: Rule, value: Any) -> str:
+    return value if isinstance(value, str) and rule.column != "seed" else f"{rule.column} {_number(value)}"
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _bounds(bounds: tuple[float, float]) -> dict[str, float]:
+    """The finite ends of a range, as Great Expectations takes them; a column without any is only looked at for numbers."""
+    named = {"min_value": bounds[0], "max_value": bounds[1]}
+    finite = {name: value for name, value in named.items() if math.isfinite(value)}
+    return finite or {"min_value": -sys.float_info.max}
+
+
+def _empty(column: str, says: str, fix: str = "", mostly: float = 1.0) -> Rule:
+    return Rule(column, "ExpectColumnValuesToBeNull", {"column": column, "mostly": mostly}, says, fix)
+
+
+def _shift(name: str, column: str, what: str, before: float, limit: float, errors: tuple[float, float]) -> Rule:
+    allowed = limit + NOISE * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
+    return Rule(
+        name,
+        "ExpectColumnMeanToBeBetween",
+        {"column": column, "min_value": before - allowed, "max_value": before + allowed},
+        f"the {what} may differ by at most {limit:g} (validate.{name}) and sampling error from the accepted batch's "
+        f"{before:.3g}",
+        "find out what changed; if it was meant to, remove data/accepted.json and run again",
+    )

@@ -1,0 +1,200 @@
+"""What `validate` looks at: collected dialogues, pairs and shards as flat tables of verdicts, one row each.
+
+A verdict column is empty where all is well and says in a few words what is wrong where it is not
+(sweetrl.evaluation.checks). Dialogues pass through once and only their flat rows stay in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.colbench.leaks import Fragment
+from sweetrl.colbench.store import TrajectoryStore, trajectory_schema
+from sweetrl.evaluation import checks
+from sweetrl.learning.pairs import TrajectoryPair
+from sweetrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+
+Row = dict[str, Any]
+Decode = Callable[[Sequence[int]], str]
+
+KEYS = ("row", "task_id", "attempt")  # what names a dialogue in a message
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A batch in a few numbers; the errors are standard errors of the means over tasks."""
+
+    batch: str
+    tasks: int
+    trajectories: int
+    lost: int
+    mean_reward: float
+    reward_error: float
+    success_rate: float
+    mean_turns: float
+    turns_error: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values."""
+        return asdict(self)
+
+
+def shard_rows(store: TrajectoryStore) -> list[Row]:
+    """One row for each shard: whether it can be read and has the columns and types it should have."""
+    return [{"row": path.name, "schema": schema_fault(path)} for path in store.shards().values()]
+
+
+def schema_fault(path: Path) -> str | None:
+    """What is wrong with the columns of a shard, or None."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = pq.read_schema(path)
+    except (pa.ArrowInvalid, OSError):
+        return "it is no complete Parquet file"
+    for field in trajectory_schema():
+        index = found.get_field_index(field.name)
+        if index < 0:
+            return f"column `{field.name}` is missing"
+        if found.field(index).type != field.type:
+            return f"column `{field.name}` is {found.field(index).type}, expected {field.type}"
+    return None
+
+
+def places(store: TrajectoryStore) -> Iterator[str]:
+    """Name the place of every trajectory in the order of `store.read()`: shard file and row in it."""
+    import pyarrow.parquet as pq
+
+    for path in store.shards().values():
+        for number in range(pq.read_metadata(path).num_rows):
+            yield f"{path.name} row {number}"
+
+
+class TrajectoryTable:
+    """Collects a row of verdicts for every trajectory that passes through `watch`."""
+
+    def __init__(self, domain: Domain, rounds: int, system: str = "", decode: Decode | None = None) -> None:
+        self.domain, self.rounds, self.system, self.decode = domain, rounds, system, decode
+        self._rows: list[Row] = []
+        self._words: list[tuple[str, int, str]] = []
+        self._fragments: dict[str, tuple[Fragment, ...]] = {}
+        self._tasks: dict[str, str] = {}
+
+    def watch(self, trajectories: Iterable[Trajectory], places: Iterable[str]) -> Iterator[Trajectory]:
+        """Pass trajectories on, without the bulk that nobody after this needs."""
+        for place, trajectory in zip(places, trajectories, strict=True):
+            self._rows.append(self._row(place, trajectory))
+            yield replace(trajectory, messages=(), turns=(), tests=())
+
+    def rows(self) -> list[Row]:
+        """The rows, with what can only be said when all attempts at a task are known."""
+        attempts = Counter(row["task_id"] for row in self._rows)
+        repeats = checks.first_repeats(self._words)
+        for row, repeat in zip(self._rows, repeats, strict=True):
+            row["attempts"] = attempts[row["task_id"]]
+            row["duplicate"] = None if repeat is None else f"the same words as attempt {repeat}"
+        return self._rows
+
+    def _row(self, place: str, trajectory: Trajectory) -> Row:
+        task = trajectory.task
+        if task.id not in self._fragments:
+            self._fragments[task.id] = self.domain.hidden_fragments(task)
+        fragments = self._fragments[task.id]
+        words = hashlib.sha256("\0".join(message.content for message in trajectory.messages).encode()).hexdigest()
+        self._words.append((task.id, trajectory.attempt, words))
+        content = hashlib.sha256(repr(task).encode()).hexdigest()
+        same = self._tasks.setdefault(task.id, content) == content
+        sampled = any(turn.token_ids for turn in trajectory.turns)
+        return {
+            "row": place,
+            "task_id": task.id,
+            "attempt": trajectory.attempt,
+            "task": None if same else "another task has the same id",
+            "turn_order": checks.turn_order(trajectory),
+            "protocol": checks.protocol(trajectory, self.domain, self.rounds),
+            "turn_record": checks.turn_record(trajectory),
+            "tokens": checks.tokens(trajectory, self.decode) if self.decode else None,
+            "reward": _finite(trajectory.reward),
+            "scored": checks.scored(trajectory),
+            "tests": self._score_fault(trajectory),
+            "leak": checks.leak(trajectory, fragments, self.system),
+            "seed": str(trajectory.seed) if sampled else None,
+            "lost": (trajectory.error or "it was lost") if trajectory.outcome == "lost" else None,
+            "turns": sum(message.role == "assistant" for message in trajectory.messages),
+            "success": trajectory.success,
+        }
+
+    def _score_fault(self, trajectory: Trajectory) -> str | None:
+        """What is wrong with the reward, as the domain sees it; a reward of the user's own is their business."""
+        return None if self.domain.settings.reward.function else self.domain.check_score(trajectory)
+
+
+def pair_rows(pairs: Sequence[TrajectoryPair], trajectories: Sequence[Row]) -> list[Row]:
+    """One row for each pair, with a verdict on whether its two trajectories are there with these rewards."""
+    rewards = {(row["task_id"], row["attempt"]): row["reward"] for row in trajectories}
+    rows = []
+    for number, pair in enumerate(pairs):
+        members = None
+        for attempt, reward in (
+            (pair.chosen_attempt, pair.chosen_reward),
+            (pair.rejected_attempt, pair.rejected_reward),
+        ):
+            if rewards.get((pair.task_id, attempt)) != reward:
+                members = f"attempt {attempt} with reward {reward:g} is not among the trajectories"
+        rows.append({"row": f"pair {number}", **asdict(pair), "members": members})
+    return rows
+
+
+def summarise(rows: Sequence[Row], batch: str) -> Summary:
+    """The batch in a few numbers; lost dialogues count in `lost` only."""
+    usable = [row for row in rows if row["reward"] is not None]
+    reward, reward_error = _mean_over_tasks(usable, "reward")
+    turns, turns_error = _mean_over_tasks(usable, "turns")
+    return Summary(
+        batch=batch,
+        tasks=len({row["task_id"] for row in rows}),
+        trajectories=len(rows),
+        lost=sum(row["lost"] is not None for row in rows),
+        mean_reward=reward,
+        reward_error=reward_error,
+        success_rate=sum(row["success"] for row in usable) / max(1, len(usable)),
+        mean_turns=turns,
+        turns_error=turns_error,
+    )
+
+
+def batch_digest(store: TrajectoryStore) -> str:
+    """16 hex digits of the shards' content: the name of a batch."""
+    whole = hashlib.sha256()
+    for path in store.shards().values():
+        whole.update(hashlib.sha256(path.read_bytes()).digest())
+    return whole.hexdigest()[:16]
+
+
+def _mean_over_tasks(rows: Sequence[Row], column: str) -> tuple[float, float]:
+    """Mean of the tasks' means, and its standard error; attempts at one task are not independent, tasks are."""
+    tasks: dict[str, list[float]] = defaultdict(list)
+    for row in rows:
+        tasks[row["task_id"]].append(float(row[column]))
+    means = [sum(values) / len(values) for values in tasks.values()]
+    if not means:
+        return 0.0, 0.0
+    mean = sum(means) / len(means)
+    if len(means) < 2:
+        return mean, 0.0
+    variance = sum((value - mean) ** 2 for value in means) / (len(means) - 1)
+    return mean, math.sqrt(variance / len(means))
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
