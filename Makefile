@@ -7,7 +7,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
 # More for the tool at hand: make test ARGS="-k sandbox"
 ARGS ?=
 # Processes of the everyday tests, one thread each; a file's tests stay together, and the longest files come early.
-WORKERS ?= 2
+TEST_WORKERS ?= 2
 
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
@@ -28,10 +28,10 @@ export TOKENIZERS_PARALLELISM ?= false
 VLLM_VENV ?= .venv-vllm
 
 PROFILE ?= small
-# Cells of a reproduction at a time; empty: by the processors.
-LANES ?=
+# Variants of a reproduction at a time; empty: by the processors.
+WORKERS ?=
 
-.PHONY: help environment run rounds reproduce test test-all test-vllm test-ray lint format docs base-model ui browser
+.PHONY: help environment run iterations reproduce test test-all test-vllm test-ray lint format docs base-model ui browser
 .PHONY: doctor environment-vllm environment-ray clean clean-environment
 
 help: ## list the words
@@ -40,14 +40,14 @@ help: ## list the words
 run: environment ## train, evaluate and register an agent; unchanged stages are skipped
 	@$(BIN)/python -m flows.train $(ARGS)
 
-rounds: environment ## collect and train again with the policy so far, `rounds` of params.yaml times in all
-	@$(BIN)/python -m flows.rounds $(ARGS)
+iterations: environment ## collect and train again with the policy so far, `iterations` of params.yaml times in all
+	@$(BIN)/python -m flows.iterate $(ARGS)
 
-reproduce: environment ## the paper's tables in small, cell by cell (PROFILE=small, hours, or full; LANES=2 at a time)
-	@cd reproduce/$(PROFILE) && python -m sweetrl.reproduce all $(LANES)
+reproduce: environment ## the paper's tables in small, variant by variant (PROFILE=small, hours, or full; WORKERS=2 at a time)
+	@cd reproduce/$(PROFILE) && python -m sweetrl.reproduce all $(WORKERS)
 
 test: environment ## the everyday tests
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)

@@ -1,4 +1,4 @@
-"""What a person sees of a flow in the terminal: one line for each error, a table at the end, where to look next."""
+"""What a user sees of a flow in the terminal: one line for each error, a table at the end, where to look next."""
 
 from __future__ import annotations
 
@@ -156,14 +156,16 @@ def evaluation_table(evaluation: dict[str, Any]) -> Any:
     table = Table(box=None, padding=(0, 1), pad_edge=False, collapse_padding=True, header_style="bold")  # 80 columns
     for name in (f"{evaluation['tasks']:,} tasks", "before", "after", "difference", "p"):
         table.add_column(name)
-    names = {"success": "success rate", "tests_passed": "tests passed"}
-    if "pages" in evaluation:
-        names = {"tests_passed": f"likeness ({evaluation['pages']['reward']})", "success": "equal pages"}
-    for key, name in names.items():
+    labels = evaluation.get("labels", {"success": "Success rate", "reward": "Mean reward"})
+    for key, name in sorted(labels.items(), key=lambda item: item[0] != evaluation.get("measure", "success")):
         before, after = (evaluation["policies"][policy][key] for policy in ("base", "trained"))
         difference = evaluation["difference"][key]
         table.add_row(
-            name, estimate(before), estimate(after), estimate(difference, signed=True), f"{difference['p_value']:.2g}"
+            name[:1].lower() + name[1:],
+            estimate(before),
+            estimate(after),
+            estimate(difference, signed=True),
+            f"{difference['p_value']:.2g}",
         )
     table.caption = f"held-out tasks; in brackets: {evaluation['confidence']:.0%} interval"
     table.caption_justify = "left"

@@ -5,6 +5,7 @@ For comparing versions that were trained before the tasks, the rounds or the sco
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -31,14 +32,16 @@ def evaluate(reference: str = "@champion", root: str = ".") -> dict[str, float]:
     registry = Registry(tracking, folder)
     with only_run(folder):
         rewards = evaluate_version(settings, folder, registry, registry.get(alias), get_run_logger().info)
-    solved = sum(reward >= 1.0 for reward in rewards.values())
+    told = json.loads(registry.get(alias).tags["evaluation"])
+    labels = load_domain(settings).labels
     get_run_logger().info(
-        "%s@%s: success %.1f %%, %s %.1f %% on %d tasks",
+        "%s@%s: %s %.1f %%, %s %.1f %% on %d tasks",
         name,
         alias,
-        100 * solved / max(1, len(rewards)),
-        load_domain(settings).labels.reward.lower(),
-        100 * sum(rewards.values()) / max(1, len(rewards)),
+        labels.success.lower(),
+        100 * told["success_after"],
+        labels.reward.lower(),
+        100 * told["reward_after"],
         len(rewards),
     )
     return rewards

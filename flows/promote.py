@@ -1,4 +1,4 @@
-"""Promote: let the challenger stand against the champion again, or make a version champion by a person's decision."""
+"""Promote: let the challenger stand against the champion again, or make a version champion by a user's decision."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@ POLICIES: dict[str, Policy] = {
     "rank": Policy(limit=24 * HOURS, retries=2, tags=("accelerator",)),
     "train-policy": Policy(limit=48 * HOURS, retries=1, tags=("accelerator",)),
     "evaluate": Policy(limit=24 * HOURS, retries=2, tags=("accelerator", "rollout")),
-    "rounds": Policy(limit=96 * HOURS, retries=2, tags=("accelerator", "rollout")),
-    "evaluate-rounds": Policy(limit=24 * HOURS, retries=2, tags=("accelerator", "rollout")),
+    "iterate": Policy(limit=96 * HOURS, retries=2, tags=("accelerator", "rollout")),
+    "evaluate-iterations": Policy(limit=24 * HOURS, retries=2, tags=("accelerator", "rollout")),
 }
 
 # Stages that stand in a pipeline file of their own, which `run_pipeline` does not run.
-FILES = {"rounds": "rounds/dvc.yaml", "evaluate-rounds": "rounds/dvc.yaml"}
+FILES = {"iterate": "iterations/dvc.yaml", "evaluate-iterations": "iterations/dvc.yaml"}
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def decide(settings: Settings, root: Path, version: str, line: Callable[[str], N
         champion = registry.get(before)
         _bring_up_to_date(registry, settings, root, champion, key, line)
         champion_rewards = registry.rewards(champion)
-        # A dialogue lost to a failing engine or person is nobody's failure: its task is left out for both.
+        # A dialogue lost to a failing engine or user is nobody's failure: its task is left out for both.
         common = champion_rewards.keys() & challenger_rewards.keys()
         champion_rewards = {task: champion_rewards[task] for task in common}
         challenger_rewards = {task: challenger_rewards[task] for task in common}

@@ -107,7 +107,13 @@ def test_the_official_preset_sets_its_switches_and_nothing_else():
         if value != paper.model_dump()[section][name]
     }
     assert changed == {
-        *("critic.normalization", "critic.place", "critic.token_set", "rank.reference", "policy.loss_tokens")
+        *(
+            "critic.normalization",
+            "critic.privileged_position",
+            "critic.token_set",
+            "rank.reference",
+            "policy.loss_tokens",
+        )
     }
     defaults = Settings()
     assert (defaults.critic.normalization, defaults.rank.reference) == ("turn", "conditioned")
@@ -115,7 +121,7 @@ def test_the_official_preset_sets_its_switches_and_nothing_else():
 
 def test_a_single_turn_agent_is_evaluated_in_one_round_and_collects_in_all():
     single = parse_settings({"method": "single-turn", "agent": {"prompt": "full"}})
-    assert at_stage(single, "evaluate").agent.rounds == 1 and at_stage(single, "evaluate").agent.prompt == "single"
-    assert at_stage(single, "collect") is single and single.agent.rounds == 10
+    assert at_stage(single, "evaluate").agent.max_turns == 1 and at_stage(single, "evaluate").agent.prompt == "single"
+    assert at_stage(single, "collect") is single and single.agent.max_turns == 10
     sweet = parse_settings({})
     assert at_stage(sweet, "evaluate") is sweet

@@ -34,7 +34,7 @@ QUIET = {
 
 app = typer.Typer(
     name="sweetrl",
-    help="Train language-model agents that work with a person over several turns: SWEET-RL on ColBench.",
+    help="Train language-model agents that work with a user over several turns: SWEET-RL on ColBench.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -72,17 +72,17 @@ Model = Annotated[
     str | None, typer.Option(help="The agent: its name at the server (openai), else a model's folder or hub name.")
 ]
 Adapter = Annotated[Path | None, typer.Option(help="A trained adapter's folder (transformers and vllm).")]
-PersonName = Annotated[
+UserName = Annotated[
     str | None,
     typer.Option(
-        help="Who answers the agent: scripted, llm, vision, replay, person, or a path as in my_package.people:Terse; "
-        "with --person-url: llm (pages: vision)."
+        help="Who answers the agent: scripted, llm, vision, replay, human, or a path as in my_package.users:Terse; "
+        "with --user-url: llm (pages: vision)."
     ),
 ]
-PersonUrl = Annotated[list[str] | None, typer.Option(help="Address of the person's server; any number.")]
-PersonModel = Annotated[str | None, typer.Option(help="The person's model: its name at that server.")]
+UserUrl = Annotated[list[str] | None, typer.Option(help="Address of the user's server; any number.")]
+UserModel = Annotated[str | None, typer.Option(help="The user's model: its name at that server.")]
 RecordingFile = Annotated[
-    Path | None, typer.Option(help="Answers of the person: kept and found here (llm), or replayed.")
+    Path | None, typer.Option(help="Answers of the user: kept and found here (llm), or replayed.")
 ]
 Limit = Annotated[int | None, typer.Option(help="Only so many tasks, from the first.", min=1)]
 Concurrency = Annotated[int | None, typer.Option(help="Dialogues under way at a time.", min=1)]
@@ -131,9 +131,9 @@ def collect(
     url: Url = None,
     model: Model = None,
     adapter: Adapter = None,
-    person: PersonName = None,
-    person_url: PersonUrl = None,
-    person_model: PersonModel = None,
+    user: UserName = None,
+    user_url: UserUrl = None,
+    user_model: UserModel = None,
     recording: RecordingFile = None,
     limit: Limit = None,
     concurrency: Concurrency = None,
@@ -143,7 +143,7 @@ def collect(
     """Let any agent attempt the tasks of a file, score its answers, and write the dialogues."""
     from sweetrl.running.standalone import Choices, collect_standalone, with_choices
 
-    choices = Choices(engine, url, model, person, person_url, person_model, recording, concurrency, seed)
+    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed)
     summary = collect_standalone(with_choices(_settings(suite), choices), tasks, out, attempts, limit, adapter)
     _facts("collect", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
 
@@ -159,9 +159,9 @@ def evaluate(
     url: Url = None,
     model: Model = None,
     adapter: Adapter = None,
-    person: PersonName = None,
-    person_url: PersonUrl = None,
-    person_model: PersonModel = None,
+    user: UserName = None,
+    user_url: UserUrl = None,
+    user_model: UserModel = None,
     recording: RecordingFile = None,
     limit: Limit = None,
     concurrency: Concurrency = None,
@@ -171,7 +171,7 @@ def evaluate(
     """Measure any agent on the tasks of a file, one attempt each: success and tests passed, with intervals."""
     from sweetrl.running.standalone import Choices, evaluate_standalone, with_choices
 
-    choices = Choices(engine, url, model, person, person_url, person_model, recording, concurrency, seed)
+    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed)
     summary = evaluate_standalone(with_choices(_settings(suite), choices), tasks, out, limit, adapter, report)
     _facts("evaluate", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
 

@@ -15,7 +15,9 @@ class LoraSettings(Section):
     rank: Positive = Field(16, description="Rank r.")
     alpha: Rate = Field(32, description="Scale alpha.")
     dropout: Probability = Field(0.0, description="Dropout on the adapter's input.")
-    targets: str = Field("all-linear", description="peft's `target_modules`: `all-linear` or comma-separated names.")
+    target_modules: str = Field(
+        "all-linear", description="peft's `target_modules`: `all-linear` or comma-separated names."
+    )
 
 
 class TrainerSettings(Section):
@@ -24,7 +26,7 @@ class TrainerSettings(Section):
     learning_rate: Rate = Field(2e-7, description="Peak learning rate (official: 2e-7, full fine-tuning of 8B).")
     epochs: Rate = Field(1.0, description="Passes over the pairs.")
     batch_size: Positive = Field(8, description="Pairs for one optimiser step.")
-    micro_batch: Positive = Field(8, description="Most pairs in one forward pass; batch_size is a multiple of it.")
+    micro_batch_size: Positive = Field(8, description="Most pairs in one forward pass; batch_size is a multiple of it.")
     tokens: Positive = Field(
         16_384,
         description="Most tokens that one forward pass computes (padding counts); a step is cut into as many passes as "
@@ -35,18 +37,18 @@ class TrainerSettings(Section):
         description="`trees`: rows that begin alike are computed once, up to where they differ. `flat`: one padded row "
         "for each sequence; the same losses and gradients, for checking.",
     )
-    together: Positive = Field(
+    max_pairs_per_group: Positive = Field(
         8,
         description="Most pairs of one dialogue (policy) or one task (critic) that go into a step together: more "
         "share more of the work, fewer make a step more diverse; 1 draws all at random. The same in both layouts.",
     )
-    recompute: bool = Field(
+    gradient_checkpointing: bool = Field(
         False,
         description="Gradient checkpointing: the backward pass computes activations again, to save memory.",
     )
-    warmup: Probability = Field(0.03, description="Share of the steps with rising learning rate.")
-    minimum_rate: Probability = Field(0.1, description="The cosine decays to this share of the peak.")
-    clip: Rate = Field(1.0, description="Largest gradient norm.")
+    warmup_ratio: Probability = Field(0.03, description="Share of the steps with rising learning rate.")
+    min_lr_ratio: Probability = Field(0.1, description="The cosine decays to this share of the peak.")
+    max_grad_norm: Rate = Field(1.0, description="Largest gradient norm.")
     checkpoints: Positive = Field(5, description="Checkpoints over the run; a killed run continues from the last.")
     lora: LoraSettings = Field(default_factory=LoraSettings, description="The adapter.")
 
@@ -84,7 +86,7 @@ class CriticSettings(TrainerSettings):
         "of a vision-language model that sees both pages, by Eq. 2. Heads leave `normalization` and `nll` aside.",
     )
     vision: VisionSettings = Field(default_factory=VisionSettings, description="The critic's own model (vision-head).")
-    place: Literal["system", "before"] = Field(
+    privileged_position: Literal["system", "before"] = Field(
         "system",
         description="Where c stands: at the head of the system message, or `before` the whole formatted prompt, even "
         "its begin-of-text token (the official code).",
@@ -118,11 +120,11 @@ class RankSettings(Section):
         description="Whether the halves are formed over distinct replies, each counted once (else over all samples, "
         "so that frequent replies are drawn more often, as in the official code). A pair never holds one reply twice.",
     )
-    kinds: Literal["any", "same", "centred", "pages"] = Field(
+    reply_types: Literal["any", "same", "mean_centered", "no_questions"] = Field(
         "any",
         description="`same`: a question is compared with questions only, a final answer with final answers only, and "
         "a page that is shown to be looked at with such pages only. "
-        "`centred`: any with any, after the mean advantage of all questions and that of all answers are taken off: "
+        "`mean_centered`: any with any, after the mean advantage of all questions and that of all answers are taken off: "
         "every dialogue has one answer, so Eq. 2 leaves open what all answers have in common. "
         "`pages` (suite `frontend`): pages that are shown and answers with each other as they come; replies without a "
         "page are in no pair, for a question is rare there, and a critic that has hardly seen any has nothing to say.",
@@ -175,19 +177,19 @@ class PolicySettings(TrainerSettings):
     label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = Field(
         0.0, description="Assumed share of pairs that are the wrong way round (loss: sigmoid)."
     )
-    anchors: float = Field(
+    sft_replay: float = Field(
         0.0,
         ge=0.0,
         description="Replies of successful dialogues trained on beside each pair (0.5: one for every two pairs), so "
         "that the ability to write the program is kept.",
     )
-    nll_anchor: float = Field(1.0, ge=0.0, description="Weight of the anchors' negative log-likelihood per token.")
-    anchor_turns: Literal["final", "all"] = Field(
+    sft_replay_nll: float = Field(1.0, ge=0.0, description="Weight of the anchors' negative log-likelihood per token.")
+    sft_replay_turns: Literal["final", "all"] = Field(
         "final", description="Whether an anchor is the final reply of a successful dialogue or all of its replies."
     )
     loss_tokens: Literal["replies", "all"] = Field(
         "replies",
-        description="`all`: the loss goes over every token of a row, the person's and the system's too (the official "
+        description="`all`: the loss goes over every token of a row, the user's and the system's too (the official "
         "code): they cancel in the preference, and not in the likelihood.",
     )
 
@@ -203,37 +205,39 @@ class RftSettings(TrainerSettings):
 
     epochs: Rate = Field(4.0, description="Passes over the successful attempts.")
     batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
-    least: Probability = Field(
+    min_reward: Probability = Field(
         1.0, description="Least reward of an attempt that is imitated; pages are hardly ever equal, so take less there."
     )
 
 
 class GrpoSettings(TrainerSettings):
-    """Method `grpo`: on-policy policy gradients with the person in the loop (GRPO, of the family of RAGEN).
+    """Method `grpo`: on-policy policy gradients with the user in the loop (GRPO, of the family of RAGEN).
 
-    Each iteration lets the policy of the moment attempt `tasks` training tasks `group` times each, and then learns from
-    those attempts alone: iterations x tasks x group dialogues in all.
+    Each iteration lets the current policy attempt `tasks` training tasks `group` times each, and then learns from
+    those attempts alone: iterations x tasks x group_size dialogues in all.
     """
 
     epochs: Rate = Field(1.0, description="Passes over the attempts of an iteration.")
     batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
-    micro_batch: Positive = Field(16, description="Most attempts in one forward pass; batch_size is a multiple of it.")
-    together: Positive = Field(
+    micro_batch_size: Positive = Field(
+        16, description="Most attempts in one forward pass; batch_size is a multiple of it."
+    )
+    max_pairs_per_group: Positive = Field(
         8, description="Most attempts at one task that go into a step together: their prompts are computed once."
     )
     checkpoints: Positive = Field(
         20,
         description="Checkpoints over the run, at the ends of iterations; a killed run continues from the last.",
     )
-    iterations: Positive = Field(20, description="How often dialogues are sampled with the policy of the moment.")
+    iterations: Positive = Field(20, description="How often dialogues are sampled with the current policy.")
     tasks: Positive = Field(25, description="Tasks attempted in an iteration; the next iteration takes the next ones.")
-    group: Annotated[int, Field(ge=2)] = Field(
+    group_size: Annotated[int, Field(ge=2)] = Field(
         8, description="Attempts at each of them: the group within which returns are compared."
     )
-    ratio_clip: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
+    clip_ratio: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
         0.2, description="e: the ratio to the policy that sampled is clipped to 1 - e ... 1 + e."
     )
-    kl: float = Field(0.02, ge=0.0, description="Weight of KL(pi_theta || pi_ref) per token; pi_ref is the base.")
+    kl_coef: float = Field(0.02, ge=0.0, description="Weight of KL(pi_theta || pi_ref) per token; pi_ref is the base.")
     credit: Literal["trajectory", "turn"] = Field(
         "trajectory",
         description="`trajectory`: the return, normalised in its group, for every token of every reply. `turn`: the "

@@ -13,15 +13,15 @@ TRAJECTORIES = Path("data/trajectories")
 PAIRS = Path("data/pairs.parquet")
 PREFERENCES = Path("data/preferences")
 EVALUATION_DIALOGUES = Path("data/evaluation")
-ROUNDS_DATA = Path("data/rounds")
+ITERATIONS_DATA = Path("data/iterations")
 ACCEPTED = Path("data/accepted.json")  # the last accepted batch, which validation compares with
 
 # models/
 CRITIC = Path("models/critic")
 POLICY = Path("models/policy")
-ROUNDS_MODELS = Path("models/rounds")
-LAST_POLICY = ROUNDS_MODELS / "policy"
-ROUND_BASE = Path("models/start")  # in the folder of a round: what it starts from
+ITERATIONS_MODELS = Path("models/iterations")
+LAST_POLICY = ITERATIONS_MODELS / "policy"
+ITERATION_BASE = Path("models/start")  # in the folder of an iteration: what it starts from
 
 # reports/
 VALIDATION = Path("reports/validation.json")
@@ -30,7 +30,7 @@ EVALUATION = Path("reports/evaluation.json")
 RESULTS = Path("reports/results.parquet")
 REPORT = Path("reports/report.html")
 BEST_OF_N = Path("reports/best-of-n.json")
-ROUNDS_REPORT = Path("reports/rounds")
+ITERATIONS_REPORT = Path("reports/iterations")
 RUNS = Path("reports/runs")  # a file for each stage: the MLflow run that made its results
 
 # What may be removed at any time
@@ -38,4 +38,4 @@ SCRATCH = Path(".scratch")  # unfinished work
 REFERENCES = Path(".cache/reference")  # log-probs of the reference policy, by weights and tokens: never stale
 
 # Stands alone in the place of a stage's result where the method does without it.
-LEFT_OUT = "left_out.json"
+SKIPPED = "skipped.json"

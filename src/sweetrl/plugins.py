@@ -42,6 +42,8 @@ BUILT_IN: dict[Group, dict[str, str]] = {
     "rewards": {},
     "simulators": {},
 }
+# User simulators that a domain or the rollout makes itself.
+SIMULATORS = ("scripted", "llm", "vision", "replay", "human")
 # The key of params.yaml that names each, and of `sources`, which says where its code lies.
 KEYS: dict[Group, tuple[str, str]] = {
     "domains": ("suite", "suite"),
@@ -116,7 +118,8 @@ def is_plugin(group: Group, name: str) -> bool:
 
 def known(group: Group) -> list[str]:
     """Return the names that need no dotted path: built-in ones, then those of installed packages."""
-    return list(dict.fromkeys([*BUILT_IN[group], *_entry_points(group)]))
+    own = SIMULATORS if group == "simulators" else tuple(BUILT_IN[group])
+    return list(dict.fromkeys([*own, *_entry_points(group)]))
 
 
 @lru_cache
@@ -126,10 +129,10 @@ def find(group: Group, name: str) -> Any:
     path = BUILT_IN[group].get(name) or _entry_points(group).get(name)
     if path is None:
         if ":" not in name:
-            listed = ", ".join(known(group)) or "none"
+            listed = ", ".join(known(group))
             raise UserError(
-                f"params.yaml: `{key}: {name}` is not known; known are {listed}, or give the path of your own, as in "
-                "my_package.my_module:MyClass."
+                f"params.yaml: `{key}: {name}` is not known; {f'known are {listed}' if listed else 'none is installed'}, "
+                "or give the path of your own, as in my_package.my_module:MyClass."
             )
         path = name
     module_name, _, attribute = path.partition(":")
@@ -178,12 +181,8 @@ def chosen(settings: Settings) -> dict[Group, str]:
         "domains": settings.suite,
         "methods": settings.method,
         "rewards": settings.reward.function,
-        "simulators": settings.simulator.kind if ":" in settings.simulator.kind else _named(settings.simulator.kind),
+        "simulators": "" if settings.simulator.kind in SIMULATORS else settings.simulator.kind,
     }
-
-
-def _named(kind: str) -> str:
-    return kind if kind in _entry_points("simulators") else ""
 
 
 def source_of(group: Group, name: str) -> Path:

@@ -1,4 +1,4 @@
-"""Progress of long work: a bar where a person watches, a plain line now and then where a log is written."""
+"""Progress of long work: a bar where a user watches, a plain line now and then where a log is written."""
 
 from __future__ import annotations
 

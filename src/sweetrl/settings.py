@@ -23,6 +23,7 @@ from sweetrl.learning_settings import PolicySettings as PolicySettings
 from sweetrl.learning_settings import RankSettings as RankSettings
 from sweetrl.learning_settings import RftSettings as RftSettings
 from sweetrl.learning_settings import TrainerSettings as TrainerSettings
+from sweetrl.renamed import old_key, old_value
 from sweetrl.sections import BrowserSettings, Positive, Probability, Rate, Section, SimilaritySettings
 
 
@@ -77,9 +78,9 @@ class PretrainSettings(Section):
     batch_size: Positive = Field(16, description="Dialogues a step.")
     learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW; linear warm-up, constant, linear decay).")
     decay: Probability = Field(0.3, description="Share of the steps in which the learning rate falls.")
-    value_weight: Rate = Field(3.0, description="Loss weight of values that must be copied from the person's words.")
+    value_weight: Rate = Field(3.0, description="Loss weight of values that must be copied from the user's words.")
     program_weight: Rate = Field(1.0, description="Loss weight of the other tokens of a program (questions have 1).")
-    person_weight: float = Field(0.02, ge=0.0, description="Loss weight of the person's words.")
+    user_weight: float = Field(0.02, ge=0.0, description="Loss weight of the user's words.")
     poorest: Probability = Field(0.3, description="Least quality of a demonstrator: chance that a turn is a good one.")
     best: Probability = Field(1.0, description="The greatest; each dialogue has a demonstrator between the two.")
     overlook: Probability = Field(0.6, description="Chance that the worst of demonstrators overlooks what to ask next.")
@@ -88,7 +89,7 @@ class PretrainSettings(Section):
     stop_growth: Probability = Field(0.03, description="Growth of that chance with every turn.")
     forget: Probability = Field(0.02, description="Chance that a known detail does not get into the program.")
     informed: Probability = Field(0.25, description="Share of the dialogues that show the finished program beforehand.")
-    informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the person's words in those.")
+    informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the user's words in those.")
     informed_program: float = Field(1.0, ge=0.0, description="Factor on the weights of the program in those.")
     seed: int = Field(11, description="Seed of weights and demonstrations.")
 
@@ -97,7 +98,7 @@ class AgentSettings(Section):
     """How the agent talks (the official protocol's numbers are the defaults)."""
 
     prompt: str = Field("short", description="System prompt: `short`, `full`, or the path of a text file of your own.")
-    rounds: Positive = Field(10, description="Agent turns; the reply of the last one is the answer, marker or not.")
+    max_turns: Positive = Field(10, description="Agent turns; the reply of the last one is the answer, marker or not.")
     max_new_tokens: Positive = Field(1024, description="Token limit of one reply.")
     temperature: float = Field(1.0, ge=0.0, description="Sampling temperature of the agent; 0 is greedy.")
     top_p: Probability = Field(1.0, description="Nucleus sampling.")
@@ -147,22 +148,22 @@ class EngineSettings(ServerSettings):
     start_seconds: Rate = Field(900.0, description="How long that server may take until it answers.")
 
 
-class PersonServerSettings(ServerSettings):
-    """The language model behind the person (kind: llm), at a server of chat completions."""
+class UserServerSettings(ServerSettings):
+    """The language model behind the user (kind: llm), at a server of chat completions."""
 
-    max_new_tokens: Positive = Field(256, description="Token limit of the person's reply, before it is cut.")
-    temperature: float = Field(0.0, ge=0.0, description="Sampling temperature of the person (official: 0).")
+    max_new_tokens: Positive = Field(256, description="Token limit of the user's reply, before it is cut.")
+    temperature: float = Field(0.0, ge=0.0, description="Sampling temperature of the user (official: 0).")
 
 
 class SimulatorSettings(Section):
-    """Who plays the person."""
+    """Who plays the user."""
 
     kind: str = Field(
         "scripted",
         description="`scripted` answers by rule, as the domain says: from the reference of a synthetic task, or by "
         "comparing two pages. `llm`: a language model that sees the reference. `vision` (pages): a vision model at a "
-        "server that sees both pages. `replay`: recorded answers only. `person`: you, at the terminal. Or one of your "
-        "own, as in `my_package.people:Terse` (docs/extending.md).",
+        "server that sees both pages. `replay`: recorded answers only. `human`: you, at the terminal. Or one of your "
+        "own, as in `my_package.users:Terse` (docs/extending.md).",
     )
     options: dict[str, Any] = Field(
         default_factory=dict, description="What the class of a user simulator of your own is made with."
@@ -188,9 +189,9 @@ class SimulatorSettings(Section):
         "dialogue. `refuse`: ask again with a reminder, `leak_attempts` times in all; then the dialogue is lost.",
     )
     leak_attempts: Positive = Field(3, description="leaks: refuse: how often one answer is asked for.")
-    server: PersonServerSettings = Field(default_factory=PersonServerSettings, description="The language model.")
+    server: UserServerSettings = Field(default_factory=UserServerSettings, description="The language model.")
 
-    def words(self) -> dict[str, Any]:
+    def fingerprint(self) -> dict[str, Any]:
         """Return what decides what the user says; where a server is, and how patiently it is asked, does not."""
         said: dict[str, Any] = {"kind": self.kind, "reply_characters": self.reply_characters, "options": self.options}
         if self.kind == "replay":
@@ -284,7 +285,7 @@ class BestOfNSettings(Section):
     """`python -m sweetrl.stages.best_of_n`: the base agent with a critic that picks its replies."""
 
     tasks: Positive = Field(200, description="How many test tasks (the first ones).")
-    most: Positive = Field(32, description="The largest N; the others are the powers of two below it.")
+    max_n: Positive = Field(32, description="The largest N; the others are the powers of two below it.")
     batch: Positive = Field(16, description="Tasks that advance together, each in a dialogue for every critic and N.")
 
 
@@ -326,15 +327,15 @@ class Settings(Section):
         default_factory=dict, description="Settings of a method of your own, by the keys of its `Settings`."
     )
     sources: SourceSettings = Field(default_factory=lambda: SourceSettings())
-    rounds: Positive = Field(
+    iterations: Positive = Field(
         1,
         description="How often collecting, critic, ranking and policy are gone through, each time with the policy of "
-        "the round before. The first round is the pipeline's; `make rounds` makes the others and evaluates the last.",
+        "the iteration before. The first one is the pipeline's; `make iterations` makes the others and evaluates the last.",
     )
     preset: Literal["paper", "official"] = Field(
         "paper",
         description="`paper`: every switch as it is written in this file; the defaults are the paper's. `official`: "
-        "what the official code does, over what is written here: critic.normalization `trajectory`, critic.place "
+        "what the official code does, over what is written here: critic.normalization `trajectory`, critic.privileged_position "
         "`before`, critic.token_set `official`, rank.reference `unconditioned`, policy.loss_tokens `all`.",
     )
     tasks: TaskSettings = Field(default_factory=TaskSettings)
@@ -362,7 +363,7 @@ class Settings(Section):
 
 # What the official code does differently from the paper (its plain errors are not among it).
 OFFICIAL: dict[str, dict[str, str]] = {
-    "critic": {"normalization": "trajectory", "place": "before", "token_set": "official"},
+    "critic": {"normalization": "trajectory", "privileged_position": "before", "token_set": "official"},
     "rank": {"reference": "unconditioned"},
     "policy": {"loss_tokens": "all"},
 }
@@ -394,11 +395,15 @@ def parse_settings(values: dict[str, Any], where: str = "params") -> Settings:
     """Build Settings from plain values; the first thing wrong becomes a UserError that names `where` and the key."""
     if not isinstance(values, dict):
         raise UserError(f"{where}: expected sections of settings at the top level; see docs/parameters.md.")
+    if found := old_value(values):
+        raise UserError(f"{where}: `{found[0]}: {found[1]}` is called `{found[2]}` now; rename the value.")
     try:
         return with_preset(Settings.model_validate(values))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden" and (new := old_key(key)):
+            raise UserError(f"{where}: `{key}` is called `{new}` now; rename the key.") from error
         if first["type"] == "extra_forbidden":
             raise UserError(f"{where}: unknown parameter `{key}`; docs/parameters.md lists the known ones.") from error
         raise UserError(f"{where}: parameter `{key}` = {first['input']!r}: {first['msg']}.") from error

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
 COLOURS = {"system": "magenta", "user": "green", "assistant": "cyan"}
-NAMES = {"system": "system", "user": "person", "assistant": "agent"}
+NAMES = {"system": "system", "user": "user", "assistant": "agent"}
 
 
 def read(source: Path, domain: Domain, policy: str | None = None) -> Iterator[Trajectory]:

@@ -1,6 +1,6 @@
-"""`sweetrl play`: a person at the terminal is the user of a task, and the trained agent writes the answer.
+"""`sweetrl play`: a user at the terminal is the user of a task, and the trained agent writes the answer.
 
-The person takes the user simulator's place in an ordinary rollout, so protocol, token ids and scoring are those of
+The user takes the user simulator's place in an ordinary rollout, so protocol, token ids and scoring are those of
 training and evaluation.
 """
 
@@ -33,14 +33,14 @@ class TerminalUser:
     What the agent hands over and a terminal cannot show (a page) is written to `folder`, and the file is named.
     """
 
-    name = "person"
+    name = "human"
     serial = True
 
     def __init__(self, console: Console, domain: Domain, folder: Path) -> None:
         self.console, self.domain, self.folder = console, domain, folder
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """Show the agent's words and return what the person types."""
+        """Show the agent's words and return what the user types."""
         self.show(messages)
         try:
             said = self.console.input("[bold green]you[/] > " if self.console.is_terminal else "").strip()
@@ -78,7 +78,7 @@ def play_task(
     console.print(f"[dim]loading the agent ({policy}) ...[/]", highlight=False)
     agent = load_agent(policy, settings)
     user = TerminalUser(console, domain, Path(tempfile.mkdtemp(prefix="sweetrl-play-")))
-    introduce(user, task, settings.agent.rounds, blind)
+    introduce(user, task, settings.agent.max_turns, blind)
     return play(domain, user, task, agent, seed)
 
 
@@ -94,13 +94,13 @@ def play(domain: Domain, user: TerminalUser, task: Task, agent: Policy, seed: in
         return one
     user.show(one.messages)
     if not domain.answers(one.messages[-1].content):
-        console.print("Out of rounds: the last reply is the answer.", style="yellow")
+        console.print("Out of max_turns: the last reply is the answer.", style="yellow")
     print_tests(console, one)
     return one
 
 
-def introduce(user: TerminalUser, task: Task, rounds: int, blind: bool) -> None:
-    """Tell the person who they are and what they want; what they know and the agent does not, unless `blind`."""
+def introduce(user: TerminalUser, task: Task, max_turns: int, blind: bool) -> None:
+    """Tell the user who they are and what they want; what they know and the agent does not, unless `blind`."""
     from rich.panel import Panel
     from rich.syntax import Syntax
     from rich.text import Text
@@ -119,7 +119,7 @@ def introduce(user: TerminalUser, task: Task, rounds: int, blind: bool) -> None:
             wanted = Syntax(printable(task.ground_truth), domain.syntax, background_color="default", word_wrap=True)
             console.print(Panel(wanted, title="what you have in mind (never paste it)", border_style="magenta"))
     console.print(
-        f"The agent has {rounds} turns. Answer its questions in a sentence or two; Ctrl-D leaves.\n", style="dim"
+        f"The agent has {max_turns} turns. Answer its questions in a sentence or two; Ctrl-D leaves.\n", style="dim"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 Role = Literal["system", "user", "assistant"]
 Split = Literal["train", "test"]
-Outcome = Literal["answered", "out_of_rounds", "user_left", "lost"]
+Outcome = Literal["answered", "max_turns_reached", "user_left", "lost"]
 
 # A message's content: a text, or texts and pictures (PNG) in order; pictures are for models that take them.
 Content = str | tuple[str | bytes, ...]
@@ -81,8 +81,9 @@ class Trajectory:
     """One attempt at one task, finished or lost.
 
     `messages` starts with the user's request (role user); a system prompt is not part of it. `reward` is None when it
-    was not scored or the dialogue was lost. `seed` is the seed of this dialogue's sampling; `policy` and `simulator`
-    name who spoke. `extra` holds what else is known of it, as text.
+    was not scored or the dialogue was lost; `parts` are its named parts, where it has some. `solved` says whether the
+    task is solved where the reward does not (None). `seed` is the seed of this dialogue's sampling; `policy` and
+    `simulator` name who spoke. `extra` holds what else is known of it, as text.
     """
 
     task: Task
@@ -98,10 +99,14 @@ class Trajectory:
     simulator: str = ""
     error: str = ""
     extra: dict[str, str] = field(default_factory=dict)
+    parts: dict[str, float] = field(default_factory=dict)
+    solved: bool | None = None
 
     @property
     def success(self) -> bool:
-        """Whether the task is solved: the reward is 1 (every hidden test passed)."""
+        """Whether the task is solved: as `solved` says, or without it a reward of 1 (every hidden test passed)."""
+        if self.solved is not None:
+            return self.solved
         return self.reward is not None and self.reward >= 1.0
 
 

@@ -93,7 +93,7 @@ def test_the_tenth_reply_is_the_answer_marker_or_not() -> None:
         environment.step(f"Question {number}?")
         assert not environment.done
     environment.step("thought OUTPUT:def f(): return 7")
-    assert (environment.done, environment.outcome) == (True, "out_of_rounds")
+    assert (environment.done, environment.outcome) == (True, "max_turns_reached")
     assert environment.answer == "def f(): return 7"
     assert len(person.heard) == 9 and len(environment.messages) == 20
 

@@ -120,7 +120,7 @@ def test_tasks_without_ids_are_named_by_their_place_in_the_block(tmp_path: Path)
 
 def test_how_it_ended_is_read_off_the_last_message(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
-    silent = trajectory(0, 0, answer="def f0(): ...", outcome="out_of_rounds")
+    silent = trajectory(0, 0, answer="def f0(): ...", outcome="max_turns_reached")
     silent = replace(silent, messages=(*silent.messages[:3], Message("assistant", "def f0(): ...")))
     silent = replace(silent, turns=(silent.turns[0], AgentTurn(3, "def f0(): ...")))
     lost = trajectory(1, 0, answer=None, reward=None, outcome="lost")
@@ -237,7 +237,7 @@ def dialogues(draw: st.DrawFn, number: int, attempt: int) -> Trajectory:
         turns=tuple(raw),
         answer=None if lost else draw(st.text()),
         reward=draw(st.none() | st.floats(0, 1)),
-        outcome="lost" if lost else "answered" if "I WANT TO ANSWER:" in said[-1] else "out_of_rounds",
+        outcome="lost" if lost else "answered" if "I WANT TO ANSWER:" in said[-1] else "max_turns_reached",
     )
 
 

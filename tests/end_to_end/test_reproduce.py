@@ -1,4 +1,4 @@
-"""The reproduction's pipeline on a clone: worlds, cells, Best-of-N, the report, and nothing to do the second time."""
+"""The reproduction's pipeline on a clone: seed-data, variants, Best-of-N, the report, and nothing to do the second time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-CELLS = ["zero-shot", "single-turn", "rft", "multi-turn-dpo", "sweet", "value-head", "random", "sweet-third"]
+VARIANTS = ["zero-shot", "single-turn", "rft", "multi-turn-dpo", "sweet", "value-head", "random", "sweet-third"]
 
 
 def test_cells_run_once_and_make_a_report(
@@ -29,22 +29,22 @@ def test_cells_run_once_and_make_a_report(
     for name in ("tasks.train", "tasks.test", "collect.tasks", "evaluate.tasks"):
         section, key = name.split(".")
         values["settings"][name] = project[section][key]
-    values["settings"] |= {"best_of_n.tasks": 2, "best_of_n.most": 2}
-    values["settings"] |= {"grpo.iterations": 2, "grpo.tasks": 2, "grpo.group": 2}
+    values["settings"] |= {"best_of_n.tasks": 2, "best_of_n.max_n": 2}
+    values["settings"] |= {"grpo.iterations": 2, "grpo.tasks": 2, "grpo.group_size": 2}
     values["settings"] |= {"grpo.batch_size": 2, "grpo.micro_batch": 2, "rounds": 1}
     values["large_base"] |= {"pretrain.layers": 2, "pretrain.width": 64, "pretrain.heads": 2, "pretrain.steps": 6}
-    values |= {"large": ["large-zero-shot", "large-rft"], "online": ["sweet-rounds", "grpo"]}
-    values |= {"seeds": [7], "cells": CELLS, "critics": ["sweet", "value-head", "random"], "best_of_n_seeds": [7]}
+    values |= {"large": ["large-zero-shot", "large-rft"], "online": ["sweet-iterations", "grpo"]}
+    values |= {"seeds": [7], "variants": VARIANTS, "critics": ["sweet", "value-head", "random"], "best_of_n_seeds": [7]}
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
     repro = ("repro", str((folder / "dvc.yaml").relative_to(clone.root)))
     done = clone.run("dvc", *repro, seconds=1800)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     results = json.loads((folder / "results.json").read_text())
-    assert set(results["rows"]) == {*CELLS, *values["large"], *values["online"]}
+    assert set(results["rows"]) == {*VARIANTS, *values["large"], *values["online"]}
     assert results["rows"]["grpo"]["dialogues"] == 8
-    assert len(results["rows"]["sweet-rounds"]["on_the_way"]) == 2
-    kept = folder / "online" / "sweet-rounds" / "7" / "rounds"
+    assert len(results["rows"]["sweet-iterations"]["on_the_way"]) == 2
+    kept = folder / "online" / "sweet-iterations" / "7" / "rounds"
     assert {path.name for path in (kept / "models").iterdir()} == {"2", "3", "policy"}
     assert results["missing"] == []
     assert all(row["tasks"] == 8 for row in results["rows"].values())

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from sweetrl.engines.retry import RetryPolicy
 
-from sweetrl.engines.faults import Patience
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access, Busy
 from sweetrl.errors import EngineError, NoRoom, UserError
@@ -16,13 +16,13 @@ from sweetrl.protocols import AsyncEngine
 from sweetrl.types import Prompt, Sampling
 
 SAMPLING = Sampling(max_new_tokens=64)
-QUICK = Patience(timeout=20.0, attempts=6, budget=60.0, backoff=0.01)
-IMPATIENT = Patience(timeout=1.0, attempts=6, budget=60.0, backoff=0.01)
+QUICK = RetryPolicy(timeout=20.0, attempts=6, budget=60.0, backoff=0.01)
+IMPATIENT = RetryPolicy(timeout=1.0, attempts=6, budget=60.0, backoff=0.01)
 FAULTS = ["429", "500", "503", "drop", "cut", "stuck", "empty", "not-json", "no-choices", "no-finish"]
 
 
-def make_engine(*urls: str, patience: Patience = QUICK, concurrency: int = 8, **more: str) -> OpenAIEngine:
-    return OpenAIEngine(Access(urls, "a-model", concurrency=concurrency, patience=patience, **more))
+def make_engine(*urls: str, retry_policy: RetryPolicy = QUICK, concurrency: int = 8, **more: str) -> OpenAIEngine:
+    return OpenAIEngine(Access(urls, "a-model", concurrency=concurrency, retry_policy=retry_policy, **more))
 
 
 def prompt(seed: int = 0, text: str = "I want a function.") -> Prompt:
@@ -84,7 +84,7 @@ def test_seeds_decide_and_n_replies_come_in_order(fake_server: Any) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_after_a_fault_the_same_reply(fake_server: Any, fault: str) -> None:
     with fake_server() as server:
-        engine = make_engine(server.url, patience=IMPATIENT if fault == "stuck" else QUICK)
+        engine = make_engine(server.url, retry_policy=IMPATIENT if fault == "stuck" else QUICK)
         undisturbed = engine.sample([prompt(3)], SAMPLING)
         server.scripted = [fault, fault]
         assert engine.sample([prompt(3)], SAMPLING) == undisturbed
@@ -107,7 +107,7 @@ def test_after_a_fault_the_same_reply(fake_server: Any, fault: str) -> None:
 )
 def test_patience_ends_with_the_cause(fake_server: Any, fault: str, said: str) -> None:
     with fake_server(share=1.0, faults=[fault]) as server:
-        engine = make_engine(server.url, patience=replace(QUICK, timeout=0.2) if fault == "stuck" else QUICK)
+        engine = make_engine(server.url, retry_policy=replace(QUICK, timeout=0.2) if fault == "stuck" else QUICK)
         with pytest.raises(EngineError, match=said):
             engine.sample([prompt()], SAMPLING)
         usage = engine.usage()
@@ -143,7 +143,7 @@ def test_an_empty_reply_is_a_fault_whatever_its_finish_reason(fake_server: Any) 
 
 def test_the_budget_limits_all_attempts_together(fake_server: Any) -> None:
     with fake_server(share=1.0, faults=["500"]) as server:
-        engine = make_engine(server.url, patience=Patience(1.0, attempts=1000, budget=1.5, backoff=0.1))
+        engine = make_engine(server.url, retry_policy=RetryPolicy(1.0, attempts=1000, budget=1.5, backoff=0.1))
         started = time.monotonic()
         with pytest.raises(EngineError, match="status 500"):
             engine.sample([prompt()], SAMPLING)
@@ -292,7 +292,7 @@ def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     with fake_server() as server:
-        engine = make_engine(server.url, patience=replace(QUICK, attempts=1))
+        engine = make_engine(server.url, retry_policy=replace(QUICK, attempts=1))
         assert engine.sample([prompt(1)], SAMPLING)[0][0].text
         engine.close()
 

@@ -1,4 +1,4 @@
-"""Balancing and patience as plain functions."""
+"""Balancing and retry_policy as plain functions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import email.utils
 import time
 
 import pytest
+from sweetrl.engines.retry import retry_after
 
-from sweetrl.engines.faults import retry_after
 from sweetrl.engines.pool import PAUSE, SLACK, Pool
 
 

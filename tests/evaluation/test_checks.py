@@ -67,8 +67,8 @@ def test_protocol():
     assert "2 agent turns, at most 1" in checks.protocol(GOOD, 1)
     early = dialogue(TASK.problem_description, "I WANT TO ANSWER: 1", "What?", "I WANT TO ANSWER: 2")
     assert "goes on after the answer in turn 1" in checks.protocol(early, 10)
-    assert "messages say 'answered'" in checks.protocol(replace(GOOD, outcome="out_of_rounds"), 10)
-    silent = dialogue(TASK.problem_description, "What?", "7", "def price(hours): ...", outcome="out_of_rounds")
+    assert "messages say 'answered'" in checks.protocol(replace(GOOD, outcome="max_turns_reached"), 10)
+    silent = dialogue(TASK.problem_description, "What?", "7", "def price(hours): ...", outcome="max_turns_reached")
     assert checks.protocol(silent, 2) is None
     assert "out of rounds after 2 of 10" in checks.protocol(silent, 10)
     assert "answer is not" in checks.protocol(replace(GOOD, answer="def other(): ..."), 10)

@@ -39,7 +39,7 @@ def test_the_oracle_makes_no_mistake(tasks):
         )
         assert faults == (False, 0, 0, 0, 0, 0), (task.id, result)
         assert result.details == len(read_facts(task.hidden_information))
-        assert result.domain == read_request(task.problem_description).domain.name
+        assert result.topic == read_request(task.problem_description).domain.name
         assert result.questions == result.turns - 1 and result.outcome == "answered"
 
 
@@ -78,7 +78,7 @@ def test_steps_are_found_whatever_the_blanks(tasks):
             assert step_in("def f(x):\n    return x", kind, values, request.argument) == "missing"
 
 
-def test_out_of_rounds_is_not_premature(tasks):
+def test_max_turns_reached_is_not_premature(tasks):
     class Asker:
         name = "asker"
 
@@ -86,7 +86,7 @@ def test_out_of_rounds_is_not_premature(tasks):
             return "What is it?"
 
     result = result_of(talk(tasks[0], Asker()), "base")
-    assert result.outcome == "out_of_rounds" and result.turns == 10 and result.questions == 9
+    assert result.outcome == "max_turns_reached" and result.turns == 10 and result.questions == 9
     assert result.premature is False and result.untold == result.details
 
 
@@ -113,7 +113,7 @@ def test_other_tasks_have_no_details_and_repeats_are_words():
         Trajectory(task, 0, messages, (), "def f(): ...", 0.0, (TestResult("test1", False, "x"),)), "base"
     )
     assert (
-        result.domain == "backend_300" and result.repeated == 1 and result.premature is None and result.details is None
+        result.topic == "backend_300" and result.repeated == 1 and result.premature is None and result.details is None
     )
     assert result.tests == 1 and result.tests_passed == 0
 
@@ -145,7 +145,7 @@ def test_comparison():
     assert base["details_brought_out"] == {"value": pytest.approx(2 / 3), "count": 120, "of": 180}
     assert base["mistaken_details"]["value"] == pytest.approx(0.5)
     assert base["repeated_questions"]["value"] == pytest.approx(0.25)
-    assert found["domains"].keys() == {"hotel", "taxi"} and found["domains"]["taxi"]["tasks"] == 30
+    assert found["topics"].keys() == {"hotel", "taxi"} and found["topics"]["taxi"]["tasks"] == 30
     gained, lost = found["difference"]["success"]["gained"], found["difference"]["success"]["lost"]
     assert (gained - lost) / 60 == pytest.approx(found["success_difference"])
     assert found == compare(results(), resamples=500)

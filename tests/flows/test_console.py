@@ -24,12 +24,12 @@ EVALUATION = {
     "tasks": 1000,
     "confidence": 0.95,
     "policies": {
-        "base": {"success": estimate(0.261, 0.234, 0.289), "tests_passed": estimate(0.44, 0.41, 0.47)},
-        "trained": {"success": estimate(0.402, 0.372, 0.433), "tests_passed": estimate(0.55, 0.52, 0.58)},
+        "base": {"success": estimate(0.261, 0.234, 0.289), "reward": estimate(0.44, 0.41, 0.47)},
+        "trained": {"success": estimate(0.402, 0.372, 0.433), "reward": estimate(0.55, 0.52, 0.58)},
     },
     "difference": {
         "success": estimate(0.141, 0.11, 0.172, p_value=1e-5),
-        "tests_passed": estimate(0.11, 0.08, 0.14, p_value=2e-4),
+        "reward": estimate(0.11, 0.08, 0.14, p_value=2e-4),
     },
 }
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweetrl.settings import Settings, load_settings
 from sweetrl.running.parameters import PARAMETERS
+from sweetrl.settings import Settings, load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]

@@ -16,8 +16,8 @@ import pytest
 from sweetrl.engines.make import serving
 from sweetrl.engines.remote import Access
 from sweetrl.engines.transformers import TransformersEngine
-from sweetrl.models import load_tokenizer
 from sweetrl.engines.vllm import VllmEngine
+from sweetrl.models import load_tokenizer
 from sweetrl.settings import EngineSettings, ModelSettings
 
 PYTHON, URL = os.environ.get("SWEETRL_VLLM", ""), os.environ.get("SWEETRL_VLLM_URL", "")

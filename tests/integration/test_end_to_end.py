@@ -41,13 +41,13 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 def parameters(base: Path, **agent: Any) -> None:
     """Write the params.yaml of the working directory."""
-    patience = {"timeout_seconds": 600.0}
+    retry_policy = {"timeout_seconds": 600.0}
     values = {
         "seed": 3,
         "model": {"base": str(base), "device": "cpu", "threads": 1},
         "agent": {"rounds": 10, "max_new_tokens": 192} | agent,
-        "engine": patience,
-        "simulator": {"server": patience | {"max_new_tokens": 24, "temperature": 1.0}},
+        "engine": retry_policy,
+        "simulator": {"server": retry_policy | {"max_new_tokens": 24, "temperature": 1.0}},
         "collect": {"shard": 16, "lost_share": 0.5},
     }
     Path("params.yaml").write_text(json.dumps(values))  # JSON is YAML
@@ -90,7 +90,7 @@ def check(found: Sequence[Trajectory], tasks: Sequence[Task], k: int, local: Tra
         if one.outcome == "lost":
             assert one.error and one.reward is None and one.answer is None
         else:
-            assert one.outcome in ("answered", "out_of_rounds") and one.reward is not None and not one.error
+            assert one.outcome in ("answered", "max_turns_reached") and one.reward is not None and not one.error
         leaks = leaks_of(one.task, one.messages) if one.simulator.startswith("llm:") else []
         assert one.extra.get("leaks", "") == " ".join(f"{index}:{leak.kind}" for index, leak in leaks)
 
@@ -173,7 +173,7 @@ def test_fifty_tasks_with_the_scripted_person(
     collected: list[Trajectory], local: TransformersEngine, work: Path
 ) -> None:
     check(collected, read_task_table(work / "tasks.parquet"), 2, local)
-    assert {one.outcome for one in collected} <= {"answered", "out_of_rounds"}
+    assert {one.outcome for one in collected} <= {"answered", "max_turns_reached"}
 
 
 def test_fifty_tasks_with_a_model_as_the_person(

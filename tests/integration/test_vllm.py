@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 from scipy.stats import fisher_exact
+from sweetrl.engines.retry import RetryPolicy
 
 from sweetrl.colbench.prompts import system_prompt
 from sweetrl.colbench.simulators import LlmSimulator
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.faults import Patience
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.transformers import TransformersEngine
@@ -174,7 +174,7 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
     from sweetrl.rollout.run import rollout_scored
 
     attempts = [(task, 0) for task in generate("test", 60, seed=11, difficulty=3)]
-    patience = Patience(timeout=600.0, attempts=12, budget=3000.0, backoff=0.1)
+    retry_policy = RetryPolicy(timeout=600.0, attempts=12, budget=3000.0, backoff=0.1)
     agent = AgentSettings(rounds=4, max_new_tokens=96)
     found = {}
     for share in (0.0, 0.1):
@@ -182,7 +182,7 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
             fake_server(upstream=served.urls, share=share, stuck=15.0) as proxy,
             CodeScorer(RewardSettings()) as scorer,
         ):
-            through = replace(access(served), urls=(proxy.url,), patience=patience)
+            through = replace(access(served), urls=(proxy.url,), retry_policy=retry_policy)
             engine = VllmEngine(through, remote.tokenizer, adapter)
             speaker = OpenAIEngine(replace(through, model=person.model))
             talker = LlmSimulator(EngineSpeaker(speaker, Sampling(24, 1.0)), reply_characters=100)

@@ -49,7 +49,7 @@ def test_it_is_a_llama_that_transformers_loads():
 def test_it_copies_what_the_person_said_into_the_program(engine):
     blind = SETTINGS.pretrain.model_copy(update={"informed": 0.0})  # the values stand in the person's words only
     tasks = list(generate("test", 100, SETTINGS.seed + 5, SETTINGS.tasks.difficulty))
-    data = Demonstrations(tasks, 1, Encoder(engine.tokenizer, blind), blind, SETTINGS.agent.rounds, "short")
+    data = Demonstrations(tasks, 1, Encoder(engine.tokenizer, blind), blind, SETTINGS.agent.max_turns, "short")
     values, _ = copying(engine.model, [data.item(i) for i in range(len(tasks))], blind)
     assert values > 0.9
 

@@ -56,7 +56,7 @@ def test_it_knows_words_and_classes_as_one_token(engine):
 def test_it_puts_into_the_page_what_the_person_said(engine):
     blind = SETTINGS.pretrain.model_copy(update={"informed": 0.0})
     tasks = list(generate("test", 40, SETTINGS.seed + 5, SETTINGS.tasks.difficulty))
-    data = Demonstrations(tasks, 1, Encoder(engine.tokenizer, blind, True), blind, SETTINGS.agent.rounds, "short")
+    data = Demonstrations(tasks, 1, Encoder(engine.tokenizer, blind, True), blind, SETTINGS.agent.max_turns, "short")
     values, others = copying(engine.model, [data.item(i) for i in range(len(tasks))], blind)
     assert values > 0.8 and others > 0.95  # some changes are whims that nobody could foresee
 

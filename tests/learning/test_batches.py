@@ -19,9 +19,9 @@ from sweetrl.learning.batches import (
     collate,
     collate_pairs,
     critic_system,
+    drop_overlong,
     encode,
     plan,
-    within,
 )
 from sweetrl.types import Message, Trajectory
 
@@ -121,10 +121,10 @@ def test_collating_numbers_turns_through_the_batch() -> None:
     assert batch["tokens"].tolist() == [4, 3]
 
 
-def data(pairs: int, anchors: int = 0) -> PreferenceData:
-    rows = tuple(Row(tuple(range(5 + index % 7)), ((2, 4),)) for index in range(2 * pairs + anchors))
+def data(pairs: int, replay: int = 0) -> PreferenceData:
+    rows = tuple(Row(tuple(range(5 + index % 7)), ((2, 4),)) for index in range(2 * pairs + replay))
     return PreferenceData(
-        rows, tuple((2 * i, 2 * i + 1) for i in range(pairs)), tuple(range(2 * pairs, 2 * pairs + anchors))
+        rows, tuple((2 * i, 2 * i + 1) for i in range(pairs)), tuple(range(2 * pairs, 2 * pairs + replay))
     )
 
 
@@ -132,43 +132,43 @@ def data(pairs: int, anchors: int = 0) -> PreferenceData:
 def test_a_plan_has_full_batches_and_uses_pairs_evenly(pairs: int, epochs: float, batch_size: int, seed: int) -> None:
     grouped = dataclasses.replace(data(pairs), groups=tuple(index // 2 // 5 for index in range(2 * pairs)))
     for together in (1, 3, 8):
-        made = plan(grouped, epochs, batch_size, seed, together=together)
+        made = plan(grouped, epochs, batch_size, seed, max_pairs_per_group=max_pairs_per_group)
         steps = max(1, round(epochs * pairs / batch_size))
         assert len(made) == steps
         assert all(len(batch.pairs) == batch_size for batch in made)
         counts = Counter(pair for batch in made for pair in batch.pairs)
         uses = [counts[pair] for pair in data(pairs).pairs]
         assert max(uses) - min(uses) <= 1
-        assert made == plan(grouped, epochs, batch_size, seed, together=together)
+        assert made == plan(grouped, epochs, batch_size, seed, max_pairs_per_group=max_pairs_per_group)
 
 
 def test_a_plan_keeps_pairs_of_a_group_together_and_mixes_groups() -> None:
     grouped = dataclasses.replace(data(200), groups=tuple(index // 2 // 20 for index in range(400)))  # 10 groups of 20
 
-    def groups_in_a_step(together: int) -> float:
-        made = plan(grouped, 1, 8, seed=3, together=together)
+    def groups_in_a_step(max_pairs_per_group: int) -> float:
+        made = plan(grouped, 1, 8, seed=3, max_pairs_per_group=max_pairs_per_group)
         return sum(len({pair[0] // 40 for pair in step.pairs}) for step in made) / len(made)
 
     # 20 pairs are cut into 3 parts of 6 or 7: a step of 8 meets 2 or 3 of them.
     assert groups_in_a_step(8) < 2.5 < 3 <= groups_in_a_step(2) < groups_in_a_step(1)
-    first, second = (plan(grouped, 1, 8, seed=seed, together=8) for seed in (3, 4))
+    first, second = (plan(grouped, 1, 8, seed=seed, max_pairs_per_group=8) for seed in (3, 4))
     assert first != second and {p for s in first for p in s.pairs} == {p for s in second for p in s.pairs}
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.25, 100), (1.0, 400), (0.0, 0), (0.1, 40)])
 def test_a_plan_draws_anchors_in_proportion(share: float, expected: int) -> None:
-    made = plan(data(40, anchors=7), epochs=10, batch_size=8, seed=0, anchors=share)
-    drawn = Counter(anchor for batch in made for anchor in batch.anchors)
+    made = plan(data(40, replay=7), epochs=10, batch_size=8, seed=0, replay=share)
+    drawn = Counter(replay_row for batch in made for replay_row in batch.replay)
     assert sum(drawn.values()) == expected
     assert not drawn or max(drawn.values()) - min(drawn.values()) <= 1
 
 
 def test_what_the_model_cannot_read_is_left_out_and_counted() -> None:
     rows = tuple(Row(tuple(range(length)), ((2, 4),)) for length in (5, 9, 6, 7, 9))
-    rest, gone = within(PreferenceData(rows, ((0, 1), (2, 3), (3, 0)), (4, 0)), limit=8)
+    rest, gone = drop_overlong(PreferenceData(rows, ((0, 1), (2, 3), (3, 0)), (4, 0)), limit=8)
     assert gone == 1
     assert [len(row.token_ids) for row in rest.rows] == [5, 6, 7]
-    assert rest.pairs == ((1, 2), (2, 0)) and rest.anchors == (0,)
+    assert rest.pairs == ((1, 2), (2, 0)) and rest.replay == (0,)
 
 
 def test_no_pairs_is_one_sentence() -> None:
@@ -187,7 +187,7 @@ def test_a_row_in_several_pairs_is_computed_once() -> None:
     assert batch["rows"]["input_ids"].shape[0] == 4
     assert batch["chosen"].tolist() == [0, 0]
     assert batch["rejected"].tolist() == [1, 2]
-    assert batch["anchor"].tolist() == [1, 3]
+    assert batch["replay"].tolist() == [1, 3]
     assert batch["reference"].tolist() == [2, 2, 0, 0, 3, 3, 1, 1]
     assert batch["rows"]["input_ids"][:, 0].tolist() == [20, 0, 30, 10]
 
@@ -196,7 +196,7 @@ def test_rows_of_single_replies_know_their_turn() -> None:
     """So that the policy's advantages can be told apart by turn; what is left out takes its turn with it."""
     rows = tuple(Row(tuple(range(length)), ((2, length),)) for length in (5, 6, 7, 50))
     data = PreferenceData(rows, ((0, 1), (3, 1), (1, 2)), (2,), turns=(4, 4, 1, 9))
-    fits, too_long = within(data, 10)
+    fits, too_long = drop_overlong(data, 10)
     assert too_long == 1 and fits.turns == (4, 4, 1)
     made = collate_pairs(fits, MicroBatch(((1, 2),), (2,)), None)
     assert made["rows"]["turn_index"].tolist() == [4, 1]

@@ -62,7 +62,7 @@ def test_the_oracle_refuses_other_tasks(trajectories: list[Trajectory]) -> None:
 def test_random_numbers_depend_on_seed_state_and_reply_only(trajectories: list[Trajectory]) -> None:
     some = replies("a", "b", "c")
     ((first, second),) = RandomCritic(1).advantages([(trajectories[0], [some, some])])
-    ((alone,),) = RandomCritic(1).advantages([(trajectories[0], [some[:1]])])
+    ((single_rows,),) = RandomCritic(1).advantages([(trajectories[0], [some[:1]])])
     ((other, _),) = RandomCritic(2).advantages([(trajectories[0], [some, some])])
     assert alone == first[:1] and len({*first, *second, *other}) == 9
     assert all(0.0 <= value < 1.0 for value in first)

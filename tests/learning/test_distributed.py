@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sweetrl.learning.adapters import attach_adapter
 from sweetrl.learning.batches import PreferenceData, Row
-from sweetrl.learning.distributed import gathered
+from sweetrl.learning.distributed import all_gather
 from sweetrl.learning.trainers import CriticTrainer, PolicyTrainer
 from sweetrl.settings import CriticSettings, LoraSettings, PolicySettings
 
@@ -59,8 +59,8 @@ for name, more in runs:
     if kind == "critic":
         trainer = CriticTrainer(model, data, CriticSettings(beta=1.0, **options), out / name, 0)
     else:
-        settings = PolicySettings(beta=1.0, anchors=0.3, **options)
-        trainer = PolicyTrainer(model, data, settings, out / name, 0, anchors=0.3)
+        settings = PolicySettings(beta=1.0, replay=0.3, **options)
+        trainer = PolicyTrainer(model, data, settings, out / name, 0, replay=0.3)
     idle, make = [0], trainer.make_passes
     def counted(step):
         made = make(step)
@@ -74,7 +74,7 @@ for name, more in runs:
         if ".layers." in key and "lora_" not in key:
             all_of_them += value.numel()
             held += value.to_local().numel() if sharded else value.numel()
-    idle = sum(one[0] for one in gathered(idle))
+    idle = sum(one[0] for one in all_gather(idle))
     result[name] = {"history": history, "weights": weights, "held": held / all_of_them, "idle": idle}
     result[name]["processes"] = trainer.args.world_size
 if trainer.args.process_index == 0:

@@ -30,7 +30,7 @@ def test_attempts_are_compared_within_their_task_only(
         assert values == pytest.approx((expected,) * len(row.spans))
     assert found.metrics["return"] == pytest.approx(2.1 / 6)
     assert found.metrics["success"] == pytest.approx(1 / 6)
-    assert found.metrics["groups_told_apart"] == 0.5
+    assert found.metrics["groups_with_signal"] == 0.5
     assert found.metrics["turns"] == sum(len(row.spans) for row in found.rows) / 6
 
 

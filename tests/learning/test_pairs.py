@@ -12,7 +12,7 @@ from sweetrl.learning.pairs import TrajectoryPair, find_pairs, read_pairs, traje
 from sweetrl.types import Message, Task, Trajectory
 
 rewards = st.one_of(st.none(), st.integers(0, 10).map(lambda tenths: tenths / 10))
-outcomes = st.sampled_from(["answered", "answered", "out_of_rounds", "lost"])
+outcomes = st.sampled_from(["answered", "answered", "max_turns_reached", "lost"])
 batches = st.lists(st.lists(st.tuples(rewards, outcomes), max_size=5), max_size=5)
 
 
@@ -60,7 +60,7 @@ def test_official_takes_the_first_success_only() -> None:
 
 
 def test_pairs_keep_their_order_and_bytes_on_disk(tmp_path: Path) -> None:
-    pairs, _ = trajectory_pairs(batch([[(1.0, "answered"), (0.2, "answered"), (0.0, "out_of_rounds")]]), "all", 0.1)
+    pairs, _ = trajectory_pairs(batch([[(1.0, "answered"), (0.2, "answered"), (0.0, "max_turns_reached")]]), "all", 0.1)
     write_pairs(tmp_path / "a.parquet", pairs)
     write_pairs(tmp_path / "b.parquet", pairs)
     assert read_pairs(tmp_path / "a.parquet") == pairs

@@ -86,14 +86,14 @@ def test_centred_advantages_compare_questions_with_answers() -> None:
         state(1, ("needed", 4, -0.1), (answer, 2, -0.3), (answer + "y", 2, -0.5)),
     ]
     # Questions: (0.3 - 0.3 - 0.4) / 8 = -0.05; answers: (-3.6 - 0.6 - 1.0) / 8 = -0.65.
-    found = [[one.advantage for one in each.candidates] for each in ranking.centred(states)]
+    found = [[one.advantage for one in each.candidates] for each in ranking.mean_centered(states)]
     assert found == [pytest.approx([0.15, -0.25, -0.25]), pytest.approx([-0.05, 0.35, 0.15])]
-    rules = RankSettings(pairs=1, selection="extremes", kinds="centred")
+    rules = RankSettings(pairs=1, selection="extremes", reply_types="mean_centered")
     first, second = ranking.choose_preferences(iter(states), rules, 0)
     assert (first.chosen_ids, second.chosen_ids) == ((0,), (1,))  # ask first, then answer
     assert second.chosen_advantage == pytest.approx(0.35)
     assert second.rejected_ids == (0,)
-    assert {one.chosen_ids for one in ranking.choose_preferences(states, RankSettings(kinds="any"), 0)} == {(0,)}
+    assert {one.chosen_ids for one in ranking.choose_preferences(states, RankSettings(reply_types="any"), 0)} == {(0,)}
 
 
 def test_repeated_replies_are_drawn_more_often_unless_distinct() -> None:
@@ -183,8 +183,8 @@ def test_c_never_reaches_what_the_policy_learns_from(
 ) -> None:
     states, _ = ranked
     preferences = ranking.choose_preferences(states, RankSettings(), seed=5)
-    anchors = ranking.find_anchors(trajectories, chat, SYSTEM)
-    data = files.preference_rows(preferences, anchors, PolicySettings(anchors=1.0, anchor_turns="all"))
+    replay = ranking.find_replay(trajectories, chat, SYSTEM)
+    data = files.preference_rows(preferences, replay, PolicySettings(replay=1.0, sft_replay_turns="all"))
     texts = [tokenizer.decode(row.token_ids) for row in data.rows]
     references = {one.task.ground_truth for one in trajectories}
     assert not any(reference in text for text in texts for reference in references)
@@ -222,34 +222,35 @@ def test_files_keep_everything_and_equal_bytes(
 ) -> None:
     states, _ = ranked
     preferences = ranking.choose_preferences(states, RankSettings(), seed=5)
-    anchors = ranking.find_anchors(trajectories, chat, SYSTEM)
-    assert preferences and len(anchors) == sum(one.success for one in trajectories)
+    replay = ranking.find_replay(trajectories, chat, SYSTEM)
+    assert preferences and len(replay) == sum(one.success for one in trajectories)
     written: list[list[bytes]] = []
     for folder in (tmp_path / "a", tmp_path / "b"):
         files.write_candidates(folder / files.CANDIDATES, states)
         files.write_preferences(folder / files.PREFERENCES, preferences)
-        files.write_anchors(folder / files.ANCHORS, anchors)
+        files.write_replay(folder / files.SFT_REPLAY, replay)
         written.append([path.read_bytes() for path in sorted(folder.iterdir())])
     assert written[0] == written[1]
     assert files.read_candidates(tmp_path / "a" / files.CANDIDATES) == states
     assert files.read_preferences(tmp_path / "a" / files.PREFERENCES) == preferences
-    assert files.read_anchors(tmp_path / "a" / files.ANCHORS) == anchors
+    assert files.read_replay(tmp_path / "a" / files.SFT_REPLAY) == replay
     with pytest.raises(UserError, match="run the stage `rank` first"):
         files.read_preferences(tmp_path / "no.parquet")
     with pytest.raises(UserError, match="column `turn` is missing"):
-        files.read_preferences(tmp_path / "a" / files.ANCHORS)
+        files.read_preferences(tmp_path / "a" / files.SFT_REPLAY)
 
 
 def test_anchors_are_final_replies_or_whole_dialogues(trajectories: list[Trajectory], chat: ChatFormat) -> None:
-    anchors = ranking.find_anchors(trajectories, chat, SYSTEM)
-    final = files.preference_rows([], anchors, PolicySettings(anchors=0.5))
-    whole = files.preference_rows([], anchors, PolicySettings(anchors=0.5, anchor_turns="all"))
-    assert len(final.anchors) == len(anchors)
+    replay = ranking.find_replay(trajectories, chat, SYSTEM)
+    final = files.preference_rows([], replay, PolicySettings(replay=0.5))
+    whole = files.preference_rows([], replay, PolicySettings(replay=0.5, sft_replay_turns="all"))
+    assert len(final.replay) == len(replay)
     assert all(
-        final.rows[index].spans == anchor.row.spans[-1:] for index, anchor in zip(final.anchors, anchors, strict=True)
+        final.rows[index].spans == replay_row.row.spans[-1:]
+        for index, replay_row in zip(final.replay, replay, strict=True)
     )
-    assert [whole.rows[index] for index in whole.anchors] == [anchor.row for anchor in anchors]
-    assert files.preference_rows([], anchors, PolicySettings()).anchors == ()
+    assert [whole.rows[index] for index in whole.replay] == [replay_row.row for replay_row in replay]
+    assert files.preference_rows([], replay, PolicySettings()).replay == ()
 
 
 def test_dialogues_are_drawn_by_seed_and_never_lost_ones(make_trajectory: Callable[..., Trajectory]) -> None:
@@ -276,7 +277,7 @@ def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
     needed = BY_NAME[next(iter(facts))].questions
     irrelevant = BY_NAME[next(kind.name for kind in KINDS if kind.name not in request.domain.relevant)].questions
     messages = (Message("user", task.problem_description), Message("assistant", needed[0]))
-    dialogue = Trajectory(task=task, attempt=0, messages=messages, answer=None, outcome="out_of_rounds", reward=0.0)
+    dialogue = Trajectory(task=task, attempt=0, messages=messages, answer=None, outcome="max_turns_reached", reward=0.0)
 
     def judged(advantages: tuple[float, float, float, float]) -> dict[str, float]:
         texts = (needed[0], needed[1], irrelevant[0], irrelevant[1])
@@ -297,10 +298,10 @@ def test_pages_are_compared_with_pages() -> None:
     texts = ("Blue?", "How?", "<html>1</html>", "<html>2</html>", "I WANT TO ANSWER:<html>1</html>")
     candidates = [Candidate((n,), text, 1, 0.1 * n) for n, text in enumerate(texts)]
     assert [one.kind for one in candidates] == ["ask", "ask", "page", "page", "answer"]
-    pairs = ranking.choose_pairs(candidates, RankSettings(kinds="same", pairs=9), random.Random(0))
+    pairs = ranking.choose_pairs(candidates, RankSettings(reply_types="same", pairs=9), random.Random(0))
     assert {(good.text, bad.text) for good, bad in pairs} == {("How?", "Blue?"), ("<html>2</html>", "<html>1</html>")}
     known = [RankedState("t", 0, 0, (1,), tuple(candidates))]
-    (state,) = ranking.centred(known)
+    (state,) = ranking.mean_centered(known)
     assert [round(one.advantage, 3) for one in state.candidates] == [-0.05, 0.05, -0.05, 0.05, 0.0]
-    preferences = ranking.choose_preferences(known, RankSettings(kinds="pages", pairs=9), 0)
+    preferences = ranking.choose_preferences(known, RankSettings(reply_types="pages", pairs=9), 0)
     assert {(one.chosen_ids, one.rejected_ids) for one in preferences} == {((4,), (2,))}, "no question is in a pair"

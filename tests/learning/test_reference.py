@@ -104,13 +104,19 @@ def test_policy(adapted: Any, rows: tuple[Row, ...], normalization: str, loss_na
 
     model, tolerance = adapted
     settings = PolicySettings(
-        beta=0.4, nll=0.1, normalization=normalization, loss=loss_name, label_smoothing=0.1, anchors=0.5, nll_anchor=0.7
+        beta=0.4,
+        nll=0.1,
+        normalization=normalization,
+        loss=loss_name,
+        label_smoothing=0.1,
+        replay=0.5,
+        sft_replay_nll=0.7,
     )  # type: ignore[arg-type]
     # One reply a row: the last one of each dialogue.
     single = tuple(Row(row.token_ids[: row.spans[-1][1]], row.spans[-1:]) for row in rows)
-    anchors = (8, 0)
+    replay = (8, 0)
     loss, metrics = fast(
-        PolicyTrainer, model, settings, PreferenceData(single, PAIRS, anchors), MicroBatch(PAIRS, anchors)
+        PolicyTrainer, model, settings, PreferenceData(single, PAIRS, replay), MicroBatch(PAIRS, replay)
     )
     name = {"none": "none", "token": "trajectory"}[normalization]
     scores = {index: slow_score(model, single[index], name) for pair in PAIRS for index in pair}
@@ -121,7 +127,7 @@ def test_policy(adapted: Any, rows: tuple[Row, ...], normalization: str, loss_na
         parts = [0.9 * log_sigmoid(0.4 * margin) + 0.1 * log_sigmoid(-0.4 * margin) for margin in margins]
         preference = -sum(parts) / len(PAIRS)
     expected = preference + 0.1 * sum(slow_nll(model, single[a]) for a, _ in PAIRS) / len(PAIRS)
-    expected = expected + 0.7 * sum(slow_nll(model, single[index]) for index in anchors) / len(anchors)
+    expected = expected + 0.7 * sum(slow_nll(model, single[index]) for index in replay) / len(replay)
     same(model, loss, expected, tolerance)
     assert metrics["log_ratio/chosen"] == pytest.approx(sum(scores[a].item() for a, _ in PAIRS) / len(PAIRS), abs=1e-5)
 
@@ -144,7 +150,7 @@ def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...
             for (start, _), replies, values in zip(trunk.spans, branches, found, strict=True):
                 for reply, value in zip(replies, values, strict=True):
                     alone = Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),))
-                    expected = slow_score(model, alone, "turn" if mean else "none").item()
+                    expected = slow_score(model, single_rows, "turn" if mean else "none").item()
                     assert value == pytest.approx(expected, abs=tolerance * 20, rel=tolerance)
         # The official code's reference is given another context, without c.
         turns = min(len(trunk.spans), len(other.spans))
@@ -185,7 +191,7 @@ def test_group_policy(
     from sweetrl.learning.online import GroupTrainer
 
     model, tolerance = adapted
-    settings = GrpoSettings(kl=0.3, ratio_clip=0.02, credit=credit, discount=0.8)  # type: ignore[arg-type]
+    settings = GrpoSettings(kl=0.3, clip_ratio=0.02, credit=credit, discount=0.8)  # type: ignore[arg-type]
     given = trajectories[:6]
     found = lay_out(given, chat, "Help.", settings)
     rows = [encode(one, chat, "Help.") for one in given]
@@ -253,11 +259,11 @@ def test_multi_turn_dpo(
 
     model, tolerance = adapted
     settings = MultiTurnSettings(
-        beta=0.2, nll=0.3, normalization=normalization, anchors=0.5, nll_anchor=0.4, loss_tokens=loss_tokens
+        beta=0.2, nll=0.3, normalization=normalization, replay=0.5, sft_replay_nll=0.4, loss_tokens=loss_tokens
     )  # type: ignore[arg-type]
     pairs = trajectory_pairs(trajectories[:6], "all", 0.1)[0]
     data = policy_pairs(pairs, trajectories[:6], chat, "Help.", settings)
-    loss, _ = fast(PolicyTrainer, model, settings, data, MicroBatch(data.pairs, data.anchors))
+    loss, _ = fast(PolicyTrainer, model, settings, data, MicroBatch(data.pairs, data.replay))
     by_attempt = {(one.task.id, one.attempt): encode(one, chat, "Help.") for one in trajectories[:6]}
     whole = {
         key: Row(row.token_ids, ((1, row.spans[-1][1]),)) if loss_tokens == "all" else row

@@ -30,8 +30,8 @@ def test_the_stack_is_what_merging_one_after_the_other_gives(tiny_model: Path, t
     import torch
 
     from sweetrl.engines.transformers import load_model
-    from sweetrl.models import load_tokenizer
     from sweetrl.learning.stacking import stack_adapters
+    from sweetrl.models import load_tokenizer
 
     first = trained(tiny_model, tmp_path / "1", 1, rank=4, alpha=8)
     merged = load_model(tiny_model, first, "float32", "cpu")

@@ -90,12 +90,12 @@ def test_the_policy_learns_pairs_and_keeps_anchors(
     rows += [Row(row.token_ids[: row.spans[-1][1]], row.spans[-1:]) for row in prompts[8:12]]
     data = PreferenceData(tuple(rows), tuple((2 * i, 2 * i + 1) for i in range(8)), tuple(range(16, 20)))
     settings = PolicySettings(
-        learning_rate=1e-2, epochs=8, batch_size=4, micro_batch=4, beta=0.5, loss="ipo", anchors=0.5, lora=LORA
+        learning_rate=1e-2, epochs=8, batch_size=4, micro_batch=4, beta=0.5, loss="ipo", replay=0.5, lora=LORA
     )
-    history = PolicyTrainer(fresh(tiny_model), data, settings, tmp_path, 0, anchors=settings.anchors).fit()
+    history = PolicyTrainer(fresh(tiny_model), data, settings, tmp_path, 0, replay=settings.sft_replay).fit()
     assert history[-1]["accuracy"] == 1.0
     assert history[-1]["log_ratio/chosen"] > history[-1]["log_ratio/rejected"]
-    assert history[-1]["loss/anchor"] < history[0]["loss/anchor"]
+    assert history[-1]["loss/sft_replay"] < history[0]["loss/sft_replay"]
 
 
 def test_micro_batches_add_up_to_the_same_step(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def alone(model: Any, rows: Sequence[Row]) -> Any:
+def single_rows(model: Any, rows: Sequence[Row]) -> Any:
     """Log-probs of the reply tokens, a sequence at a time, with nothing of ours."""
     import torch
 
@@ -138,7 +138,7 @@ def test_trees_are_exact(models: dict[tuple[str, str, bool], Any], eager_flex: N
     rows = random_rows(seed)
     for lora in (True, False):
         model = models[family, "float64", lora]
-        values = alone(model, rows)
+        values = single_rows(model, rows)
         expected = values.detach(), gradients(model, values)
         for backend in ("blocks", "dense", "flex"):
             compare(model, rows, backend, expected, 1e-9)
@@ -170,19 +170,21 @@ def test_bfloat16_is_as_near_in_trees_as_alone(family: str) -> None:
     exact = tiny(family, "float64")
     exact.load_state_dict(model.state_dict())
     with torch.no_grad():
-        wanted = alone(exact, rows)
+        wanted = single_rows(exact, rows)
         found = reply_logprobs(model, Layout("blocks").collate(rows))
-        errors = [(one.double() - wanted).square().mean().sqrt().item() for one in (found, alone(model, rows).float())]
+        errors = [
+            (one.double() - wanted).square().mean().sqrt().item() for one in (found, single_rows(model, rows).float())
+        ]
     assert found.dtype == torch.float32
     assert errors[0] < 1.5 * errors[1] < 0.2
     values = reply_logprobs(model, Layout("blocks").collate(rows))
-    theirs = gradients(exact, alone(exact, rows))
+    theirs = gradients(exact, single_rows(exact, rows))
     for mine, other in zip(gradients(model, values), theirs, strict=True):
         assert (mine.double() - other).norm().item() < 0.1 * other.norm().item()
 
 
 def dialogues(seed: int = 0, tasks: int = 4, attempts: int = 3) -> PreferenceData:
-    """Attempts at tasks: two of each open alike; every two attempts are a pair; the first ones are anchors."""
+    """Attempts at tasks: two of each open alike; every two attempts are a pair; the first ones are replay."""
     chance = random.Random(seed)
 
     def some(low: int, high: int) -> tuple[int, ...]:
@@ -215,7 +217,7 @@ def test_flex_attention_agrees(models: dict[tuple[str, str, bool], Any]) -> None
         model = models[family, "float64", True]
         with torch.no_grad():
             found = reply_logprobs(model, Layout("flex").collate(rows))
-            assert (found - alone(model, rows)).abs().max().item() < 1e-9
+            assert (found - single_rows(model, rows)).abs().max().item() < 1e-9
 
 
 def test_blocks_are_exact_without_a_fused_kernel(
@@ -228,7 +230,7 @@ def test_blocks_are_exact_without_a_fused_kernel(
     model = models["Llama", "float64", True]
     for seed in range(3):
         rows = random_rows(seed)
-        values = alone(model, rows)
+        values = single_rows(model, rows)
         compare(model, rows, "blocks", (values.detach(), gradients(model, values)), 1e-9)
 
 
@@ -315,15 +317,15 @@ def test_a_step_is_the_same_however_it_is_cut(models: dict[tuple[str, str, bool]
     from sweetrl.learning.trainers import PolicyTrainer
 
     model, data = models["Llama", "float64", True], dialogues(tasks=3)
-    step = MicroBatch(data.pairs[:8], data.anchors)
+    step = MicroBatch(data.pairs[:8], data.replay)
     reference = reference_logprobs(model, data.rows, layout)
     trainer = PolicyTrainer.__new__(PolicyTrainer)
-    trainer.settings = PolicySettings(beta=0.3, nll=0.2, nll_anchor=0.5)
+    trainer.settings = PolicySettings(beta=0.3, nll=0.2, sft_replay_nll=0.5)
     used = [one for one in model.parameters() if one.requires_grad]
 
     def loss_of(one: MicroBatch, how: Layout) -> Any:
         batch = collate_pairs(data, one, reference, lay_out=how.collate)
-        batch["share"] = len(one.pairs) / len(step.pairs), len(one.anchors) / len(step.anchors)
+        batch["share"] = len(one.pairs) / len(step.pairs), len(one.replay) / len(step.replay)
         return trainer.pair_loss(reply_logprobs(model, batch["rows"]), batch)[0]
 
     whole = loss_of(step, Layout(None))
@@ -335,7 +337,7 @@ def test_a_step_is_the_same_however_it_is_cut(models: dict[tuple[str, str, bool]
             for one in cut_step(data, share_of_step(data, step, layout, rank, ranks), layout, most_pairs=3)
         ]
         assert sorted(pair for one in passes for pair in one.pairs) == sorted(step.pairs)
-        assert sorted(anchor for one in passes for anchor in one.anchors) == sorted(step.anchors)
+        assert sorted(replay_row for one in passes for replay_row in one.replay) == sorted(step.replay)
         assert all(1 <= len(one.pairs) <= 3 for one in passes)
         total = sum(loss_of(one, layout) for one in passes)
         assert total.item() == pytest.approx(whole.item(), abs=1e-9)
@@ -371,7 +373,7 @@ def test_fifty_steps_end_with_the_weights_of_the_flat_path(kind: str, tmp_path: 
             trainer: Any = trainers.CriticTrainer(model, data, CriticSettings(beta=0.5, **more), folder, 0)
         else:
             trainer = trainers.PolicyTrainer(
-                model, data, PolicySettings(beta=0.5, anchors=0.5, **more), folder, 0, anchors=0.5
+                model, data, PolicySettings(beta=0.5, replay=0.5, **more), folder, 0, replay=0.5
             )
         history = trainer.fit()
         assert len(history) == 50
@@ -393,7 +395,7 @@ def test_reference_log_probs_are_kept_by_weights_and_tokens(tmp_path: Path, monk
     model, rows = tiny("Llama", "float32"), dialogues().rows
     first = reference.reference_logprobs(model, rows, Layout("blocks"), tmp_path)
     with torch.no_grad(), model.disable_adapter():
-        assert (torch.cat(first) - alone(model, rows)).abs().max().item() < 1e-4
+        assert (torch.cat(first) - single_rows(model, rows)).abs().max().item() < 1e-4
     assert len(list(tmp_path.iterdir())) == 1
     computed: list[int] = []
     true = reference.row_logprobs

@@ -13,7 +13,7 @@ from sweetrl.evaluation.metrics import Result, write_results
 from sweetrl.evaluation.report import percent
 from sweetrl.io import write_json
 from sweetrl.reproduce import report
-from sweetrl.reproduce.cells import CELLS
+from sweetrl.reproduce.variants import VARIANTS
 from sweetrl.reproduce.run import RESULTS, SUMMARY, Profile
 from sweetrl.reproduce.tables import Measured, claims, difference, picking_gap, row_of, verdict
 
@@ -31,7 +31,7 @@ def results(rate: float, seed: int, tasks: int = 200) -> list[Result]:
 
 def measured(name: str, rates: dict[int, float], tasks: int = 200) -> Measured:
     facts = {seed: {"evaluate": {"seconds": 2.0, "metrics": {"reply_tokens": 9.0}}} for seed in rates}
-    return Measured(CELLS[name], {seed: results(rate, seed, tasks) for seed, rate in rates.items()}, facts)
+    return Measured(VARIANTS[name], {seed: results(rate, seed, tasks) for seed, rate in rates.items()}, facts)
 
 
 def test_a_row_pools_the_seeds() -> None:
@@ -57,7 +57,7 @@ def test_differences_are_paired_by_seed_and_task() -> None:
 def test_lost_dialogues_are_left_out_of_both_sides() -> None:
     one = measured("sweet", {7: 1.0}, tasks=4)
     lost = Result("t0", "trained", "d", None, False, "lost", 0, 0, 1, 1, 0)
-    other = Measured(CELLS["rft"], {7: [lost, *one.results[7][1:]]}, one.stages)
+    other = Measured(VARIANTS["rft"], {7: [lost, *one.results[7][1:]]}, one.stages)
     found = difference(one, other, 0.95, 500)
     assert found is not None
     assert found["tasks"] == 3
@@ -103,7 +103,7 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     text = (ROOT / "reproduce" / "small" / "params.yaml").read_text(encoding="utf-8")
     (folder / "params.yaml").write_text(text, encoding="utf-8")
     for name, rate in (("zero-shot", 0.2), ("sweet", 0.5)):
-        place = folder / "cells" / name / "7"
+        place = folder / "variants" / name / "7"
         place.mkdir(parents=True)
         write_results(place / RESULTS, results(rate, 7))
         write_json(place / SUMMARY, {"stages": {"evaluate": {"seconds": 1.0, "metrics": {"reply_tokens": 8.5}}}})
@@ -132,7 +132,7 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     assert "Best-of-N, success (seed 7)" in tables
     assert found["best_of_n_gaps"]["7"]["random"]["value"] == pytest.approx(3 / 8)
     assert "| random ranking | 20.0\u00a0% [10.0\u00a0%, 30.0\u00a0%] | +37.5 [" in tables
-    assert "1.5 hours on the clock (worlds 0 min, Table 2 0 min, Figure 3a 90 min)" in tables
+    assert "1.5 hours on the clock (seed-data 0 min, Table 2 0 min, Figure 3a 90 min)" in tables
     page = Path("report.html").read_text(encoding="utf-8")
     assert value in page
     assert page.count("<svg") == 2
@@ -148,22 +148,22 @@ def test_cells_that_cost_more_have_seeds_and_columns_of_their_own(
         (place / "params.yaml").write_text((source / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     ways = {
         "sweet": {"train-policy": {"pairs": 9.0}},
-        "sweet-rounds": {"rounds": {"round_2/success": 0.4, "round_3/success": 0.5}},
+        "sweet-iterations": {"rounds": {"iteration_2/success": 0.4, "iteration_3/success": 0.5}},
         "grpo": {"train-policy": {"final/success": 0.3}},
         "large-sweet": {},
         "large-rft": {},
     }
     for name, metrics in ways.items():
-        place = folder / CELLS[name].folder / name / "7"
+        place = folder / VARIANTS[name].folder / name / "7"
         place.mkdir(parents=True)
         write_results(place / RESULTS, results(0.9 if name == "large-rft" else 0.4, 7))
         facts = {stage: {"seconds": 1.0, "metrics": found} for stage, found in metrics.items()}
-        summary = {"stages": facts} | ({"dialogues": 6000} if CELLS[name].table == "Online" else {})
+        summary = {"stages": facts} | ({"dialogues": 6000} if VARIANTS[name].table == "Online" else {})
         write_json(place / SUMMARY, summary)
     monkeypatch.chdir(folder)
     report.write(Profile())
     found = json.loads(Path("results.json").read_text(encoding="utf-8"))
-    assert found["rows"]["sweet-rounds"]["on_the_way"] == [0.4, 0.5]
+    assert found["rows"]["sweet-iterations"]["on_the_way"] == [0.4, 0.5]
     assert found["rows"]["grpo"]["on_the_way"] == [0.3]
     assert found["rows"]["large-rft"]["difference"]["success"]["value"] > 0.3, "against SWEET-RL on the same base"
     assert "dialogues" not in found["rows"]["sweet"]
@@ -201,7 +201,7 @@ def test_the_profile_of_pages_compares_likeness(
     text = (ROOT / "reproduce" / "frontend" / "params.yaml").read_text(encoding="utf-8")
     (folder / "params.yaml").write_text(text, encoding="utf-8")
     for name, mean in (("multi-turn-dpo", 0.7), ("sweet", 0.9)):
-        place = folder / "cells" / name / "7"
+        place = folder / "variants" / name / "7"
         place.mkdir(parents=True)
         rewards = [mean + 0.01 * (n % 7 - 3) for n in range(50)]
         pages = [Result(f"p{n}", "trained", "d", r, False, "answered", 0, 0, 4, 0, 0) for n, r in enumerate(rewards)]

@@ -16,25 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweetrl.engines.retry import RetryPolicy
+from sweetrl.rollout.concurrent import rollout_concurrent
 
 from sweetrl.colbench.simulators import LlmSimulator
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.faults import Patience
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.vllm import VllmEngine
 from sweetrl.errors import EngineError, UserError
-from sweetrl.rollout.concurrent import rollout_concurrent
-from sweetrl.rollout.users import EngineSpeaker
-from sweetrl.rollout.run import rollout
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.run import rollout_scored
+from sweetrl.rollout.run import rollout, rollout_scored
+from sweetrl.rollout.users import EngineSpeaker
 from sweetrl.settings import AgentSettings
 from sweetrl.types import Completion, Message, Prompt, Sampling, Task, Trajectory, Usage
 
 AGENT = AgentSettings(rounds=5, max_new_tokens=64)
-PATIENCE = Patience(timeout=60.0, attempts=12, budget=300.0, backoff=0.01)
+PATIENCE = RetryPolicy(timeout=60.0, attempts=12, budget=300.0, backoff=0.01)
 
 
 class Slow:
@@ -240,8 +239,8 @@ def test_faults_of_every_kind_change_nothing(
             fake_server(tokenizer=chat.tokenizer, share=share) as server,
             fake_server(reply=says, share=share) as people,
         ):
-            patience = replace(PATIENCE, timeout=8.0 if share else 60.0)  # some requests are stuck
-            access = Access((server.url,), "", concurrency=32, patience=patience)
+            retry_policy = replace(PATIENCE, timeout=8.0 if share else 60.0)  # some requests are stuck
+            access = Access((server.url,), "", concurrency=32, retry_policy=retry_policy)
             agent: OpenAIEngine | VllmEngine
             if kind == "openai":
                 agent = OpenAIEngine(replace(access, model="a-model"))
@@ -254,7 +253,7 @@ def test_faults_of_every_kind_change_nothing(
             speaker.close()
         everyone = list(store.read())
         assert [(one.task, one.attempt) for one in everyone] == attempts
-        assert {one.outcome for one in everyone} <= {"answered", "out_of_rounds"}
+        assert {one.outcome for one in everyone} <= {"answered", "max_turns_reached"}
         assert usage.failures == 0
         assert (usage.retries > 10) == (share > 0)
         found[share] = contents(store.folder)
@@ -336,7 +335,7 @@ def test_kill_9_at_random_moments(fake_server: Any, tmp_path: Path) -> None:
 AT_THE_TERMINAL = """
 import signal
 import sys
-from sweetrl.colbench.simulators import ConsolePerson
+from sweetrl.colbench.simulators import ConsoleUser
 from sweetrl.types import Task
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
@@ -347,7 +346,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background
 engine = OpenAIEngine(Access((sys.argv[1],), "a-model"))
 attempts = [(0, Task("t-0", "I want a function.", "def f(): ..."), 0)]
 try:
-    rollout_concurrent(attempts, engine, None, ConsolePerson(), AgentSettings(), lambda at, one: print(one.outcome))
+    rollout_concurrent(attempts, engine, None, ConsoleUser(), AgentSettings(), lambda at, one: print(one.outcome))
 except KeyboardInterrupt:
     engine.close()
     sys.exit(130)

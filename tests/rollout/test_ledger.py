@@ -15,8 +15,8 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.transformers import TransformersEngine
-from sweetrl.rollout.ledger import DialogueCost, Ledger, cost_metrics
 from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.ledger import DialogueCost, Ledger, cost_metrics
 from sweetrl.rollout.run import rollout_scored
 from sweetrl.settings import AgentSettings
 

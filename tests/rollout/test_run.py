@@ -52,7 +52,7 @@ def test_the_context_is_the_sampled_ids_and_what_came_between(chat: ChatFormat, 
 def test_the_last_round_answers_with_or_without_the_marker(chat: ChatFormat, cast: Any) -> None:
     engine = cast.engine(*["Why?"] * 9)
     (one,) = rollout([(cast.task(0), 0)], engine, chat, cast.person(), AGENT)
-    assert (one.outcome, one.answer, len(one.turns)) == ("out_of_rounds", "Why?", 4)
+    assert (one.outcome, one.answer, len(one.turns)) == ("max_turns_reached", "Why?", 4)
 
 
 def test_lost_dialogues_name_the_cause_and_disturb_nobody(chat: ChatFormat, cast: Any) -> None:

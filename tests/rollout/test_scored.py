@@ -17,10 +17,9 @@ import sweetrl.colbench.store as store_module
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
-from sweetrl.rollout.run import rollout
-from sweetrl.rollout.scored import scored, summarize
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.run import rollout_scored
+from sweetrl.rollout.run import rollout, rollout_scored
+from sweetrl.rollout.scored import scored, summarize
 from sweetrl.settings import AgentSettings
 
 AGENT = AgentSettings(rounds=3, max_new_tokens=16)
@@ -32,7 +31,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def actors(chat: ChatFormat, cast: Any) -> RolloutContext:
-    return RolloutContext(cast.engine("Why?", "I WANT TO ANSWER:aab"), chat, cast.person(mute=[3]), cast.scorer(), AGENT)
+    return RolloutContext(
+        cast.engine("Why?", "I WANT TO ANSWER:aab"), chat, cast.person(mute=[3]), cast.scorer(), AGENT
+    )
 
 
 def collect(attempts: list[Any], actors: RolloutContext, folder: Path, **changes: Any) -> TrajectoryStore:

@@ -11,12 +11,12 @@ import pytest
 
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
+from sweetrl.running.share import VARIABLE, Share, current_share
+from sweetrl.running.stage import StageRun
 from sweetrl.settings import load_settings
 from sweetrl.stages.collect import collect
-from sweetrl.running.stage import StageRun
 from sweetrl.stages.evaluate import evaluate
 from sweetrl.stages.rank import rank
-from sweetrl.running.share import Share, VARIABLE, current_share
 
 RUN = {"collect": collect, "rank": rank, "evaluate": evaluate}
 

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from sweetrl.errors import UserError
-from sweetrl.io import read_json
-from sweetrl.settings import parse_settings
-from sweetrl.io import publish
+from sweetrl.io import publish, read_json
 from sweetrl.running.parameters import stage_parameters
 from sweetrl.running.stage import stage_run
+from sweetrl.settings import parse_settings
 
 SETTINGS = parse_settings({"seed": 5, "collect": {"tasks": 3}})
 

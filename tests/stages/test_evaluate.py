@@ -90,7 +90,7 @@ def test_both_policies_attempt_the_same_tasks_and_equal_runs_give_equal_bytes(se
     assert [one.messages for one in base] != [one.messages for one in trained]
     assert len(TrajectoryStore(stage.DIALOGUES / "base").shards()) == 3
     found = json.loads(stage.EVALUATION.read_text())
-    assert found["tasks"] == TASKS and 0.0 <= found["tests_passed_before"] <= 1.0
+    assert found["tasks"] == TASKS and 0.0 <= found["reward_before"] <= 1.0
     assert "before and" in capsys.readouterr().out
     assert "What the critic thinks" not in stage.REPORT.read_text()
     assert not list(stage.Path(".scratch").glob("evaluate-*"))

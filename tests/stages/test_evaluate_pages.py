@@ -70,7 +70,7 @@ def test_pages_are_compared_and_shown(project, capsys):
     found = json.loads(stage.EVALUATION.read_text())
     before, after = (found["pages"]["policies"][name] for name in ("base", "trained"))
     assert found["pages"]["reward"] == "layout"
-    assert after["last_page"]["value"] == found["tests_passed_after"] > found["tests_passed_before"]
+    assert after["last_page"]["value"] == found["reward_after"] > found["reward_before"]
     assert after["gained_in_dialogue"]["value"] > before["gained_in_dialogue"]["value"] > 0.0
     assert 0.0 < before["first_page"]["value"] < 1.0
     assert after["wins_over_other"]["value"] == pytest.approx(1.0 - before["wins_over_other"]["value"])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sweetrl.rollout.scene import page_person
 
 from sweetrl.browser.page import Page
 from sweetrl.browser.renderer import Renderer
@@ -20,10 +21,9 @@ from sweetrl.domains.frontend.suite.sketch import sketch
 from sweetrl.domains.frontend.users import PageUser, VisionUser
 from sweetrl.errors import UserError
 from sweetrl.evaluation.checks import leak, protocol, scored
-from sweetrl.rollout.scene import page_person
 from sweetrl.rollout.environment import open_environment
-from sweetrl.settings import Settings, parse_settings
 from sweetrl.running.standalone import collect_alone, evaluate_alone
+from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.collect import collect
 from sweetrl.stages.tasks import split_tasks
 from sweetrl.types import Message, Task
@@ -106,7 +106,7 @@ def test_the_stage_collects_pages(
     collect(settings(agent={"rounds": 2, "max_new_tokens": 8}, collect=chosen))
     found = list(TrajectoryStore(Path("data/trajectories")).read())
     assert len(found) == 6 and read_task_table(Path("data/tasks/train.parquet"))[0] == found[0].task
-    assert all(one.reward == 0.0 and one.answer is None and one.outcome == "out_of_rounds" for one in found)
+    assert all(one.reward == 0.0 and one.answer is None and one.outcome == "max_turns_reached" for one in found)
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
         seeds |= {one.seed for one in found}
         policies.append((scratch / f"iteration-{iteration:04d}/adapter/adapter_model.safetensors").read_bytes())
     assert len(seeds) == 24, "every attempt of every iteration has a seed of its own, also at a task it meets again"
-    assert len({*policies, weights}) == 4, "each iteration is sampled from the policy of the moment"
+    assert len({*policies, weights}) == 4, "each iteration is sampled from the current policy"
 
     project("killed")
     log = GroupTrainer.log
@@ -97,7 +97,7 @@ def test_the_other_stages_are_left_out(project: Any, capsys: pytest.CaptureFixtu
     from sweetrl.stages.rank import rank
     from sweetrl.stages.train_critic import train_critic
 
-    project("left-out")
+    project("skipped")
     train_critic(settings())
     rank(settings())
     assert "the method `grpo` has no critic" in capsys.readouterr().out

@@ -91,13 +91,13 @@ def test_a_killed_ranking_ends_with_the_bytes_of_an_undisturbed_one(project: Cal
         process = start(folder)
         output, _ = process.communicate()
         assert process.returncode == 0, output
-    for name in (files.CANDIDATES, files.PREFERENCES, files.ANCHORS):
+    for name in (files.CANDIDATES, files.PREFERENCES, files.SFT_REPLAY):
         path = Path("data/preferences") / name
         assert (killed / path).read_bytes() == (undisturbed / path).read_bytes(), name
     states = files.read_candidates(undisturbed / "data/preferences" / files.CANDIDATES)
     assert len(states) == 36 and all(sum(one.count for one in state.candidates) == 4 for state in states)
     assert files.read_preferences(undisturbed / "data/preferences" / files.PREFERENCES)
-    assert len(files.read_anchors(undisturbed / "data/preferences" / files.ANCHORS)) == 6
+    assert len(files.read_replay(undisturbed / "data/preferences" / files.SFT_REPLAY)) == 6
     assert "36 states" in output
 
 
@@ -105,5 +105,5 @@ def test_pages_are_not_compared_where_programs_are_written(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     settings = parse_settings({"suite": "backend", "rank": {"kinds": "pages"}})
-    with pytest.raises(UserError, match=r"`rank\.kinds: pages` is for the suite `frontend`.*take `centred`"):
+    with pytest.raises(UserError, match=r"`rank\.kinds: pages` is for the suite `frontend`.*take `mean_centered`"):
         rank(settings)

@@ -37,12 +37,14 @@ def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def settings(engine: dict[str, Any], simulator: dict[str, Any] | None = None, **changes: Any) -> Settings:
-    patience = {"timeout_seconds": 20.0, "backoff_seconds": 0.01, "attempts": 4}
-    simulator = {"kind": "scripted"} if simulator is None else simulator | {"server": simulator["server"] | patience}
+    retry_policy = {"timeout_seconds": 20.0, "backoff_seconds": 0.01, "attempts": 4}
+    simulator = (
+        {"kind": "scripted"} if simulator is None else simulator | {"server": simulator["server"] | retry_policy}
+    )
     values: dict[str, Any] = {
         "model": {"base": "models/base", "device": "cpu", "threads": 1},
         "agent": {"rounds": 5, "max_new_tokens": 64},
-        "engine": engine | patience,
+        "engine": engine | retry_policy,
         "simulator": simulator,
         "collect": {"tasks": TASKS, "attempts": 2, "batch": 4, "shard": 5},
         "evaluate": {"tasks": TASKS, "batch": 4, "resamples": 100},

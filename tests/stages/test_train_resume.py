@@ -24,8 +24,8 @@ seed: 7
 model: {base: models/base, device: cpu, threads: 1}
 critic: &trainer
   {learning_rate: 1.0e-3, epochs: 15, batch_size: 4, micro_batch: 2, checkpoints: 20, lora: {rank: 4, dropout: 0.1}}
-policy: {<<: *trainer, anchors: 0.5}
-multi_turn_dpo: {<<: *trainer, anchors: 0.5}
+policy: {<<: *trainer, replay: 0.5}
+multi_turn_dpo: {<<: *trainer, replay: 0.5}
 rft: *trainer
 """
 RUN = """
@@ -80,7 +80,7 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
 
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.learning import preferences as files
-    from sweetrl.learning.ranking import find_anchors
+    from sweetrl.learning.ranking import find_replay
     from sweetrl.types import Preference
 
     chat = ChatFormat(AutoTokenizer.from_pretrained(tiny_model))
@@ -107,7 +107,7 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
             for one in trajectories[:12]
         ]
         files.write_preferences(folder / "data/preferences" / files.PREFERENCES, preferences)
-        files.write_anchors(folder / "data/preferences" / files.ANCHORS, find_anchors(trajectories, chat, "Help."))
+        files.write_replay(folder / "data/preferences" / files.SFT_REPLAY, find_replay(trajectories, chat, "Help."))
         return folder
 
     return make
@@ -215,8 +215,8 @@ def test_a_baseline_trains_what_it_needs_and_says_what_it_leaves_out(
     for stage in (train_critic, rank, train_policy):
         stage(settings)
     for out in ("models/critic", "data/preferences"):
-        assert [path.name for path in Path(out).iterdir()] == ["left_out.json"]
-        assert read_json(Path(out) / "left_out.json")["method"] == method
+        assert [path.name for path in Path(out).iterdir()] == ["skipped.json"]
+        assert read_json(Path(out) / "skipped.json")["method"] == method
     weights = load_file("models/policy/adapter_model.safetensors")
     moved = any(bool(value.any()) for name, value in weights.items() if "lora_B" in name)
     assert moved == (method in ("multi-turn-dpo", "rft"))

@@ -40,7 +40,7 @@ def test_everything_noted_is_written_once_at_the_end(here: Path) -> None:
     client = connect(SETTINGS, here).client
     run = client.get_run(log.run_id)
     assert run.info.status == "FINISHED"
-    assert run.data.params["agent.rounds"] == "10" and len(run.data.params["long"]) == 6000
+    assert run.data.params["agent.max_turns"] == "10" and len(run.data.params["long"]) == 6000
     assert len(client.get_metric_history(log.run_id, "loss")) == 1500
     assert [point.step for point in client.get_metric_history(log.run_id, "margin")] == [1, 2, 3]
     (dataset,) = run.inputs.dataset_inputs

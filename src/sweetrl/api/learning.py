@@ -17,7 +17,7 @@ from sweetrl.types import Preference, RankedState, Task, Trajectory
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.learning.pairs import TrajectoryPair
-    from sweetrl.learning.ranking import Anchor
+    from sweetrl.learning.ranking import Replay
     from sweetrl.methods.base import Method
     from sweetrl.protocols import Critic, Work
 
@@ -50,7 +50,7 @@ class Ranking:
 
     states: Sequence[RankedState]
     preferences: Sequence[Preference]
-    anchors: Sequence[Anchor]
+    replay: Sequence[Replay]
     metrics: dict[str, float] = field(default_factory=dict)
 
     def save(self, folder: str | Path) -> None:
@@ -60,7 +60,7 @@ class Ranking:
         out = Path(folder)
         files.write_candidates(out / files.CANDIDATES, self.states)
         files.write_preferences(out / files.PREFERENCES, self.preferences)
-        files.write_anchors(out / files.ANCHORS, self.anchors)
+        files.write_replay(out / files.SFT_REPLAY, self.replay)
 
 
 @dataclass(frozen=True)
@@ -86,10 +86,10 @@ class Given:
         """Pairs of whole dialogues."""
         return list(_there(self.paired, "pairs"))
 
-    def preferences(self) -> tuple[list[Preference], list[Anchor]]:
+    def preferences(self) -> tuple[list[Preference], list[Replay]]:
         """Pairs of replies at one state, and successful dialogues."""
         ranking: Ranking = _there(self.ranking, "ranking")
-        return list(ranking.preferences), list(ranking.anchors)
+        return list(ranking.preferences), list(ranking.replay)
 
 
 def _there(value: Any, name: str) -> Any:
@@ -200,16 +200,16 @@ def rank_replies(
             meter(len(part))
     usage = engine.usage()
     preferences = ranking.choose_preferences(states, env, settings.rank, settings.seed)
-    anchors = ranking.find_anchors(trajectories, chat, system)
+    replay = ranking.find_replay(trajectories, chat, system)
     metrics = ranking.ranking_metrics(states, preferences, env) | {
         "dialogues": len(rankable),
         "dialogues_too_long": len(chosen) - len(rankable),
-        "anchors": len(anchors),
+        "replay": len(replay),
         "generated_tokens": usage.generated_tokens,
         "seconds_sampling": usage.seconds,
         "devices": usage.devices,
     }
-    return Ranking(states, preferences, anchors, metrics | ranking.judged_metrics(states, rankable, env))
+    return Ranking(states, preferences, replay, metrics | ranking.judged_metrics(states, rankable, env))
 
 
 def train(

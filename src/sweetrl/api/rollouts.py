@@ -181,10 +181,10 @@ def summarise(
     """Describe the dialogues of every policy, and compare `base` and `trained` where there are both."""
     from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, summarize_policy
 
-    ruler, rounds = env.settings.evaluate, env.settings.agent.rounds
+    ruler, max_turns = env.settings.evaluate, env.settings.agent.max_turns
     seed = env.settings.seed if seed is None else seed
     dialogues = {name: list(store) for name, store in stores.items()}
-    results = [result_of(one, name, env, rounds) for name, spoken in dialogues.items() for one in spoken]
+    results = [result_of(one, name, env, max_turns) for name, spoken in dialogues.items() for one in spoken]
     both = {BEFORE, AFTER} <= dialogues.keys()
     examined = env.examine(dialogues, results, environment.tools) if both else None
     scored = {name: [one for one in results if one.policy == name and one.reward is not None] for name in dialogues}
@@ -194,6 +194,8 @@ def summarise(
     comparison: dict[str, Any] = {}
     if both:
         comparison = compare(results, ruler.confidence, ruler.resamples, seed)
+        comparison["measure"] = env.measure
+        comparison["labels"] = {"success": env.labels.success, "reward": env.labels.reward}
         comparison |= env.compare(comparison, dialogues, results, examined)
     return Evaluation(results, dialogues, summaries, comparison, examined)
 

@@ -1,4 +1,4 @@
-"""From DevTools' snapshot of a document to the elements a person can see: places, texts, colours, roles."""
+"""From DevTools' snapshot of a document to the elements a user can see: places, texts, colours, roles."""
 
 from __future__ import annotations
 

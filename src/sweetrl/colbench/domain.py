@@ -82,8 +82,8 @@ class Labels:
     measured: str = "Success is a reward of 1, the mean reward is taken over tasks"
     faults: tuple[tuple[str, str, bool], ...] = (
         ("answered", "Ended with an answer", True),
-        ("out_of_rounds", "Ran out of rounds without one", False),
-        ("premature_answers", "Answered with rounds left, before every hidden detail was told", False),
+        ("max_turns_reached", "Reached the last turn without one", False),
+        ("premature_answers", "Answered with turns left, before every hidden detail was told", False),
         ("details_brought_out", "Hidden details that a question brought out", True),
         ("repeated_questions", "Questions that repeat an earlier one", False),
         ("irrelevant_questions", "Questions about nothing that matters here", False),
@@ -232,7 +232,7 @@ class Domain:
         """Return how a dialogue read from a file ended: the agent answered, had to at the last turn, or it broke off."""
         if not messages or messages[-1].role != "assistant":
             return "lost"
-        return "answered" if self.answers(messages[-1].content) else "out_of_rounds"
+        return "answered" if self.answers(messages[-1].content) else "max_turns_reached"
 
     def final_answer(self, messages: Sequence[Message]) -> str | None:
         """Return the answer of a dialogue that ends with the last of `messages`: what follows the marker, or all."""
@@ -249,7 +249,7 @@ class Domain:
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """Say what the scripted user replies to the last of `messages` (see UserSimulator.reply)."""
         raise UserError(
-            f"{self.spec}: this domain has no scripted user; set `simulator.kind` to `llm`, `replay` or `person`."
+            f"{self.spec}: this domain has no scripted user; set `simulator.kind` to `llm`, `replay` or `human`."
         )
 
     def scripted_user(self, tools: Tools) -> UserSimulator:
@@ -335,11 +335,11 @@ class Domain:
     def questions(self, trajectory: Trajectory) -> list[str]:
         """Return the agent's questions in a dialogue, in order."""
         said = [one.content for one in trajectory.messages if one.role == "assistant"]
-        if trajectory.outcome == "out_of_rounds":
+        if trajectory.outcome == "max_turns_reached":
             said = said[:-1]  # the last reply counts as the answer
         return [one for one in said if self.reply_type(one) == QUESTION]
 
-    def diagnose(self, trajectory: Trajectory, questions: Sequence[str], rounds: int) -> dict[str, Any]:
+    def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
         """Return what went wrong, as columns of evaluation.metrics.Result; nothing for a task that says too little."""
         return {}
 
@@ -392,7 +392,7 @@ class Domain:
 
     # Pre-training of a small base agent
 
-    def demonstrate(self, task: Task, settings: PretrainSettings, rounds: int, seed: int) -> Demonstration:
+    def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
         """Play one dialogue of an imperfect scripted agent; a function of its arguments."""
         raise UserError(f"{self.spec}: the domain has no scripted agent (`demonstrate`) to pre-train a base agent on.")
 

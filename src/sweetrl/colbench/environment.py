@@ -36,19 +36,19 @@ class Environment:
         task: Task,
         domain: Domain,
         simulator: UserSimulator,
-        rounds: int = 10,
+        max_turns: int = 10,
         reply_characters: int = 400,
         seed: int = 0,
     ) -> None:
-        if rounds < 1 or reply_characters < 1:
-            raise ValueError(f"rounds ({rounds}) and reply_characters ({reply_characters}) must be at least 1")
+        if max_turns < 1 or reply_characters < 1:
+            raise ValueError(f"max_turns ({max_turns}) and reply_characters ({reply_characters}) must be at least 1")
         self.task = task
         self.domain = domain
         self.simulator = simulator
-        self.rounds = rounds
+        self.max_turns = max_turns
         self.reply_characters = reply_characters
         self.seed = seed
-        self.round = 0
+        self.turn = 0
         self.error = ""
         self._messages = [Message("user", task.problem_description)]
         self._answer: str | None = None
@@ -77,7 +77,7 @@ class Environment:
     @property
     def user_seed(self) -> int:
         """The seed of the user's turn that is next."""
-        return simulator_seed(self.seed, self.round)
+        return simulator_seed(self.seed, self.turn)
 
     def step(self, raw_reply: str) -> None:
         """Take the agent's next raw reply, and the user's reply to it unless the dialogue ends.
@@ -108,12 +108,12 @@ class Environment:
             raise RuntimeError(f"the dialogue about task {self.task.id!r} has ended; make a new Environment")
         if self._messages[-1].role != "user":
             raise RuntimeError(f"the dialogue about task {self.task.id!r} waits for the user, not for the agent")
-        self.round += 1
+        self.turn += 1
         visible = visible_reply(raw_reply)
         self._messages.append(Message("assistant", visible))
         answers = self.domain.answers(visible)
-        if answers or self.round >= self.rounds:
-            self._finish("answered" if answers else "out_of_rounds")
+        if answers or self.turn >= self.max_turns:
+            self._finish("answered" if answers else "max_turns_reached")
 
     def hear(self, words: str) -> None:
         """Take the user's reply, cut as the protocol says."""

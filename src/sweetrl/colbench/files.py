@@ -225,7 +225,7 @@ def _parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str,
             output = field(entry, "output", str, place, optional=True)
             turns.append(AgentTurn(index, content if output is None else output))
     if not messages:
-        raise UserError(f"{where}: `dialogue_history` is empty; it starts with the person's request.")
+        raise UserError(f"{where}: `dialogue_history` is empty; it starts with the user's request.")
     reward = field(row, "reward", float, where, optional=True)
     low, high = domain.reward_range
     if reward is not None and not low <= reward <= high:

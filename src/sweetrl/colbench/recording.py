@@ -1,4 +1,4 @@
-"""Recorded answers of people: what was said after which dialogue, a JSON object a line; so reruns cost nothing."""
+"""Recorded answers of users: what was said after which dialogue, a JSON object a line; so reruns cost nothing."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LlmSimulator:
-    """A language model that plays the person, from an instruction with the reference in it.
+    """A language model that plays the user, from an instruction with the reference in it.
 
     Its answer is cut at `reply_characters`, which is what the agent sees and what is searched for leaks. With
     leaks="refuse" a leaking answer is asked for again, with a reminder and another seed, `attempts` times in all.
@@ -54,7 +54,7 @@ class LlmSimulator:
         return asyncio.run(self.answer(task, messages, seed))
 
     async def answer(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """Return the person's words after `messages`; SimulatorError where there are none, or none without a leak."""
+        """Return the user's words after `messages`; SimulatorError where there are none, or none without a leak."""
         if self.recording is not None:
             known = self.recording.find(task, messages, self.identity)
             if known is not None:
@@ -70,15 +70,13 @@ class LlmSimulator:
             instruction = await self.instruction(task, messages, attempt > 0)
             said = spoken(await self.speaker.say(instruction, seed + attempt))[: self.reply_characters]
             if not said:
-                raise SimulatorError("the person said nothing")
+                raise SimulatorError("the user said nothing")
             leak = self.domain.find_leak(task, said)
             if leak is None or self.leaks == "count":
                 return said
             self.refused += 1
         assert leak is not None
-        raise SimulatorError(
-            f"the person's answer leaks the reference ({leak.kind}) in each of {self.attempts} attempts"
-        )
+        raise SimulatorError(f"the user's answer leaks the reference ({leak.kind}) in each of {self.attempts} attempts")
 
     async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
         """Return what the model is told; `again`: its last answer leaked and was not sent."""
@@ -94,10 +92,10 @@ def spoken(text: str) -> str:
     return said
 
 
-class ConsolePerson:
+class ConsoleUser:
     """Whoever sits at the terminal, one dialogue at a time; the end of the input (Ctrl-D) loses the dialogue."""
 
-    name = "person"
+    name = "human"
     alone = checked = True
 
     def __init__(self, ask: Callable[[str], str] = input, tell: Callable[[str], None] = print) -> None:
@@ -114,11 +112,11 @@ class ConsolePerson:
             try:
                 return self.ask("you> ").strip()
             except EOFError:
-                raise SimulatorError("the person left the dialogue") from None
+                raise SimulatorError("the user left the dialogue") from None
 
 
 class ReplaySimulator:
-    """Says what the person said in recorded trajectories, as long as the agent says the same again.
+    """Says what the user said in recorded trajectories, as long as the agent says the same again.
 
     For running an imported dialogue again: in tests, for demonstrations, or to score it as if it were new.
     """
@@ -148,7 +146,7 @@ class ReplaySimulator:
 
 
 def simulator_prompt(task: Task, messages: Sequence[Message], template: str) -> str:
-    """Return the instruction that makes a language model play the person of `task` at this point of the dialogue.
+    """Return the instruction that makes a language model play the user of `task` at this point of the dialogue.
 
     `template` is a shipped prompt's name or a file of your own with {request}, {reference} and {dialogue} in it. The
     result holds the reference: it is for the simulator's model and nobody else.

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     import pyarrow.parquet
 
 TASKS_FORMAT = "tasks/1"
-TRAJECTORIES_FORMAT = "trajectories/1"
+TRAJECTORIES_FORMAT = "trajectories/2"
+# Shards of the first form are read, too: they lack new columns, and one outcome was called otherwise.
+FIRST_TRAJECTORIES_FORMAT = "trajectories/1"
+NEW_COLUMNS = ("parts", "solved")
+FIRST_OUTCOMES = {"out_of_rounds": "max_turns_reached"}
 _FORMAT_KEY = b"sweetrl.format"
 _BATCH = 64  # rows in memory at a time while reading
 _SHARD = re.compile(r"shard-(\d{5,})\.parquet")
@@ -128,6 +132,11 @@ def trajectory_schema() -> pyarrow.Schema:
     return _trajectory_schema()
 
 
+def is_first_form(schema: pyarrow.Schema) -> bool:
+    """Whether a shard with this schema is of the first form."""
+    return (schema.metadata or {}).get(_FORMAT_KEY, b"").decode() == FIRST_TRAJECTORIES_FORMAT
+
+
 # Records: what a row of Parquet holds
 
 
@@ -165,6 +174,8 @@ def _trajectory_record(one: Trajectory) -> dict[str, Any]:
         "simulator": one.simulator,
         "error": one.error,
         "extra": sorted(one.extra.items()),
+        "parts": sorted(one.parts.items()),
+        "solved": one.solved,
     }
 
 
@@ -199,6 +210,9 @@ def _trajectory(record: dict[str, Any]) -> Trajectory:
             "turns": turns,
             "tests": tuple(TestResult(**test) for test in record["tests"]),
             "extra": dict(record["extra"]),
+            "parts": dict(record.get("parts") or ()),
+            "solved": record.get("solved"),
+            "outcome": FIRST_OUTCOMES.get(record["outcome"], record["outcome"]),
         }
     )
 
@@ -258,6 +272,8 @@ def _trajectory_schema() -> pyarrow.Schema:
             pa.field("simulator", pa.string(), nullable=False),
             pa.field("error", pa.string(), nullable=False),
             pa.field("extra", pa.map_(pa.string(), pa.string()), nullable=False),
+            pa.field("parts", pa.map_(pa.string(), pa.float64()), nullable=False),
+            pa.field("solved", pa.bool_()),
         ]
     )
 
@@ -273,7 +289,7 @@ def _write(path: Path, records: list[dict[str, Any]], schema: pyarrow.Schema, fo
 
 
 def _open(path: Path, form: str) -> pyarrow.parquet.ParquetFile:
-    """Open a Parquet file of our own; every way in which it may not be one is a UserError."""
+    """Open a Parquet file of our own, in its first form, too; every way in which it may not be one is a UserError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -284,7 +300,8 @@ def _open(path: Path, form: str) -> pyarrow.parquet.ParquetFile:
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(f"{path}: this is no complete Parquet file; run the stage that writes it again.") from error
     found = (file.schema_arrow.metadata or {}).get(_FORMAT_KEY, b"no format of this project").decode()
-    if found != form:
+    known = {form, FIRST_TRAJECTORIES_FORMAT} if form == TRAJECTORIES_FORMAT else {form}
+    if found not in known:
         raise UserError(f"{path}: expected the format {form}, found {found}; run the stage that writes it again.")
     return file
 

@@ -45,7 +45,7 @@ def wait(work: Coroutine[Any, Any, Result]) -> Result:
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     """Await `function(*arguments)` in a thread of its own, for which the end of the process does not wait.
 
-    (It does for those of an executor: whoever waits for a person's line could not be ended by Ctrl-C.)
+    (It does for those of an executor: whoever waits for a user's line could not be ended by Ctrl-C.)
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
@@ -65,7 +65,7 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
             done = (None, error)
         loop.call_soon_threadsafe(tell, *done)
 
-    threading.Thread(target=work, name="sweetrl-person", daemon=True).start()
+    threading.Thread(target=work, name="sweetrl-user", daemon=True).start()
     return await future
 
 

@@ -1,6 +1,6 @@
 """A dialogue as token ids that only ever grow: read from the tokenizer's chat template, so any model family works.
 
-The ids an agent sampled are never decoded and tokenised again; only the person's words and the template's own markers
+The ids an agent sampled are never decoded and tokenised again; only the user's words and the template's own markers
 are turned into ids, and put after them.
 """
 
@@ -33,7 +33,7 @@ class ChatFormat:
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(f"{self.name}: the tokenizer has no chat template; take an instruction-tuned model.")
         self._special = tuple(sorted(set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())))
-        # What stands before the request, after it (= before a reply), and between a reply and the person's next words.
+        # What stands before the request, after it (= before a reply), and between a reply and the user's next words.
         self._before_request, self._header = self._split_opening(None)
         self._between = self._split_following()
         self.strips = self._strips()
@@ -48,12 +48,12 @@ class ChatFormat:
         before, header = (self._before_request, self._header) if system is None else self._split_opening(system)
         return self._encode(before, request, header)
 
-    def follow(self, ended: bool, person: str) -> tuple[int, ...]:
+    def follow(self, ended: bool, words: str) -> tuple[int, ...]:
         """Return the ids that come after a reply's sampled ids, up to and including the next assistant header.
 
         `ended` says whether the reply sampled its own end-of-turn; only if not, the end-of-turn comes first here.
         """
-        ids = self._encode(self._between, person, self._header)
+        ids = self._encode(self._between, words, self._header)
         return ids[1:] if ended else ids
 
     def reply(self, text: str) -> tuple[int, ...]:
@@ -79,7 +79,7 @@ class ChatFormat:
         return before.replace(_SYSTEM, self._defused(system or "")), after
 
     def _split_following(self) -> str:
-        """Return the text between a reply and the person's next words; checks that three turns only ever append."""
+        """Return the text between a reply and the user's next words; checks that three turns only ever append."""
         messages = [{"role": "user", "content": _REQUEST}]
         opening = self._render(messages)
         texts = []
@@ -88,16 +88,16 @@ class ChatFormat:
             messages.append({"role": "user", "content": _PERSON.format(turn)})
             texts.append(self._render(messages))
         tail = texts[0].removeprefix(opening + _REPLY.format(1))
-        person, header = _PERSON.format(1), self._header
-        if len(tail) == len(texts[0]) or tail.count(person) != 1 or not tail.endswith(person + header):
+        words, header = _PERSON.format(1), self._header
+        if len(tail) == len(texts[0]) or tail.count(words) != 1 or not tail.endswith(words + header):
             raise self._refusal(_REWRITES)
-        between = tail.removesuffix(person + header)
+        between = tail.removesuffix(words + header)
         if texts[1] != texts[0] + _REPLY.format(2) + between + _PERSON.format(2) + header:
             raise self._refusal(_REWRITES)
         return between
 
     def _strips(self) -> bool:
-        """Whether the template strips blanks around what a person says."""
+        """Whether the template strips blanks around what a user says."""
         return f" {_REQUEST} " not in self._render([{"role": "user", "content": f" {_REQUEST} "}])
 
     def _defused(self, text: str) -> str:

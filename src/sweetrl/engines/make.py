@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.faults import Patience
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
+from sweetrl.engines.retry import RetryPolicy
 from sweetrl.errors import UserError
 from sweetrl.protocols import Engine
 from sweetrl.settings import EngineSettings, ModelSettings, ServerSettings
@@ -58,7 +58,7 @@ def access(settings: ServerSettings) -> Access:
         key=os.environ.get(settings.key_variable, ""),
         key_variable=settings.key_variable,
         concurrency=settings.concurrency,
-        patience=Patience(
+        retry_policy=RetryPolicy(
             settings.timeout_seconds, settings.attempts, settings.budget_seconds, settings.backoff_seconds
         ),
         gpus=settings.gpus,

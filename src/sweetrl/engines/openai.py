@@ -10,9 +10,9 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from sweetrl.engines.faults import Fault
 from sweetrl.engines.pool import Server
 from sweetrl.engines.remote import Access, EmptyReply, RemoteEngine, choices_of, clean, error_message
+from sweetrl.engines.retry import TransientError
 from sweetrl.errors import EngineError, UserError
 from sweetrl.types import Completion, Content, Prompt, Sampling
 
@@ -68,7 +68,7 @@ class OpenAIEngine(RemoteEngine):
                 self._whole = False
             else:
                 raise EngineError(str(error)) from error
-            raise Fault(str(error)) from error
+            raise TransientError(str(error)) from error
         completions = [read_choice(server.url, one) for one in choices_of(server.url, reply, sampling.n)]
         completions = self._count(reply.get("usage"), completions)
         if not all(one.text for one in completions):  # whatever the finish reason
@@ -103,17 +103,17 @@ class OpenAIEngine(RemoteEngine):
 
 
 def read_choice(url: str, choice: dict[str, Any]) -> Completion:
-    """Return one choice as a completion; Fault where it is broken off, EngineError where it is no reply in words."""
+    """Return one choice as a completion; TransientError where it is broken off, EngineError where it is no reply in words."""
     message, reason = choice.get("message"), choice.get("finish_reason")
     if not isinstance(message, dict):
-        raise Fault(f"{url}: the reply has no message")
+        raise TransientError(f"{url}: the reply has no message")
     if reason in ("content_filter", "tool_calls", "function_call"):
         raise EngineError(f"{url}: the model gave no reply (finish reason {reason})")
     if not isinstance(reason, str):
-        raise Fault(f"{url}: the reply is broken off (no finish reason)")
+        raise TransientError(f"{url}: the reply is broken off (no finish reason)")
     content = message.get("content")
     if content is None:
         content = message.get("refusal") or ""
     if not isinstance(content, str):
-        raise Fault(f"{url}: the reply's content is no text")
+        raise TransientError(f"{url}: the reply's content is no text")
     return Completion((), (), clean(content), "length" if reason == "length" else "stop")

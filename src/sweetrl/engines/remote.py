@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.background import in_background, wait
-from sweetrl.engines.faults import PACED, RETRIED, Fault, Patience, persist, retry_after
 from sweetrl.engines.pool import Pool, Server
+from sweetrl.engines.retry import PACED, RETRIED, RetryPolicy, TransientError, retry, retry_after
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Completion, Prompt, Sampling, Usage
 
@@ -43,11 +43,11 @@ class Access:
     key: str = ""
     key_variable: str = ""
     concurrency: int = 64
-    patience: Patience = Patience()  # noqa: RUF009  frozen
+    retry_policy: RetryPolicy = RetryPolicy()  # noqa: RUF009  frozen
     gpus: int = 0
 
 
-class EmptyReply(Fault):
+class EmptyReply(TransientError):
     """A reply without words, which may be a fault or may be meant."""
 
     def __init__(self, url: str, completions: list[Completion]) -> None:
@@ -141,7 +141,7 @@ class RemoteEngine:
 
     async def _ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         empties, busy = 0, 0.0
-        deadline = time.monotonic() + self.access.patience.budget
+        deadline = time.monotonic() + self.access.retry_policy.budget
 
         async def attempt() -> list[Completion]:
             nonlocal empties, busy
@@ -158,7 +158,7 @@ class RemoteEngine:
                     busy += self._busy.leave(begun)
 
         try:
-            completions = await persist(attempt, self.access.patience, lambda fault: self._spend(retries=1))
+            completions = await retry(attempt, self.access.retry_policy, lambda fault: self._spend(retries=1))
         except EngineError:
             self._spend(failures=1)
             raise
@@ -184,7 +184,7 @@ class RemoteEngine:
         while True:
             while (seconds := self._pool.held()) > 0.0:
                 # Not all at the same moment: the server has just had more than it could take.
-                seconds += random.SystemRandom().uniform(0.0, self.access.patience.backoff)
+                seconds += random.SystemRandom().uniform(0.0, self.access.retry_policy.backoff)
                 if time.monotonic() + seconds > deadline:
                     raise EngineError(
                         f"{' '.join(self.access.urls)}: the server wants no request for {seconds:.0f} s (Retry-After), "
@@ -199,15 +199,15 @@ class RemoteEngine:
     async def _attempt(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         with self._pool.lease(prompt.group) as server:
             self._spend(requests=1)
-            seconds = self.access.patience.timeout
+            seconds = self.access.retry_policy.timeout
             try:
                 # Around everything: a server that sends a byte now and then never runs into a time-out of reading.
                 async with asyncio.timeout(seconds):
                     return await self._request(server, prompt, sampling)
             except TimeoutError as error:
                 self._pool.failed(server)
-                raise Fault(f"{server.url}: no reply within {seconds:g} s", server=True) from error
-            except Fault as fault:
+                raise TransientError(f"{server.url}: no reply within {seconds:g} s", server=True) from error
+            except TransientError as fault:
                 if fault.server:
                     self._pool.failed(server)
                 raise
@@ -216,7 +216,7 @@ class RemoteEngine:
         self._usage = replace(self._usage, **{name: getattr(self._usage, name) + value for name, value in more.items()})
 
     async def _exchange(self, method: str, server: Server, path: str, body: Any = None) -> tuple[int, str, Any]:
-        """Send one request; return the reply's status, text and headers. Fault where there is no whole reply."""
+        """Send one request; return the reply's status, text and headers. TransientError where there is no whole reply."""
         import httpx
 
         try:
@@ -226,12 +226,12 @@ class RemoteEngine:
                 f"{server.url}: this is no address of a server; it begins with http:// and ends with /v1."
             ) from error
         except httpx.TimeoutException as error:
-            raise Fault(f"{server.url}: no connection in time", server=True) from error
+            raise TransientError(f"{server.url}: no connection in time", server=True) from error
         except httpx.TransportError as error:
             detail = str(error) or type(error).__name__
-            raise Fault(f"{server.url}: the connection failed ({detail})", server=True) from error
+            raise TransientError(f"{server.url}: the connection failed ({detail})", server=True) from error
         except httpx.DecodingError as error:
-            raise Fault(f"{server.url}: the reply's encoding is broken") from error
+            raise TransientError(f"{server.url}: the reply's encoding is broken") from error
         return response.status_code, response.text, response.headers
 
     def _client(self) -> httpx.AsyncClient:
@@ -241,7 +241,9 @@ class RemoteEngine:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=self.access.concurrency)
             key = self.access.key
             self._http = httpx.AsyncClient(
-                timeout=httpx.Timeout(self.access.patience.timeout, connect=min(15.0, self.access.patience.timeout)),
+                timeout=httpx.Timeout(
+                    self.access.retry_policy.timeout, connect=min(15.0, self.access.retry_policy.timeout)
+                ),
                 limits=limits,
                 headers={"Authorization": f"Bearer {key}"} if key else {},
                 mounts=dict.fromkeys(_HERE),
@@ -264,7 +266,7 @@ class RemoteEngine:
             if pause and status in PACED:
                 self._pool.hold(server, pause)
                 pause = self._pool.held()  # another server may be asked at once
-            raise Fault(where, pause, server=status >= 500)
+            raise TransientError(where, pause, server=status >= 500)
         if status in (401, 403):
             variable = self.access.key_variable or "the key's environment variable"
             raise UserError(f"{where}: the server does not let us in; put a valid key into {variable}.")
@@ -297,21 +299,21 @@ class RemoteEngine:
 
 
 def read_object(url: str, text: str) -> dict[str, Any]:
-    """Return the JSON object that `text` is; Fault where it is something else or broken off."""
+    """Return the JSON object that `text` is; TransientError where it is something else or broken off."""
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise Fault(f"{url}: the reply is not JSON, or broken off") from error
+        raise TransientError(f"{url}: the reply is not JSON, or broken off") from error
     if not isinstance(found, dict):
-        raise Fault(f"{url}: the reply is not a JSON object")
+        raise TransientError(f"{url}: the reply is not a JSON object")
     return found
 
 
 def choices_of(url: str, reply: dict[str, Any], count: int) -> list[dict[str, Any]]:
-    """Return the reply's choices in order; Fault where there are not `count` of them."""
+    """Return the reply's choices in order; TransientError where there are not `count` of them."""
     choices = reply.get("choices")
     if not isinstance(choices, list) or len(choices) != count or not all(isinstance(one, dict) for one in choices):
-        raise Fault(f"{url}: the reply has no {'choices' if count > 1 else 'choice'}")
+        raise TransientError(f"{url}: the reply has no {'choices' if count > 1 else 'choice'}")
     return sorted(choices, key=lambda one: whole(one.get("index")))
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.background import wait
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.faults import Fault, persist
 from sweetrl.engines.pool import Server
 from sweetrl.engines.remote import Access, RemoteEngine, choices_of, error_message, read_object, whole
+from sweetrl.engines.retry import TransientError, retry
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Completion, Prompt, Sampling
 
@@ -70,7 +70,7 @@ class VllmEngine(RemoteEngine):
             data = read_object(server.url, text).get("data")
             models = {one.get("id"): one for one in data if isinstance(one, dict)} if isinstance(data, list) else {}
             if not models:
-                raise Fault(f"{server.url}: the server names no models")
+                raise TransientError(f"{server.url}: the server names no models")
             if self._served and self._served not in models:
                 known = ", ".join(str(name) for name in models)
                 raise UserError(f"{server.url}: there is no model {self._served!r}; the server has {known}.")
@@ -78,7 +78,7 @@ class VllmEngine(RemoteEngine):
             return whole(models[self._served].get("max_model_len")) or 2**31
 
         try:
-            return await persist(attempt, self.access.patience)
+            return await retry(attempt, self.access.retry_policy)
         except EngineError as error:
             raise UserError(f"{error}; start the server or mend its address in `urls`.") from error
 
@@ -95,14 +95,14 @@ class VllmEngine(RemoteEngine):
             reply = await self._json(server, "/completions", body)
         except _Gone:
             if not self._adapter_name:
-                raise Fault(f"{server.url}: the server has no model {model!r} (yet)", server=True) from None
+                raise TransientError(f"{server.url}: the server has no model {model!r} (yet)", server=True) from None
             # Started again since: the adapter is given to it once more, and this request goes on.
             self._loaded.discard(server.url)
             await self._load(server)
             try:
                 reply = await self._json(server, "/completions", body)
             except _Gone:
-                raise Fault(f"{server.url}: the adapter is gone again", server=True) from None
+                raise TransientError(f"{server.url}: the adapter is gone again", server=True) from None
         completions = [self._read(server.url, one) for one in choices_of(server.url, reply, sampling.n)]
         return self._count(reply.get("usage"), completions)
 
@@ -128,14 +128,14 @@ class VllmEngine(RemoteEngine):
     def _read(self, url: str, choice: dict[str, Any]) -> Completion:
         ids, logprobs, reason = choice.get("token_ids"), choice.get("logprobs"), choice.get("finish_reason")
         if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
-            raise Fault(f"{url}: the reply has no token ids (a vLLM before 0.10.2 has none)")
+            raise TransientError(f"{url}: the reply has no token ids (a vLLM before 0.10.2 has none)")
         if reason not in ("stop", "length"):
-            raise Fault(f"{url}: the reply is broken off (finish reason {reason})")
+            raise TransientError(f"{url}: the reply is broken off (finish reason {reason})")
         values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
         if not isinstance(values, list) or len(values) != len(ids):
-            raise Fault(f"{url}: the reply has no log-prob for each of its tokens")
+            raise TransientError(f"{url}: the reply has no log-prob for each of its tokens")
         if not ids or not all(isinstance(one, int | float) for one in values):
-            raise Fault(f"{url}: the reply is empty, or its log-probs are no numbers")
+            raise TransientError(f"{url}: the reply is empty, or its log-probs are no numbers")
         spoken = ids[:-1] if reason == "stop" else ids
         text = str(self.tokenizer.decode(spoken, skip_special_tokens=True))
         return Completion(tuple(ids), tuple(float(one) for one in values), text, reason)
@@ -175,7 +175,7 @@ class VllmEngine(RemoteEngine):
                 try:
                     async with asyncio.timeout(10):
                         await self._exchange("POST", server, "/unload_lora_adapter", {"lora_name": self._adapter_name})
-                except (Fault, TimeoutError):
+                except (TransientError, TimeoutError):
                     logger.info("%s: the adapter could not be unloaded", server.url)
         await super()._close()
 

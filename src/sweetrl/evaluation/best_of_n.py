@@ -33,11 +33,7 @@ class Point:
     task_id: str
     reward: float | None
     turns: int
-
-    @property
-    def success(self) -> bool:
-        """Whether every hidden test passed."""
-        return self.reward is not None and self.reward >= 1.0
+    success: bool
 
 
 State = tuple[str, tuple[int, ...]]  # a task and the agent's context
@@ -83,7 +79,7 @@ def best_of_n(
         advance_together([path.dialogue for path in paths], speaker, context.simulator)
         dialogues = scored([path.dialogue.close("") for path in paths], context.scorer)
         points += [
-            Point(path.critic, path.n, one.task.id, one.reward, len(one.turns))
+            Point(path.critic, path.n, one.task.id, one.reward, len(one.turns), one.success)
             for path, one in zip(paths, dialogues, strict=True)
         ]
         if progress is not None:

@@ -8,7 +8,7 @@ A leak is training-time information c in something the actor sees: a system or u
 - a hidden test's call with its arguments,
 - or the words that put c in front of the critic's prompt,
 unless the same words stood earlier in the dialogue: then the request or the agent itself brought them up. The line with
-the signature is public, and of a page only markup counts: its texts are there to be read. A person who tells a value
+the signature is public, and of a page only markup counts: its texts are there to be read. A user who tells a value
 ("the rate is 7") leaks nothing; that is what asking is for.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def turn_order(trajectory: Trajectory) -> str | None:
-    """The person opens with the task's request, the two alternate, the agent has the last word (unless it was lost)."""
+    """The user opens with the task's request, the two alternate, the agent has the last word (unless it was lost)."""
     messages = trajectory.messages
     if not messages:
         return "there are no messages"
@@ -42,11 +42,11 @@ def turn_order(trajectory: Trajectory) -> str | None:
     return None
 
 
-def protocol(trajectory: Trajectory, domain: Domain, rounds: int) -> str | None:
-    """At most `rounds` replies, nothing said after the answer, and outcome and answer as the messages say."""
+def protocol(trajectory: Trajectory, domain: Domain, max_turns: int) -> str | None:
+    """At most `max_turns` replies, nothing said after the answer, and outcome and answer as the messages say."""
     replies = [message.content for message in trajectory.messages if message.role == "assistant"]
-    if len(replies) > rounds:
-        return f"{len(replies)} agent turns, at most {rounds} are allowed"
+    if len(replies) > max_turns:
+        return f"{len(replies)} agent turns, at most {max_turns} are allowed"
     for turn, reply in enumerate(replies[:-1], start=1):
         if domain.answers(reply):
             return f"the dialogue goes on after the answer in turn {turn}"
@@ -54,10 +54,12 @@ def protocol(trajectory: Trajectory, domain: Domain, rounds: int) -> str | None:
         return None
     told = domain.outcome(trajectory.messages)
     # That the user has left is in no message: such a dialogue looks as if the turns were over.
-    if trajectory.outcome != ("user_left" if told == "out_of_rounds" and trajectory.outcome == "user_left" else told):
+    if trajectory.outcome != (
+        "user_left" if told == "max_turns_reached" and trajectory.outcome == "user_left" else told
+    ):
         return f"the outcome is {trajectory.outcome!r}, but the messages say {told!r}"
-    if trajectory.outcome == "out_of_rounds" and len(replies) < rounds:
-        return f"it is out of rounds after {len(replies)} of {rounds}"
+    if trajectory.outcome == "max_turns_reached" and len(replies) < max_turns:
+        return f"it is said to have reached its last turn after {len(replies)} of {max_turns}"
     if trajectory.answer != domain.final_answer(trajectory.messages):
         return "the answer is not what the last message says"
     return None

@@ -2,7 +2,7 @@
 
 For every task: reward, success, turns, how it ended, questions in the same words as an earlier one. Where the domain
 knows how a task was made (`Domain.diagnose`), also what went wrong:
-premature    the agent answered with rounds left, although it had not been told every hidden detail
+premature    the agent answered with turns left, although it had not been told every hidden detail
 repeated     a question about nothing but what was asked before
 irrelevant   a question about nothing that this kind of task can have
 untold       a hidden detail that no question brought out
@@ -42,7 +42,7 @@ class Result:
 
     task_id: str
     policy: str
-    domain: str
+    topic: str
     reward: float | None
     success: bool
     outcome: str
@@ -62,11 +62,11 @@ class Result:
 COLUMNS = tuple(field.name for field in fields(Result))
 
 
-def result_of(trajectory: Trajectory, policy: str, domain: Domain, rounds: int = 10) -> Result:
-    """Describe one finished dialogue of `policy` ("base" or "trained"); the agent had at most `rounds` turns."""
+def result_of(trajectory: Trajectory, policy: str, domain: Domain, max_turns: int = 10) -> Result:
+    """Describe one finished dialogue of `policy` ("base" or "trained"); the agent had at most `max_turns` turns."""
     questions = domain.questions(trajectory)
-    known: dict[str, Any] = {"domain": _group(trajectory), "repeated": _repeated_words(questions)}
-    known |= domain.diagnose(trajectory, questions, rounds)
+    known: dict[str, Any] = {"topic": _group(trajectory), "repeated": _repeated_words(questions)}
+    known |= domain.diagnose(trajectory, questions, max_turns)
     return Result(
         task_id=trajectory.task.id,
         policy=policy,
@@ -82,8 +82,8 @@ def result_of(trajectory: Trajectory, policy: str, domain: Domain, rounds: int =
 
 
 def _group(trajectory: Trajectory) -> str:
-    """What a task without a known domain is counted under: the domain noted with it, or its id without the number."""
-    return trajectory.extra.get("domain") or re.sub(r"[-_]?\d+$", "", trajectory.task.id) or "tasks"
+    """What a task without a known topic is counted under: the topic noted with it, or its id without the number."""
+    return trajectory.extra.get("topic") or re.sub(r"[-_]?\d+$", "", trajectory.task.id) or "tasks"
 
 
 def _repeated_words(questions: Sequence[str]) -> int:
@@ -139,10 +139,10 @@ def summarize_policy(results: Sequence[Result], confidence: float, resamples: in
     questions = sum(result.questions for result in results)
     summary: dict[str, Any] = {
         "success": rate(result.success for result in results),
-        "tests_passed": mean(result.reward or 0.0 for result in results),
+        "reward": mean(result.reward or 0.0 for result in results),
         "turns": mean(float(result.turns) for result in results),
         "answered": rate(result.outcome == "answered" for result in results),
-        "out_of_rounds": rate(result.outcome == "out_of_rounds" for result in results),
+        "max_turns_reached": rate(result.outcome == "max_turns_reached" for result in results),
         "repeated_questions": _share(sum(result.repeated for result in results), questions),
     }
     known = [result for result in results if result.details is not None]
@@ -168,7 +168,7 @@ def compare(
 ) -> dict[str, Any]:
     """Compare the policies "base" and "trained" on the tasks that both finished; the content of evaluation.json.
 
-    A task that either lost (a failing engine or person, nobody's failure) is left out for both and counted in
+    A task that either lost (a failing engine or user, nobody's failure) is left out for both and counted in
     `tasks_lost`. Scalars on the first level are the headline. Fewer than two tasks: UserError.
     """
     before, after = paired(results)
@@ -188,17 +188,17 @@ def compare(
         "success_after": trained["success"]["value"],
         "success_difference": gain.value,
         "success_p_value": exact.p_value,
-        "tests_passed_before": base["tests_passed"]["value"],
-        "tests_passed_after": trained["tests_passed"]["value"],
-        "tests_passed_difference": difference.value,
-        "tests_passed_p_value": p_value,
+        "reward_before": base["reward"]["value"],
+        "reward_after": trained["reward"]["value"],
+        "reward_difference": difference.value,
+        "reward_p_value": p_value,
         "policies": {BEFORE: base, AFTER: trained},
         "difference": {
             "success": gain.as_dict()
             | {"p_value": exact.p_value, "test": "exact McNemar", "gained": exact.gained, "lost": exact.lost},
-            "tests_passed": difference.as_dict() | {"p_value": p_value, "test": "sign-flip permutation"},
+            "reward": difference.as_dict() | {"p_value": p_value, "test": "sign-flip permutation"},
         },
-        "domains": by_domain(before, after, confidence),
+        "topics": by_topic(before, after, confidence),
     }
 
 
@@ -210,17 +210,17 @@ def paired(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
     return [before[task] for task in tasks], [after[task] for task in tasks]
 
 
-def by_domain(before: Sequence[Result], after: Sequence[Result], confidence: float) -> dict[str, dict[str, Any]]:
-    """Success before and after in each domain, with Wilson's interval."""
-    domains: dict[str, dict[str, Any]] = {}
-    for name in sorted({result.domain for result in before}):
-        places = [index for index, result in enumerate(before) if result.domain == name]
+def by_topic(before: Sequence[Result], after: Sequence[Result], confidence: float) -> dict[str, dict[str, Any]]:
+    """Success before and after in each topic, with Wilson's interval."""
+    topics: dict[str, dict[str, Any]] = {}
+    for name in sorted({result.topic for result in before}):
+        places = [index for index, result in enumerate(before) if result.topic == name]
         rates = [
             wilson_interval(sum(one[index].success for index in places), len(places), confidence).as_dict()
             for one in (before, after)
         ]
-        domains[name] = {"tasks": len(places), BEFORE: rates[0], AFTER: rates[1]}
-    return domains
+        topics[name] = {"tasks": len(places), BEFORE: rates[0], AFTER: rates[1]}
+    return topics
 
 
 def _share(count: int, total: int) -> dict[str, Any]:

@@ -81,15 +81,15 @@ def page(report: Report) -> dict[str, Any]:
         "tone": tone(comparison["difference"]["success"]),
         "headline": [
             headline(comparison, "success", report.domain.labels.success),
-            headline(comparison, "tests_passed", report.domain.labels.reward),
+            headline(comparison, "reward", report.domain.labels.reward),
         ],
         "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],
         "outcomes": paired_outcomes(before, after),
         "reward_chart": markup(reward_chart(before, after, report.domain.labels.reward_axis)),
         "turn_chart": markup(turn_chart(before, after)),
         "faults": fault_rows(comparison["policies"], report.domain.labels.faults),
-        "domains": comparison["domains"],
-        "domain_chart": markup(domain_chart(comparison["domains"])),
+        "topics": comparison["topics"],
+        "topic_chart": markup(topic_chart(comparison["topics"])),
         "examples": examples(before, after, report.before, report.after),
         "critic": critic_section(report.states, report.contexts, report.domain) if report.states else None,
         "facts": dict(report.facts),
@@ -187,14 +187,14 @@ def turn_chart(before: Sequence[Result], after: Sequence[Result]) -> str:
     return charts.bars([str(turn) for turn in turns], shares[0], shares[1], "agent turns in a dialogue", "turns")
 
 
-def domain_chart(domains: Mapping[str, Mapping[str, Any]]) -> str:
+def topic_chart(topics: Mapping[str, Mapping[str, Any]]) -> str:
     """Success in each domain, before and after."""
     values = {
-        name: [Interval(one[name]["value"], one[name]["low"], one[name]["high"]) for one in domains.values()]
+        name: [Interval(one[name]["value"], one[name]["low"], one[name]["high"]) for one in topics.values()]
         for name in (BEFORE, AFTER)
     }
-    labels = [f"{name} ({one['tasks']})" for name, one in domains.items()]
-    return charts.dumbbells(labels, values[BEFORE], values[AFTER], "domains")
+    labels = [f"{name} ({one['tasks']})" for name, one in topics.items()]
+    return charts.dumbbells(labels, values[BEFORE], values[AFTER], "topics")
 
 
 def _shares(values: Sequence[int], places: range) -> list[float]:
@@ -235,7 +235,7 @@ def examples(
                     "kind": kind,
                     "label": label,
                     "task": task,
-                    "domain": before[place].domain,
+                    "topic": before[place].topic,
                     "sides": [
                         side(dialogues[number][task_id], result[place], name)
                         for number, (result, name) in enumerate(

@@ -37,7 +37,7 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False
 
     if head:
         add_head(model)
-    targets: Any = lora.targets
+    targets: Any = lora.target_modules
     if targets != "all-linear":
         targets = [name.strip() for name in targets.split(",") if name.strip()]
     torch.manual_seed(seed)
@@ -52,7 +52,7 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False
     try:
         return get_peft_model(model, config)
     except ValueError as error:
-        raise UserError(f"lora.targets = {lora.targets!r}: {error}") from error
+        raise UserError(f"lora.target_modules = {lora.target_modules!r}: {error}") from error
 
 
 def load_adapter(model: Any, folder: Path) -> nn.Module:

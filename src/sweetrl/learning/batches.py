@@ -1,7 +1,7 @@
 """From dialogues to rows of token ids: sampled ids are taken as they are, never re-tokenised.
 
 A row is one sequence for the model and the spans of the agent's replies in it. Nothing outside a span is ever learnt
-from or scored: not the system prompt, not the person's words, not the training-time information in front of the critic.
+from or scored: not the system prompt, not the user's words, not the training-time information in front of the critic.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def encode(trajectory: Trajectory, chat: Chat, system: str | None) -> Row:
     """Lay out a whole dialogue as the engine saw it: `system`, the request, and every reply's own sampled ids.
 
     `system` is the agent's system prompt, or the privileged prefix and the system prompt for the critic. Replies
-    without ids (imported from official files) are tokenised from their raw text. The person's words after the last
+    without ids (imported from official files) are tokenised from their raw text. The user's words after the last
     reply are left out.
     """
     messages = trajectory.messages
     where = f"task {trajectory.task.id}, attempt {trajectory.attempt}"
     if not messages or messages[0].role != "user":
-        raise UserError(f"{where}: a dialogue starts with the person's request; repair the trajectory file.")
+        raise UserError(f"{where}: a dialogue starts with the user's request; repair the trajectory file.")
     by_message = {turn.message_index: turn for turn in trajectory.turns}
     ids = list(chat.open(system, messages[0].content))
     spans: list[tuple[int, int]] = []
@@ -117,7 +117,7 @@ def turn_columns(rows: Sequence[Row]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class PreferenceData:
-    """Rows, pairs of them as (chosen, rejected) indices, and anchors: rows that are learnt by likelihood alone.
+    """Rows, pairs of them as (chosen, rejected) indices, and replay: rows that are learnt by likelihood alone.
 
     `groups` says for each row which dialogue or task it comes from: rows of one group begin alike. Empty: all differ.
     `labels` (if any) says for each row whether its attempt succeeded, `turns` at which turn (from 0) its first reply is
@@ -126,23 +126,23 @@ class PreferenceData:
 
     rows: tuple[Row, ...]
     pairs: tuple[tuple[int, int], ...]
-    anchors: tuple[int, ...] = ()
+    replay: tuple[int, ...] = ()
     groups: tuple[int, ...] = ()
     labels: tuple[float, ...] = ()
     turns: tuple[int, ...] = ()
 
 
-def within(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
-    """Leave out pairs and anchors with a row of more than `limit` tokens; return the rest and how many pairs went."""
+def drop_overlong(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
+    """Leave out pairs and replay with a row of more than `limit` tokens; return the rest and how many pairs went."""
     fits = [len(row.token_ids) <= limit for row in data.rows]
     pairs = tuple(pair for pair in data.pairs if fits[pair[0]] and fits[pair[1]])
-    anchors = tuple(anchor for anchor in data.anchors if fits[anchor])
-    kept = sorted({index for pair in pairs for index in pair} | set(anchors))
+    replay = tuple(replay_row for replay_row in data.replay if fits[replay_row])
+    kept = sorted({index for pair in pairs for index in pair} | set(replay))
     place = {index: number for number, index in enumerate(kept)}
     rest = PreferenceData(
         tuple(data.rows[index] for index in kept),
         tuple((place[chosen], place[rejected]) for chosen, rejected in pairs),
-        tuple(place[anchor] for anchor in anchors),
+        tuple(place[replay_row] for replay_row in replay),
         tuple(data.groups[index] for index in kept) if data.groups else (),
         tuple(data.labels[index] for index in kept) if data.labels else (),
         tuple(data.turns[index] for index in kept) if data.turns else (),
@@ -152,51 +152,51 @@ def within(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Pairs (and anchors) that are computed together, as indices into PreferenceData: a step, or one pass of it."""
+    """Pairs (and replay) that are computed together, as indices into PreferenceData: a step, or one pass of it."""
 
     pairs: tuple[tuple[int, int], ...]
-    anchors: tuple[int, ...] = ()
+    replay: tuple[int, ...] = ()
 
 
 def plan(
-    data: PreferenceData, epochs: float, batch_size: int, seed: int, anchors: float = 0.0, together: int = 1
+    data: PreferenceData, epochs: float, batch_size: int, seed: int, replay: float = 0.0, max_pairs_per_group: int = 1
 ) -> list[MicroBatch]:
     """Lay out a whole training run as a list of optimiser steps of `batch_size` pairs each.
 
     The pairs are a stream of fresh permutations cut into full batches (so an epoch's last batch borrows from the next
-    permutation); round(epochs * pairs / batch_size) steps, at least one. With `together` > 1 the pairs of a group are
-    shuffled and cut into equal parts of at most `together`, and whole parts are permuted, so that a step holds pairs
+    permutation); round(epochs * pairs / batch_size) steps, at least one. With `max_pairs_per_group` > 1 the pairs of a group are
+    shuffled and cut into equal parts of at most `max_pairs_per_group`, and whole parts are permuted, so that a step holds pairs
     that begin alike; else pairs are sorted by length within a window of steps, so that little is padding. Each step
-    holds about `anchors` anchors a pair, from their own stream. A plan depends on its arguments only, so a killed run
+    holds about `replay` replay a pair, from their own stream. A plan depends on its arguments only, so a killed run
     continues it by skipping what was done.
     """
     if not data.pairs:
         raise UserError("there is no pair to learn from; collect more trajectories or lower the margin.")
     steps = max(1, round(epochs * len(data.pairs) / batch_size))
-    together = together if data.groups else 1
+    max_pairs_per_group = max_pairs_per_group if data.groups else 1
     chance = random.Random(seed)
-    stream, anchor_stream = _stream(data, together, chance), _endless(data.anchors, random.Random(seed + 1))
+    stream, anchor_stream = _stream(data, max_pairs_per_group, chance), _endless(data.replay, random.Random(seed + 1))
     lengths = [len(row.token_ids) for row in data.rows]
     result: list[MicroBatch] = []
     used = 0
     for first in range(0, steps, WINDOW):
         count = min(WINDOW, steps - first)
         taken = [next(stream) for _ in range(count * batch_size)]
-        if together == 1:
+        if max_pairs_per_group == 1:
             taken.sort(key=lambda pair: max(lengths[pair[0]], lengths[pair[1]]))
         batches = [taken[start : start + batch_size] for start in range(0, len(taken), batch_size)]
         chance.shuffle(batches)
         for batch in batches:
-            wanted = round((len(result) + 1) * batch_size * anchors) if data.anchors else 0
+            wanted = round((len(result) + 1) * batch_size * replay) if data.replay else 0
             drawn = tuple(next(anchor_stream) for _ in range(wanted - used))
             used = max(used, wanted)
             result.append(MicroBatch(tuple(batch), drawn))
     return result
 
 
-def _stream(data: PreferenceData, together: int, chance: random.Random) -> Iterator[tuple[int, int]]:
+def _stream(data: PreferenceData, max_pairs_per_group: int, chance: random.Random) -> Iterator[tuple[int, int]]:
     """Endless fresh permutations of the pairs, parts of a group kept together."""
-    if together == 1:
+    if max_pairs_per_group == 1:
         yield from _endless(data.pairs, chance)
     members: dict[int, list[tuple[int, int]]] = {}
     for pair in data.pairs:
@@ -205,7 +205,7 @@ def _stream(data: PreferenceData, together: int, chance: random.Random) -> Itera
         parts = []
         for pairs in members.values():
             mixed = chance.sample(pairs, len(pairs))
-            count = -(-len(mixed) // together)
+            count = -(-len(mixed) // max_pairs_per_group)
             cuts = [len(mixed) * number // count for number in range(count + 1)]
             parts += [mixed[start:stop] for start, stop in pairwise(cuts)]
         for part in chance.sample(parts, len(parts)):
@@ -228,19 +228,19 @@ def collate_pairs(
     """Make the tensors of one pass; a row that is in several pairs is computed once.
 
     `lay_out` makes a batch of rows; by default they are padded (collate).
-    Returns {"rows": collate(...), "reference" [N] (if given, by row), "chosen" [P], "rejected" [P], "anchor" [A]},
+    Returns {"rows": collate(...), "reference" [N] (if given, by row), "chosen" [P], "rejected" [P], "replay" [A]},
     the last three being row numbers in the batch, and "label" [R] where the data have labels.
     """
     import torch
 
-    order = dict.fromkeys([index for pair in batch.pairs for index in pair] + list(batch.anchors))
+    order = dict.fromkeys([index for pair in batch.pairs for index in pair] + list(batch.replay))
     number = {index: place for place, index in enumerate(order)}
     rows = [data.rows[index] for index in order]
     result: dict[str, Any] = {
         "rows": lay_out(rows) if lay_out is not None else collate(rows, pad_id),
         "chosen": torch.tensor([number[chosen] for chosen, _ in batch.pairs], dtype=torch.long),
         "rejected": torch.tensor([number[rejected] for _, rejected in batch.pairs], dtype=torch.long),
-        "anchor": torch.tensor([number[anchor] for anchor in batch.anchors], dtype=torch.long),
+        "replay": torch.tensor([number[replay_row] for replay_row in batch.replay], dtype=torch.long),
     }
     if data.turns:
         first = torch.tensor([data.turns[index] for index in order])

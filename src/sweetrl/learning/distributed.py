@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def place() -> tuple[int, int]:
+def rank_and_world_size() -> tuple[int, int]:
     """This process's rank and the number of processes."""
     import torch.distributed as distributed
 
@@ -24,10 +24,10 @@ def place() -> tuple[int, int]:
 
 
 def _processes() -> int:
-    return place()[1]
+    return rank_and_world_size()[1]
 
 
-def shared(compute: Callable[[], T]) -> T:
+def broadcast(compute: Callable[[], T]) -> T:
     """What `compute` returns in the first process, in all of them."""
     import torch.distributed as distributed
 
@@ -38,7 +38,7 @@ def shared(compute: Callable[[], T]) -> T:
     return value[0]
 
 
-def gathered(value: T) -> list[T]:
+def all_gather(value: T) -> list[T]:
     """Every process's `value`, in the order of the processes."""
     import torch.distributed as distributed
 

@@ -53,7 +53,7 @@ def lay_out(trajectories: Sequence[Trajectory], chat: Chat, system: str, setting
             "turns": turns / len(found),
             "reply_length": sum(row.reply_tokens for row in rows) / turns,
             "generated_tokens": sum(row.reply_tokens for row in rows),
-            "groups_told_apart": len(apart) / len(set(groups)),
+            "groups_with_signal": len(apart) / len(set(groups)),
         },
     )
 

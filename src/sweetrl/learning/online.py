@@ -1,4 +1,4 @@
-"""On-policy training (GRPO): iteration after iteration, attempts by the policy of the moment and steps on them.
+"""On-policy training (GRPO): iteration after iteration, attempts by the current policy and steps on them.
 
 transformers.Trainer underneath, as for the other methods: a run is a fixed number of steps, and the step that begins an
 iteration asks for its attempts first. Checkpoints lie at the ends of iterations. Import this module where training
@@ -19,7 +19,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import MicroBatch, PreferenceData, plan
-from sweetrl.learning.distributed import shared, wants_shards
+from sweetrl.learning.distributed import broadcast, wants_shards
 from sweetrl.learning.groups import Attempts
 from sweetrl.learning.logprobs import base_of
 from sweetrl.learning.objectives import group_policy_loss, policy_kl
@@ -55,7 +55,7 @@ class GroupTrainer(PreferenceTrainer):
                 "method grpo: the policy samples while it learns, which a sharded model cannot; start without FSDP."
             )
         self.settings, self.sample, self.report, self.seed, self.sharded = settings, sample, report, seed, False
-        attempts = settings.tasks * settings.group
+        attempts = settings.tasks * settings.group_size
         self.each = max(1, round(settings.epochs * attempts / settings.batch_size))
         self.steps = settings.iterations * self.each
         self.iteration, self.found, self.plan = -1, Attempts((), (), ()), list[MicroBatch]()
@@ -65,7 +65,7 @@ class GroupTrainer(PreferenceTrainer):
         arguments = training_arguments(settings, scratch, seed, self.steps, device)
         arguments.save_steps = self.each * math.ceil(settings.iterations / settings.checkpoints)
         self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
-        if settings.recompute:
+        if settings.gradient_checkpointing:
             base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
         Trainer.__init__(
             self,
@@ -94,14 +94,14 @@ class GroupTrainer(PreferenceTrainer):
         model = self.accelerator.unwrap_model(self.model)
         model.eval()
         started = time.perf_counter()
-        self.found = shared(lambda: self.sample(iteration, model))
+        self.found = broadcast(lambda: self.sample(iteration, model))
         seconds = time.perf_counter() - started
         rows, settings = self.found.rows, self.settings
         self.found.metrics["seconds_sampling"] = seconds
         self.data = PreferenceData(rows, tuple((n, n) for n in range(len(rows))), groups=self.found.groups)
         epochs = self.each * settings.batch_size / len(rows)  # exact, however many dialogues were lost
         seed = self.seed * 1_000_003 + iteration
-        self.plan = plan(self.data, epochs, settings.batch_size, seed, together=settings.together)
+        self.plan = plan(self.data, epochs, settings.batch_size, seed, max_pairs_per_group=settings.max_pairs_per_group)
         old = spread_logprobs(model, rows, self.layout)
         reference = reference_logprobs(model, rows, self.layout)
         # What a token is compared with, side by side: [reply tokens, 3] for each row.
@@ -125,12 +125,12 @@ class GroupTrainer(PreferenceTrainer):
         token_row = rows["turn_row"][rows["turn"]]
         count = len(rows["tokens"])
         each = group_policy_loss(
-            logprobs, old, reference, advantage, token_row, count, settings.ratio_clip, settings.kl
+            logprobs, old, reference, advantage, token_row, count, settings.clip_ratio, settings.kl_coef
         )
         with torch.no_grad():
             ratio = (logprobs - old).exp()
-            over = (ratio > 1.0 + settings.ratio_clip) & (advantage > 0)
-            under = (ratio < 1.0 - settings.ratio_clip) & (advantage < 0)
+            over = (ratio > 1.0 + settings.clip_ratio) & (advantage > 0)
+            under = (ratio < 1.0 - settings.clip_ratio) & (advantage < 0)
             metrics = {
                 "kl": policy_kl(logprobs, reference).mean().item(),
                 "clip_share": (over | under).to(logprobs.dtype).mean().item(),

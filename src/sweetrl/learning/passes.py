@@ -70,16 +70,16 @@ def length_batches(rows: Sequence[Row], batch_tokens: int) -> list[list[int]]:
 def cut_step(data: PreferenceData, step: MicroBatch, layout: Layout, most_pairs: int) -> list[MicroBatch]:
     """Cut a step into passes of at most `most_pairs` pairs and `layout.tokens` tokens; at least one pair each.
 
-    Each anchor goes with a pair: in trees with one that begins like it, in flat batches evenly.
+    Each replay_row goes with a pair: in trees with one that begins like it, in flat batches evenly.
     """
-    pairs, anchors = list(step.pairs), list(step.anchors)
+    pairs, replay = list(step.pairs), list(step.replay)
     units: list[tuple[tuple[int, int], list[int]]]
     if layout.backend is None:
         units = [(pair, []) for pair in pairs]
-        for number, anchor in enumerate(anchors):
-            units[number * len(units) // len(anchors)][1].append(anchor)
+        for number, replay_row in enumerate(replay):
+            units[number * len(units) // len(replay)][1].append(replay_row)
     else:
-        firsts = [pair[0] for pair in pairs] + anchors
+        firsts = [pair[0] for pair in pairs] + replay
         units = []
         early: list[int] = []
         for place in layout_order([data.rows[index] for index in firsts]):
@@ -96,7 +96,7 @@ def cut_step(data: PreferenceData, step: MicroBatch, layout: Layout, most_pairs:
         more = held | dict.fromkeys([*pair, *extra])
         fits = passes and len(passes[-1].pairs) < most_pairs
         if fits and layout.cost([data.rows[index] for index in more]) <= layout.tokens:
-            passes[-1] = MicroBatch((*passes[-1].pairs, pair), (*passes[-1].anchors, *extra))
+            passes[-1] = MicroBatch((*passes[-1].pairs, pair), (*passes[-1].replay, *extra))
             held = more
         else:
             passes.append(MicroBatch((pair,), tuple(extra)))
@@ -110,5 +110,5 @@ def share_of_step(data: PreferenceData, step: MicroBatch, layout: Layout, rank: 
         return step
     whole = cut_step(data, step, Layout(layout.backend, 2**62, layout.pad_id), len(step.pairs))[0]
     cuts = [len(whole.pairs) * number // ranks for number in (rank, rank + 1)]
-    anchors = [len(whole.anchors) * number // ranks for number in (rank, rank + 1)]
-    return MicroBatch(whole.pairs[slice(*cuts)], whole.anchors[slice(*anchors)])
+    replay = [len(whole.replay) * number // ranks for number in (rank, rank + 1)]
+    return MicroBatch(whole.pairs[slice(*cuts)], whole.replay[slice(*replay)])

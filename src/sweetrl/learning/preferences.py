@@ -1,4 +1,4 @@
-"""The folder data/preferences/: candidates.parquet, preferences.parquet and anchors.parquet, and rows for training."""
+"""The folder data/preferences/: candidates.parquet, preferences.parquet and sft_replay.parquet, and rows for training."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import PreferenceData, Row
-from sweetrl.learning.ranking import Anchor
+from sweetrl.learning.ranking import Replay
 from sweetrl.learning.whole import all_tokens
 from sweetrl.settings import PolicySettings
 from sweetrl.types import Candidate, Preference, RankedState
 
-CANDIDATES, PREFERENCES, ANCHORS = "candidates.parquet", "preferences.parquet", "anchors.parquet"
+CANDIDATES, PREFERENCES, SFT_REPLAY = "candidates.parquet", "preferences.parquet", "sft_replay.parquet"
 
 
 def _schemas() -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _schemas() -> dict[str, Any]:
                 ("rejected_advantage", pa.float64()),
             ]
         ),
-        ANCHORS: pa.schema([*state, ("token_ids", ids), ("starts", ids), ("ends", ids)]),
+        SFT_REPLAY: pa.schema([*state, ("token_ids", ids), ("starts", ids), ("ends", ids)]),
     }
 
 
@@ -114,7 +114,7 @@ def read_preferences(path: Path) -> list[Preference]:
     return found
 
 
-def write_anchors(path: Path, anchors: Sequence[Anchor]) -> None:
+def write_replay(path: Path, replay: Sequence[Replay]) -> None:
     """Write one row a successful dialogue; equal dialogues give equal bytes."""
     records = [
         {
@@ -124,27 +124,27 @@ def write_anchors(path: Path, anchors: Sequence[Anchor]) -> None:
             "starts": [start for start, _ in one.row.spans],
             "ends": [end for _, end in one.row.spans],
         }
-        for one in anchors
+        for one in replay
     ]
-    _write(path, records, ANCHORS)
+    _write(path, records, SFT_REPLAY)
 
 
-def read_anchors(path: Path) -> list[Anchor]:
-    """Read what `write_anchors` wrote; UserError for a missing or foreign file."""
+def read_replay(path: Path) -> list[Replay]:
+    """Read what `write_replay` wrote; UserError for a missing or foreign file."""
     return [
-        Anchor(
+        Replay(
             row["task_id"],
             row["attempt"],
             Row(tuple(row["token_ids"]), tuple(zip(row["starts"], row["ends"], strict=True))),
         )
-        for row in _read(Path(path), ANCHORS)
+        for row in _read(Path(path), SFT_REPLAY)
     ]
 
 
 def preference_rows(
-    preferences: Sequence[Preference], anchors: Sequence[Anchor], settings: PolicySettings
+    preferences: Sequence[Preference], replay: Sequence[Replay], settings: PolicySettings
 ) -> PreferenceData:
-    """Lay out preferences (and anchors, where `settings.anchors` > 0) as rows; a reply in several pairs is one row.
+    """Lay out preferences (and replay, where `settings.sft_replay` > 0) as rows; a reply in several pairs is one row.
 
     The rows of one dialogue are a group.
     """
@@ -153,7 +153,7 @@ def preference_rows(
     groups: list[int] = []
     turns: list[int] = []
 
-    def place(row: Row, of: Preference | Anchor, turn: int) -> int:
+    def place(row: Row, of: Preference | Replay, turn: int) -> int:
         if row not in number:
             number[row] = len(number)
             turns.append(turn)
@@ -171,10 +171,10 @@ def preference_rows(
         chosen, rejected = (place(row, one, one.turn) for row in rows)
         pairs.append((chosen, rejected))
     kept = []
-    if settings.anchors:
-        for anchor in anchors:
-            start, end = anchor.row.spans[-1]
-            final = settings.anchor_turns == "final"
-            row = Row(anchor.row.token_ids[:end], ((start, end),)) if final else anchor.row
-            kept.append(place(row, anchor, len(anchor.row.spans) - 1 if final else 0))
+    if settings.sft_replay:
+        for replay_row in replay:
+            start, end = replay_row.row.spans[-1]
+            final = settings.sft_replay_turns == "final"
+            row = Row(replay_row.row.token_ids[:end], ((start, end),)) if final else replay_row.row
+            kept.append(place(row, replay_row, len(replay_row.row.spans) - 1 if final else 0))
     return PreferenceData(tuple(number), tuple(pairs), tuple(kept), tuple(groups), turns=tuple(turns))

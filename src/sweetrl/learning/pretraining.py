@@ -1,13 +1,13 @@
 """The small base agent from scratch: a Llama of about a million parameters, pre-trained on imperfect dialogues.
 
-The hard part is to teach so small a model to copy what the person said into the program. Three things do it: attention
+The hard part is to teach so small a model to copy what the user said into the program. Three things do it: attention
 that starts as a copying circuit (see build_model), values that are one token wherever they stand, named before they are
 told and before they are written, and a heavier loss weight on values.
 
 Every dialogue has a demonstrator of its own quality, from one that asks at random to one that is mostly right, so
 the model knows good dialogues as well as poor ones, as a large model does, and plays an average of them: faults that
 reinforcement learning is to remove. A share of the dialogues shows the finished program beforehand, and there the
-person's words carry weight: so the model learns to read a program it is shown, as any large model can.
+user's words carry weight: so the model learns to read a program it is shown, as any large model can.
 
 Where each reply holds the whole answer again (pages), what changes from one to the next stands for values.
 """
@@ -58,9 +58,11 @@ class Shown:
     informed: bool
 
 
-def demonstrate(task: Task, domain: Domain, settings: PretrainSettings, rounds: int, prompt: str, seed: int) -> Shown:
+def demonstrate(
+    task: Task, domain: Domain, settings: PretrainSettings, max_turns: int, prompt: str, seed: int
+) -> Shown:
     """Play one dialogue of an imperfect demonstrator with the scripted user; a function of its arguments."""
-    played = domain.demonstrate(task, settings, rounds, seed)
+    played = domain.demonstrate(task, settings, max_turns, seed)
     system = domain.system_prompt(prompt)
     shown = domain.privileged_prompt(task) + system if played.informed else system
     return Shown(shown, played.messages, played.informed)
@@ -109,11 +111,11 @@ class Encoder:
                 else:
                     add(ASSISTANT, message.content, share * s.program_weight, share * s.value_weight)
             elif i == 0:
-                add(USER, message.content, s.person_weight, s.person_weight)
+                add(USER, message.content, s.user_weight, s.user_weight)
             elif dialogue.informed:
                 add(USER, message.content, s.informed_weight, s.informed_weight * s.value_weight)
             else:
-                add(USER, message.content, s.person_weight, s.person_weight)
+                add(USER, message.content, s.user_weight, s.user_weight)
         return ids, weights
 
 
@@ -134,10 +136,10 @@ class Demonstrations:
     GROUP = 8
 
     def __init__(
-        self, tasks: list[Task], batches: int, encoder: Encoder, settings: PretrainSettings, rounds: int, prompt: str
+        self, tasks: list[Task], batches: int, encoder: Encoder, settings: PretrainSettings, max_turns: int, prompt: str
     ) -> None:
         self.tasks, self.batches, self.encoder = tasks, batches, encoder
-        self.settings, self.rounds, self.prompt = settings, rounds, prompt
+        self.settings, self.max_turns, self.prompt = settings, max_turns, prompt
         self._group = lru_cache(maxsize=1)(self._draw_group)
 
     def __len__(self) -> int:
@@ -151,7 +153,7 @@ class Demonstrations:
         """One demonstration: its token ids and loss weights."""
         task = self.tasks[index % len(self.tasks)]
         seed = self.settings.seed * 1_000_003 + index
-        dialogue = demonstrate(task, self.encoder.domain, self.settings, self.rounds, self.prompt, seed)
+        dialogue = demonstrate(task, self.encoder.domain, self.settings, self.max_turns, self.prompt, seed)
         ids, weights = self.encoder.encode(dialogue)
         return {"input_ids": ids, "weights": weights}
 
@@ -165,21 +167,21 @@ class Demonstrations:
 
 
 def corpus(
-    tasks: Iterable[Task], domain: Domain, settings: PretrainSettings, rounds: int, prompt: str
+    tasks: Iterable[Task], domain: Domain, settings: PretrainSettings, max_turns: int, prompt: str
 ) -> Iterator[str]:
     """The texts that the tokenizer is trained on."""
     for index, task in enumerate(tasks):
-        dialogue = demonstrate(task, domain, settings, rounds, prompt, settings.seed * 7_919 + index)
+        dialogue = demonstrate(task, domain, settings, max_turns, prompt, settings.seed * 7_919 + index)
         yield dialogue.system
         yield task.ground_truth
         yield from (message.content for message in dialogue.messages)
 
 
 def make_tokenizer(
-    tasks: list[Task], domain: Domain, settings: PretrainSettings, rounds: int, prompt: str
+    tasks: list[Task], domain: Domain, settings: PretrainSettings, max_turns: int, prompt: str
 ) -> PreTrainedTokenizerFast:
     """Train the base agent's tokenizer on demonstrations; with `Pretraining.pieces` tokens are whole pieces of them."""
-    texts, recipe = corpus(tasks, domain, settings, rounds, prompt), domain.pretraining
+    texts, recipe = corpus(tasks, domain, settings, max_turns, prompt), domain.pretraining
     if recipe.pieces:
         return build_piece_tokenizer(list(texts), settings.vocabulary, recipe.words)
     return build_tokenizer(texts, settings.vocabulary, recipe.numbers, recipe.words)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Anchor:
+class Replay:
     """A successful dialogue as the actor saw it, and where its replies are."""
 
     task_id: str
@@ -114,12 +114,12 @@ def choose_pairs(
     halves     random pairs, chosen from the upper half by advantage and rejected from the lower (of an odd number the
                middle one is in neither)
     extremes   the best against the worst
-    With kinds `same`, each type of reply (`Domain.reply_types`) is a group of its own; with `pages`, no question is in
+    With reply_types `same`, each type of reply (`Domain.reply_types`) is a group of its own; with `no_questions`, no question is in
     a pair.
     """
     types = {one.token_ids: domain.reply_type(one.text) for one in candidates}
-    groups = [[one for one in candidates if settings.kinds != "pages" or types[one.token_ids] != QUESTION]]
-    if settings.kinds == "same":
+    groups = [[one for one in candidates if settings.reply_types != "no_questions" or types[one.token_ids] != QUESTION]]
+    if settings.reply_types == "same":
         groups = [[one for one in candidates if types[one.token_ids] == kind] for kind in domain.reply_types]
     eligible: list[tuple[Candidate, Candidate]] = []
     for group in groups:
@@ -147,7 +147,7 @@ def choose_preferences(
 ) -> list[Preference]:
     """Choose pairs at every state, from a seed of the state's own. The advantages are those that were compared."""
     result = []
-    for state in centred(states, domain) if settings.kinds == "centred" else states:
+    for state in mean_centered(states, domain) if settings.reply_types == "mean_centered" else states:
         where = (state.task_id, state.attempt, state.turn)
         chance = random.Random(state_seed(seed, "pairs", *where))
         for good, bad in choose_pairs(state.candidates, domain, settings, chance):
@@ -157,7 +157,7 @@ def choose_preferences(
     return result
 
 
-def centred(states: Iterable[RankedState], domain: Domain) -> list[RankedState]:
+def mean_centered(states: Iterable[RankedState], domain: Domain) -> list[RankedState]:
     """Return `states` with the mean advantage of each type of reply taken off the replies of that type.
 
     The means go over all samples. Both attempts of a pair in Eq. 2 have exactly one answer, so a constant added to the
@@ -182,10 +182,10 @@ def centred(states: Iterable[RankedState], domain: Domain) -> list[RankedState]:
     ]
 
 
-def find_anchors(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> list[Anchor]:
+def find_replay(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> list[Replay]:
     """Return the successful dialogues as the actor saw them (without c)."""
     return [
-        Anchor(one.task.id, one.attempt, encode(one, chat, system))
+        Replay(one.task.id, one.attempt, encode(one, chat, system))
         for one in trajectories
         if usable(one) and one.success
     ]

@@ -12,7 +12,7 @@ import numpy as np
 
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import Row
-from sweetrl.learning.distributed import gathered, place, shared, whole_tensor
+from sweetrl.learning.distributed import all_gather, broadcast, rank_and_world_size, whole_tensor
 from sweetrl.learning.passes import Layout, reply_logprobs
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def row_logprobs(
 
 def spread_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
     """row_logprobs by all processes together: each computes a share of the passes, all get all values."""
-    rank, ranks = place()
+    rank, ranks = rank_and_world_size()
     if ranks == 1:
         return row_logprobs(model, rows, layout)
     passes = layout.cut_rows(rows)
@@ -52,7 +52,7 @@ def spread_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> li
     given = own + passes[:1] * (-(-len(passes) // ranks) - len(own))
     found = row_logprobs(model, rows, layout, given)
     values = [found[index] for indices in own for index in indices]
-    parts = gathered(values)
+    parts = all_gather(values)
     for number, part in enumerate(parts):
         for index, value in zip([index for one in passes[number::ranks] for index in one], part, strict=True):
             found[index] = value
@@ -77,7 +77,7 @@ def reference_logprobs(
 
     path = cache / f"{_key(model, rows, layout, adapter)}.npy" if cache is not None else None
     lengths = [row.reply_tokens for row in rows]
-    kept = shared(lambda: np.load(path) if path is not None and path.exists() else None)
+    kept = broadcast(lambda: np.load(path) if path is not None and path.exists() else None)
     if kept is not None and len(kept) == sum(lengths):
         return list(torch.from_numpy(kept).split(lengths))
     was_training = model.training
@@ -88,7 +88,7 @@ def reference_logprobs(
             found = spread_logprobs(model, rows, layout)
     finally:
         model.train(was_training)
-    if path is not None and place()[0] == 0:
+    if path is not None and rank_and_world_size()[0] == 0:
         with atomic_path(path) as temporary, temporary.open("wb") as file:
             np.save(file, torch.cat(found).numpy())
     return found

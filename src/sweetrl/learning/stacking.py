@@ -59,7 +59,9 @@ def _stacked(parts: Sequence[dict[str, Tensor]], factors: Sequence[float]) -> di
     for name in names:
         inner = "lora_A" in name
         if any(name not in part for part in parts):
-            raise UserError(f"adapters: not all of them have `{name}`; train every round with the same lora.targets.")
+            raise UserError(
+                f"adapters: not all of them have `{name}`; train every round with the same lora.target_modules."
+            )
         pieces = [part[name] if inner else factor * part[name] for part, factor in zip(parts, factors, strict=True)]
         found[name] = torch.cat(pieces, 0 if inner else 1).contiguous()
     return found

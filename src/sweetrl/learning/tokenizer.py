@@ -1,7 +1,7 @@
 """The small base agent's tokenizer: byte-level BPE in which a number with the blank before it is one token, and a chat
 template.
 
-The person's " 90" and the program's " 90" are the same token, right after the word that it belongs to: copying a value
+The user's " 90" and the program's " 90" are the same token, right after the word that it belongs to: copying a value
 is then copying one token. For pages, where most of the text is one fixed form, whole pieces of it are tokens
 (`build_piece_tokenizer`): a page is some fifty tokens instead of three hundred.
 """

@@ -23,7 +23,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCall
 from sweetrl.errors import UserError
 from sweetrl.learning.advantage import segment_mean, segment_sum, trajectory_scores, turn_advantages
 from sweetrl.learning.batches import MicroBatch, PreferenceData, collate_pairs, plan
-from sweetrl.learning.distributed import add_gradients, gathered, shard_layers, shared, wants_shards
+from sweetrl.learning.distributed import add_gradients, all_gather, broadcast, shard_layers, wants_shards
 from sweetrl.learning.heads import POOLING, turn_values
 from sweetrl.learning.logprobs import base_of
 from sweetrl.learning.objectives import critic_loss, ipo_loss, policy_loss, reference_kl, token_nll, value_loss
@@ -72,9 +72,9 @@ def training_arguments(
     settings: TrainerSettings, scratch: Path, seed: int, steps: int, device: torch.device, sharded: bool = False
 ) -> TrainingArguments:
     """What transformers.Trainer is told, for `steps` ready-made steps with checkpoints in `scratch`."""
-    if settings.batch_size % settings.micro_batch:
+    if settings.batch_size % settings.micro_batch_size:
         raise UserError(
-            f"params: batch_size {settings.batch_size} is not a multiple of micro_batch {settings.micro_batch}; "
+            f"params: batch_size {settings.batch_size} is not a multiple of micro_batch {settings.micro_batch_size}; "
             "change one."
         )
     arguments = (_ShardedArguments if sharded else TrainingArguments)(
@@ -83,13 +83,13 @@ def training_arguments(
         num_train_epochs=1,  # the plan holds all epochs
         learning_rate=settings.learning_rate,
         lr_scheduler_type="cosine_with_min_lr",
-        lr_scheduler_kwargs={"min_lr_rate": settings.minimum_rate},
-        warmup_steps=math.ceil(settings.warmup * steps),
+        lr_scheduler_kwargs={"min_lr_rate": settings.min_lr_ratio},
+        warmup_steps=math.ceil(settings.warmup_ratio * steps),
         optim="adamw_torch",
         adam_beta1=0.9,
         adam_beta2=0.95,
         weight_decay=0.0,
-        max_grad_norm=settings.clip,
+        max_grad_norm=settings.max_grad_norm,
         logging_steps=1,
         logging_nan_inf_filter=False,
         save_strategy="steps",
@@ -133,12 +133,12 @@ class PreferenceTrainer(Trainer):
         seed: int,
         pad_id: int = 0,
         report: Report | None = None,
-        anchors: float = 0.0,
+        replay: float = 0.0,
         cache: Path | None = None,
     ):
-        plan_ = plan(data, settings.epochs, settings.batch_size, seed, anchors, settings.together)
+        plan_ = plan(data, settings.epochs, settings.batch_size, seed, replay, settings.max_pairs_per_group)
         self.settings, self.data, self.report, self.steps = settings, data, report, len(plan_)
-        self._step_metrics: list[tuple[int, int, Metrics]] = []  # pairs, anchors and metrics of each pass
+        self._step_metrics: list[tuple[int, int, Metrics]] = []  # pairs, replay and metrics of each pass
         self._step_tokens, self._step_computed, self._step_start = 0, 0, time.perf_counter()
         device = next(model.parameters()).device
         self.sharded = wants_shards()
@@ -147,7 +147,7 @@ class PreferenceTrainer(Trainer):
             shard_layers(model, arguments.device)
             model._is_accelerate_prepared = True  # no wrapper: gradients are added up in training_step
         self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
-        if settings.recompute:
+        if settings.gradient_checkpointing:
             base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
         trained = starts_trained(model)
         self.reference: list[Tensor] | None = None
@@ -174,7 +174,7 @@ class PreferenceTrainer(Trainer):
         )
 
     def make_passes(self, step: MicroBatch) -> list[dict[str, Any]]:
-        """This process's part of a step, pass by pass; `share` is the share of the step's pairs and anchors in one.
+        """This process's part of a step, pass by pass; `share` is the share of the step's pairs and replay in one.
 
         Processes that share a model's layers make equally many passes, those with fewer an `idle` one or more.
         """
@@ -182,12 +182,12 @@ class PreferenceTrainer(Trainer):
 
         def passes(rank: int) -> list[MicroBatch]:
             own = share_of_step(self.data, step, self.layout, rank, ranks)
-            return cut_step(self.data, own, self.layout, self.settings.micro_batch)
+            return cut_step(self.data, own, self.layout, self.settings.micro_batch_size)
 
         made = []
         for one in passes(self.args.process_index):
             batch = collate_pairs(self.data, one, self.reference, lay_out=self.layout.collate)
-            share = (len(one.pairs) / len(step.pairs), len(one.anchors) / max(1, len(step.anchors)))
+            share = (len(one.pairs) / len(step.pairs), len(one.replay) / max(1, len(step.replay)))
             made.append(batch | {"share": share})
         most = max(len(passes(rank)) for rank in range(ranks)) if self.sharded else len(made)
         return made + [made[-1] | {"idle": True}] * (most - len(made))
@@ -224,7 +224,7 @@ class PreferenceTrainer(Trainer):
         if inputs.get("idle"):
             return (outputs * 0.0).sum()
         loss, metrics = self.pair_loss(outputs, inputs)
-        self._step_metrics.append((len(inputs["chosen"]), len(inputs["anchor"]), metrics))
+        self._step_metrics.append((len(inputs["chosen"]), len(inputs["replay"]), metrics))
         self._step_tokens += int(rows["tokens"].sum())
         self._step_computed += rows["input_ids"].numel()
         return (loss, None) if return_outputs else loss
@@ -236,10 +236,10 @@ class PreferenceTrainer(Trainer):
         the layers (with padding in flat batches).
         """
         if self._step_metrics and "loss" in logs:
-            parts = gathered((self._step_metrics, (self._step_tokens, self._step_computed)))
+            parts = all_gather((self._step_metrics, (self._step_tokens, self._step_computed)))
             passes = [one for metrics, _ in parts for one in metrics]
             for name in dict.fromkeys(name for _, _, metrics in passes for name in metrics):
-                of_anchors = name == "loss/anchor"
+                of_anchors = name == "loss/sft_replay"
                 weights = [(one[1] if of_anchors else one[0], one[2][name]) for one in passes if name in one[2]]
                 logs[name] = sum(weight * value for weight, value in weights) / sum(weight for weight, _ in weights)
             tokens, computed = (sum(counts) for counts in zip(*(counts for _, counts in parts), strict=True))
@@ -260,14 +260,14 @@ class PreferenceTrainer(Trainer):
 
         The history spans the whole run, steps before an interruption included; each entry has the key `step`.
         """
-        last = shared(lambda: last_checkpoint(Path(str(self.args.output_dir))))
+        last = broadcast(lambda: last_checkpoint(Path(str(self.args.output_dir))))
         if last is not None and self.report is not None and self.args.process_index == 0:
             history = json.loads((last / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
             for entry in history:
                 self.report(int(entry["step"]), self.steps, {k: v for k, v in entry.items() if k != "step"})
         self._step_start = time.perf_counter()
         self.train(resume_from_checkpoint=str(last) if last is not None else None)
-        gathered(None)  # nobody removes checkpoints that others still write
+        all_gather(None)  # nobody removes checkpoints that others still write
         return [entry for entry in self.state.log_history if "loss" in entry]
 
     def turn_metrics(self, logprobs: Tensor, batch: dict[str, Any], chosen: str, rejected: str) -> Metrics:
@@ -389,12 +389,12 @@ class ValueTrainer(HeadTrainer):
 
 
 class PolicyTrainer(PreferenceTrainer):
-    """Stage 2: Eq. 4 on pairs of replies to one state, plus NLL of the chosen replies and of the anchors."""
+    """Stage 2: Eq. 4 on pairs of replies to one state, plus NLL of the chosen replies and of the replay."""
 
     settings: PolicySettings
 
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
-        """Eq. 4 + nll * NLL(chosen) + nll_anchor * NLL(anchors)."""
+        """Eq. 4 + nll * NLL(chosen) + sft_replay_nll * NLL(replay)."""
         settings, rows = self.settings, batch["rows"]
         count = len(rows["tokens"])
         scores = trajectory_scores(
@@ -421,11 +421,11 @@ class PolicyTrainer(PreferenceTrainer):
             "log_ratio/rejected": rejected.detach().mean().item(),
             "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
         }
-        if len(batch["anchor"]):
-            weight = segment_sum(logprobs.new_ones(len(batch["anchor"])), batch["anchor"], count)
-            anchor = token_nll(logprobs, weight, token_row)
-            loss = loss + anchor_share * settings.nll_anchor * anchor
-            metrics["loss/anchor"] = anchor.item()
+        if len(batch["replay"]):
+            weight = segment_sum(logprobs.new_ones(len(batch["replay"])), batch["replay"], count)
+            replay_row = token_nll(logprobs, weight, token_row)
+            loss = loss + anchor_share * settings.sft_replay_nll * replay_row
+            metrics["loss/sft_replay"] = replay_row.item()
         metrics |= self.turn_metrics(logprobs.detach(), batch, "chosen", "rejected")
         return loss, metrics
 

@@ -75,8 +75,8 @@ def devices_of(trainer: PreferenceTrainer) -> int:
 
 def fitting(data: PreferenceData, model: Any) -> tuple[PreferenceData, dict[str, float]]:
     """Leave out what is too long for the model; return the rest and the counts."""
-    from sweetrl.learning.batches import within
+    from sweetrl.learning.batches import drop_overlong
     from sweetrl.models import context_limit
 
-    fits, too_long = within(data, context_limit(model))
-    return fits, {"pairs": len(fits.pairs), "anchors": len(fits.anchors), "pairs_too_long": too_long}
+    fits, too_long = drop_overlong(data, context_limit(model))
+    return fits, {"pairs": len(fits.pairs), "replay": len(fits.replay), "pairs_too_long": too_long}

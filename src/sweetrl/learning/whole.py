@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 def critic_row(trajectory: Trajectory, domain: Domain, chat: Chat, system: str, settings: CriticSettings) -> Row:
-    """Lay out a dialogue as the critic sees it: with c where `settings.place` says, if it is privileged at all.
+    """Lay out a dialogue as the critic sees it: with c where `settings.privileged_position` says, if it is privileged at all.
 
     before   c's own tokens, then the whole formatted prompt with its begin-of-text token        the official code
     """
     prefix = domain.privileged_prompt(trajectory.task) if settings.privileged else None
-    if prefix is None or settings.place == "system":
+    if prefix is None or settings.privileged_position == "system":
         return encode(trajectory, chat, critic_system(prefix, system))
     row = encode(trajectory, chat, system)
     ids = chat.reply(prefix)[:-1]  # plain text without its end-of-turn
@@ -36,7 +36,7 @@ def with_header(row: Row) -> Row:
 
 
 def header_length(chat: Chat) -> int:
-    """How many tokens stand between the person's words and a reply: the common end of what opens and what follows."""
+    """How many tokens stand between the user's words and a reply: the common end of what opens and what follows."""
     first, second = chat.open(None, "x"), chat.follow(True, "y")
     count = 0
     while count < min(len(first), len(second)) and first[-1 - count] == second[-1 - count]:
@@ -78,7 +78,7 @@ def critic_attempts(
     """Lay out every usable attempt with its label, 1 for success, for the classifier of final success."""
     found = [one for one in trajectories if usable(one)]
     rows = tuple(critic_row(one, domain, chat, system, settings) for one in found)
-    data = alone(rows, groups_of(found))
+    data = single_rows(rows, groups_of(found))
     return replace(data, labels=tuple(float(one.success) for one in found))
 
 
@@ -92,24 +92,24 @@ def policy_pairs(
 ) -> PreferenceData:
     """Lay out pairs of whole trajectories as the actor saw them, without c, for multi-turn DPO.
 
-    With `settings.anchors` the successful dialogues (or their final replies) are anchors, as in stage 2.
+    With `settings.sft_replay` the successful dialogues (or their final replies) are replay, as in stage 2.
     """
     everything = list(trajectories)
     found, indices = find_pairs(pairs, everything, where)
     rows = [encode(one, chat, system) for one in found]
     if settings.loss_tokens == "all":
         rows = [all_tokens(row) for row in rows]
-    groups, anchors = list(groups_of(found)), []
-    if settings.anchors:
+    groups, replay = list(groups_of(found)), []
+    if settings.sft_replay:
         number = {one.task.id: group for one, group in zip(found, groups, strict=True)}
         for one in everything:
             if usable(one) and one.success:
                 row = encode(one, chat, system)
                 start, end = row.spans[-1]
-                anchors.append(len(rows))
-                rows.append(Row(row.token_ids[:end], ((start, end),)) if settings.anchor_turns == "final" else row)
+                replay.append(len(rows))
+                rows.append(Row(row.token_ids[:end], ((start, end),)) if settings.sft_replay_turns == "final" else row)
                 groups.append(number.setdefault(one.task.id, len(number)))
-    return PreferenceData(tuple(rows), tuple(indices), tuple(anchors), tuple(groups))
+    return PreferenceData(tuple(rows), tuple(indices), tuple(replay), tuple(groups))
 
 
 def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least: float = 1.0) -> PreferenceData:
@@ -118,11 +118,11 @@ def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least
     if not found:
         raise UserError(
             f"no attempt has a reward of {least:g}, so there is nothing to imitate; collect more or easier tasks, or "
-            "lower rft.least."
+            "lower rft.min_reward."
         )
-    return alone(tuple(encode(one, chat, system) for one in found), groups_of(found))
+    return single_rows(tuple(encode(one, chat, system) for one in found), groups_of(found))
 
 
-def alone(rows: tuple[Row, ...], groups: tuple[int, ...]) -> PreferenceData:
+def single_rows(rows: tuple[Row, ...], groups: tuple[int, ...]) -> PreferenceData:
     """Rows that are learnt one by one: each stands as a pair with itself, and is computed once."""
     return PreferenceData(rows, tuple((index, index) for index in range(len(rows))), groups=groups)

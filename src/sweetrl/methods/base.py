@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.learning.batches import PreferenceData
     from sweetrl.learning.pairs import TrajectoryPair
-    from sweetrl.learning.ranking import Anchor
+    from sweetrl.learning.ranking import Replay
     from sweetrl.learning.trainers import PreferenceTrainer
     from sweetrl.progress import StepProgress
     from sweetrl.protocols import Chat
@@ -65,7 +65,7 @@ class Inputs(Protocol):
         """Pairs of whole dialogues."""
         ...
 
-    def preferences(self) -> tuple[list[Preference], list[Anchor]]:
+    def preferences(self) -> tuple[list[Preference], list[Replay]]:
         """Pairs of replies at one state, and the successful dialogues beside them."""
         ...
 
@@ -101,10 +101,10 @@ class TrainingJob:
     def rows(self, trajectories: Iterable[Trajectory]) -> PreferenceData:
         """Return the replies of whole dialogues, each learnt on its own (by likelihood, or by its return)."""
         from sweetrl.learning.batches import encode
-        from sweetrl.learning.whole import alone, groups_of
+        from sweetrl.learning.whole import groups_of, single_rows
 
         found = list(trajectories)
-        return alone(tuple(encode(one, self.chat, self.system) for one in found), groups_of(found))
+        return single_rows(tuple(encode(one, self.chat, self.system) for one in found), groups_of(found))
 
 
 class Method:
@@ -122,7 +122,7 @@ class Method:
     trains: bool = True
     """Whether anything is trained; without, the policy is the base, to the bit."""
     once: str = ""
-    """Why there is nothing to do after the first of several rounds; empty: each round trains anew."""
+    """Why there is nothing to do after the first of several iterations; empty: each one trains anew."""
 
     def settings_of(self, settings: Settings) -> TrainerSettings:
         """Return the method's own settings; a wrong one is a UserError that names its key."""
@@ -131,7 +131,7 @@ class Method:
             return found
         return section(self.settings_type, settings.method_options, f"params.yaml: method_options of {self.name}")
 
-    def why_left_out(self, artifact: Artifact, settings: Settings) -> str | None:
+    def why_skipped(self, artifact: Artifact, settings: Settings) -> str | None:
         """Say why the stage that makes `artifact` has nothing to do, or None where it has."""
         if artifact in self.needs:
             return None
@@ -140,7 +140,7 @@ class Method:
 
     def dialogues(self, settings: Settings) -> int:
         """Return how many dialogues the policy has learnt from at the end."""
-        return settings.rounds * settings.collect.tasks * settings.collect.attempts
+        return settings.iterations * settings.collect.tasks * settings.collect.attempts
 
     def at_evaluation(self, settings: Settings) -> Settings:
         """Return the settings of the agent that is evaluated."""
@@ -157,7 +157,7 @@ class Method:
         return ImitationTrainer
 
     def replay(self, settings: Settings) -> float:
-        """Return how many rows of `data`'s anchors are learnt beside each pair."""
+        """Return how many rows of `data`'s replay are learnt beside each pair."""
         return 0.0
 
     def train(self, job: TrainingJob) -> TrainingResult:

@@ -29,12 +29,12 @@ class Grpo(Method):
 
     name, section, settings_type = "grpo", "grpo", GrpoSettings
     needs = frozenset({"tasks"})
-    once = "the method `grpo` samples with the policy of the moment by itself; raise grpo.iterations"
+    once = "the method `grpo` samples with the current policy by itself; raise grpo.iterations"
 
     def dialogues(self, settings: Settings) -> int:
         """Those that it makes itself."""
         wanted = settings.grpo
-        return wanted.iterations * wanted.tasks * wanted.group
+        return wanted.iterations * wanted.tasks * wanted.group_size
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train the policy on its own attempts."""
@@ -53,7 +53,7 @@ class Grpo(Method):
         ):
 
             def sample(iteration: int, policy: Any) -> Attempts:
-                """Let the policy of the moment attempt the iteration's tasks."""
+                """Let the current policy attempt the iteration's tasks."""
                 folder = scratch / f"iteration-{iteration:04d}"
                 save_adapter(policy, folder / "adapter", settings.model.base)
                 agent = make_agent(engine, settings.model, folder / "adapter", settings.collect.batch)
@@ -98,7 +98,7 @@ def attempts(tasks: list[Task], context: RolloutContext, folder: Path, job: Trai
     settings, wanted = job.settings, job.settings.grpo
     chosen = batch_of(tasks, settings.collect.first + iteration * wanted.tasks, wanted.tasks)
     store = rollout_scored(
-        [(task, attempt) for task in chosen for attempt in range(wanted.group)],
+        [(task, attempt) for task in chosen for attempt in range(wanted.group_size)],
         context,
         TrajectoryStore(folder),
         seed=part_seed(settings.seed, "iteration", iteration + 1),

@@ -33,4 +33,4 @@ class MultiTurnDpo(Method):
 
     def replay(self, settings: Settings) -> float:
         """As params.yaml says."""
-        return settings.multi_turn_dpo.anchors
+        return settings.multi_turn_dpo.sft_replay

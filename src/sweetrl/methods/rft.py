@@ -18,7 +18,7 @@ class Rft(Method):
     needs = frozenset({"trajectories"})
 
     def data(self, job: TrainingJob) -> PreferenceData:
-        """The attempts with a reward of `rft.least` or more."""
+        """The attempts with a reward of `rft.min_reward` or more."""
         from sweetrl.learning.whole import successes
 
-        return successes(job.inputs.trajectories(), job.chat, job.system, job.settings.rft.least)
+        return successes(job.inputs.trajectories(), job.chat, job.system, job.settings.rft.min_reward)

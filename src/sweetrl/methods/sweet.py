@@ -19,19 +19,19 @@ class Sweet(Method):
     needs = frozenset({"trajectories", "pairs", "critic", "preferences"})
     learns_from = frozenset({"preferences"})
 
-    def why_left_out(self, artifact: Artifact, settings: Settings) -> str | None:
+    def why_skipped(self, artifact: Artifact, settings: Settings) -> str | None:
         """No critic is trained where another one ranks."""
         if artifact == "critic" and settings.rank.critic != "trained":
             return f"replies are ranked by `{settings.rank.critic}`"
-        return super().why_left_out(artifact, settings)
+        return super().why_skipped(artifact, settings)
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """The preferences, and successful dialogues beside them."""
         from sweetrl.learning.preferences import preference_rows
 
-        preferences, anchors = job.inputs.preferences()
+        preferences, replay = job.inputs.preferences()
         wanted = job.settings.policy
-        return preference_rows(preferences, anchors if wanted.anchors else [], wanted)
+        return preference_rows(preferences, replay if wanted.sft_replay else [], wanted)
 
     def trainer(self) -> type[PreferenceTrainer]:
         """Preferences, with likelihood terms."""
@@ -41,4 +41,4 @@ class Sweet(Method):
 
     def replay(self, settings: Settings) -> float:
         """As params.yaml says."""
-        return settings.policy.anchors
+        return settings.policy.sft_replay

@@ -16,7 +16,7 @@ class ZeroShot(Method):
 
     @property
     def once(self) -> str:  # type: ignore[override]
-        """Further rounds would change nothing."""
+        """Further iterations would change nothing."""
         return f"the method `{self.name}` trains nothing"
 
     def train(self, job: TrainingJob) -> TrainingResult:
@@ -40,6 +40,8 @@ class SingleTurn(ZeroShot):
     name = "single-turn"
 
     def at_evaluation(self, settings: Settings) -> Settings:
-        """One round is left, and the prompt `full` becomes the one that asks for an answer at once."""
+        """One turn is left, and the prompt `full` becomes the one that asks for an answer at once."""
         prompt = "single" if settings.agent.prompt == "full" else settings.agent.prompt
-        return settings.model_copy(update={"agent": settings.agent.model_copy(update={"rounds": 1, "prompt": prompt})})
+        return settings.model_copy(
+            update={"agent": settings.agent.model_copy(update={"max_turns": 1, "prompt": prompt})}
+        )

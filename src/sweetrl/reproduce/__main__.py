@@ -8,27 +8,27 @@ from collections.abc import Sequence
 
 from sweetrl.errors import UserError
 
-USAGE = "name a part: all [LANES], base, world SEED, base-large, cell NAME SEED, best-of-n NAME SEED, report"
+USAGE = "name a part: all [WORKERS], base, seed-data SEED, base-large, variant NAME SEED, best-of-n NAME SEED, report"
 
 
 def run(arguments: Sequence[str]) -> None:
     """Run one part; UserError for a command line that names none."""
-    from sweetrl.reproduce import lanes, report
-    from sweetrl.reproduce.run import Profile, base, base_large, best_of_n, cell, world
+    from sweetrl.reproduce import report, workers
+    from sweetrl.reproduce.run import Profile, base, base_large, best_of_n, seed_data, variant
 
     match list(arguments):
         case ["all"]:
-            lanes.run_all(Profile(), lanes.default_lanes(Profile()))
+            workers.run_all(Profile(), workers.default_workers(Profile()))
         case ["all", count] if count.isdigit() and int(count):
-            lanes.run_all(Profile(), int(count))
+            workers.run_all(Profile(), int(count))
         case ["base"]:
             base(Profile())
-        case ["world", seed] if seed.isdigit():
-            world(Profile(), int(seed))
+        case ["seed-data", seed] if seed.isdigit():
+            seed_data(Profile(), int(seed))
         case ["base-large"]:
             base_large(Profile())
-        case ["cell", name, seed] if seed.isdigit():
-            cell(Profile(), name, int(seed))
+        case ["variant", name, seed] if seed.isdigit():
+            variant(Profile(), name, int(seed))
         case ["best-of-n", name, seed] if seed.isdigit():
             best_of_n(Profile(), name, int(seed))
         case ["report"]:

@@ -1,4 +1,4 @@
-"""One policy on the held-out tasks: the part of a cell that follows its training, run in the cell's folder.
+"""One policy on the held-out tasks: the part of a variant that follows its training, run in the variant's folder.
 
 models/policy (none for methods without training: the base) -> reports/results.parquet.
 """
@@ -40,7 +40,7 @@ def evaluate(settings: Settings) -> None:
             {name: value["value"] for name, value in summary.items()}
             | {"reply_tokens": sum(len(turn.token_ids) for turn in turns) / max(1, len(turns))}
         )
-        told = summary["success" if domain.measure == "success" else "tests_passed"]
+        told = summary["success" if domain.measure == "success" else "reward"]
         label = domain.labels.success if domain.measure == "success" else domain.labels.reward
         run.summary = (
             f"{len(found.results)} tasks, {label[:1].lower()}{label[1:]} {told['value']:.1%} "

@@ -1,6 +1,6 @@
-"""Best-of-N with the critic of a cell (Figure 3a), run in a folder that links to it.
+"""Best-of-N with the critic of a variant (Figure 3a), run in a folder that links to it.
 
-critics/<cell>/ (of a trained one) and critics/<cell>.yaml, the cell's parameters -> reports/best-of-n.json.
+critics/<variant>/ (of a trained one) and critics/<variant>.yaml, the variant's parameters -> reports/best-of-n.json.
 """
 
 from __future__ import annotations

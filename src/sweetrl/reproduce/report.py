@@ -1,6 +1,6 @@
 """The reproduction's results: results.json, results.md (the tables, for docs/) and report.html (with the drawings).
 
-Cells that have not been run are left out, and named as such; nothing is taken from anywhere else.
+Variants that have not been run are left out, and named as such; nothing is taken from anywhere else.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.report import p_value, percent, points
 from sweetrl.io import read_json, write_json, write_text
 from sweetrl.reproduce import figures
-from sweetrl.reproduce.cells import CELLS, ONLINE, TABLES
 from sweetrl.reproduce.run import Profile, picked
-from sweetrl.reproduce.tables import Measured, claims, picking_gap, read_cell, row_of
+from sweetrl.reproduce.tables import Measured, claims, picking_gap, read_variant, row_of
+from sweetrl.reproduce.variants import ONLINE, TABLES, VARIANTS
 from sweetrl.types import Candidate, Message, Trajectory
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 RESULTS, MARKDOWN, PAGE = Path("results.json"), Path("results.md"), Path("report.html")
 AGAINST = "sweet"
-WORLDS, PICKING = "worlds", "Figure 3a"  # beside the cells' tables
+SEED_DATA, PICKING = "seed-data", "Figure 3a"  # beside the variants' tables
 
 
 def number(value: float) -> str:
@@ -40,27 +40,27 @@ FAULTS = (
     ("irrelevant_questions", "irrelevant questions", percent),
     ("forgotten_details", "forgotten details", percent),
     ("mistaken_details", "mistaken details", percent),
-    ("out_of_rounds", "out of rounds", percent),
+    ("max_turns_reached", "last turn reached", percent),
 )
 
 
 def write(profile: Profile) -> None:
-    """Read every cell that there is and write the three files."""
+    """Read every variant that there is and write the three files."""
     ruler, domain = profile.settings["evaluate"], profile.domain
-    found = {cell.name: read_cell(cell, profile.seeds_of(cell)) for cell in profile.cells}
+    found = {variant.name: read_variant(variant, profile.seeds_of(variant)) for variant in profile.variants}
     measured = {name: one for name, one in found.items() if one.results}
     if not measured:
-        raise UserError("cells/: no cell has been run yet; run `make reproduce`.")
+        raise UserError("variants/: no variant has been run yet; run `make reproduce`.")
     level, resamples = ruler["confidence"], ruler["resamples"]
     picking = _best_of_n(profile)
-    rows = {name: row_of(one, measured.get(one.cell.against), level, resamples) for name, one in measured.items()}
+    rows = {name: row_of(one, measured.get(one.variant.against), level, resamples) for name, one in measured.items()}
     results = {
         "profile": profile.values["profile"],
         "seeds": profile.seeds,
         "tasks_for_each_seed": ruler["tasks"],
-        **({"reward": domain.scoring()} if domain.measure == "reward" else {}),
+        **({"scoring": domain.scoring()} if domain.measure == "reward" else {}),
         "rows": rows,
-        "claims": claims(measured, level, resamples, "tests_passed" if domain.measure == "reward" else "success"),
+        "claims": claims(measured, level, resamples, "reward" if domain.measure == "reward" else "success"),
         "best_of_n": {
             seed: {name: one["curves"][name] for name, one in critics.items()} for seed, critics in picking.items()
         },
@@ -74,7 +74,7 @@ def write(profile: Profile) -> None:
         },
         "hours": _hours(profile, measured, picking),
         "missing": [
-            f"{name} {s}" for name, one in found.items() for s in profile.seeds_of(one.cell) if s not in one.results
+            f"{name} {s}" for name, one in found.items() for s in profile.seeds_of(one.variant) if s not in one.results
         ]
         + [
             f"Best-of-N with {name} {seed}"
@@ -109,23 +109,23 @@ def _hours(
     profile: Profile, measured: Mapping[str, Measured], picking: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float]:
     """Hours on the clock of the parts that are there, as if they had run one after the other; whole parts only."""
-    found = {WORLDS: 0.0}
+    found = {SEED_DATA: 0.0}
     for seed in profile.seeds:
-        path = Path("worlds") / str(seed) / "facts.json"
+        path = Path("seed-data") / str(seed) / "facts.json"
         if path.exists():
-            found[WORLDS] += sum(stage["seconds"] for stage in read_json(path).values())
+            found[SEED_DATA] += sum(stage["seconds"] for stage in read_json(path).values())
     for one in measured.values():
         spent = sum(stage["seconds"] for stages in one.stages.values() for stage in stages.values())
-        found[one.cell.table] = found.get(one.cell.table, 0.0) + spent
+        found[one.variant.table] = found.get(one.variant.table, 0.0) + spent
     if picking:
         found[PICKING] = sum(one["seconds"]["seconds"] for critics in picking.values() for one in critics.values())
     return {name: seconds / 3600 for name, seconds in found.items()}
 
 
 def markdown(results: Mapping[str, Any]) -> str:
-    """The tables as Markdown, in the order of the cells; `results` may come from results.json."""
-    rows = [results["rows"][name] for name in CELLS if name in results["rows"]]
-    if "reward" in results:
+    """The tables as Markdown, in the order of the variants; `results` may come from results.json."""
+    rows = [results["rows"][name] for name in VARIANTS if name in results["rows"]]
+    if "scoring" in results:
         return pages(results, rows)
     parts = []
     for table in TABLES:
@@ -148,10 +148,10 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def _costs(rows: Sequence[Mapping[str, Any]], hours: Mapping[str, float]) -> str:
-    """Minutes of a cell of each row, and the sum of everything."""
+    """Minutes of a variant of each row, and the sum of everything."""
     lines = ["| | minutes for a seed |", "|---|---|"]
     lines += [f"| {row['label']} | {row['training']['seconds'] / 60:.1f} |" for row in rows]
-    parts = ", ".join(f"{name} {60 * hours[name]:.0f} min" for name in (WORLDS, *TABLES, PICKING) if name in hours)
+    parts = ", ".join(f"{name} {60 * hours[name]:.0f} min" for name in (SEED_DATA, *TABLES, PICKING) if name in hours)
     lines += ["", f"All parts one after the other: {sum(hours.values()):.1f} hours on the clock ({parts})."]
     return "\n".join(lines)
 
@@ -162,7 +162,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
-        passed, success, gap = row["tests_passed"], row["success"], row.get("difference")
+        passed, success, gap = row["reward"], row["success"], row.get("difference")
         seeds = ", ".join(percent(value) for value in row["success_by_seed"].values())
         paper = " / ".join("-" if value is None else f"{value}" for value in row["paper"])
         lines.append(
@@ -175,7 +175,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> str:
 def _online(rows: Sequence[Mapping[str, Any]]) -> str:
     """What the rows of methods that go on collecting have learnt from, and how they fared on the way."""
     lines = [
-        "| | dialogues learnt from | success on training tasks (start of rounds 2, 3, ...; last fifth of GRPO) |",
+        "| | dialogues learnt from | success on training tasks (start of iterations 2, 3, ...; last fifth of GRPO) |",
         "|---|---|---|",
     ]
     for row in rows:
@@ -189,7 +189,7 @@ PAGE_FAULTS = tuple(row for row in FAULTS if not row[0].endswith("_questions"))
 
 def pages(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
     """The tables where pages were designed: the reward and what is missing to SWEET-RL's."""
-    name = results["reward"]
+    name = results["scoring"]
     parts = []
     for table in TABLES:
         these = [row for row in rows if row["table"] == table]
@@ -199,7 +199,7 @@ def pages(results: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> str:
         said = [f"| claim | difference in likeness ({name}) | difference in equal pages | |", "|---|---|---|---|"]
         for one in results["claims"]:
             gap = one["difference"]
-            told = f"{_gap(gap['tests_passed'])} | {_gap(gap['success'])}" if gap else "|"
+            told = f"{_gap(gap['reward'])} | {_gap(gap['success'])}" if gap else "|"
             said.append(f"| {one['claim']} | {told} | {one['verdict']} |")
         parts += ["### The paper's claims", "\n".join(said)]
     parts += ["### How dialogues go", _faults(rows, PAGE_FAULTS)]
@@ -223,10 +223,10 @@ def _likeness(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     for row in rows:
         gap = row.get("difference")
         seeds = ", ".join(percent(value) for value in row["reward_by_seed"].values())
-        paper = " / ".join("-" if value is None else f"{value}" for value in CELLS[row["cell"]].pages)
+        paper = " / ".join("-" if value is None else f"{value}" for value in VARIANTS[row["variant"]].pages)
         lines.append(
-            f"| {row['label']} | {_interval(row['tests_passed'])} | {seeds} | {_interval(row['success'])} | "
-            f"{_gap(gap['tests_passed']) if gap else ''} | {paper} |"
+            f"| {row['label']} | {_interval(row['reward'])} | {seeds} | {_interval(row['success'])} | "
+            f"{_gap(gap['reward']) if gap else ''} | {paper} |"
         )
     return "\n".join(lines)
 
@@ -277,12 +277,12 @@ def _critics(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def _curves(curves: Mapping[str, Sequence[Mapping[str, Any]]], gaps: Mapping[str, Mapping[str, float]]) -> str:
     numbers = [place["n"] for place in next(iter(curves.values()))]
-    order = {name: place for place, name in enumerate(CELLS)}
+    order = {name: place for place, name in enumerate(VARIANTS)}
     heads = ["critic", *(f"N = {n}" for n in numbers), "SWEET-RL minus this, mean over N > 1"]
     lines = ["| " + " | ".join(heads) + " |", "|---" * len(heads) + "|"]
     for name, places in sorted(curves.items(), key=lambda item: order[item[0]]):
         rates = " | ".join(_interval(place["success"]) for place in places)
-        lines.append(f"| {CELLS[name].label} | {rates} | {_gap(gaps[name]) if name in gaps else ''} |")
+        lines.append(f"| {VARIANTS[name].label} | {rates} | {_gap(gaps[name]) if name in gaps else ''} |")
     return "\n".join(lines)
 
 
@@ -320,7 +320,7 @@ def page(results: Mapping[str, Any], measured: Mapping[str, Measured], domain: D
 
 def _series(curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[tuple[float, Mapping[str, float]]]]:
     return {
-        CELLS[name].label if name in CELLS else name: [(float(place["n"]), place["success"]) for place in places]
+        VARIANTS[name].label if name in VARIANTS else name: [(float(place["n"]), place["success"]) for place in places]
         for name, places in curves.items()
     }
 
@@ -335,7 +335,7 @@ def _dialogues(sweet: Measured | None, domain: Domain, many: int = 3) -> list[di
     from sweetrl.learning.preferences import CANDIDATES, read_candidates
 
     seed = min(sweet.results)
-    candidates = Path("cells") / AGAINST / str(seed) / "preferences" / CANDIDATES
+    candidates = Path("variants") / AGAINST / str(seed) / "preferences" / CANDIDATES
     if not candidates.exists():
         return []
     by_dialogue: dict[tuple[str, int], list[Any]] = {}
@@ -344,7 +344,7 @@ def _dialogues(sweet: Measured | None, domain: Domain, many: int = 3) -> list[di
     chosen = sorted(by_dialogue, key=lambda key: (-len(by_dialogue[key]), key))[:many]
     known = {
         (one.task.id, one.attempt): one
-        for one in TrajectoryStore(Path("worlds") / str(seed) / "trajectories").read()
+        for one in TrajectoryStore(Path("seed-data") / str(seed) / "trajectories").read()
         if (one.task.id, one.attempt) in chosen
     }
     shown = []

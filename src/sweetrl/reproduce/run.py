@@ -1,4 +1,4 @@
-"""Running one part of a reproduction: the ordinary stages, in a folder of their own, with the settings of a cell.
+"""Running one part of a reproduction: the ordinary stages, in a folder of their own, with the settings of a variant.
 
 The folder .work/<part>-<seed> of the profile's folder holds what is unfinished: a killed part goes on where it was.
 """
@@ -14,9 +14,10 @@ import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.io import publish, read_json, write_json
+from sweetrl.paths import LAST_POLICY, POLICY
 from sweetrl.plugins import load_domain, load_method
-from sweetrl.reproduce.cells import LARGE_BASE, ONLINE, Cell, cell_named, merged, settings_of
-from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_apart
+from sweetrl.reproduce.variants import LARGE_BASE, ONLINE, Variant, merged, settings_of, variant_named
+from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.tracking.runs import RunLog
 
@@ -27,7 +28,7 @@ ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml 
 WORK = Path(".work")
 RESULTS, SUMMARY = "results.parquet", "summary.json"
 STAGES = ("train-critic", "rank", "train-policy")
-CELL_LISTS = ("cells", "large", "online")  # in a profile's params.yaml; each is a matrix of its own in dvc.yaml
+VARIANT_LISTS = ("variants", "large", "online")  # in a profile's params.yaml; each is a matrix of its own in dvc.yaml
 
 
 class Profile:
@@ -58,13 +59,13 @@ class Profile:
         return [int(seed) for seed in self.values["seeds"]]
 
     @property
-    def cells(self) -> list[Cell]:
-        """The cells in the order of the tables."""
-        return [cell_named(name) for part in CELL_LISTS for name in self.values.get(part, [])]
+    def variants(self) -> list[Variant]:
+        """The variants in the order of the tables."""
+        return [variant_named(name) for part in VARIANT_LISTS for name in self.values.get(part, [])]
 
-    def seeds_of(self, cell: Cell) -> list[int]:
-        """The seeds that a cell is run on: fewer for those that cost more."""
-        return [int(seed) for seed in self.values.get(f"{cell.folder}_seeds", self.seeds)]
+    def seeds_of(self, variant: Variant) -> list[int]:
+        """The seeds that a variant is run on: fewer for those that cost more."""
+        return [int(seed) for seed in self.values.get(f"{variant.folder}_seeds", self.seeds)]
 
     def tree(self, seed: int, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the parameters of a part as a tree."""
@@ -80,14 +81,14 @@ def base(profile: Profile) -> None:
     shutil.rmtree(folder)
 
 
-def world(profile: Profile, seed: int) -> None:
-    """Tasks, dialogues of the base agent and pairs of them, for one seed -> worlds/<seed>/."""
-    folder = _workspace(profile, f"world-{seed}", profile.tree(seed))
+def seed_data(profile: Profile, seed: int) -> None:
+    """Tasks, dialogues of the base agent and pairs of them, for one seed -> seed-data/<seed>/."""
+    folder = _workspace(profile, f"seed-data-{seed}", profile.tree(seed))
     for stage in ("tasks", "collect", "validate"):
-        _stage(folder, stage, profile, seed, "world")
+        _stage(folder, stage, profile, seed, "seed-data")
     facts = {stage: _facts(folder, stage) for stage in ("tasks", "collect", "validate")}
     write_json(folder / "data" / "facts.json", facts)
-    publish(folder / "data", Path("worlds") / str(seed))
+    publish(folder / "data", Path("seed-data") / str(seed))
     shutil.rmtree(folder)
 
 
@@ -102,49 +103,51 @@ def base_large(profile: Profile) -> None:
     shutil.rmtree(folder)
 
 
-def cell(profile: Profile, name: str, seed: int) -> None:
-    """Train and evaluate one cell on one seed -> cells/<name>/<seed>/ (or large/, online/)."""
-    one = cell_named(name)
+def variant(profile: Profile, name: str, seed: int) -> None:
+    """Train and evaluate one variant on one seed -> variants/<name>/<seed>/ (or large/, online/)."""
+    one = variant_named(name)
     tree = profile.tree(seed, one.settings)
     settings = settings_of(profile.tree(seed), one)
     folder = _workspace(profile, f"{name}-{seed}", tree)
-    _learn_from(folder, Path("worlds") / str(seed), one, settings)
+    _learn_from(folder, Path("seed-data") / str(seed), one, settings)
     if one.trained:
         for stage in STAGES if one.ranks else STAGES[-1:]:
             if not (folder / "reports" / "runs" / f"{stage}.json").exists():
                 _stage(folder, stage, profile, seed, name)
-    if settings.rounds > 1:
-        if not finished(folder, "rounds"):
-            _stage(folder, "rounds", profile, seed, name)
-        publish(folder / "models" / "rounds" / "policy", folder / "models" / "policy")  # what is evaluated
+    if settings.iterations > 1:
+        if not finished(folder, "iterate"):
+            _stage(folder, "iterate", profile, seed, name)
+        publish(folder / LAST_POLICY, folder / POLICY)  # what is evaluated
     _stage(folder, "evaluate", profile, seed, name, "sweetrl.reproduce.evaluate")
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     done = [
-        stage for stage in (*STAGES, "rounds", "evaluate") if (folder / "reports" / "runs" / f"{stage}.json").exists()
+        stage for stage in (*STAGES, "iterate", "evaluate") if (folder / "reports" / "runs" / f"{stage}.json").exists()
     ]
     facts = {stage: _facts(folder, stage) for stage in done}
-    summary = {"cell": name, "seed": seed, "stages": facts}
+    summary = {"variant": name, "seed": seed, "stages": facts}
     if one.table == ONLINE:
         summary["dialogues"] = load_method(settings).dialogues(settings)
     write_json(out / SUMMARY, summary)
     shutil.copy(folder / "reports" / RESULTS, out / RESULTS)
     for source in ("models/critic", "data/preferences"):
-        if one.ranks and (folder / source / "left_out.json").exists() is False and (folder / source).exists():
+        if one.ranks and (folder / source / "skipped.json").exists() is False and (folder / source).exists():
             shutil.copytree(folder / source, out / Path(source).name)
-    for kind in ("data", "models") if settings.rounds > 1 else ():
-        shutil.copytree(folder / kind / "rounds", out / "rounds" / kind)
+    for kind in ("data", "models") if settings.iterations > 1 else ():
+        shutil.copytree(folder / kind / "iterations", out / "iterations" / kind)
     publish(out, Path(one.folder) / name / str(seed))
     shutil.rmtree(folder)
 
 
 def best_of_n(profile: Profile, name: str, seed: int) -> None:
-    """Let the critic of a cell pick replies at N = 1, 2, 4, ... -> best-of-n/<cell>/<seed>.json."""
+    """Let the critic of a variant pick replies at N = 1, 2, 4, ... -> best-of-n/<variant>/<seed>.json."""
     folder = _workspace(profile, f"best-of-n-{name}-{seed}", profile.tree(seed))
-    link(Path("worlds") / str(seed) / "tasks", folder / "data" / "tasks")
-    changes = {key: value for key, value in cell_named(name).settings.items() if key.startswith(("critic.", "rank."))}
-    trained = Path("cells") / name / str(seed) / "critic"
+    link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
+    changes = {
+        key: value for key, value in variant_named(name).settings.items() if key.startswith(("critic.", "rank."))
+    }
+    trained = Path("variants") / name / str(seed) / "critic"
     (folder / "critics").mkdir(exist_ok=True)
     if trained.exists():  # the controls have none
         link(trained, folder / "critics" / name)
@@ -156,7 +159,7 @@ def best_of_n(profile: Profile, name: str, seed: int) -> None:
 
 
 def picked(name: str, seed: int) -> Path:
-    """Where the curve of a cell's critic is."""
+    """Where the curve of a variant's critic is."""
     return Path("best-of-n") / name / f"{seed}.json"
 
 
@@ -176,21 +179,21 @@ def _workspace(profile: Profile, name: str, tree: Mapping[str, Any], fresh: bool
     return folder
 
 
-def _learn_from(folder: Path, world: Path, one: Cell, settings: Settings) -> None:
-    """Put the world's data into a cell's folder: all of it, or that of the first tasks only."""
-    link(world / "tasks", folder / "data" / "tasks")
+def _learn_from(folder: Path, source: Path, one: Variant, settings: Settings) -> None:
+    """Put a seed's data into a variant's folder: all of it, or that of the first tasks only."""
+    link(source / "tasks", folder / "data" / "tasks")
     if not one.trained:
         return
     if one.data >= 1.0:
-        link(world / "trajectories", folder / "data" / "trajectories")
-        link(world / "pairs.parquet", folder / "data" / "pairs.parquet")
+        link(source / "trajectories", folder / "data" / "trajectories")
+        link(source / "pairs.parquet", folder / "data" / "pairs.parquet")
         return
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.learning.pairs import trajectory_pairs, write_pairs
 
     if (folder / "data" / "pairs.parquet").exists():
         return
-    everything = list(TrajectoryStore(world / "trajectories").read())
+    everything = list(TrajectoryStore(source / "trajectories").read())
     order = list(dict.fromkeys(each.task.id for each in everything))
     kept = set(order[: round(one.data * len(order))])
     part = [each for each in everything if each.task.id in kept]
@@ -201,7 +204,7 @@ def _learn_from(folder: Path, world: Path, one: Cell, settings: Settings) -> Non
 
 def _stage(folder: Path, stage: str, profile: Profile, seed: int, part: str, module: str = "") -> None:
     """Run one stage in `folder` under a run of the part; ends as the stage ends."""
-    run_apart(folder, stage, _parent(folder, profile, seed, part), module, f"{part}, seed {seed}")
+    run_stage_in(folder, stage, _parent(folder, profile, seed, part), module, f"{part}, seed {seed}")
 
 
 def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
@@ -211,9 +214,9 @@ def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
         found = read_json(note)
         return str(found["run_id"]) if found.get("run_id") else None
     settings = parse_settings(yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8")))
-    tags = {"sweetrl.kind": "reproduction", "sweetrl.cell": part, "sweetrl.seed": str(seed)}
+    tags = {"sweetrl.kind": "reproduction", "sweetrl.variant": part, "sweetrl.seed": str(seed)}
     run = RunLog(settings.tracking, f"{part} {seed}", {**tags, "sweetrl.profile": str(profile.values["profile"])})
-    run.log_params({"cell": part, "seed": seed})
+    run.log_params({"variant": part, "seed": seed})
     run.finish("FINISHED")
     write_json(note, {"run_id": run.run_id})
     return run.run_id

@@ -1,4 +1,4 @@
-"""From the cells' results to rows: rates with intervals over all seeds' tasks, and paired differences.
+"""From the variants' results to rows: rates with intervals over all seeds' tasks, and paired differences.
 
 Every seed has tasks of its own, so the tasks of all seeds are pooled; a difference is paired by (seed, task). The
 values of the single seeds stand beside the interval, which knows the tasks' spread and not that of training.
@@ -15,46 +15,46 @@ from typing import Any
 from sweetrl.evaluation.metrics import Result, read_results, summarize_policy
 from sweetrl.evaluation.statistics import mcnemar_exact, paired_difference
 from sweetrl.io import read_json
-from sweetrl.reproduce.cells import Cell
 from sweetrl.reproduce.run import RESULTS, SUMMARY
+from sweetrl.reproduce.variants import Variant
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the cells of one row came to: results by seed, and the stages' facts by seed.
+    """What the variants of one row came to: results by seed, and the stages' facts by seed.
 
-    `dialogues` learnt from, by seed: for cells that go on collecting.
+    `dialogues` learnt from, by seed: for variants that go on collecting.
     """
 
-    cell: Cell
+    variant: Variant
     results: Mapping[int, Sequence[Result]]
     stages: Mapping[int, Mapping[str, Any]]
     dialogues: Mapping[int, int] = field(default_factory=dict)
 
 
-def read_cell(cell: Cell, seeds: Iterable[int], folder: Path = Path()) -> Measured:
-    """Read the seeds of a cell that are there, in the profile's folder."""
+def read_variant(variant: Variant, seeds: Iterable[int], folder: Path = Path()) -> Measured:
+    """Read the seeds of a variant that are there, in the profile's folder."""
     results, stages, dialogues = {}, {}, {}
     for seed in seeds:
-        place = folder / cell.folder / cell.name / str(seed)
+        place = folder / variant.folder / variant.name / str(seed)
         if (place / SUMMARY).exists():
             summary = read_json(place / SUMMARY)
             results[seed] = read_results(place / RESULTS)
             stages[seed] = summary["stages"]
             if "dialogues" in summary:
                 dialogues[seed] = int(summary["dialogues"])
-    return Measured(cell, results, stages, dialogues)
+    return Measured(variant, results, stages, dialogues)
 
 
 def row_of(one: Measured, against: Measured | None, confidence: float, resamples: int) -> dict[str, Any]:
-    """Sum a cell up; `against` is the row that it is compared with, on the seeds that both have."""
+    """Sum a variant up; `against` is the row that it is compared with, on the seeds that both have."""
     scored = {seed: [r for r in results if r.reward is not None] for seed, results in one.results.items()}
     pooled = [result for seed in sorted(scored) for result in scored[seed]]
     row: dict[str, Any] = {
-        "cell": one.cell.name,
-        "label": one.cell.label,
-        "table": one.cell.table,
-        "paper": list(one.cell.paper),
+        "variant": one.variant.name,
+        "label": one.variant.label,
+        "table": one.variant.table,
+        "paper": list(one.variant.paper),
         "seeds": sorted(scored),
         "tasks": len(pooled),
         "lost": sum(len(results) for results in one.results.values()) - len(pooled),
@@ -68,7 +68,7 @@ def row_of(one: Measured, against: Measured | None, confidence: float, resamples
     if one.dialogues:
         row["dialogues"] = statistics.fmean(one.dialogues.values())
         row["on_the_way"] = _on_the_way(one)
-    if against is not None and against.cell.name != one.cell.name:
+    if against is not None and against.variant.name != one.variant.name:
         row["difference"] = difference(one, against, confidence, resamples)
     return row
 
@@ -89,7 +89,7 @@ def difference(one: Measured, other: Measured, confidence: float, resamples: int
         "tasks": len(pairs),
         "success": paired_difference(*wins, confidence, resamples, 0).as_dict()
         | {"p_value": mcnemar_exact(*wins).p_value},
-        "tests_passed": paired_difference(*rewards, confidence, resamples, 0).as_dict(),
+        "reward": paired_difference(*rewards, confidence, resamples, 0).as_dict(),
     }
 
 
@@ -98,7 +98,7 @@ def _paired(mine: Sequence[Result], theirs: Sequence[Result]) -> list[tuple[Resu
     return [(r, known[r.task_id]) for r in mine if r.reward is not None and r.task_id in known]
 
 
-# What is shown of a cell's training: name -> (stage, metric), each the mean over the seeds.
+# What is shown of a variant's training: name -> (stage, metric), each the mean over the seeds.
 _SHOWN = {
     "critic_accuracy": ("train-critic", "final/accuracy"),
     "needed_over_plausible": ("rank", "ranked/needed_over_plausible"),
@@ -125,12 +125,12 @@ def _training(one: Measured) -> dict[str, float]:
 
 
 def _on_the_way(one: Measured) -> list[float]:
-    """Success on training tasks, the mean over the seeds: at the start of each further round, or GRPO's last fifth."""
+    """Success on training tasks, the mean over the seeds: at the start of each further iteration, or GRPO's last fifth."""
     found = []
     for facts in one.stages.values():
-        metrics = {**_metrics(facts, "train-policy"), **_metrics(facts, "rounds")}
-        rounds = sorted(name for name in metrics if name.startswith("round_") and name.endswith("/success"))
-        found.append([metrics[name] for name in rounds or ["final/success"] if name in metrics])
+        metrics = {**_metrics(facts, "train-policy"), **_metrics(facts, "iterate")}
+        iterations = sorted(name for name in metrics if name.startswith("iteration_") and name.endswith("/success"))
+        found.append([metrics[name] for name in iterations or ["final/success"] if name in metrics])
     return [statistics.fmean(values) for values in zip(*found, strict=False)]
 
 
@@ -157,7 +157,7 @@ CLAIMS = (
     ("sweet-third", "dpo-third", "with a third of the tasks, too, SWEET-RL is above Multi-Turn DPO"),
     ("large-sweet", "large-multi-turn-dpo", "on a small model's data, too, SWEET-RL is above Multi-Turn DPO"),
     ("large-sweet", "large-zero-shot", "a small model's data make a larger one better"),
-    ("sweet-rounds", "sweet", "beyond the paper: further rounds with the policy so far help"),
+    ("sweet-iterations", "sweet", "beyond the paper: further iterations with the policy so far help"),
     ("sweet", "grpo", "beyond the paper: SWEET-RL is above on-policy GRPO with as many dialogues"),
 )
 
@@ -194,12 +194,12 @@ def _picked(points: Iterable[Mapping[str, Any]]) -> dict[str, list[bool]]:
     found: dict[str, list[bool]] = {}
     for one in known:
         if one["n"] > 1 and one["task_id"] not in lost:
-            found.setdefault(one["task_id"], []).append(one["reward"] >= 1.0)
+            found.setdefault(one["task_id"], []).append(one["success"])
     return found
 
 
 def verdict(found: Mapping[str, Any] | None, measure: str = "success") -> str:
-    """What a paired difference in `measure` ("success", or "tests_passed": the reward) says of "it is above zero"."""
+    """What a paired difference in `measure` ("success", or "reward": the reward) says of "it is above zero"."""
     if found is None:
         return "not measured"
     gap = found[measure]
@@ -208,4 +208,4 @@ def verdict(found: Mapping[str, Any] | None, measure: str = "success") -> str:
     return "refuted" if gap["high"] < 0 else "open"
 
 
-__all__ = ["CLAIMS", "Measured", "claims", "difference", "picking_gap", "read_cell", "row_of", "verdict"]
+__all__ = ["CLAIMS", "Measured", "claims", "difference", "picking_gap", "read_variant", "row_of", "verdict"]

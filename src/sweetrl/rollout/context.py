@@ -45,7 +45,7 @@ class RolloutContext:
     def open_seeded(self, task: Task, attempt: int, seed_of: Callable[[int], int]) -> Dialogue:
         """Begin an attempt at `task`; `seed_of` gives the seed of each agent turn (from 0), and of the user (-1)."""
         cut = self.reply_characters or self.domain.reply_characters
-        environment = Environment(task, self.domain, self.simulator, self.agent.rounds, cut, seed_of(-1))
+        environment = Environment(task, self.domain, self.simulator, self.agent.max_turns, cut, seed_of(-1))
         system = self.domain.system_prompt(self.agent.prompt)
         texts = [("system", system), ("user", task.problem_description)]
         ids = () if self.chat is None else self.chat.open(system, task.problem_description)

@@ -18,7 +18,7 @@ from sweetrl.errors import UserError
 class DialogueCost:
     """One dialogue's agent: tokens read (`cached_tokens` of them not computed again) and written, and time in seconds.
 
-    `seconds` is the wall time from the first prompt to the end, waiting for the person included; `busy_seconds` its
+    `seconds` is the wall time from the first prompt to the end, waiting for the user included; `busy_seconds` its
     share of the engine's time (dialogues under way together share it), `gpu_seconds` that times the GPUs at work.
     """
 

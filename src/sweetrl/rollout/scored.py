@@ -54,7 +54,14 @@ def scored(trajectories: Sequence[Trajectory], scorer: Scorer) -> list[Trajector
 
 def with_score(trajectory: Trajectory, score: Score) -> Trajectory:
     """Return `trajectory` with what `score` says of it."""
-    return replace(trajectory, reward=score.reward, tests=tuple(score.tests), extra={**trajectory.extra, **score.notes})
+    return replace(
+        trajectory,
+        reward=score.reward,
+        tests=tuple(score.tests),
+        parts=dict(score.parts),
+        solved=score.solved,
+        extra={**trajectory.extra, **score.notes},
+    )
 
 
 def summarize(trajectories: Iterable[Trajectory]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""From settings to people: who answers the agent, and the servers and files that they need for it."""
+"""From settings to users: who answers the agent, and the servers and files that they need for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sweetrl.colbench.prompts import load_prompt
 from sweetrl.colbench.recording import RecordedSimulator, Recording, is_recording
-from sweetrl.colbench.simulators import ConsolePerson, ReplaySimulator
+from sweetrl.colbench.simulators import ConsoleUser, ReplaySimulator
 from sweetrl.engines.bridge import Bridge
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.make import access
@@ -18,7 +18,7 @@ from sweetrl.errors import EngineError, SimulatorError, UserError
 from sweetrl.io import digest
 from sweetrl.plugins import find_simulator
 from sweetrl.protocols import AsyncEngine, Tools, UserSimulator
-from sweetrl.settings import ModelSettings, PersonServerSettings
+from sweetrl.settings import ModelSettings, UserServerSettings
 from sweetrl.types import Content, Prompt, Sampling, Usage
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class EngineSpeaker:
         try:
             (completion,) = await self.engine.ask(prompt, self.sampling)
         except EngineError as error:
-            raise SimulatorError(f"the person's model: {error}") from error
+            raise SimulatorError(f"the user's model: {error}") from error
         return completion.text
 
 
@@ -53,8 +53,8 @@ def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
     settings, model = domain.settings.simulator, domain.settings.model
     if settings.kind == "scripted":
         yield domain.scripted_user(tools)
-    elif settings.kind == "person":
-        yield ConsolePerson()
+    elif settings.kind == "human":
+        yield ConsoleUser()
     elif settings.kind == "replay":
         yield replay(settings.recording, domain)
     elif settings.kind in MODELS:
@@ -84,8 +84,8 @@ def open_user(domain: Domain, tools: Tools) -> Iterator[UserSimulator]:
         yield find_simulator(settings.kind, settings.options)
 
 
-def make_speaker(server: PersonServerSettings, model: ModelSettings) -> tuple[AsyncEngine, EngineSpeaker]:
-    """Return the engine and the speaker of the person's model: at a server, or without `urls` in this process."""
+def make_speaker(server: UserServerSettings, model: ModelSettings) -> tuple[AsyncEngine, EngineSpeaker]:
+    """Return the engine and the speaker of the user's model: at a server, or without `urls` in this process."""
     sampling = Sampling(server.max_new_tokens, server.temperature)
     if server.urls.strip():
         remote = OpenAIEngine(access(server))
@@ -93,7 +93,7 @@ def make_speaker(server: PersonServerSettings, model: ModelSettings) -> tuple[As
     if not server.model:
         raise UserError(
             "simulator.server: `urls` and `model` are empty; name a server and the model there, or a model's folder to "
-            "run in this process, or set `simulator.kind` to another person."
+            "run in this process, or set `simulator.kind` to another user."
         )
     from sweetrl.engines.transformers import TransformersEngine
 
@@ -117,9 +117,9 @@ def identity_of(domain: Domain) -> str:
 
 
 def replay(recording: str, domain: Domain) -> UserSimulator:
-    """Return a person who says what is recorded in a folder of shards, a recording or an official trajectory file."""
+    """Return a user who says what is recorded in a folder of shards, a recording or an official trajectory file."""
     if not recording:
-        raise UserError("simulator: `recording` is empty; name what the person of kind `replay` shall repeat.")
+        raise UserError("simulator: `recording` is empty; name what the user of kind `replay` shall repeat.")
     path = Path(recording)
     if not path.exists():
         raise UserError(f"{path}: there is no such recording; mend `simulator.recording`.")
@@ -135,6 +135,6 @@ def replay(recording: str, domain: Domain) -> UserSimulator:
 
 
 def usage_of(simulator: object) -> Usage | None:
-    """What the person's model has spent; None where nobody counts (a script, a recording, you)."""
+    """What the user's model has spent; None where nobody counts (a script, a recording, you)."""
     speaker = getattr(simulator, "speaker", None)
     return speaker.engine.usage() if isinstance(speaker, EngineSpeaker) else None

@@ -49,7 +49,7 @@ def finished(folder: Path, stage: str) -> bool:
     return (folder / RUNS / f"{stage}.json").exists()
 
 
-def run_apart(folder: Path, stage: str, parent: str | None = None, module: str = "", part: str = "") -> None:
+def run_stage_in(folder: Path, stage: str, parent: str | None = None, module: str = "", part: str = "") -> None:
     """Run one stage in `folder`, under the MLflow run `parent`; its words go to the terminal, and it ends with us.
 
     A stage that fails is a UserError that names `part`.

@@ -19,22 +19,22 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "pretrain": ("pretrain", "tasks.difficulty"),
     "collect": ("seed", *SUITE, *DIALOGUES, "collect"),
     "validate": (
-        *(*SUITE, *METHOD, "model", "agent.prompt", "agent.rounds", "collect.attempts"),
+        *(*SUITE, *METHOD, "model", "agent.prompt", "agent.max_turns", "collect.attempts"),
         *("critic.pairs", "critic.gap", "validate"),
     ),
     "train-critic": ("seed", *SUITE, "model", "agent.prompt", "browser", *METHOD, "preset", "critic", "rank.critic"),
     "rank": (
         *("seed", *SUITE, "model", "agent", "browser", *METHOD, "preset"),
         *("critic.normalization", "critic.privileged", "critic.parameterization", "critic.vision"),
-        *("critic.place", "critic.token_set", "rank", "judge"),
+        *("critic.privileged_position", "critic.token_set", "rank", "judge"),
     ),
     "train-policy": ("seed", *SUITE, "model", "agent.prompt", *METHOD, "preset", *LEARNING, "grpo"),
     "evaluate": ("seed", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
-    "rounds": (
-        *("seed", "rounds", *SUITE, *METHOD, "preset", *DIALOGUES),
+    "iterate": (
+        *("seed", "iterations", *SUITE, *METHOD, "preset", *DIALOGUES),
         *("collect", "validate", "critic", "rank", "judge", *LEARNING),
     ),
-    "evaluate-rounds": ("seed", "rounds", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
+    "evaluate-iterations": ("seed", "iterations", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
     "best-of-n": (
         *("seed", *SUITE, "preset", "model", "agent", "simulator", "reward", "browser", "similarity"),
         *("critic", "rank.reference", "rank.layout", "rank.tokens", "best_of_n"),

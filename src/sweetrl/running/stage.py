@@ -34,7 +34,7 @@ from typing import Any
 
 from sweetrl.errors import UserError
 from sweetrl.io import digest, publish, write_json
-from sweetrl.paths import LEFT_OUT, RUNS, SCRATCH
+from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.plugins import check_sources
 from sweetrl.progress import first_process
 from sweetrl.running.parameters import stage_parameters
@@ -166,13 +166,13 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
     print(f"{stage}: {run.summary} ({seconds:.1f} s{recorded})", flush=True)
 
 
-def leave_out(run: StageRun, out: Path, why: str) -> None:
+def skip_stage(run: StageRun, out: Path, why: str) -> None:
     """Write, in the place of a stage's result, that the method does without it."""
-    folder = run.scratch() / "left-out"
-    write_json(folder / LEFT_OUT, {"method": run.settings.method, "stage": run.stage, "why": why})
+    folder = run.scratch() / "skipped"
+    write_json(folder / SKIPPED, {"method": run.settings.method, "stage": run.stage, "why": why})
     publish(folder, out)
-    run.log.set_tags({"sweetrl.left_out": why})
-    run.summary = f"left out: {why}"
+    run.log.set_tags({"sweetrl.skipped": why})
+    run.summary = f"skipped: {why}"
 
 
 def seed_everything(seed: int, threads: int, *, torch: bool = True) -> None:

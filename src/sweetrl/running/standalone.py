@@ -1,4 +1,4 @@
-"""`sweetrl collect` and `sweetrl evaluate`: any agent, any person, any task file, without a pipeline around them.
+"""`sweetrl collect` and `sweetrl evaluate`: any agent, any user, any task file, without a pipeline around them.
 
 Unfinished work lies beside the output (or in .scratch): a killed command, given again, goes on where it was.
 """
@@ -33,14 +33,14 @@ _DECIDE = ("seed", *SUITE, *DIALOGUES)
 
 @dataclass(frozen=True)
 class Choices:
-    """What the command line says of agent and person; None is what params.yaml says."""
+    """What the command line says of agent and user; None is what params.yaml says."""
 
     engine: str | None = None
     urls: Sequence[str] | None = None
     model: str | None = None
-    person: str | None = None
-    person_urls: Sequence[str] | None = None
-    person_model: str | None = None
+    user: str | None = None
+    user_urls: Sequence[str] | None = None
+    user_model: str | None = None
     recording: Path | None = None
     concurrency: int | None = None
     seed: int | None = None
@@ -58,12 +58,12 @@ def with_choices(settings: Settings, choices: Choices) -> Settings:
         (engine if kind == "openai" else model)["model" if kind == "openai" else "base"] = choices.model
     server: dict[str, Any] = {}
     simulator: dict[str, Any] = {}
-    if choices.person_urls:
-        server["urls"] = " ".join(choices.person_urls)
-    if choices.person_model is not None:
-        server["model"] = choices.person_model
+    if choices.user_urls:
+        server["urls"] = " ".join(choices.user_urls)
+    if choices.user_model is not None:
+        server["model"] = choices.user_model
     played = load_domain(settings).model_kind if server else settings.simulator.kind
-    simulator["kind"] = str(choices.person or played)
+    simulator["kind"] = str(choices.user or played)
     if choices.recording is not None:
         simulator["recording"] = str(choices.recording)
     changed: dict[str, Any] = {
@@ -150,7 +150,7 @@ def _attempt(
     name, spent = policy.name, dict[str, float]()
 
     def note(values: Mapping[str, float]) -> None:
-        spent.update({key.replace("simulator/", "person_"): value for key, value in values.items()})
+        spent.update({key.replace("simulator/", "simulator_"): value for key, value in values.items()})
 
     running = rollouts.Running(log=scratch / "server.log", ledger=ledger, spent=note)
     configured = domain.configured(
@@ -166,7 +166,7 @@ def _attempt(
     elif out is not None:
         publish(store.folder, out)
     shutil.rmtree(scratch, ignore_errors=True)
-    summary = {"agent": name, "person": settings.simulator.kind, "tasks": len(found)} | summary | spent
+    summary = {"agent": name, "user": settings.simulator.kind, "tasks": len(found)} | summary | spent
     return ({**summary, "written": str(out)} if out is not None else summary), rewards
 
 
@@ -187,9 +187,9 @@ def check_user(domain: Domain, tasks: Sequence[Task], path: Path) -> None:
         )
     if domain.settings.simulator.kind == "scripted" and not all(domain.knows(task) for task in tasks):
         raise UserError(
-            f"{path}: the scripted person knows nothing about these tasks, which are not of the synthetic suite; name "
-            "a model (--person-url and --person-model), a --recording (--person replay), or play the person yourself "
-            "(--person person)."
+            f"{path}: the scripted user knows nothing about these tasks, which are not of the synthetic suite; name "
+            "a model (--user-url and --user-model), a --recording (--user replay), or play the user yourself "
+            "(--user human)."
         )
 
 

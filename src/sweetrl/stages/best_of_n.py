@@ -49,7 +49,7 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
         scratch = run.scratch(TEST_TASKS, Path(settings.model.base), *(folder for _, folder in critics.values()))
         made = {name: make_critic(load_domain(own), folder) for name, (own, folder) in critics.items()}
         agent = Policy.of(settings).open()
-        numbers = [2**power for power in range(wanted.most.bit_length())]
+        numbers = [2**power for power in range(wanted.max_n.bit_length())]
         points: list[core.Point] = []
         with (
             open_environment(load_domain(settings)) as environment,

@@ -121,15 +121,11 @@ def _has_policies(value: Any) -> bool:
 
 def headline(domain: Domain, comparison: Mapping[str, Any]) -> str:
     """Return the comparison in one sentence: success and mean reward, what the domain is about first."""
-    told = {
-        "success": (domain.labels.success, comparison["success_before"], comparison["success_after"]),
-        "reward": (domain.labels.reward, comparison["tests_passed_before"], comparison["tests_passed_after"]),
-    }
-    keys = {"success": "success", "reward": "tests_passed"}
+    labels = {"success": domain.labels.success, "reward": domain.labels.reward}
     parts = []
-    for name in sorted(told, key=lambda one: one != domain.measure):
-        label, before, after = told[name]
-        change = comparison["difference"][keys[name]]
+    for name in sorted(labels, key=lambda one: one != domain.measure):
+        label, change = labels[name], comparison["difference"][name]
+        before, after = comparison[f"{name}_before"], comparison[f"{name}_after"]
         parts.append(
             f"{label[:1].lower()}{label[1:]} {before:.1%} before and {after:.1%} after training "
             f"({change['value']:+.1%}, interval {change['low']:+.1%} to {change['high']:+.1%}, "
@@ -143,8 +139,8 @@ def facts(domain: Domain) -> dict[str, Any]:
     settings = domain.settings
     return {
         "Base model": settings.model.base,
-        "Person": settings.simulator.kind,
-        "Rounds": settings.agent.rounds,
+        "User": settings.simulator.kind,
+        "Turns, at most": settings.agent.max_turns,
         "Temperature": settings.agent.temperature,
         "Tokens a reply, at most": settings.agent.max_new_tokens,
         "Scoring": settings.reward.function or domain.scoring(),

@@ -40,23 +40,23 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
     wanted = settings.pretrain
-    rounds = settings.agent.rounds
+    max_turns = settings.agent.max_turns
     domain, out = load_domain(settings), Path(settings.model.base)
     with stage_run("pretrain", settings) as run:
         tasks = list(islice(domain.tasks("train", TASKS, wanted.seed, settings.tasks.difficulty), TASKS))
         tokenizer: Any = (
-            load_tokenizer(words) if words else make_tokenizer(tasks[:3000], domain, wanted, rounds, PROMPT)
+            load_tokenizer(words) if words else make_tokenizer(tasks[:3000], domain, wanted, max_turns, PROMPT)
         )
         encoder = Encoder(tokenizer, wanted, domain)
-        data = Demonstrations(tasks, wanted.steps, encoder, wanted, rounds, PROMPT)
+        data = Demonstrations(tasks, wanted.steps, encoder, wanted, max_turns, PROMPT)
         # A seed of their own, and contents that training has not seen.
         seen = {task.ground_truth for task in tasks}
         unseen = domain.tasks("train", TASKS, wanted.seed + 1, settings.tasks.difficulty)
         fresh = [task for _, task in zip(range(4 * HELD_OUT), unseen, strict=False) if task.ground_truth not in seen][
             :HELD_OUT
         ]
-        blind = wanted.model_copy(update={"informed": 0.0})  # the values stand in the person's words only
-        held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, rounds, PROMPT)
+        blind = wanted.model_copy(update={"informed": 0.0})  # the values stand in the user's words only
+        held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, max_turns, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]
         model: Any = build(len(tokenizer), wanted, tokenizer, domain.pretraining.positions)
         padding = tokenizer.convert_tokens_to_ids("<|pad|>")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sweetrl.io import publish
 from sweetrl.paths import CRITIC, PREFERENCES, TRAJECTORIES
 from sweetrl.plugins import load_domain, load_method
-from sweetrl.running.stage import leave_out, stage_main, stage_run
+from sweetrl.running.stage import skip_stage, stage_main, stage_run
 from sweetrl.settings import Settings
 
 if TYPE_CHECKING:
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def rank(settings: Settings) -> None:
     """Read trajectories and the critic, write data/preferences/. Finished blocks of dialogues survive a kill."""
     with stage_run("rank", settings) as run:
-        if why := load_method(settings).why_left_out("preferences", settings):
-            leave_out(run, PREFERENCES, why)
+        if why := load_method(settings).why_skipped("preferences", settings):
+            skip_stage(run, PREFERENCES, why)
             return
         from sweetrl.api.learning import rank_replies
         from sweetrl.colbench.store import TrajectoryStore

@@ -8,15 +8,15 @@ from sweetrl.io import publish
 from sweetrl.paths import CRITIC, PAIRS, REFERENCES, TRAJECTORIES
 from sweetrl.plugins import load_domain, load_method
 from sweetrl.progress import StepProgress, first_process
-from sweetrl.running.stage import leave_out, stage_main, stage_run
+from sweetrl.running.stage import skip_stage, stage_main, stage_run
 from sweetrl.settings import Settings
 
 
 def train_critic(settings: Settings) -> None:
     """Read trajectories and pairs, train an adapter that sees c, write models/critic/."""
     with stage_run("train-critic", settings) as run:
-        if why := load_method(settings).why_left_out("critic", settings):
-            leave_out(run, CRITIC, why)
+        if why := load_method(settings).why_skipped("critic", settings):
+            skip_stage(run, CRITIC, why)
             return
         from sweetrl.colbench.store import TrajectoryStore
         from sweetrl.learning.critic_kinds import fit_critic

@@ -15,7 +15,7 @@ from sweetrl.settings import Settings
 
 if TYPE_CHECKING:
     from sweetrl.learning.pairs import TrajectoryPair
-    from sweetrl.learning.ranking import Anchor
+    from sweetrl.learning.ranking import Replay
     from sweetrl.types import Preference, Task, Trajectory
 
 # Where what methods learn from lies.
@@ -45,11 +45,13 @@ class Files:
 
         return read_pairs(PAIRS)
 
-    def preferences(self) -> tuple[list[Preference], list[Anchor]]:
+    def preferences(self) -> tuple[list[Preference], list[Replay]]:
         """Pairs of replies at one state, and successful dialogues."""
         from sweetrl.learning import preferences as files
 
-        return files.read_preferences(PREFERENCES / files.PREFERENCES), files.read_anchors(PREFERENCES / files.ANCHORS)
+        return files.read_preferences(PREFERENCES / files.PREFERENCES), files.read_replay(
+            PREFERENCES / files.SFT_REPLAY
+        )
 
 
 def train_policy(settings: Settings) -> None:

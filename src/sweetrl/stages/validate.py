@@ -63,7 +63,7 @@ def check_batch(settings: Settings, run: StageRun) -> None:
 
     domain = load_domain(settings)
     system = domain.system_prompt(settings.agent.prompt)
-    table = TrajectoryTable(domain, settings.agent.rounds, system, decoder(settings.model.base))
+    table = TrajectoryTable(domain, settings.agent.max_turns, system, decoder(settings.model.base))
     pairs, counts = trajectory_pairs(
         table.watch(store.read(), places(store)), settings.critic.pairs, settings.critic.gap
     )

@@ -24,7 +24,7 @@ BASE_VARIABLE = "SWEETRL_BASE_MODEL"
 class AgentModel(PythonModel):
     """The agent behind `mlflow.pyfunc.load_model(...)`.
 
-    `predict` takes one dialogue, a list of {"role", "content"} that ends with the person's words, and returns the
+    `predict` takes one dialogue, a list of {"role", "content"} that ends with the user's words, and returns the
     reply.
     Parameters: temperature, seed, max_new_tokens. Equal dialogue, seed and machine give the equal reply.
     """

@@ -56,7 +56,7 @@ class Lineage:
     cost: dict[str, float]
 
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield the chain as (what, value), in the order in which a person asks."""
+        """Yield the chain as (what, value), in the order in which a user asks."""
         names = f" ({', '.join('@' + alias for alias in self.aliases)})" if self.aliases else ""
         yield "model", f"{self.model} version {self.version}{names}, registered {self.created}"
         yield "adapter", self.adapter_hash

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
 
 CHAMPION, CHALLENGER = "champion", "challenger"
-# Metrics that add up to a cost; the person's model has an account of its own.
+# Metrics that add up to a cost; the user's model has an account of its own.
 COUNTED = {"generated_tokens", "prompt_tokens", "cached_tokens", "trained_tokens", "gpu_seconds"}
-PERSON = "simulator"
+SIMULATOR = "simulator"
 HISTORY = "champion_history"  # tag of the registered model: who was champion when, and why
 
 
@@ -185,7 +185,7 @@ def evaluation_key(settings: Settings, root: Path) -> str:
     tree = settings.model_dump(mode="json", by_alias=True)
     rules = [*load_domain(settings).evaluation_rules(), tree["reward"]["function"]]
     code = {key: dvc_hash(path) for key, path in sorted(check_sources(settings, root).items()) if key != "method"}
-    how = [tree["agent"], settings.simulator.words(), rules, tree["evaluate"]["tasks"], tree["seed"], code]
+    how = [tree["agent"], settings.simulator.fingerprint(), rules, tree["evaluate"]["tasks"], tree["seed"], code]
     return digest(file_hash(root / TEST_TASKS), how)
 
 
@@ -223,15 +223,15 @@ def stage_runs(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def cost(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Sum what a version took over its stages: wall seconds, tokens, GPU-seconds (`person_`: of the person's model)."""
+    """Sum what a version took over its stages: wall seconds, tokens, GPU-seconds (`simulator_`: of the user's model)."""
     total: dict[str, float] = {"seconds": 0.0}
     for run in runs.values():
         total["seconds"] += float(run.get("seconds", 0.0))
         for name, value in run.get("metrics", {}).items():
             kind, _, rest = name.partition("/")  # evaluate counts each policy's: generated_tokens/base
             counted = kind in COUNTED
-            if kind == PERSON and rest in COUNTED:
-                kind, counted = f"person_{rest}", True
+            if kind == SIMULATOR and rest in COUNTED:
+                kind, counted = f"simulator_{rest}", True
             if counted:
                 total[kind] = total.get(kind, 0.0) + float(value)
     return {name: round(value, 1) for name, value in total.items()}

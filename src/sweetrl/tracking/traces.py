@@ -71,7 +71,7 @@ def _log(store: Store, run_id: str, policy: str, one: Trajectory) -> None:
             trace_id=root.trace_id,
             parent_id=root.span_id,
             span_type="CHAT_MODEL",
-            inputs={"person": one.messages[turn.message_index - 1].content},
+            inputs={"user": one.messages[turn.message_index - 1].content},
             attributes={"sweetrl.tokens": len(turn.token_ids), "sweetrl.finish_reason": turn.finish_reason},
             start_time_ns=now + number,
         )

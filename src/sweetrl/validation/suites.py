@@ -116,10 +116,10 @@ def trajectories_table(rows: Sequence[Row], limits: Limits) -> Table:
             again,
         ),
         _empty("task", "attempts with one task id must be at one task", again),
+        _empty("turn_order", "the user must open with the request, then both alternate, and the agent must end", again),
         _empty(
-            "turn_order", "the person must open with the request, then both alternate, and the agent must end", again
+            "protocol", "the dialogue must follow the protocol", "check agent.max_turns, or collect the batch again"
         ),
-        _empty("protocol", "the dialogue must follow the protocol", "check agent.rounds, or collect the batch again"),
         _empty("turn_record", "the recorded turns must be those of the messages", again),
         _empty("tokens", "token ids must decode to the raw reply", "check model.base, or collect the batch again"),
         Rule(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.leaks import Fragment
-from sweetrl.colbench.store import TrajectoryStore, trajectory_schema
+from sweetrl.colbench.store import NEW_COLUMNS, TrajectoryStore, is_first_form, trajectory_schema
 from sweetrl.evaluation import checks
 from sweetrl.learning.pairs import TrajectoryPair
 from sweetrl.types import Trajectory
@@ -64,6 +64,8 @@ def schema_fault(path: Path) -> str | None:
         return "it is no complete Parquet file"
     for field in trajectory_schema():
         index = found.get_field_index(field.name)
+        if index < 0 and field.name in NEW_COLUMNS and is_first_form(found):
+            continue
         if index < 0:
             return f"column `{field.name}` is missing"
         if found.field(index).type != field.type:
@@ -83,8 +85,8 @@ def places(store: TrajectoryStore) -> Iterator[str]:
 class TrajectoryTable:
     """Collects a row of verdicts for every trajectory that passes through `watch`."""
 
-    def __init__(self, domain: Domain, rounds: int, system: str = "", decode: Decode | None = None) -> None:
-        self.domain, self.rounds, self.system, self.decode = domain, rounds, system, decode
+    def __init__(self, domain: Domain, max_turns: int, system: str = "", decode: Decode | None = None) -> None:
+        self.domain, self.max_turns, self.system, self.decode = domain, max_turns, system, decode
         self._rows: list[Row] = []
         self._words: list[tuple[str, int, str]] = []
         self._fragments: dict[str, tuple[Fragment, ...]] = {}
@@ -121,7 +123,7 @@ class TrajectoryTable:
             "attempt": trajectory.attempt,
             "task": None if same else "another task has the same id",
             "turn_order": checks.turn_order(trajectory),
-            "protocol": checks.protocol(trajectory, self.domain, self.rounds),
+            "protocol": checks.protocol(trajectory, self.domain, self.max_turns),
             "turn_record": checks.turn_record(trajectory),
             "tokens": checks.tokens(trajectory, self.decode) if self.decode else None,
             "reward": _finite(trajectory.reward),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.colbench.recording import RecordedSimulator, Recording, is_recording
-from sweetrl.colbench.simulators import ConsolePerson, LlmSimulator, spoken
+from sweetrl.colbench.simulators import ConsoleUser, LlmSimulator, spoken
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.protocols import AsyncUserSimulator
 from sweetrl.types import Message, Task
@@ -129,7 +129,7 @@ def test_many_wait_for_the_model_at_once() -> None:
 
 def test_you_see_who_you_are_and_may_leave() -> None:
     told: list[str] = []
-    person = ConsolePerson(ask=lambda prompt: " It is 7. ", tell=told.append)
+    person = ConsoleUser(ask=lambda prompt: " It is 7. ", tell=told.append)
     assert person.reply(TASK, MESSAGES, 0) == "It is 7."
     assert TASK.ground_truth in "".join(told) and told[-1] == "agent> What is the rate?"
     told.clear()
@@ -140,4 +140,4 @@ def test_you_see_who_you_are_and_may_leave() -> None:
         raise EOFError
 
     with pytest.raises(SimulatorError, match="left the dialogue"):
-        ConsolePerson(ask=leave, tell=told.append).reply(TASK, MESSAGES, 0)
+        ConsoleUser(ask=leave, tell=told.append).reply(TASK, MESSAGES, 0)

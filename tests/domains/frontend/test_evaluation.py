@@ -130,8 +130,8 @@ class Checker(HTMLParser):
 
 def test_training_helped_only_where_interval_and_test_say_so(report):
     def said(low, p_value):
-        change = {**report.comparison["difference"]["tests_passed"], "low": low, "p_value": p_value}
-        difference = {**report.comparison["difference"], "tests_passed": change}
+        change = {**report.comparison["difference"]["reward"], "low": low, "p_value": p_value}
+        difference = {**report.comparison["difference"], "reward": change}
         return render(replace(report, comparison={**report.comparison, "difference": difference}))
 
     assert "Training helped: the mean reward" in said(0.01, 0.01)

@@ -53,7 +53,7 @@ def test_the_oracle_is_told_everything_and_makes_no_mistake() -> None:
         result = talk(task, OracleAgent())
         assert (result.untold, result.forgotten, result.mistaken, result.premature) == (0, 0, 0, False), task.id
         assert result.details == len(read_facts(task.hidden_information))
-        assert result.domain == wanted_design(task).topic
+        assert result.topic == wanted_design(task).topic
         assert result.irrelevant is None
 
 

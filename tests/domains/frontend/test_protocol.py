@@ -85,7 +85,7 @@ def test_the_last_page_is_the_answer_marker_or_not() -> None:
     inside = dialogue(ONE, f"I WANT TO ANSWER: {TWO}")
     assert inside.answer == TWO
     worn = dialogue(ONE, "Is it blue?", rounds=2)
-    assert (worn.outcome, worn.answer) == ("out_of_rounds", ONE)
+    assert (worn.outcome, worn.answer) == ("max_turns_reached", ONE)
     never = dialogue("Is it blue?", "I WANT TO ANSWER: <html>cut")
     assert never.done and never.answer is None and never.outcome == "answered"
     thought = dialogue(f"{ONE} OUTPUT:I WANT TO ANSWER: nothing")

@@ -1,4 +1,4 @@
-"""The critic that looks at pages, with a tiny Qwen2-VL of random weights."""
+"""The critic that prompts at pages, with a tiny Qwen2-VL of random weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from sweetrl.browser.page import Page
 from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import demonstrate
-from sweetrl.domains.frontend.vision import VisionCritic, fit, load_vision, look_at, look_values, looks_of
+from sweetrl.domains.frontend.vision import VisionCritic, fit, load_vision, prompt_values, vision_prompt, vision_prompts
 from sweetrl.errors import UserError
 from sweetrl.learning.adapters import attach_adapter, load_adapter, save_adapter
 from sweetrl.settings import LoraSettings
@@ -39,8 +39,8 @@ def dialogue(quality: float, seed: int = 1) -> Trajectory:
 
 @pytest.fixture
 def adapted(tiny_vision: Path):
-    model, eyes = load_vision(tiny_vision, "float32", "cpu", tokens=16)
-    return attach_adapter(model, LoraSettings(rank=2, alpha=4.0), 3, head=True), eyes
+    model, processor = load_vision(tiny_vision, "float32", "cpu", tokens=16)
+    return attach_adapter(model, LoraSettings(rank=2, alpha=4.0), 3, head=True), processor
 
 
 def awake(model: torch.nn.Module) -> torch.nn.Module:
@@ -54,38 +54,40 @@ def awake(model: torch.nn.Module) -> torch.nn.Module:
 
 def test_what_is_shown_is_the_dialogue_and_both_pages():
     one = dialogue(1.0)
-    look = look_at(one, 1, one.messages[3].content, render)
-    words = "".join(part for part in look if isinstance(part, str))
+    prompt = vision_prompt(one, 1, one.messages[3].content, render)
+    words = "".join(part for part in prompt if isinstance(part, str))
     assert "<html" not in words and "[SEE RENDERED HTML]" in words and one.messages[2].content in words
-    assert [part for part in look if isinstance(part, bytes)][1] == render(TASKS[0].ground_truth).png
-    assert len([part for part in look_at(one, 1, "Blue?", render, privileged=False) if isinstance(part, bytes)]) == 0
-    assert len(looks_of(one, render)) == sum(message.role == "assistant" for message in one.messages)
+    assert [part for part in prompt if isinstance(part, bytes)][1] == render(TASKS[0].ground_truth).png
+    assert (
+        len([part for part in vision_prompt(one, 1, "Blue?", render, privileged=False) if isinstance(part, bytes)]) == 0
+    )
+    assert len(vision_prompts(one, render)) == sum(message.role == "assistant" for message in one.messages)
 
 
 def test_the_value_is_the_heads_of_the_mean_of_all_tokens(adapted):
-    model, eyes = adapted
-    looks = looks_of(dialogue(0.5), render)[:2]
-    assert look_values(model, eyes, looks).tolist() == [0.0, 0.0]  # every turn starts at 0
+    model, processor = adapted
+    prompts = vision_prompts(dialogue(0.5), render)[:2]
+    assert prompt_values(model, processor, prompts).tolist() == [0.0, 0.0]  # every turn starts at 0
     awake(model).eval()
     base = model.get_base_model()
     with torch.no_grad():
-        inputs = eyes.batch(looks[:1], base.config)
+        inputs = processor.batch(prompts[:1], base.config)
         assert inputs["pixel_values"].shape[0] == int(inputs["image_grid_thw"].prod(1).sum())
         assert int(inputs["mm_token_type_ids"].sum()) == inputs["pixel_values"].shape[0] // 4
         hidden = base(**inputs, output_hidden_states=True).hidden_states[-1][0]
         expected = base.score(hidden.mean(0)).item()
-        values = look_values(model, eyes, looks)
+        values = prompt_values(model, processor, prompts)
         assert values[0].item() == pytest.approx(expected, abs=1e-5)  # and padding changes nothing
-        assert values[1].item() == pytest.approx(look_values(model, eyes, looks[1:]).item(), abs=1e-5)
-        other = (*looks[0][:-1], render("another page").png)
-        assert look_values(model, eyes, [other]).item() != pytest.approx(expected, abs=1e-6)
+        assert values[1].item() == pytest.approx(prompt_values(model, processor, prompts[1:]).item(), abs=1e-5)
+        other = (*prompts[0][:-1], render("another page").png)
+        assert prompt_values(model, processor, [other]).item() != pytest.approx(expected, abs=1e-6)
 
 
 def test_a_step_is_that_of_eq_2(adapted):
-    model, eyes = adapted
+    model, processor = adapted
     awake(model).eval()
-    pair = looks_of(dialogue(1.0), render)[:2], looks_of(dialogue(0.0), render)[:1]
-    margin = 0.5 * (look_values(model, eyes, pair[0]).sum() - look_values(model, eyes, pair[1]).sum())
+    pair = vision_prompts(dialogue(1.0), render)[:2], vision_prompts(dialogue(0.0), render)[:1]
+    margin = 0.5 * (prompt_values(model, processor, pair[0]).sum() - prompt_values(model, processor, pair[1]).sum())
     loss = -torch.nn.functional.logsigmoid(margin)
     learnt = [value for value in model.parameters() if value.requires_grad]
     gradients = torch.autograd.grad(loss, learnt, allow_unused=True)
@@ -98,7 +100,7 @@ def test_a_step_is_that_of_eq_2(adapted):
             lambda self, *rest: (found.extend(p.grad.clone() for p in learnt if p.grad is not None), step(self))[1],
         )
         how = {"beta": 0.5, "learning_rate": 0.0, "epochs": 1, "batch_size": 1, "clip": 1e9, "seed": 0}
-        losses = fit(model, eyes, [pair], **how)
+        losses = fit(model, processor, [pair], **how)
     assert losses[0] == pytest.approx(loss.item(), abs=1e-5)
     expected = [gradient for gradient in gradients if gradient is not None]
     assert len(found) == len(expected) > 4
@@ -107,19 +109,19 @@ def test_a_step_is_that_of_eq_2(adapted):
 
 
 def test_it_learns_ranks_and_comes_back(adapted, tiny_vision: Path, tmp_path: Path):
-    model, eyes = adapted
+    model, processor = adapted
     good, bad = dialogue(1.0), dialogue(0.0)
-    pairs = [(looks_of(good, render), looks_of(bad, render))] * 2
+    pairs = [(vision_prompts(good, render), vision_prompts(bad, render))] * 2
     how = {"beta": 1.0, "learning_rate": 0.02, "epochs": 4, "batch_size": 2, "clip": 1.0, "seed": 0}
-    losses = fit(model, eyes, pairs, **how)
+    losses = fit(model, processor, pairs, **how)
     assert losses[-1] < losses[0]
     replies = [Reply((1,), good.messages[3].content), Reply((2,), bad.messages[3].content), Reply((3,), "Blue?")]
     work = [(good, [[], replies])]
-    ((first, found),) = VisionCritic(model.eval(), eyes, render).advantages(work)
+    ((first, found),) = VisionCritic(model.eval(), processor, render).advantages(work)
     assert first == [] and len(set(found)) == 3
     save_adapter(model, tmp_path / "critic", str(tiny_vision))
-    again, eyes = load_vision(tiny_vision, "float32", "cpu", tokens=16)
-    loaded = VisionCritic(load_adapter(again, tmp_path / "critic"), eyes, render)
+    again, processor = load_vision(tiny_vision, "float32", "cpu", tokens=16)
+    loaded = VisionCritic(load_adapter(again, tmp_path / "critic"), processor, render)
     assert loaded.advantages(work)[0][1] == pytest.approx(found, abs=1e-6)
 
 

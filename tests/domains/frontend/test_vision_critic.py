@@ -1,4 +1,4 @@
-"""The critic that looks at pages, through its stages: trained on pairs, loaded, ranking replies by their pictures."""
+"""The critic that prompts at pages, through its stages: trained on pairs, loaded, ranking replies by their pictures."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import demonstrate
 from sweetrl.errors import UserError
 from sweetrl.learning.pairs import trajectory_pairs, write_pairs
+from sweetrl.paths import CRITIC, PAIRS, TRAJECTORIES
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.rank import make_critic
 from sweetrl.stages.train_critic import train_critic
-from sweetrl.paths import CRITIC, PAIRS, TRAJECTORIES
 from sweetrl.types import Reply, Trajectory
 
 TASK = next(iter(generate("train", 1, 3, 2)))
@@ -65,7 +65,7 @@ def test_it_is_trained_and_ranks(
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"suite": "backend"}, "`vision-head` looks at pages"), ({}, r"critic\.vision\.model: this is empty")],
+    [({"suite": "backend"}, "`vision-head` prompts at pages"), ({}, r"critic\.vision\.model: this is empty")],
 )
 def test_what_cannot_work_is_one_sentence(
     changes: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -145,11 +145,11 @@ class Backend(Domain):
         verdict = judge_reply(task, earlier, reply)
         return None if verdict is None else Judgment(worth_of(verdict, task, earlier, reply), verdict)
 
-    def diagnose(self, trajectory: Trajectory, questions: Sequence[str], rounds: int) -> dict[str, Any]:
+    def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
         """Return what went wrong in a dialogue about a task of the synthetic suite."""
         from sweetrl.domains.backend.suite.faults import faults
 
-        return faults(trajectory, questions, rounds)
+        return faults(trajectory, questions, max_turns)
 
     # Pre-training
 
@@ -160,8 +160,8 @@ class Backend(Domain):
 
         return Pretraining(tuple(f" {currency}" for currency in CURRENCIES), numbers=200, constants=(0, 100))
 
-    def demonstrate(self, task: Task, settings: PretrainSettings, rounds: int, seed: int) -> Demonstration:
+    def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
         """Play one dialogue of an imperfect agent of the synthetic suite."""
         from sweetrl.domains.backend.suite.agents import demonstrate
 
-        return demonstrate(task, settings, rounds, seed)
+        return demonstrate(task, settings, max_turns, seed)

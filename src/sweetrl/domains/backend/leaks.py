@@ -78,7 +78,7 @@ def _is_expression(text: str) -> bool:
     if tree is None or len(tree.body) != 1 or not isinstance(tree.body[0], ast.Expr):
         return False
     value = tree.body[0].value
-    # f() and a - b alone may be how a person names something; more than one operator or argument is code.
+    # f() and a - b alone may be how a user names something; more than one operator or argument is code.
     if isinstance(value, ast.Call):
         return bool(value.args or value.keywords)
     return isinstance(value, _EXPRESSIONS) and bool(re.search(r"\s|[<>=\[(*]", text))

@@ -62,7 +62,7 @@ def distance(one: Rgb, other: Rgb) -> float:
 
 
 def told_apart(wanted: Rgb, found: Rgb) -> tuple[str, str] | None:
-    """Return how a person tells `wanted` from `found`: two different names, or None where it is not worth saying.
+    """Return how a user tells `wanted` from `found`: two different names, or None where it is not worth saying.
 
     Where both have one name, the difference is in lightness, and the first is "a lighter ..." or "a darker ...".
     """

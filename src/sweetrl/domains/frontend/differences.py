@@ -49,7 +49,7 @@ class Difference:
 
 
 def calling(part: Part) -> str:
-    """Return what a person calls a part."""
+    """Return what a user calls a part."""
     if part.kind == "section":
         return f'the section "{part.name}"'
     return {"navigation": "the navigation bar"}.get(part.kind, f"the {part.kind}")

@@ -116,9 +116,7 @@ class Frontend(Domain):
         if kind != "vision":
             raise UserError("simulator.kind: `llm` cannot see pages; take `vision` (a vision model) or `scripted`.")
         if not self.settings.simulator.server.urls.strip():
-            raise UserError(
-                "simulator.server: `urls` is empty; name the server of the vision model that is the person."
-            )
+            raise UserError("simulator.server: `urls` is empty; name the server of the vision model that is the user.")
         return VisionUser(speaker(), self, tools.renderer.render, **how)
 
     def scorer(self, tools: PageTools) -> Scorer:
@@ -162,11 +160,11 @@ class Frontend(Domain):
         value = worth(task, reply)
         return None if value is None else Judgment(value)
 
-    def diagnose(self, trajectory: Trajectory, questions: Sequence[str], rounds: int) -> dict[str, Any]:
+    def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
         """Return what went wrong in a dialogue about a page of the synthetic suite."""
         from sweetrl.domains.frontend.suite.faults import page_faults
 
-        return page_faults(trajectory, rounds) or {}
+        return page_faults(trajectory, max_turns) or {}
 
     # The critic that looks at pages
 
@@ -251,8 +249,8 @@ class Frontend(Domain):
 
         return Pretraining(tuple(WORDS), revises=True, pieces=True, positions=4096)
 
-    def demonstrate(self, task: Task, settings: PretrainSettings, rounds: int, seed: int) -> Demonstration:
+    def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
         """Play one dialogue of an imperfect agent of the synthetic suite."""
         from sweetrl.domains.frontend.suite.agents import demonstrate
 
-        return demonstrate(task, rounds, seed, settings.poorest, settings.best, settings.informed)
+        return demonstrate(task, max_turns, seed, settings.poorest, settings.best, settings.informed)

@@ -1,7 +1,7 @@
 """What is particular about an evaluation of pages: likeness before and at the end, missing pages, wins over a rival.
 
 Values are rewards in [0, 1] of one named reward; those of different rewards are never compared. A dialogue that was
-lost to a failing engine or person is left out, as everywhere.
+lost to a failing engine or user is left out, as everywhere.
 """
 
 from __future__ import annotations

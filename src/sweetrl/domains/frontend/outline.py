@@ -1,4 +1,4 @@
-"""What a person sees on a page: its parts with their places and looks, as far as they can be told for sure.
+"""What a user sees on a page: its parts with their places and looks, as far as they can be told for sure.
 
 Everything that cannot is None or left out, so that whatever is said of two outlines is true of the two pages.
 """
@@ -62,7 +62,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Outline:
-    """A page as a person describes it.
+    """A page as a user describes it.
 
     `texts` is everything that can be read on it, in lower case without marks; `entries` the same text by text. `links`
     are how many texts can be followed.

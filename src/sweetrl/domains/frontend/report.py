@@ -29,9 +29,9 @@ FAULTS = (
     ("no_answer", "No page at all", False),
     ("not_rendered", "Answer could not be rendered", False),
     ("answered", "Ended with an answer", True),
-    ("out_of_rounds", "Ran out of rounds without one", False),
-    ("premature_answers", "Answered with rounds left, before the page was right", False),
-    ("details_brought_out", "Hidden details that the person came to tell", True),
+    ("max_turns_reached", "Reached the last turn without one", False),
+    ("premature_answers", "Answered with turns left, before the page was right", False),
+    ("details_brought_out", "Hidden details that the user came to tell", True),
     ("forgotten_details", "Details told, but not on the last page", False),
     ("mistaken_details", "Details told, but with another value on the last page", False),
 )
@@ -46,7 +46,7 @@ def designs(report: Report, pages: Pages) -> dict[str, Any]:
     """Return what the template of pages shows, as plain values, charts and pictures."""
     comparison = report.comparison
     before, after = paired(report.results)
-    change = comparison["difference"]["tests_passed"]
+    change = comparison["difference"]["reward"]
     # On few tasks a bootstrap is too sure: the test must agree, as at the gate.
     kind = tone(change) if change["p_value"] < 1.0 - comparison["confidence"] else "open"
     policies = {name: {**one, **comparison["policies"][name]} for name, one in comparison["pages"]["policies"].items()}
@@ -55,10 +55,10 @@ def designs(report: Report, pages: Pages) -> dict[str, Any]:
         "level": level(comparison),
         "reward": pages.reward,
         "rival": pages.rival,
-        "verdict": verdict(comparison, "tests_passed", f"the mean reward ({pages.reward})", kind),
+        "verdict": verdict(comparison, "reward", f"the mean reward ({pages.reward})", kind),
         "tone": kind,
         "headline": [
-            headline(comparison, "tests_passed", f"Likeness to the reference ({pages.reward})"),
+            headline(comparison, "reward", f"Likeness to the reference ({pages.reward})"),
             headline(comparison, "success", "Equal to the reference"),
         ],
         "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],

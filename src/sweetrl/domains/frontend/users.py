@@ -1,4 +1,4 @@
-"""The people of the frontend suite: one who compares pages by rule, and one whom a vision model plays.
+"""The users of the frontend suite: one who compares pages by rule, and one whom a vision model plays.
 
 Both look at the page in the agent's last reply and at the reference, rendered by the same `render`. Where the browser
 fails, the dialogue is lost (SimulatorError) and nothing untrue is said.
@@ -46,7 +46,7 @@ class PageUser:
         self.render, self.most = render, most
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """The person's reply to the last (assistant) message; SimulatorError where a page cannot be rendered."""
+        """The user's reply to the last (assistant) message; SimulatorError where a page cannot be rendered."""
         said = read_reply(messages[-1].content)
         wanted = self._outline(task, task.ground_truth)
         rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
@@ -65,7 +65,7 @@ class PageUser:
 
 
 class VisionUser(LlmSimulator):
-    """A vision model that sees both pages and plays the person: one user message of texts and pictures, in this order:
+    """A vision model that sees both pages and plays the user: one user message of texts and pictures, in this order:
     the instruction, "how the assistant's page looks", its picture, "the page in mind", its picture.
 
     Where a picture is missing (no page in the reply), a sentence says so instead. `template` has {request} and
@@ -97,7 +97,7 @@ class VisionUser(LlmSimulator):
 
 
 def vision_prompt(task: Task, messages: Sequence[Message], template: str) -> str:
-    """Return the text of the instruction that makes a vision model play the person of `task`; it holds no HTML."""
+    """Return the text of the instruction that makes a vision model play the user of `task`; it holds no HTML."""
     speaker = {"user": "Person", "assistant": "Assistant", "system": "System"}
     dialogue = "\n".join(f"{speaker[message.role]}: {without_pages(message.content)}" for message in messages)
     return render(template, request=task.problem_description, dialogue=dialogue)

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
     from sweetrl.browser.page import Page
 
-Look = tuple[str | bytes, ...]  # words and pictures (PNG) in their order
+VisionPrompt = tuple[str | bytes, ...]  # words and pictures (PNG) in their order
 PIXELS = 28 * 28  # of a picture that one token stands for
 
 
-def look_at(
+def vision_prompt(
     dialogue: Trajectory, turn: int, reply: str, render: Callable[[str], Page], privileged: bool = True
-) -> Look:
+) -> VisionPrompt:
     """Return what the critic is shown of `reply` in the place of agent turn `turn` (from 0)."""
     speaker = {"user": "Person", "assistant": "Assistant", "system": "System"}
     earlier: Sequence[Message] = dialogue.messages[: 2 * turn + 1]
@@ -47,14 +47,14 @@ def look_at(
 
 
 @dataclass(frozen=True)
-class Eyes:
-    """What makes a Look into tensors: a Qwen2-VL tokenizer and picture processor; `tokens` a picture has at most."""
+class VisionProcessor:
+    """Makes prompts into tensors: a Qwen2-VL tokenizer and picture processor; a picture has at most `tokens`."""
 
     tokenizer: Any
     pictures: Any
     tokens: int = 256
 
-    def batch(self, looks: Sequence[Look], config: Any) -> dict[str, Tensor]:
+    def batch(self, prompts: Sequence[VisionPrompt], config: Any) -> dict[str, Tensor]:
         """Return the model's inputs: input_ids, attention_mask, mm_token_type_ids [B, N]; pixel_values,
         image_grid_thw of all pictures in order, where there are any.
         """
@@ -63,9 +63,9 @@ class Eyes:
 
         rows: list[list[int]] = []
         seen: list[Any] = []
-        for look in looks:
+        for prompt in prompts:
             row: list[int] = []
-            for part in look:
+            for part in prompt:
                 if isinstance(part, str):
                     row += self.tokenizer.encode(part, add_special_tokens=False)
                     continue
@@ -90,11 +90,11 @@ class Eyes:
         return inputs
 
 
-def look_values(model: nn.Module, eyes: Eyes, looks: Sequence[Look]) -> Tensor:
-    """The head's value of each look, [B]: the mean goes over its own tokens, words and pictures alike."""
+def prompt_values(model: nn.Module, processor: VisionProcessor, prompts: Sequence[VisionPrompt]) -> Tensor:
+    """The head's value of each prompt, [B]: the mean goes over its own tokens, words and pictures alike."""
     base = base_of(model)
     place = next(base.parameters()).device
-    inputs = {name: value.to(place) for name, value in eyes.batch(looks, base.config).items()}
+    inputs = {name: value.to(place) for name, value in processor.batch(prompts, base.config).items()}
     hidden = base.model(**inputs, use_cache=False).last_hidden_state
     mask = inputs["attention_mask"][..., None].to(hidden.dtype)
     pooled = (hidden * mask).sum(1) / mask.sum(1)
@@ -104,8 +104,8 @@ def look_values(model: nn.Module, eyes: Eyes, looks: Sequence[Look]) -> Tensor:
 
 def fit(
     model: nn.Module,
-    eyes: Eyes,
-    pairs: Sequence[tuple[Sequence[Look], Sequence[Look]]],
+    processor: VisionProcessor,
+    pairs: Sequence[tuple[Sequence[VisionPrompt], Sequence[VisionPrompt]]],
     *,
     beta: float,
     learning_rate: float,
@@ -117,7 +117,7 @@ def fit(
     """Train `model` (adapter and head) by Eq. 2 on (turns of the chosen, turns of the rejected); return the losses.
 
     The gradient of a pair's loss by each turn's value depends on the values' sums only, so values are computed first
-    and each turn then goes backward alone: memory is that of one look, however long dialogues are.
+    and each turn then goes backward alone: memory is that of one prompt, however long dialogues are.
     """
     import torch
 
@@ -132,13 +132,16 @@ def fit(
             total = 0.0
             for chosen, rejected in batch:
                 with torch.no_grad():
-                    sums = [sum(float(look_values(model, eyes, [one])) for one in side) for side in (chosen, rejected)]
+                    sums = [
+                        sum(float(prompt_values(model, processor, [one])) for one in side)
+                        for side in (chosen, rejected)
+                    ]
                 margin = torch.tensor(beta * (sums[0] - sums[1]))
                 total += float(torch.nn.functional.softplus(-margin))
                 slope = beta * float(torch.sigmoid(-margin)) / len(batch)
                 for side, sign in ((chosen, -1.0), (rejected, 1.0)):
                     for one in side:
-                        (sign * slope * look_values(model, eyes, [one]).sum()).backward()
+                        (sign * slope * prompt_values(model, processor, [one]).sum()).backward()
             torch.nn.utils.clip_grad_norm_(learnt, clip)
             optimizer.step()
             optimizer.zero_grad()
@@ -146,18 +149,18 @@ def fit(
     return losses
 
 
-def looks_of(dialogue: Trajectory, render: Callable[[str], Page], privileged: bool = True) -> list[Look]:
+def vision_prompts(dialogue: Trajectory, render: Callable[[str], Page], privileged: bool = True) -> list[VisionPrompt]:
     """Return what the critic is shown of each agent turn of a dialogue."""
     said = [one.content for one in dialogue.messages if one.role == "assistant"]
-    return [look_at(dialogue, turn, reply, render, privileged) for turn, reply in enumerate(said)]
+    return [vision_prompt(dialogue, turn, reply, render, privileged) for turn, reply in enumerate(said)]
 
 
 @dataclass(frozen=True)
 class VisionCritic:
-    """Ranks replies by what their pages look like (a ReplyCritic); `model` has an adapter and a head."""
+    """Ranks replies by what their pages look like (sweetrl.protocols.Critic); `model` has an adapter and a head."""
 
     model: Any
-    eyes: Eyes
+    processor: VisionProcessor
     render: Callable[[str], Page]
     privileged: bool = True
 
@@ -170,12 +173,12 @@ class VisionCritic:
             for dialogue, turns in work:
                 found.append([])
                 for turn, replies in enumerate(turns):
-                    looks = [look_at(dialogue, turn, one.text, self.render, self.privileged) for one in replies]
-                    found[-1].append([float(look_values(self.model, self.eyes, [look])) for look in looks])
+                    prompts = [vision_prompt(dialogue, turn, one.text, self.render, self.privileged) for one in replies]
+                    found[-1].append([float(prompt_values(self.model, self.processor, [prompt])) for prompt in prompts])
         return found
 
 
-def load_vision(folder: str | Path, dtype: str, device: str, tokens: int = 256) -> tuple[Any, Eyes]:
+def load_vision(folder: str | Path, dtype: str, device: str, tokens: int = 256) -> tuple[Any, VisionProcessor]:
     """Load a frozen Qwen2-VL model and what it reads with; a UserError where there is none."""
     import torch
     from transformers import AutoTokenizer, Qwen2VLForConditionalGeneration
@@ -187,9 +190,11 @@ def load_vision(folder: str | Path, dtype: str, device: str, tokens: int = 256) 
 
     try:
         model: Any = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=getattr(torch, dtype))
-        eyes = Eyes(AutoTokenizer.from_pretrained(folder), Qwen2VLImageProcessorPil.from_pretrained(folder), tokens)
+        processor = VisionProcessor(
+            AutoTokenizer.from_pretrained(folder), Qwen2VLImageProcessorPil.from_pretrained(folder), tokens
+        )
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{folder}: no Qwen2-VL model can be loaded from there ({reason}); name another.") from error
     model.requires_grad_(False)
-    return model.to(resolve_device(device)), eyes
+    return model.to(resolve_device(device)), processor

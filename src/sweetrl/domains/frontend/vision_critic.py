@@ -12,7 +12,7 @@ from sweetrl.learning.training import TrainingResult
 
 if TYPE_CHECKING:
     from sweetrl.browser.renderer import Renderer
-    from sweetrl.domains.frontend.vision import Eyes, Look, VisionCritic
+    from sweetrl.domains.frontend.vision import VisionCritic, VisionProcessor, VisionPrompt
     from sweetrl.learning.pairs import TrajectoryPair
     from sweetrl.settings import Settings
     from sweetrl.types import Trajectory
@@ -32,33 +32,33 @@ def fit_vision_critic(
     from sweetrl.learning.pairs import find_pairs
 
     wanted = settings.critic
-    model, eyes = _load(settings)
+    model, processor = _load(settings)
     found, places = find_pairs(pairs, dialogues, where)
     adapted = attach_adapter(model, wanted.lora, settings.seed, head=True)
     started = time.monotonic()
     with Renderer(settings.browser) as renderer:
-        looks = Pairs(found, places, renderer, wanted.privileged)
+        prompts = Pairs(found, places, renderer, wanted.privileged)
         losses = fit(
             adapted,
-            eyes,
-            looks,
+            processor,
+            prompts,
             beta=wanted.beta,
             learning_rate=wanted.learning_rate,
             epochs=max(1, round(wanted.epochs)),
             batch_size=wanted.batch_size,
-            clip=wanted.clip,
+            clip=wanted.max_grad_norm,
             seed=settings.seed,
         )
     save_adapter(adapted, scratch / "adapter", wanted.vision.model)
     return TrainingResult(
         scratch / "adapter",
-        f"{len(losses)} steps on {len(looks)} pairs of dialogues, loss {losses[-1]:.4f}",
-        {"pairs": len(looks), "seconds_training": time.monotonic() - started, "loss": losses[-1]},
+        f"{len(losses)} steps on {len(prompts)} pairs of dialogues, loss {losses[-1]:.4f}",
+        {"pairs": len(prompts), "seconds_training": time.monotonic() - started, "loss": losses[-1]},
         adapted,
     )
 
 
-class Pairs(Sequence[tuple[list["Look"], list["Look"]]]):
+class Pairs(Sequence[tuple[list["VisionPrompt"], list["VisionPrompt"]]]):
     """Pairs of dialogues as the critic sees them, rendered when they are asked for: all pictures would be too many."""
 
     def __init__(
@@ -74,11 +74,11 @@ class Pairs(Sequence[tuple[list["Look"], list["Look"]]]):
         return len(self.places)
 
     def __getitem__(self, index: Any) -> Any:
-        """Return (looks of the chosen, looks of the rejected) of one pair."""
-        from sweetrl.domains.frontend.vision import looks_of
+        """Return (prompts of the chosen, prompts of the rejected) of one pair."""
+        from sweetrl.domains.frontend.vision import vision_prompts
 
         chosen, rejected = (
-            looks_of(self.dialogues[place], self.renderer.render, self.privileged) for place in self.places[index]
+            vision_prompts(self.dialogues[place], self.renderer.render, self.privileged) for place in self.places[index]
         )
         return chosen, rejected
 
@@ -89,12 +89,12 @@ def load_vision_critic(settings: Settings, folder: Path) -> VisionCritic:
     from sweetrl.domains.frontend.vision import VisionCritic
     from sweetrl.learning.adapters import load_adapter
 
-    model, eyes = _load(settings)
+    model, processor = _load(settings)
     critic = load_adapter(model, folder)
-    return VisionCritic(critic, eyes, Renderer(settings.browser).render, settings.critic.privileged)
+    return VisionCritic(critic, processor, Renderer(settings.browser).render, settings.critic.privileged)
 
 
-def _load(settings: Settings) -> tuple[Any, Eyes]:
+def _load(settings: Settings) -> tuple[Any, VisionProcessor]:
     from sweetrl.domains.frontend.vision import load_vision
 
     vision = settings.critic.vision

@@ -1,4 +1,4 @@
-"""What a person says of differences, and what they answer to questions, in plain sentences."""
+"""What a user says of differences, and what they answer to questions, in plain sentences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripted people of the synthetic suite: the human simulator, and agents of known skill (oracle, demonstrator)."""
+"""Who speaks in the synthetic suite: the scripted user, and agents of known skill (oracle, demonstrator)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ScriptedSimulator:
     instant = True
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """The person's reply to the last (assistant) message; equal arguments give equal words."""
+        """The user's reply to the last (assistant) message; equal arguments give equal words."""
         facts = read_facts(task.hidden_information)
         asked = kinds_asked(messages[-1].content)
         rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
@@ -109,8 +109,8 @@ class Demonstrator:
 
     name = "demonstrator"
 
-    def __init__(self, skill: Skill, rounds: int, rng: random.Random, informed: bool = False) -> None:
-        self.skill, self.rounds, self.rng, self.informed = skill, rounds, rng, informed
+    def __init__(self, skill: Skill, max_turns: int, rng: random.Random, informed: bool = False) -> None:
+        self.skill, self.max_turns, self.rng, self.informed = skill, max_turns, rng, informed
         self._names = [kind.name for kind in KINDS]
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
@@ -125,7 +125,7 @@ class Demonstrator:
         early = self.rng.random() < fault * (self.skill.stop + self.skill.stop_growth * turn)
         good = self.rng.random() < self.skill.quality
         noticed = next((name for name in ahead if self.rng.random() >= fault * self.skill.overlook), None)
-        if turn >= self.rounds - 1 or early or (good and noticed is None):
+        if turn >= self.max_turns - 1 or early or (good and noticed is None):
             known: dict[str, tuple[Value, ...]] = {}
             known |= {n: v for n, v in facts.items() if n in asked and self.rng.random() >= self.skill.forget}
             return write_answer(request, known)
@@ -141,15 +141,15 @@ class Demonstrator:
         return self.rng.choice(BY_NAME[name].questions)
 
 
-def demonstrate(task: Task, settings: PretrainSettings, rounds: int, seed: int) -> Demonstration:
+def demonstrate(task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
     """Play one dialogue of an imperfect demonstrator with the scripted user; a function of its arguments."""
     rng = random.Random(f"demonstration-{seed}")
     quality = rng.uniform(settings.poorest, settings.best)
     skill = Skill(quality, settings.overlook, settings.repeat, settings.stop, settings.stop_growth, settings.forget)
     informed = rng.random() < settings.informed
-    agent, user = Demonstrator(skill, rounds, rng, informed), ScriptedSimulator()
+    agent, user = Demonstrator(skill, max_turns, rng, informed), ScriptedSimulator()
     messages = [Message("user", task.problem_description)]
-    for _ in range(rounds):
+    for _ in range(max_turns):
         reply = agent.act(task, messages)
         messages.append(Message("assistant", reply))
         if ANSWER_MARKER in reply:

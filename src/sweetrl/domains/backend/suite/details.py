@@ -2,7 +2,7 @@
 
 A program of the suite takes one number and computes another. It is a fixed sequence of steps, each step the business of
 one kind of detail; a task hides some of them. `KINDS` is in the order in which the steps stand in a program. A step
-names its values before it uses them, and a person says the same name before the value; all questions about a kind share
+names its values before it uses them, and a user says the same name before the value; all questions about a kind share
 a word.
 """
 
@@ -18,7 +18,7 @@ CURRENCIES = ("EUR", "USD", "GBP", "CHF", "JPY", "SEK", "NOK", "PLN", "CZK", "IN
 class Kind:
     """One kind of detail.
 
-    `questions` are wordings an agent may use, `answers` wordings of the person ({0}, {1} are the values), `code` the
+    `questions` are wordings an agent may use, `answers` wordings of the user ({0}, {1} are the values), `code` the
     lines of the step ({x} is the argument), `values` the inclusive ranges the values are drawn from (empty: a currency
     word). `pattern` recognises a question about this kind in free text; `more_specific_than` names kinds that a match
     overrules.

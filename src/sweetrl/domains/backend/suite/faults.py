@@ -1,6 +1,6 @@
 """What went wrong in a dialogue about a task of the synthetic suite, whose hidden facts and program steps are known.
 
-premature    the agent answered with rounds left, although it had not been told every hidden detail
+premature    the agent answered with turns left, although it had not been told every hidden detail
 repeated     a question about nothing but what was asked before
 irrelevant   a question about no kind of detail that this kind of task can have
 untold       a hidden detail that no question brought out
@@ -21,7 +21,7 @@ from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.types import Trajectory
 
 
-def faults(trajectory: Trajectory, questions: Sequence[str], rounds: int) -> dict[str, Any]:
+def faults(trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
     """Return the columns of a Result that are about details, and the kind of task; nothing for any other task."""
     facts = read_facts(trajectory.task.hidden_information)
     if not facts:
@@ -44,12 +44,12 @@ def faults(trajectory: Trajectory, questions: Sequence[str], rounds: int) -> dic
     untold = len(facts.keys() - told)
     turns = sum(message.role == "assistant" for message in trajectory.messages)
     return {
-        "domain": request.domain.name,
+        "topic": request.domain.name,
         "repeated": repeated,
         "irrelevant": irrelevant,
         "details": len(facts),
         "untold": untold,
         "forgotten": verdicts["missing"],
         "mistaken": verdicts["other value"],
-        "premature": untold > 0 and trajectory.outcome == "answered" and turns < rounds,
+        "premature": untold > 0 and trajectory.outcome == "answered" and turns < max_turns,
     }

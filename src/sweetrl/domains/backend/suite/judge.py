@@ -40,7 +40,7 @@ def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> Verdict |
         if message.role == "assistant":
             kinds = kinds_asked(message.content)
             asked.update(kinds)
-            told.update([name for name in kinds if name in facts][:2])  # the person tells two details at a time
+            told.update([name for name in kinds if name in facts][:2])  # the user tells two details at a time
     program = marked_answer(visible_reply(reply))
     if program is not None:
         if any(step_in(program, BY_NAME[name], facts[name], request.argument) != "right" for name in told):

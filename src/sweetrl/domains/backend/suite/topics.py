@@ -1,4 +1,4 @@
-"""The domains of the synthetic suite: what a person may want computed, which kinds of detail matter, their areas."""
+"""The domains of the synthetic suite: what a user may want computed, which kinds of detail matter, their areas."""
 
 from __future__ import annotations
 

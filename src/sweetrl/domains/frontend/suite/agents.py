@@ -1,6 +1,6 @@
 """The agents of known skill of the frontend suite: an oracle, and the demonstrators that a base agent learns from.
 
-They read only what an agent may read: the request, their own pages, and what the person says.
+They read only what an agent may read: the request, their own pages, and what the user says.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sweetrl.domains.frontend.users import PageUser
 from sweetrl.types import ANSWER_MARKER, Demonstration, Message, Task
 
 SHOW = ("Here is the page.", "How is this?", "I changed it.")
-# What a part has when the person only says that it is missing.
+# What a part has when the user only says that it is missing.
 ASSUMED = {"navigation bar": ("navigation color", "dark gray"), "footer": ("footer color", "dark gray")}
 _BARS = {"header": "header color", "navigation bar": "navigation color", "footer": "footer color"}
 
@@ -47,13 +47,13 @@ QUESTIONS = {
 }
 
 
-def person() -> PageUser:
-    """The scripted person, who sees the suite's pages as sketches: for agents that write only pages of the suite."""
+def scripted_user() -> PageUser:
+    """The scripted user, who sees the suite's pages as sketches: for agents that write only pages of the suite."""
     return PageUser(sketch)
 
 
 def listen(design: Design, words: str) -> Design:
-    """Return `design` with what a person says in `words` put right; what is no detail of the suite changes nothing."""
+    """Return `design` with what a user says in `words` put right; what is no detail of the suite changes nothing."""
     for said in re.split(r"(?<=[.!])\s+", words):
         values = _told(design, said)
         design = design.set({name: value for name, value in values.items() if value in BY_NAME[name].values})
@@ -148,7 +148,7 @@ def _fine(messages: Sequence[Message]) -> bool:
 
 
 class OracleAgent:
-    """Shows the page as it is settled, and ends when the person sees no more differences."""
+    """Shows the page as it is settled, and ends when the user sees no more differences."""
 
     name = "oracle"
 
@@ -187,8 +187,8 @@ class Demonstrator:
 
     name = "demonstrator"
 
-    def __init__(self, skill: Skill, rounds: int, rng: random.Random, informed: bool = False) -> None:
-        self.skill, self.rounds, self.rng, self.informed = skill, rounds, rng, informed
+    def __init__(self, skill: Skill, max_turns: int, rng: random.Random, informed: bool = False) -> None:
+        self.skill, self.max_turns, self.rng, self.informed = skill, max_turns, rng, informed
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always a final page in the last round."""
@@ -200,7 +200,7 @@ class Demonstrator:
             settled = settled.set({d.name: truth[d.name] for d in DETAILS if rng.random() < 0.5})
         fault = 1.0 - skill.quality
         early = turn > 0 and rng.random() < fault * (skill.stop + skill.stop_growth * turn)
-        if turn >= self.rounds - 1 or early or _fine(messages):
+        if turn >= self.max_turns - 1 or early or _fine(messages):
             return show(settled, True, "")
         if rng.random() < skill.quality:
             return show(settled, False, rng.choice(SHOW))
@@ -224,9 +224,9 @@ class Demonstrator:
 
 
 def demonstrate(
-    task: Task, rounds: int, seed: int, poorest: float = 0.3, best: float = 1.0, informed: float = 0.25
+    task: Task, max_turns: int, seed: int, poorest: float = 0.3, best: float = 1.0, informed: float = 0.25
 ) -> Demonstration:
-    """Play one dialogue of an imperfect demonstrator with the scripted person, without a browser.
+    """Play one dialogue of an imperfect demonstrator with the scripted user, without a browser.
 
     A function of its arguments. Its quality is drawn between `poorest` and `best`; with probability `informed` it has
     seen the finished page.
@@ -234,11 +234,11 @@ def demonstrate(
     rng = random.Random(f"page-demonstration-{seed}")
     skill = Skill(rng.uniform(poorest, best))
     knows = rng.random() < informed
-    agent, listener = Demonstrator(skill, rounds, rng, knows), person()
+    agent, user = Demonstrator(skill, max_turns, rng, knows), scripted_user()
     messages = [Message("user", task.problem_description)]
-    for _ in range(rounds):
+    for _ in range(max_turns):
         messages.append(Message("assistant", agent.act(task, messages)))
         if ANSWER_MARKER in messages[-1].content:
             break
-        messages.append(Message("user", listener.reply(task, messages, seed)))
+        messages.append(Message("user", user.reply(task, messages, seed)))
     return Demonstration(tuple(messages), knows)

@@ -11,11 +11,11 @@ from sweetrl.domains.frontend.suite.tasks import read_facts, read_request, wante
 from sweetrl.types import Trajectory
 
 
-def page_faults(trajectory: Trajectory, rounds: int) -> dict[str, Any] | None:
+def page_faults(trajectory: Trajectory, max_turns: int) -> dict[str, Any] | None:
     """Return the columns of a Result that are about details and the topic as `domain`; None for any other task.
 
-    A detail is told when a sentence of the person, heard by who forgets nothing, sets it to its value. On the last page
-    it is then right, forgotten (still plain), or mistaken (another value). Premature is an answer with rounds left that
+    A detail is told when a sentence of the user, heard by who forgets nothing, sets it to its value. On the last page
+    it is then right, forgotten (still plain), or mistaken (another value). Premature is an answer with turns left that
     has not every detail of the page right, those included that nobody asked for.
     """
     task = trajectory.task
@@ -39,12 +39,12 @@ def page_faults(trajectory: Trajectory, rounds: int) -> dict[str, Any] | None:
     at_last = {name: last[name] if last is not None else asked[name] for name in told}
     turns = sum(message.role == "assistant" for message in trajectory.messages)
     return {
-        "domain": wanted.topic,
+        "topic": wanted.topic,
         "details": len(facts),
         "untold": len(facts) - len(told),
         "forgotten": sum(value == asked[name] for name, value in at_last.items()),
         "mistaken": sum(value not in (asked[name], wanted[name]) for name, value in at_last.items()),
-        "premature": trajectory.outcome == "answered" and turns < rounds and last != wanted,
+        "premature": trajectory.outcome == "answered" and turns < max_turns and last != wanted,
     }
 
 

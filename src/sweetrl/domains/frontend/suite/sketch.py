@@ -1,6 +1,6 @@
 """The suite's pages as a browser would show them, without one: elements with places and looks, no picture.
 
-Heights and widths of text are estimates; what the scripted person looks at (colours, order, columns, sizes of pictures)
+Heights and widths of text are estimates; what the scripted user looks at (colours, order, columns, sizes of pictures)
 is as in a browser, which a test compares. For pre-training, where hundreds of thousands of pages are looked at.
 """
 

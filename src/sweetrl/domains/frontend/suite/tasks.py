@@ -124,7 +124,7 @@ def read_facts(hidden_information: str | None) -> dict[str, str]:
 
 
 def wanted_design(task: Task) -> Design:
-    """Return the page that the person of a task of the suite has in mind; ValueError for a foreign task."""
+    """Return the page that the user of a task of the suite has in mind; ValueError for a foreign task."""
     return read_request(task.problem_description).set(read_facts(task.hidden_information))
 
 

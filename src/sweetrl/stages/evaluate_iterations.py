@@ -1,7 +1,7 @@
-"""Stage `evaluate-rounds`: the policy of all rounds on the held-out tasks, against the base and against round one.
+"""Stage `evaluate-iterations`: the policy of all iterations on the held-out tasks, against the base and against iteration one.
 
-models/rounds/policy -> reports/rounds/: evaluation.json, results.parquet and report.html as `evaluate` writes them, and
-comparison.json, the last round minus the first, paired by task.
+models/iterations/policy -> reports/iterations/: evaluation.json, results.parquet and report.html as `evaluate` writes them, and
+comparison.json, the last iteration minus the first, paired by task.
 """
 
 from __future__ import annotations
@@ -14,35 +14,35 @@ from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
 from sweetrl.paths import (
     EVALUATION,
+    ITERATIONS_MODELS,
+    ITERATIONS_REPORT,
     LAST_POLICY,
-    LEFT_OUT,
     POLICY,
     REPORT,
     RESULTS,
-    ROUNDS_MODELS,
-    ROUNDS_REPORT,
+    SKIPPED,
     TEST_TASKS,
 )
-from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_apart
-from sweetrl.running.stage import leave_out, stage_main, stage_run
+from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.running.stage import skip_stage, stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.stages.rounds import own_files, why_one_round
+from sweetrl.stages.iterate import own_files, why_once
 
 COMPARISON = "comparison.json"
 
 
-def evaluate_rounds(settings: Settings) -> None:
-    """Evaluate models/rounds/policy like any policy, and compare it with the first round's."""
-    with stage_run("evaluate-rounds", settings) as run:
-        if why := why_one_round(settings):
-            leave_out(run, ROUNDS_REPORT, why)
+def evaluate_iterations(settings: Settings) -> None:
+    """Evaluate models/iterations/policy like any policy, and compare it with the first iteration's."""
+    with stage_run("evaluate-iterations", settings) as run:
+        if why := why_once(settings):
+            skip_stage(run, ITERATIONS_REPORT, why)
             return
-        if (ROUNDS_MODELS / LEFT_OUT).exists() or not LAST_POLICY.exists():
-            raise UserError(f"{LAST_POLICY}: there is no policy of several rounds here; run `make rounds`.")
-        for name, path in (("test-tasks", TEST_TASKS), ("policy", LAST_POLICY), ("round-one", RESULTS)):
+        if (ITERATIONS_MODELS / SKIPPED).exists() or not LAST_POLICY.exists():
+            raise UserError(f"{LAST_POLICY}: there is no policy of several iterations here; run `make iterations`.")
+        for name, path in (("test-tasks", TEST_TASKS), ("policy", LAST_POLICY), ("iteration-one", RESULTS)):
             run.log_input(name, path)
         folder = run.scratch(TEST_TASKS, settings.model.base, LAST_POLICY, RESULTS) / "evaluate"
-        tree = settings.model_dump(mode="json", by_alias=True) | {"rounds": 1}
+        tree = settings.model_dump(mode="json", by_alias=True) | {"iterations": 1}
         tree["tracking"] = absolute_tracking(tree["tracking"], Path())
         prepare(folder, tree)
         link(TEST_TASKS, folder / TEST_TASKS)
@@ -51,7 +51,7 @@ def evaluate_rounds(settings: Settings) -> None:
             if path.exists() and not path.is_absolute():
                 link(path, folder / path)
         if not finished(folder, "evaluate"):
-            run_apart(folder, "evaluate", run.log.open())
+            run_stage_in(folder, "evaluate", run.log.open())
         comparison = compared(RESULTS, folder / RESULTS, settings)
         out = folder / "out"
         shutil.rmtree(out, ignore_errors=True)
@@ -59,18 +59,18 @@ def evaluate_rounds(settings: Settings) -> None:
         for file in (EVALUATION, RESULTS, REPORT):
             shutil.copy(folder / file, out / file.name)
         write_json(out / COMPARISON, comparison)
-        publish(out, ROUNDS_REPORT)
+        publish(out, ITERATIONS_REPORT)
         difference = comparison["success"]
-        run.log_metrics({f"difference/{name}": comparison[name]["value"] for name in ("success", "tests_passed")})
+        run.log_metrics({f"difference/{name}": comparison[name]["value"] for name in ("success", "reward")})
         run.summary = (
-            f"{comparison['tasks']} tasks, success after {settings.rounds} rounds minus after one: "
+            f"{comparison['tasks']} tasks, success after {settings.iterations} iterations minus after one: "
             f"{difference['value']:+.1%}, interval {difference['low']:+.1%} to {difference['high']:+.1%} "
-            f"(p = {difference['p_value']:.2g}); {ROUNDS_REPORT / REPORT.name}"
+            f"(p = {difference['p_value']:.2g}); {ITERATIONS_REPORT / REPORT.name}"
         )
 
 
 def compared(first: Path, last: Path, settings: Settings) -> dict[str, Any]:
-    """The last round's policy minus the first's, on the tasks that both have finished; fewer than 2 is a UserError."""
+    """The last iteration's policy minus the first's, on the tasks that both have finished; fewer than 2 is a UserError."""
     from sweetrl.evaluation.metrics import AFTER, read_results
     from sweetrl.evaluation.statistics import mcnemar_exact, paired_difference
 
@@ -85,17 +85,17 @@ def compared(first: Path, last: Path, settings: Settings) -> dict[str, Any]:
     wins = [a.success for a, _ in shared], [b.success for _, b in shared]
     rewards = [float(a.reward) for a, _ in shared], [float(b.reward) for _, b in shared]
     return {
-        "rounds": settings.rounds,
+        "iterations": settings.iterations,
         "tasks": len(shared),
         "success": paired_difference(*wins, level, many, settings.seed).as_dict()
         | {"p_value": mcnemar_exact(*wins).p_value},
-        "tests_passed": paired_difference(*rewards, level, many, settings.seed).as_dict(),
+        "reward": paired_difference(*rewards, level, many, settings.seed).as_dict(),
     }
 
 
 def main() -> None:
     """Run the stage with the parameters in params.yaml."""
-    stage_main(evaluate_rounds)
+    stage_main(evaluate_iterations)
 
 
 if __name__ == "__main__":

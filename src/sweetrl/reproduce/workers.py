@@ -1,6 +1,6 @@
 """All parts of a profile, several at a time: each is a stage of dvc.yaml, run by `dvc` as a program.
 
-DVC runs one stage after the other; the cells of a reproduction do not need each other and use one core each.
+DVC runs one stage after the other; the variants of a reproduction do not need each other and use one core each.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from sweetrl.reproduce.run import WORK, Profile
 
 logger = logging.getLogger(__name__)
 LOGS = WORK / "logs"
-MOST = 8  # lanes by default: each takes some GiB
-_STAGES = {"cells": "cell", "large": "large", "online": "online"}  # a cell's folder and its stage in dvc.yaml
+MOST = 8  # workers by default: each takes some GiB
+_STAGES = {"variants": "variant", "large": "large", "online": "online"}  # a variant's folder and its stage in dvc.yaml
 
 
 @dataclass(frozen=True)
@@ -34,36 +34,36 @@ class Part:
 
 def parts(profile: Profile) -> list[Part]:
     """Return what can be run side by side, in the order in which it is begun: all but the report."""
-    found = [Part(f"world@{seed}") for seed in profile.seeds]
+    found = [Part(f"seed-data@{seed}") for seed in profile.seeds]
     if profile.values.get("large"):
         found.append(Part("base-large"))
-    for one in profile.cells:
+    for one in profile.variants:
         for seed in profile.seeds_of(one):
-            after = {f"world@{seed}"} | ({"base-large"} if one.folder == "large" else set())
+            after = {f"seed-data@{seed}"} | ({"base-large"} if one.folder == "large" else set())
             found.append(Part(f"{_STAGES[one.folder]}@{one.name}-{seed}", frozenset(after)))
     for name in profile.values["critics"]:
         for seed in profile.values["best_of_n_seeds"]:
-            found.append(Part(f"best-of-n@{name}-{seed}", frozenset({f"world@{seed}", f"cell@{name}-{seed}"})))
+            found.append(Part(f"best-of-n@{name}-{seed}", frozenset({f"seed-data@{seed}", f"variant@{name}-{seed}"})))
     return found
 
 
-def default_lanes(profile: Profile) -> int:
+def default_workers(profile: Profile) -> int:
     """Return how many parts the processors are enough for, by the threads that each is given (0: all of them)."""
     threads = int(profile.settings["model"]["threads"])
     return max(1, min(MOST, (os.cpu_count() or 1) // threads)) if threads else 1
 
 
-def run_all(profile: Profile, lanes: int, program: Sequence[str] = ("dvc",)) -> None:
-    """Run every part in `lanes` lanes, then the report. UserError names the parts that failed.
+def run_all(profile: Profile, workers: int, program: Sequence[str] = ("dvc",)) -> None:
+    """Run every part in `workers` workers, then the report. UserError names the parts that failed.
 
     What is finished stays finished: the same call goes on after a failure, or after this process was ended.
     """
     (profile.folder / LOGS).mkdir(parents=True, exist_ok=True)
     board = _Board(parts(profile))
-    logger.info("%d parts, %d at a time; what they say is in %s", len(board.waiting), lanes, profile.folder / LOGS)
+    logger.info("%d parts, %d at a time; what they say is in %s", len(board.waiting), workers, profile.folder / LOGS)
     with Meter("reproduce", len(board.waiting), "parts") as meter:
         arguments = (board, profile.folder, program, meter)
-        threads = [threading.Thread(target=_lane, args=arguments) for _ in range(lanes)]
+        threads = [threading.Thread(target=_worker, args=arguments) for _ in range(workers)]
         for thread in threads:
             thread.start()
         try:
@@ -83,7 +83,7 @@ def run_all(profile: Profile, lanes: int, program: Sequence[str] = ("dvc",)) -> 
 
 
 class _Board:
-    """Which parts wait, run, are done, or have failed; one lock for all lanes."""
+    """Which parts wait, run, are done, or have failed; one lock for all workers."""
 
     def __init__(self, waiting: list[Part]) -> None:
         self.waiting = list(waiting)
@@ -122,11 +122,11 @@ class _Board:
             self._change.notify_all()
 
 
-def _lane(board: _Board, folder: Path, program: Sequence[str], meter: Meter) -> None:
+def _worker(board: _Board, folder: Path, program: Sequence[str], meter: Meter) -> None:
     while (part := board.take()) is not None:
         began = time.monotonic()
         log = folder / LOGS / f"{part.name}.log"
-        # Two lanes meet at DVC's own lock for a moment, before and after a stage.
+        # Two workers meet at DVC's own lock for a moment, before and after a stage.
         command = [*program, "--wait-for-lock", "repro", "--quiet", "--single-item", f"dvc.yaml:{part.name}"]
         with log.open("wb") as out:
             status = subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
@@ -135,4 +135,4 @@ def _lane(board: _Board, folder: Path, program: Sequence[str], meter: Meter) -> 
         board.finish(part, status == 0, meter)
 
 
-__all__ = ["Part", "default_lanes", "parts", "run_all"]
+__all__ = ["Part", "default_workers", "parts", "run_all"]

@@ -1,6 +1,6 @@
-"""Online rounds: the pipeline (round one), then the rounds after it, and what they have changed.
+"""Online iterations: the pipeline (iteration one), then the iterations after it, and what they have changed.
 
-`python -m flows.rounds` (what `make rounds` calls). The graph is DVC's in both parts: dvc.yaml, then rounds/dvc.yaml.
+`python -m flows.iterate` (what `make iterations` calls). The graph is DVC's in both parts: dvc.yaml, then iterations/dvc.yaml.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tasks.training import describe
 from tasks.workspace import only_run
 
 
-@flow(name="rounds", validate_parameters=False)
-def rounds(root: str = ".") -> tuple[StageResult, ...]:
-    """Bring round one up to date and register it, make the rounds after it, and evaluate the last."""
+@flow(name="iterate", validate_parameters=False)
+def iterate(root: str = ".") -> tuple[StageResult, ...]:
+    """Bring iteration one up to date and register it, make the iterations after it, and evaluate the last."""
     folder = Path(root).resolve()
     wanted(folder)
     train(str(folder))
@@ -37,20 +37,22 @@ def rounds(root: str = ".") -> tuple[StageResult, ...]:
 
 
 def wanted(root: Path) -> int:
-    """Return how many rounds params.yaml asks for; one is a UserError."""
-    found = load_settings(root / "params.yaml").rounds
+    """Return how many iterations params.yaml asks for; one is a UserError."""
+    found = load_settings(root / "params.yaml").iterations
     if found == 1:
-        raise UserError("params.yaml: `rounds` is 1, which is what `make run` does; set 2 or more for `make rounds`.")
+        raise UserError(
+            "params.yaml: `iterations` is 1, which is what `make run` does; set 2 or more for `make iterations`."
+        )
     return found
 
 
 def main() -> int:
-    """Make the rounds of the project in the current folder."""
-    parser("rounds", "Train in rounds: collect and train again with the policy so far.").parse_args()
+    """Make the iterations of the project in the current folder."""
+    parser("iterate", "Train in iterations: collect and train again with the policy so far.").parse_args()
 
     def run() -> None:
         wanted(Path.cwd())  # said before Prefect starts
-        for result in rounds(str(Path.cwd())):
+        for result in iterate(str(Path.cwd())):
             print(f"{result.stage}: {result.summary}")
 
     return command_line(run)

@@ -1,4 +1,4 @@
-"""What is compared: one cell for each row of the paper's tables, as differences from params.yaml.
+"""What is compared: one variant for each row of the paper's tables, as differences from params.yaml.
 
 The paper's numbers stand beside ours for their order, not for their size: other model, other tasks.
 """
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Cell:
+class Variant:
     """One row: `settings` by dotted name over those of the profile; `data` is the share of the tasks learnt from.
 
     `paper` is (tests passed, success) in per cent on Llama-3.1-8B (Table 4: 70B), None where the paper has no number;
-    `pages` the same of pages: (cosine, win rate against GPT-4o). `against` names the cell that it is compared with.
+    `pages` the same of pages: (cosine, win rate against GPT-4o). `against` names the variant that it is compared with.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Cell:
     @property
     def folder(self) -> str:
         """Where its results lie: apart for those that other parts of the pipeline do not depend on."""
-        return {ONLINE: "online", LARGE: "large"}.get(self.table, "cells")
+        return {ONLINE: "online", LARGE: "large"}.get(self.table, "variants")
 
     @property
     def method(self) -> Method:
@@ -62,49 +62,55 @@ TABLES = (METHODS, ABLATIONS, CONTROLS, AMOUNTS, LARGE, ONLINE)
 LARGE_BASE = "models/base-large"  # in the profile's folder; the dialogues are the small base's
 
 
-def _large(name: str, label: str, paper: float | None = None, **settings: Any) -> Cell:
+def _large(name: str, label: str, paper: float | None = None, **settings: Any) -> Variant:
     changes = {"model.base": LARGE_BASE, **settings}
-    return Cell(f"large-{name}", f"larger base, {label}", LARGE, changes, (None, paper), against="large-sweet")
+    return Variant(f"large-{name}", f"larger base, {label}", LARGE, changes, (None, paper), against="large-sweet")
 
 
-_CELLS = (
-    Cell("zero-shot", "zero-shot", METHODS, {"method": "zero-shot"}, (34.2, 22.4), pages=(72.4, 33.8)),
-    Cell("single-turn", "single-turn zero-shot", METHODS, {"method": "single-turn"}, (None, 6.9)),
-    Cell("rft", "Rejection Fine-Tuning", METHODS, {"method": "rft"}, (40.9, 28.2), pages=(75.2, 38.6)),
-    Cell("multi-turn-dpo", "Multi-Turn DPO", METHODS, {"method": "multi-turn-dpo"}, (48.0, 34.4), pages=(76.9, 42.8)),
-    Cell("sweet", "SWEET-RL", METHODS, {}, (56.8, 40.4), pages=(77.7, 48.2)),
-    Cell(
+_VARIANTS = (
+    Variant("zero-shot", "zero-shot", METHODS, {"method": "zero-shot"}, (34.2, 22.4), pages=(72.4, 33.8)),
+    Variant("single-turn", "single-turn zero-shot", METHODS, {"method": "single-turn"}, (None, 6.9)),
+    Variant("rft", "Rejection Fine-Tuning", METHODS, {"method": "rft"}, (40.9, 28.2), pages=(75.2, 38.6)),
+    Variant(
+        "multi-turn-dpo", "Multi-Turn DPO", METHODS, {"method": "multi-turn-dpo"}, (48.0, 34.4), pages=(76.9, 42.8)
+    ),
+    Variant("sweet", "SWEET-RL", METHODS, {}, (56.8, 40.4), pages=(77.7, 48.2)),
+    Variant(
         "no-information",
         "without training-time information",
         ABLATIONS,
         {"critic.privileged": False},
         (44.0, 31.2),
     ),
-    Cell("regression-head", "regression head", ABLATIONS, {"critic.parameterization": "regression-head"}, (45.3, 36.2)),
-    Cell("value-head", "value function", ABLATIONS, {"critic.parameterization": "value-head"}),
-    Cell("no-normalisation", "without normalisation", ABLATIONS, {"critic.normalization": "none"}, (4.2, 3.6)),
-    Cell("official", "as the official code does it", ABLATIONS, {"preset": "official"}),
-    Cell("random", "random ranking", CONTROLS, {"rank.critic": "random"}),
-    Cell("oracle", "ranking by an oracle", CONTROLS, {"rank.critic": "oracle"}),
-    Cell("sweet-third", "SWEET-RL, a third of the tasks", AMOUNTS, {}, data=1 / 3),
-    Cell("dpo-third", "Multi-Turn DPO, a third of the tasks", AMOUNTS, {"method": "multi-turn-dpo"}, data=1 / 3),
-    Cell("rft-third", "Rejection Fine-Tuning, a third of the tasks", AMOUNTS, {"method": "rft"}, data=1 / 3),
+    Variant(
+        "regression-head", "regression head", ABLATIONS, {"critic.parameterization": "regression-head"}, (45.3, 36.2)
+    ),
+    Variant("value-head", "value function", ABLATIONS, {"critic.parameterization": "value-head"}),
+    Variant("no-normalisation", "without normalisation", ABLATIONS, {"critic.normalization": "none"}, (4.2, 3.6)),
+    Variant("official", "as the official code does it", ABLATIONS, {"preset": "official"}),
+    Variant("random", "random ranking", CONTROLS, {"rank.critic": "random"}),
+    Variant("oracle", "ranking by an oracle", CONTROLS, {"rank.critic": "oracle"}),
+    Variant("sweet-third", "SWEET-RL, a third of the tasks", AMOUNTS, {}, data=1 / 3),
+    Variant("dpo-third", "Multi-Turn DPO, a third of the tasks", AMOUNTS, {"method": "multi-turn-dpo"}, data=1 / 3),
+    Variant("rft-third", "Rejection Fine-Tuning, a third of the tasks", AMOUNTS, {"method": "rft"}, data=1 / 3),
     _large("zero-shot", "zero-shot", 35.0, method="zero-shot"),
     _large("rft", "Rejection Fine-Tuning", method="rft"),
     _large("multi-turn-dpo", "Multi-Turn DPO", method="multi-turn-dpo"),
     _large("sweet", "SWEET-RL", 45.6),
-    Cell("sweet-rounds", "SWEET-RL, three rounds", ONLINE, {"rounds": 3}),
-    Cell("grpo", "GRPO, on-policy", ONLINE, {"method": "grpo"}),
-    Cell("grpo-turn", "GRPO, credit by turn", ONLINE, {"method": "grpo", "grpo.credit": "turn", "grpo.discount": 0.9}),
+    Variant("sweet-iterations", "SWEET-RL, three iterations", ONLINE, {"iterations": 3}),
+    Variant("grpo", "GRPO, on-policy", ONLINE, {"method": "grpo"}),
+    Variant(
+        "grpo-turn", "GRPO, credit by turn", ONLINE, {"method": "grpo", "grpo.credit": "turn", "grpo.discount": 0.9}
+    ),
 )
-CELLS = {cell.name: cell for cell in _CELLS}
+VARIANTS = {variant.name: variant for variant in _VARIANTS}
 
 
-def cell_named(name: str) -> Cell:
-    """Return the cell; a name that is none is a UserError."""
-    if name not in CELLS:
-        raise UserError(f"reproduce: there is no cell `{name}`; there are {', '.join(CELLS)}.")
-    return CELLS[name]
+def variant_named(name: str) -> Variant:
+    """Return the variant; a name that is none is a UserError."""
+    if name not in VARIANTS:
+        raise UserError(f"reproduce: there is no variant `{name}`; there are {', '.join(VARIANTS)}.")
+    return VARIANTS[name]
 
 
 def merged(values: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,12 +132,12 @@ def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _copy(value) if isinstance(value, Mapping) else value for name, value in tree.items()}
 
 
-def settings_of(values: Mapping[str, Any], cell: Cell) -> Settings:
-    """Return the settings of a cell, over the tree `values` of a profile."""
-    return parse_settings(merged(values, cell.settings), f"cell {cell.name}")
+def settings_of(values: Mapping[str, Any], variant: Variant) -> Settings:
+    """Return the settings of a variant, over the tree `values` of a profile."""
+    return parse_settings(merged(values, variant.settings), f"variant {variant.name}")
 
 
 __all__ = [
-    *("ABLATIONS", "AMOUNTS", "CELLS", "CONTROLS", "LARGE", "LARGE_BASE", "METHODS", "ONLINE", "TABLES"),
-    *("Cell", "cell_named", "merged", "settings_of"),
+    *("ABLATIONS", "AMOUNTS", "VARIANTS", "CONTROLS", "LARGE", "LARGE_BASE", "METHODS", "ONLINE", "TABLES"),
+    *("Variant", "variant_named", "merged", "settings_of"),
 ]

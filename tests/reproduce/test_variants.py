@@ -1,4 +1,4 @@
-"""The cells of the reproduction: every row's settings exist, and the profiles name rows that there are."""
+"""The variants of the reproduction: every row's settings exist, and the profiles name rows that there are."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.reproduce import run
-from sweetrl.reproduce.cells import CELLS, TABLES, cell_named, merged, settings_of
-from sweetrl.reproduce.run import CELL_LISTS
+from sweetrl.reproduce.variants import VARIANTS, TABLES, variant_named, merged, settings_of
+from sweetrl.reproduce.run import VARIANT_LISTS
 from sweetrl.settings import parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,41 +23,41 @@ def project() -> dict[str, Any]:
     return values
 
 
-@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_a_cells_settings_are_settings(name: str) -> None:
-    settings = settings_of(project(), CELLS[name])
-    assert settings.method == CELLS[name].settings.get("method", "sweet")
+    settings = settings_of(project(), VARIANTS[name])
+    assert settings.method == VARIANTS[name].settings.get("method", "sweet")
 
 
 def test_a_cell_stands_in_a_table_and_is_compared_with_one_on_its_base() -> None:
-    for cell in CELLS.values():
-        assert cell.table in TABLES
-        assert CELLS[cell.against].settings.get("model.base") == cell.settings.get("model.base")
+    for variant in VARIANTS.values():
+        assert variant.table in TABLES
+        assert VARIANTS[variant.against].settings.get("model.base") == variant.settings.get("model.base")
 
 
 def test_cells_differ_from_each_other() -> None:
-    differences = [(sorted(cell.settings.items()), cell.data) for cell in CELLS.values()]
+    differences = [(sorted(variant.settings.items()), variant.data) for variant in VARIANTS.values()]
     assert all(differences.count(one) == 1 for one in differences)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_names_cells_and_settings_that_there_are(profile: str) -> None:
     values = yaml.safe_load((ROOT / "reproduce" / profile / "params.yaml").read_text(encoding="utf-8"))
-    for part in CELL_LISTS if profile != "frontend" else CELL_LISTS[:1]:
-        assert {cell_named(name).folder for name in values[part]} == {part}, "each list is a matrix of its own"
+    for part in VARIANT_LISTS if profile != "frontend" else VARIANT_LISTS[:1]:
+        assert {variant_named(name).folder for name in values[part]} == {part}, "each list is a matrix of its own"
         assert set(values.get(f"{part}_seeds", [])) <= set(values["seeds"])
-    assert set(values["critics"]) <= set(values["cells"])
+    assert set(values["critics"]) <= set(values["variants"])
     assert set(values["best_of_n_seeds"]) <= set(values["seeds"])
     tree = merged(project(), values["settings"])
     if "large" in values:
-        larger = settings_of(merged(tree, values["large_base"]), CELLS["large-sweet"])
+        larger = settings_of(merged(tree, values["large_base"]), VARIANTS["large-sweet"])
         assert larger.pretrain.layers > tree["pretrain"]["layers"]
         assert larger.pretrain.width == tree["pretrain"]["width"]
     for name in values.get("online", []):
-        online = settings_of(tree, CELLS[name])
+        online = settings_of(tree, VARIANTS[name])
         collected = tree["collect"]["tasks"] * tree["collect"]["attempts"]
         if online.method == "grpo":  # on as many dialogues of its own as the others are given
-            assert online.grpo.iterations * online.grpo.tasks * online.grpo.group == collected
+            assert online.grpo.iterations * online.grpo.tasks * online.grpo.group_size == collected
     assert tree["collect"]["tasks"] <= tree["tasks"]["train"]
     assert tree["evaluate"]["tasks"] <= tree["tasks"]["test"]
 
@@ -67,10 +67,10 @@ def test_all_profiles_run_the_same_pipeline() -> None:
     assert sorted(texts) == ["frontend", "full", "small"]
     assert texts["full"] == texts["small"]
     pages, programs = (yaml.safe_load(texts[name])["stages"] for name in ("frontend", "small"))
-    for name in ("world", "cell", "report"):
+    for name in ("seed-data", "variant", "report"):
         assert pages[name]["cmd"] == programs[name]["cmd"]
     base = "../../models/base"
-    for name in ("world", "cell"):  # the same, but with a browser for the sandbox
+    for name in ("seed-data", "variant"):  # the same, but with a browser for the sandbox
         own = {dep.replace("base-frontend", "base") for dep in pages[name]["deps"]}
         assert own == set(programs[name]["deps"]) - {"../../src/sweetrl/sandbox"} | {"../../src/sweetrl/browser"}
         assert f"{base}-frontend" in pages[name]["deps"]
@@ -78,15 +78,15 @@ def test_all_profiles_run_the_same_pipeline() -> None:
 
 def test_the_profile_of_pages_is_about_pages() -> None:
     values = yaml.safe_load((ROOT / "reproduce" / "frontend" / "params.yaml").read_text(encoding="utf-8"))
-    settings = settings_of(merged(project(), values["settings"]), cell_named("sweet"))
+    settings = settings_of(merged(project(), values["settings"]), variant_named("sweet"))
     assert (settings.suite, settings.model.base) == ("frontend", "models/base-frontend")
     assert (settings.critic.pairs, settings.critic.gap) == ("all", 0.1)
-    assert all(cell_named(name).pages[0] for name in values["cells"])
+    assert all(variant_named(name).pages[0] for name in values["variants"])
 
 
 def test_an_unknown_cell_is_one_sentence() -> None:
-    with pytest.raises(UserError, match="there is no cell `swet`; there are zero-shot, "):
-        cell_named("swet")
+    with pytest.raises(UserError, match="there is no variant `swet`; there are zero-shot, "):
+        variant_named("swet")
 
 
 def test_merging_takes_dotted_names_and_leaves_its_input_alone() -> None:

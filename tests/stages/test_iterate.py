@@ -1,4 +1,4 @@
-"""Online rounds, with the shipped base and few tasks; the stages run in this process, which is all that differs."""
+"""Online iterations, with the shipped base and few tasks; the stages run in this process, which is all that differs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.seeds import part_seed
 from sweetrl.settings import Settings, load_settings, parse_settings
-from sweetrl.stages import evaluate_rounds as evaluating
-from sweetrl.stages import rounds as module
+from sweetrl.stages import evaluate_iterations as evaluating
+from sweetrl.stages import iterations as module
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "models/base"
@@ -28,10 +28,10 @@ TRAINER = {
 }
 VALUES: dict[str, Any] = {
     "seed": 7,
-    "rounds": 3,
+    "iterations": 3,
     "method": "multi-turn-dpo",
     "model": {"base": "models/base", "device": "cpu", "threads": 1},
-    "agent": {"rounds": 8, "max_new_tokens": 128},
+    "agent": {"iterations": 8, "max_new_tokens": 128},
     "collect": {"tasks": 4, "attempts": 3, "batch": 12, "shard": 12},
     "validate": {"minimum_pairs": 1},
     "critic": {**TRAINER, "pairs": "all"},
@@ -44,12 +44,12 @@ VALUES: dict[str, Any] = {
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Make project folders in which the first round has been made; each becomes the working directory."""
+    """Make project folders in which the first iteration has been made; each becomes the working directory."""
     if not (BASE / "config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    monkeypatch.setattr(module, "run_apart", in_process)
-    monkeypatch.setattr(evaluating, "run_apart", in_process)
+    monkeypatch.setattr(module, "run_stage_in", in_process)
+    monkeypatch.setattr(evaluating, "run_stage_in", in_process)
 
     def make(name: str) -> Path:
         folder = tmp_path / name
@@ -109,16 +109,16 @@ def test_a_round_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_s
                 in_process(folder, stage)
 
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-                patch.setattr(module, "run_apart", dies)
-                module.rounds(wanted)
+                patch.setattr(module, "run_stage_in", dies)
+                module.iterations(wanted)
             assert not module.DATA.exists()
 
             def counted(folder: Path, stage: str, *more: Any, **options: Any) -> None:
                 ran.append((folder.name, stage))
                 in_process(folder, stage)
 
-            monkeypatch.setattr(module, "run_apart", counted)
-        module.rounds(wanted)
+            monkeypatch.setattr(module, "run_stage_in", counted)
+        module.iterations(wanted)
         made.append(files(module.DATA, module.MODELS))
     assert ran == [("3", stage) for stage in module.STAGES[1:]], "what was finished is not run again"
     assert made[0] == made[1]
@@ -130,9 +130,9 @@ def test_a_round_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_s
         assert [one.task.id for one in found] == [ids[n] for n in tasks for _ in range(3)]
         written = load_settings(module.DATA / str(number) / "params.yaml")
         assert written.seed == part_seed(7, "round", number)
-        assert (written.rounds, written.tracking) == (1, wanted.tracking)
-        assert (module.MODELS / str(number) / "critic/left_out.json").exists(), "this method has none"
-    # One adapter on the base that is round one's policy, and those of rounds two and three on top of it.
+        assert (written.iterations, written.tracking) == (1, wanted.tracking)
+        assert (module.MODELS / str(number) / "critic/skipped.json").exists(), "this method has none"
+    # One adapter on the base that is iteration one's policy, and those of iterations two and three on top of it.
     stacked = load_model(BASE, module.LAST, "float32", "cpu").state_dict()
     model = load_model(BASE, Path("models/policy"), "float32", "cpu")
     for number in (2, 3):
@@ -142,53 +142,55 @@ def test_a_round_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_s
         assert (value - stacked[name]).abs().max().item() < 1e-4, name
 
     first_round(wanted, "evaluate")
-    evaluating.evaluate_rounds(wanted)
+    evaluating.evaluate_iterations(wanted)
     comparison = read_json(evaluating.OUT / "comparison.json")
-    assert (comparison["tasks"], comparison["rounds"]) == (6, 3)
+    assert (comparison["tasks"], comparison["iterations"]) == (6, 3)
     assert read_json(evaluating.OUT / "evaluation.json")["tasks"] == 6
     assert "<html" in (evaluating.OUT / "report.html").read_text()
 
 
 def test_sweet_ranks_with_a_critic_of_its_own_in_every_round(project: Any) -> None:
     project("sweet")
-    wanted = settings(method="sweet", rounds=2)
+    wanted = settings(method="sweet", iterations=2)
     first_round(wanted, *module.STAGES)
-    module.rounds(wanted)
-    for place in ("models/rounds/2/critic", "models/rounds/2/policy", "models/rounds/policy"):
+    module.iterations(wanted)
+    for place in ("models/iterations/2/critic", "models/iterations/2/policy", "models/iterations/policy"):
         assert (Path(place) / "adapter_model.safetensors").exists()
-    first, second = (Path(place, "adapter_model.safetensors") for place in ("models/critic", "models/rounds/2/critic"))
+    first, second = (
+        Path(place, "adapter_model.safetensors") for place in ("models/critic", "models/iterations/2/critic")
+    )
     assert first.read_bytes() != second.read_bytes()
     assert (module.DATA / "2/preferences/candidates.parquet").exists()
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
-    [({"rounds": 1}, "is 1"), ({"method": "zero-shot"}, "trains nothing"), ({"method": "grpo"}, "grpo.iterations")],
+    [({"iterations": 1}, "is 1"), ({"method": "zero-shot"}, "trains nothing"), ({"method": "grpo"}, "grpo.iterations")],
 )
 def test_where_there_is_nothing_to_repeat_it_says_so(project: Any, changes: dict[str, Any], why: str) -> None:
     project("once")
-    module.rounds(settings(**changes))
-    evaluating.evaluate_rounds(settings(**changes))
+    module.iterations(settings(**changes))
+    evaluating.evaluate_iterations(settings(**changes))
     for out in (module.DATA, module.MODELS, evaluating.OUT):
-        assert [path.name for path in out.iterdir()] == ["left_out.json"]
-        assert why in read_json(out / "left_out.json")["why"]
+        assert [path.name for path in out.iterdir()] == ["skipped.json"]
+        assert why in read_json(out / "skipped.json")["why"]
 
 
 def test_the_first_round_is_the_pipelines_and_servers_of_one_model_are_refused() -> None:
     wanted = settings()
-    assert module.round_settings(wanted, 1) is wanted
+    assert module.iteration_settings(wanted, 1) is wanted
     assert part_seed(7, "round", 1) == 7
     assert len({part_seed(seed, "round", number) for seed in range(20) for number in range(2, 6)}) == 80
-    with pytest.raises(UserError, match="rounds after the first need another model"):
-        module.why_one_round(settings(engine={"kind": "vllm", "urls": "http://localhost:8000/v1"}))
+    with pytest.raises(UserError, match="iterations after the first need another model"):
+        module.why_once(settings(engine={"kind": "vllm", "urls": "http://localhost:8000/v1"}))
 
 
 def test_its_pipeline_names_the_parameters_and_modules_that_there_are() -> None:
     from sweetrl.running.parameters import PARAMETERS
     from tasks.pipeline import FILES
 
-    stages = yaml.safe_load((ROOT / "rounds/dvc.yaml").read_text())["stages"]
-    assert dict.fromkeys(stages, "rounds/dvc.yaml") == FILES
+    stages = yaml.safe_load((ROOT / "iterations/dvc.yaml").read_text())["stages"]
+    assert dict.fromkeys(stages, "iterations/dvc.yaml") == FILES
     for name, stage in stages.items():
         assert tuple(stage["params"]) == PARAMETERS[name]
         assert importlib.util.find_spec(stage["cmd"].removeprefix("python -m ")) is not None

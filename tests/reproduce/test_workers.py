@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.reproduce import lanes
+from sweetrl.reproduce import workers
 from sweetrl.reproduce.run import Profile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -61,17 +61,17 @@ def test_every_stage_of_dvc_yaml_is_a_part(name: str) -> None:
         for values in matrix:
             names = [[*before, str(value)] for before in names for value in values]
         expected |= {"@".join([stage, "-".join(each)]) if each else stage for each in names}
-    found = [part.name for part in lanes.parts(profile)]
+    found = [part.name for part in workers.parts(profile)]
     assert set(found) == expected
     assert len(found) == len(set(found))
-    assert all(part.after <= expected for part in lanes.parts(profile))
+    assert all(part.after <= expected for part in workers.parts(profile))
 
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_parts_begin_after_what_they_need(profile: Profile, count: int) -> None:
-    lanes.run_all(profile, count, program(profile))
+    workers.run_all(profile, count, program(profile))
     seen = calls(profile)
-    for part in lanes.parts(profile):
+    for part in workers.parts(profile):
         assert seen.count(["begin", part.name]) == 1
         began = seen.index(["begin", part.name])
         assert all(seen.index(["end", needed]) < began for needed in part.after)
@@ -84,20 +84,20 @@ def test_parts_begin_after_what_they_need(profile: Profile, count: int) -> None:
 
 
 def test_what_fails_is_named_and_nothing_is_built_upon_it(profile: Profile) -> None:
-    (profile.folder / "broken").write_text("world@8 cell@rft-7", encoding="utf-8")
-    with pytest.raises(UserError, match=r"world@8, cell@rft-7 failed; .*world@8\.log says why"):
-        lanes.run_all(profile, 2, program(profile))
+    (profile.folder / "broken").write_text("seed-data@8 variant@rft-7", encoding="utf-8")
+    with pytest.raises(UserError, match=r"seed-data@8, variant@rft-7 failed; .*seed-data@8\.log says why"):
+        workers.run_all(profile, 2, program(profile))
     begun = {name for what, name in calls(profile) if what == "begin"}
-    assert "cell@sweet-7" in begun
+    assert "variant@sweet-7" in begun
     assert not any(name.endswith("-8") for name in begun)
     assert "dvc.yaml" not in begun
 
 
 def test_lanes_follow_the_processors(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes.os, "cpu_count", lambda: 2)
-    assert lanes.default_lanes(profile) == 2
+    monkeypatch.setattr(workers.os, "cpu_count", lambda: 2)
+    assert workers.default_workers(profile) == 2
     profile.settings["model"]["threads"] = 0
-    assert lanes.default_lanes(profile) == 1
+    assert workers.default_workers(profile) == 1
     profile.settings["model"]["threads"] = 1
-    monkeypatch.setattr(lanes.os, "cpu_count", lambda: 64)
-    assert lanes.default_lanes(profile) == lanes.MOST
+    monkeypatch.setattr(workers.os, "cpu_count", lambda: 64)
+    assert workers.default_workers(profile) == workers.MOST

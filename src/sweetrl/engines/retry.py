@@ -28,7 +28,7 @@ PACED = frozenset({429, 503, 529})
 
 
 @dataclass(frozen=True)
-class Patience:
+class RetryPolicy:
     """How long one reply is waited for: `timeout` for each attempt, `attempts` of them in at most `budget` seconds."""
 
     timeout: float = 300.0
@@ -37,7 +37,7 @@ class Patience:
     backoff: float = 0.5
 
 
-class Fault(Exception):
+class TransientError(Exception):
     """An attempt failed and may be repeated, `wait` seconds from now at the earliest.
 
     `server` says whether it looks as if the server, and not just this request, was in trouble.
@@ -66,10 +66,12 @@ def retry_after(headers: Mapping[str, str]) -> float:
     return max(moment.timestamp() - time.time(), 0.0)
 
 
-async def persist(
-    attempt: Callable[[], Awaitable[Result]], patience: Patience, retried: Callable[[Fault], None] = lambda fault: None
+async def retry(
+    attempt: Callable[[], Awaitable[Result]],
+    retry_policy: RetryPolicy,
+    retried: Callable[[TransientError], None] = lambda fault: None,
 ) -> Result:
-    """Await `attempt()` until it succeeds; EngineError with the last cause when patience ends.
+    """Await `attempt()` until it succeeds; EngineError with the last cause when retry_policy ends.
 
     `retried` is told of each fault that is followed by another attempt.
     """
@@ -77,22 +79,22 @@ async def persist(
 
     started = time.monotonic()
 
-    def fault_of(state: Any) -> Fault:
+    def fault_of(state: Any) -> TransientError:
         fault = state.outcome.exception()
-        assert isinstance(fault, Fault)
+        assert isinstance(fault, TransientError)
         return fault
 
     def wait(state: Any) -> float:
         # Not from a seed: equal draws would bring all who wait back at one moment, and no result depends on them.
-        ceiling = min(patience.backoff * 2.0 ** (state.attempt_number - 1), LONGEST_WAIT)
+        ceiling = min(retry_policy.backoff * 2.0 ** (state.attempt_number - 1), LONGEST_WAIT)
         return max(fault_of(state).wait, random.SystemRandom().uniform(ceiling / 2, ceiling))
 
     def enough(state: Any) -> bool:
-        late = time.monotonic() - started + state.upcoming_sleep > patience.budget
-        return bool(late or state.attempt_number >= patience.attempts)
+        late = time.monotonic() - started + state.upcoming_sleep > retry_policy.budget
+        return bool(late or state.attempt_number >= retry_policy.attempts)
 
     retrying = AsyncRetrying(
-        retry=retry_if_exception_type(Fault),
+        retry=retry_if_exception_type(TransientError),
         stop=enough,
         wait=wait,
         before_sleep=lambda state: retried(fault_of(state)),

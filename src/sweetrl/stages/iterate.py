@@ -1,0 +1,160 @@
+"""Stage `iterate`: collecting, checking, critic, ranking and policy again, with the policy of the iteration before.
+
+models/policy (iteration 1, which the pipeline has made) -> data/iterations/N/ (trajectories, pairs, preferences) and
+models/iterations/N/ (critic, policy) for every further iteration N, and models/iterations/policy, all iterations' adapters as one.
+
+An iteration is the ordinary stages in a folder of their own (sweetrl.running.folders). Its base model is the start of the
+iteration: the base with the policies of all iterations before it merged. So collecting and ranking sample from the policy so
+far, the critic and the policy are adapters on it, and it is the reference of both. The iteration's seed is derived from
+(seed, iteration); its tasks are those behind the tasks of the iteration before. Unfinished iterations lie in the scratch folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.io import publish, read_json
+from sweetrl.paths import ITERATION_BASE, ITERATIONS_DATA, ITERATIONS_MODELS, LAST_POLICY, POLICY, RUNS, TASKS
+from sweetrl.plugins import load_method
+from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.running.stage import StageRun, skip_stage, stage_main, stage_run
+from sweetrl.seeds import part_seed
+from sweetrl.settings import Settings
+
+STAGES = ("collect", "validate", "train-critic", "rank", "train-policy")
+# What is kept of an iteration, in ITERATIONS_DATA and in ITERATIONS_MODELS.
+KEPT = {
+    "data": ("data/trajectories", "data/pairs.parquet", "data/preferences", "reports/validation.json"),
+    "models": ("models/critic", "models/policy"),
+}
+SHOWN = {"collect": "success", "train-critic": "final/accuracy", "train-policy": "final/loss"}
+
+
+def iterate(settings: Settings) -> None:
+    """Make the iterations after the first; finished stages of unfinished iterations survive a kill."""
+    with stage_run("iterate", settings) as run:
+        if why := why_once(settings):
+            for out in (ITERATIONS_DATA, ITERATIONS_MODELS):
+                skip_stage(run, out, why)
+            return
+        for name, path in (("tasks", TASKS), ("base", settings.model.base), ("policy", POLICY)):
+            run.log_input(name, path)
+        scratch = run.scratch(TASKS / "train.parquet", settings.model.base, POLICY)
+        out = scratch / "out"
+        shutil.rmtree(out, ignore_errors=True)
+        policies, start = [POLICY], settings.model.base
+        for number in range(2, settings.iterations + 1):
+            folder = make_iteration(settings, number, scratch / str(number), start, policies[-1], run)
+            keep(folder, out, number, settings)
+            policies.append(folder / "models/policy")
+            start = str(folder / ITERATION_BASE)
+        from sweetrl.learning.stacking import stack_adapters
+
+        stack_adapters(policies, out / "models" / LAST_POLICY.name, settings.model.base)
+        publish(out / "data", ITERATIONS_DATA)
+        publish(out / "models", ITERATIONS_MODELS)
+        shown = [f"{run.last_metrics[f'iteration_{n}/success']:.1%}" for n in range(2, settings.iterations + 1)]
+        run.summary = (
+            f"{settings.iterations} iterations; success on the tasks collected at the start of iterations 2 to {settings.iterations}: "
+            f"{', '.join(shown)}; all iterations' policy in {LAST_POLICY}"
+        )
+
+
+def why_once(settings: Settings) -> str | None:
+    """Why there is nothing to do after the first iteration, or None."""
+    if settings.iterations == 1:
+        return "`iterations` in params.yaml is 1"
+    if why := load_method(settings).once:
+        return why
+    if settings.engine.kind == "openai" or settings.engine.urls.strip():
+        raise UserError(
+            "engine: iterations after the first need another model in every iteration, and the server named in params.yaml has "
+            "one; use `kind: transformers`, or `kind: vllm` without `urls`."
+        )
+    return None
+
+
+def iteration_settings(settings: Settings, number: int) -> Settings:
+    """Return the settings of iteration `number` (from 1); those of iteration 1 are `settings`."""
+    if number == 1:
+        return settings
+    first = settings.collect.first + (number - 1) * settings.collect.tasks
+    return settings.model_copy(
+        update={
+            "seed": part_seed(settings.seed, "round", number),  # the word is part of what is hashed
+            "iterations": 1,
+            "model": settings.model.model_copy(update={"base": str(ITERATION_BASE)}),
+            "collect": settings.collect.model_copy(update={"first": first}),
+        }
+    )
+
+
+def make_iteration(settings: Settings, number: int, folder: Path, start: str, policy: Path, run: StageRun) -> Path:
+    """Run the stages of an iteration in `folder`; it starts from the model `start` with the adapter `policy` merged."""
+    tree = iteration_settings(settings, number).model_dump(mode="json", by_alias=True)
+    tree["tracking"] = absolute_tracking(tree["tracking"], Path())
+    prepare(folder, tree)
+    link(TASKS, folder / TASKS)
+    for path in own_files(settings):
+        link(path, folder / path)
+    if not (folder / ITERATION_BASE).exists():
+        merge(settings, start, policy, folder / ITERATION_BASE)
+    for stage in STAGES:
+        if not finished(folder, stage):
+            print(f"iterations: iteration {number} of {settings.iterations}, {stage}", flush=True)
+            run_stage_in(folder, stage, run.log.open(), part=f"iteration {number}")
+        facts = read_json(folder / RUNS / f"{stage}.json")
+        metrics = {name: value for name, value in facts["metrics"].items() if name == SHOWN.get(stage)}
+        run.log_metrics({f"iteration_{number}/{name}": value for name, value in metrics.items()}, step=number)
+    return folder
+
+
+def own_files(settings: Settings) -> list[Path]:
+    """Files of the user's that the settings name by a relative path: an iteration's folder has them at the same place."""
+    names = (settings.agent.prompt, settings.simulator.prompt, settings.simulator.recording, settings.judge.prompt)
+    found = [Path(name) for name in (*names, settings.judge.model) if name]
+    return [path for path in dict.fromkeys(found) if path.exists() and not path.is_absolute()]
+
+
+def merge(settings: Settings, start: str, policy: Path, out: Path) -> None:
+    """Write the model `start` with the adapter `policy` in its weights: computed in float32, kept in model.dtype."""
+    import torch
+
+    from sweetrl.engines.transformers import load_model
+    from sweetrl.models import load_tokenizer
+
+    model = load_model(start, policy, "float32", "cpu")
+    fresh = out.with_name(f".{out.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    model.to(getattr(torch, settings.model.dtype)).save_pretrained(fresh)
+    load_tokenizer(start).save_pretrained(fresh)
+    fresh.rename(out)
+
+
+def keep(folder: Path, out: Path, number: int, settings: Settings) -> None:
+    """Copy what is kept of an iteration to `out`, with the parameters it was made with."""
+    for kind, names in KEPT.items():
+        place = out / kind / str(number)
+        place.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            source = folder / name
+            if source.is_dir():
+                shutil.copytree(source, place / source.name)
+            else:
+                shutil.copy(source, place / source.name)
+    tree: dict[str, Any] = iteration_settings(settings, number).model_dump(mode="json", by_alias=True)
+    (out / "data" / str(number) / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
+
+
+def main() -> None:
+    """Run the stage with the parameters in params.yaml."""
+    stage_main(iterate)
+
+
+if __name__ == "__main__":
+    main()
