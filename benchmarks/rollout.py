@@ -24,8 +24,9 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from sweetrl.engines.background import wait
 from sweetrl.rollout.concurrent import rollout_concurrent
+
+from sweetrl.engines.background import wait
 from sweetrl.rollout.dialogue import Dialogue, open_dialogue
 from sweetrl.rollout.run import let_answer
 from sweetrl.settings import AgentSettings

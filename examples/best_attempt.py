@@ -1,7 +1,7 @@
 """A method of one's own: imitate the best attempt at each task, wherever it is clearly better than the others.
 
-Rejection Fine-Tuning imitates every attempt with enough reward; this one learns at most once from a task, and nothing from
-tasks whose attempts are all alike. It needs no critic and ranks no replies, so those stages are skipped:
+Rejection Fine-Tuning imitates every attempt with enough reward; this one learns at most once from a task, and nothing
+from tasks whose attempts are all alike. It needs no critic and ranks no replies, so those stages are skipped:
 
     method: examples.best_attempt:BestAttempt
     method_options: {learning_rate: 1.0e-03, epochs: 4, lead: 0.1}

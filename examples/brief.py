@@ -3,8 +3,8 @@
     reward: {function: examples.brief:brief}
     sources: {reward: examples/brief.py}
 
-The domain scores the answer first, so `dialogue.reward` is its reward (the share of hidden tests passed). A dict names the
-parts of the reward, which is their sum; success stays what the domain says it is.
+The domain scores the answer first, so `dialogue.reward` is its reward (the share of hidden tests passed). A dict names
+the parts of the reward, which is their sum; success stays what the domain says it is.
 """
 
 PRICE = 0.02

@@ -9,7 +9,8 @@ policy = sweetrl.Policy.load("models/base", threads=2)
 dialogue = sweetrl.play(env, policy, seed=7)
 for message in dialogue.messages:
     print(f"{message.role:>9}: {message.content}")
-print(f"reward {dialogue.reward:.2f}, tests passed: {sum(test.passed for test in dialogue.tests)} of {len(dialogue.tests)}")
+passed = sum(test.passed for test in dialogue.tests)
+print(f"reward {dialogue.reward:.2f}: {passed} of {len(dialogue.tests)} hidden tests passed")
 
 # Some attempts at some tasks, and a critic that learns from pairs of them what a turn is worth.
 dialogues = sweetrl.collect(env, policy, tasks=16, attempts=4, seed=7)

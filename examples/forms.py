@@ -1,22 +1,27 @@
 """A domain of one's own: a caller wants something booked; the agent finds out what the form needs, then fills it.
 
-Each kind of form needs other fields, and the caller names only the form. The agent has to know (or find out) which fields
-matter, ask for them one at a time, and hand in `field: value` lines. `params.yaml: suite: examples.forms:Forms` takes the
-domain through every stage; `sweetrl.domain("examples.forms:Forms")` gives it to Python.
+Each kind of form needs other fields, and the caller names only the form. The agent has to know (or find out) which
+fields matter, ask for them one at a time, and hand in `field: value` lines. `params.yaml: suite: examples.forms:Forms`
+takes the domain through every stage; `sweetrl.domain("examples.forms:Forms")` gives it to Python.
 """
 
 import random
+from itertools import product
 
 from sweetrl import Demonstration, Domain, Judgment, Message, Pretraining, Task
 
 # field: (how an agent asks for it, how a caller tells it, the values)
 FIELDS = {
-    "day": ("Which day?", "On {}.", "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()),
+    "day": ("Which day?", "On {}.", ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]),
     "hour": ("At what hour?", "At {}.", [str(hour) for hour in range(8, 21)]),
     "guests": ("For how many?", "For {}.", [str(count) for count in range(1, 8)]),
-    "name": ("Under which name?", "Under {}.", "Adler Brandt Costa Duval Ekman Fischer Garcia Hansen".split()),
-    "room": ("Which room?", "In {}.", "blue green large small upper lower".split()),
-    "reason": ("What is it about?", "About {}.", "repair advice payment delivery return".split()),
+    "name": (
+        "Under which name?",
+        "Under {}.",
+        ["Adler", "Brandt", "Costa", "Duval", "Ekman", "Fischer", "Garcia", "Hansen"],
+    ),
+    "room": ("Which room?", "In {}.", ["blue", "green", "large", "small", "upper", "lower"]),
+    "reason": ("What is it about?", "About {}.", ["repair", "advice", "payment", "delivery", "return"]),
 }
 FORMS = {
     "a table": ("day", "hour", "guests"),
@@ -53,17 +58,14 @@ class Forms(Domain):
     pretraining = Pretraining(tuple(f" {value}" for _, _, values in FIELDS.values() for value in values), positions=512)
 
     def tasks(self, split, count, seed, difficulty):
-        """Yield tasks; which split a content belongs to follows from the content."""
-        rng, seen = random.Random(f"{split}-{seed}"), set()
-        while len(seen) < count:
-            form = rng.choice(tuple(FORMS))
-            values = fill({field: rng.choice(FIELDS[field][2]) for field in FORMS[form]})
-            in_test = sum(map(ord, form + values)) % 5 == 0
-            if values in seen or in_test != (split == "test"):
-                continue
-            seen.add(values)
+        """Yield tasks: every fifth content is for tests."""
+        every = [(form, values) for form, names in FORMS.items() for values in product(*(FIELDS[n][2] for n in names))]
+        mine = [one for number, one in enumerate(every) if (number % 5 == 0) == (split == "test")]
+        rng = random.Random(f"{split}-{seed}")
+        rng.shuffle(mine)
+        for number, (form, values) in enumerate(mine[:count]):
             request = f"{rng.choice(OPENERS)} {form}."
-            yield Task(f"forms-{split}-{seed}-{len(seen)}", request, values, hidden_information=values)
+            yield Task(f"forms-{split}-{seed}-{number}", request, fill(dict(zip(FORMS[form], values, strict=True))))
 
     def reply(self, task, messages, seed):
         """Say what the caller answers: the value that was asked for, if the form has it."""

@@ -1,6 +1,7 @@
 """Online iterations: the pipeline (iteration one), then the iterations after it, and what they have changed.
 
-`python -m flows.iterate` (what `make iterations` calls). The graph is DVC's in both parts: dvc.yaml, then iterations/dvc.yaml.
+`python -m flows.iterate` (what `make iterations` calls). The graph is DVC's in both parts: dvc.yaml, then
+iterations/dvc.yaml.
 """
 
 from __future__ import annotations

@@ -1,3 +1,83 @@
-"""sweetrl: SWEET-RL (arXiv 2503.15478) and its benchmark ColBench as a product."""
+"""sweetrl: SWEET-RL (arXiv 2503.15478) and its benchmark ColBench as a product, and as a library.
+
+    import sweetrl
+
+    env = sweetrl.domain("backend")
+    policy = sweetrl.Policy.load("models/base")
+    dialogues = sweetrl.collect(env, policy, attempts=4, seed=7)
+    critic = sweetrl.train_critic(env, policy, dialogues)
+    ranking = sweetrl.rank(env, policy, critic, dialogues)
+    trained = sweetrl.train("sweet", env, policy, ranking=ranking)
+    print(sweetrl.evaluate(env, [policy, trained]).comparison["success_after"])
+
+Everything is imported when it is first used: `import sweetrl` alone loads neither torch nor pydantic.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from sweetrl.api.domains import domain
+    from sweetrl.api.learning import rank, train, train_critic
+    from sweetrl.api.policy import Policy
+    from sweetrl.api.rollouts import collect, evaluate, play
+    from sweetrl.colbench.domain import Domain, Labels, Pretraining
+    from sweetrl.errors import UserError
+    from sweetrl.methods.base import Method
+    from sweetrl.settings import Settings, TrainerSettings
+    from sweetrl.types import Demonstration, Judgment, Leak, Message, Score, Task, Trajectory
+
+_HOMES = {
+    "domain": "sweetrl.api.domains",
+    "Policy": "sweetrl.api.policy",
+    **dict.fromkeys(("collect", "evaluate", "play"), "sweetrl.api.rollouts"),
+    **dict.fromkeys(("rank", "train", "train_critic"), "sweetrl.api.learning"),
+    # What domains and methods of one's own are written with.
+    **dict.fromkeys(("Domain", "Labels", "Pretraining"), "sweetrl.colbench.domain"),
+    "Method": "sweetrl.methods.base",
+    **dict.fromkeys(("Settings", "TrainerSettings"), "sweetrl.settings"),
+    **dict.fromkeys(("Demonstration", "Judgment", "Leak", "Message", "Score", "Task", "Trajectory"), "sweetrl.types"),
+    "UserError": "sweetrl.errors",
+}
+
+__all__ = [
+    "Demonstration",
+    "Domain",
+    "Judgment",
+    "Labels",
+    "Leak",
+    "Message",
+    "Method",
+    "Policy",
+    "Pretraining",
+    "Score",
+    "Settings",
+    "Task",
+    "TrainerSettings",
+    "Trajectory",
+    "UserError",
+    "__version__",
+    "collect",
+    "domain",
+    "evaluate",
+    "play",
+    "rank",
+    "train",
+    "train_critic",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'sweetrl' has no attribute {name!r}")
+    found = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

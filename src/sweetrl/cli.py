@@ -112,7 +112,7 @@ def score(
     out: Annotated[Path | None, typer.Option("--json", help="Write summary and per-test verdicts here.")] = None,
 ) -> None:
     """Score answers against the hidden unit tests of official task files, in the sandbox."""
-    from sweetrl.domains.backend.rewards import score_file
+    from sweetrl.domains.backend.score_file import score_file
 
     summary = score_file(tasks, answers, semantics.value, out, _settings().reward)["summary"]
     _facts("score", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])

@@ -123,11 +123,10 @@ class RankSettings(Section):
     reply_types: Literal["any", "same", "mean_centered", "no_questions"] = Field(
         "any",
         description="`same`: a question is compared with questions only, a final answer with final answers only, and "
-        "a page that is shown to be looked at with such pages only. "
-        "`mean_centered`: any with any, after the mean advantage of all questions and that of all answers are taken off: "
-        "every dialogue has one answer, so Eq. 2 leaves open what all answers have in common. "
-        "`pages` (suite `frontend`): pages that are shown and answers with each other as they come; replies without a "
-        "page are in no pair, for a question is rare there, and a critic that has hardly seen any has nothing to say.",
+        "a page that is shown with such pages only. `mean_centered`: any with any, after the mean advantage of each "
+        "type is subtracted: every dialogue has one answer, so Eq. 2 leaves open what all answers have in common. "
+        "`no_questions`: everything but questions, with each other. Pages are learnt so: a question is rare there, and "
+        "a critic that has hardly seen any cannot rate them.",
     )
     critic: Literal["trained", "judge", "random", "oracle"] = Field(
         "trained",
@@ -183,9 +182,11 @@ class PolicySettings(TrainerSettings):
         description="Replies of successful dialogues trained on beside each pair (0.5: one for every two pairs), so "
         "that the ability to write the program is kept.",
     )
-    sft_replay_nll: float = Field(1.0, ge=0.0, description="Weight of the anchors' negative log-likelihood per token.")
+    sft_replay_nll: float = Field(
+        1.0, ge=0.0, description="Weight of the replayed replies' negative log-likelihood per token."
+    )
     sft_replay_turns: Literal["final", "all"] = Field(
-        "final", description="Whether an anchor is the final reply of a successful dialogue or all of its replies."
+        "final", description="What is replayed of a successful dialogue: its final reply, or all of its replies."
     )
     loss_tokens: Literal["replies", "all"] = Field(
         "replies",

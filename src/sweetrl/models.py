@@ -24,7 +24,7 @@ def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
 
 
 def load_weights(model: Path | str, dtype: str) -> Any:
-    """Load a causal language model into the CPU's memory; a missing one is a UserError. Code in a folder is never run."""
+    """Load a causal language model into CPU memory; a missing one is a UserError. Code in a folder is never run."""
     import torch
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging

@@ -1,8 +1,9 @@
 """Domains, methods, rewards and user simulators by name: those that come with the project, installed ones, your own.
 
 A name is looked for among the built-in ones, then among the entry points of installed packages (groups
-`sweetrl.domains`, `sweetrl.methods`, `sweetrl.rewards`, `sweetrl.simulators`), and a name with a colon is a dotted path:
-`my_package.forms:Forms` is `Forms` of the module my_package/forms.py in the project's folder, or of an installed one.
+`sweetrl.domains`, `sweetrl.methods`, `sweetrl.rewards`, `sweetrl.simulators`), and a name with a colon is a dotted
+path: `my_package.forms:Forms` is `Forms` of the module my_package/forms.py in the project's folder, or of an installed
+one.
 """
 
 from __future__ import annotations
@@ -60,14 +61,12 @@ def load_domain(settings: Settings) -> Domain:
 
 def find_domain(name: str) -> Domain:
     """Return the domain called `name`, with its default settings; what is none is a UserError."""
-    from sweetrl.colbench.domain import Domain
-
-    found = find("domains", name)
-    domain = _made(found, "domains", name)
-    if not isinstance(domain, Domain):
+    domain = _made(find("domains", name), "domains", name)
+    if not callable(getattr(domain, "configured", None)):
         raise UserError(f"params.yaml: `suite: {name}` is no domain; it must be a subclass of sweetrl.Domain.")
     domain.spec = name
-    return domain
+    found: Domain = domain
+    return found
 
 
 def load_method(settings: Settings) -> Method:
@@ -77,13 +76,12 @@ def load_method(settings: Settings) -> Method:
 
 def find_method(name: str) -> Method:
     """Return the method called `name`; what is none is a UserError."""
-    from sweetrl.methods.base import Method
-
     method = _made(find("methods", name), "methods", name)
-    if not isinstance(method, Method):
+    if not callable(getattr(method, "train", None)):
         raise UserError(f"params.yaml: `method: {name}` is no method; it must be a subclass of sweetrl.Method.")
     method.name = name
-    return method
+    found: Method = method
+    return found
 
 
 def find_reward(name: str) -> RewardFunction:
@@ -130,8 +128,9 @@ def find(group: Group, name: str) -> Any:
     if path is None:
         if ":" not in name:
             listed = ", ".join(known(group))
+            names = f"known are {listed}" if listed else "none is installed"
             raise UserError(
-                f"params.yaml: `{key}: {name}` is not known; {f'known are {listed}' if listed else 'none is installed'}, "
+                f"params.yaml: `{key}: {name}` is not known; {names}, "
                 "or give the path of your own, as in my_package.my_module:MyClass."
             )
         path = name

@@ -9,7 +9,7 @@ import hashlib
 
 
 def dialogue_seed(seed: int, task_id: str, attempt: int, turn: int = -1) -> int:
-    """Return the seed (63 bits) of agent turn `turn` (from 0) of an attempt at a task; -1 is the dialogue as a whole."""
+    """Return the seed (63 bits) of an attempt's agent turn (from 0); turn -1 stands for the dialogue as a whole."""
     return _hash(f"agent\0{seed}\0{task_id}\0{attempt}\0{turn}")
 
 

@@ -175,7 +175,7 @@ class SimulatorSettings(Section):
     )
     prompt: str = Field(
         "",
-        description="llm, vision: the instruction; a shipped prompt's name, or the path of a text file of your own with "
+        description="llm, vision: the instruction; a shipped prompt's name, or the path of your own text file with "
         "{request}, {reference} (not for vision) and {dialogue} in it. Empty: the domain's.",
     )
     recording: str = Field(
@@ -309,8 +309,8 @@ class Settings(Section):
     seed: int = Field(7, description="The seed of everything random; each stage derives its own from it.")
     suite: str = Field(
         "backend",
-        description="The domain: ColBench's programs (`backend`) or web pages (`frontend`, docs/frontend.md), one of an "
-        "installed package, or your own, as in `my_package.forms:Forms` (docs/extending.md).",
+        description="The domain: ColBench's programs (`backend`) or web pages (`frontend`, docs/frontend.md), that of "
+        "an installed package, or your own, as in `my_package.forms:Forms` (docs/extending.md).",
     )
     suite_options: dict[str, Any] = Field(
         default_factory=dict, description="Settings of a domain of your own, which it finds in `self.options`."
@@ -329,14 +329,15 @@ class Settings(Section):
     sources: SourceSettings = Field(default_factory=lambda: SourceSettings())
     iterations: Positive = Field(
         1,
-        description="How often collecting, critic, ranking and policy are gone through, each time with the policy of "
-        "the iteration before. The first one is the pipeline's; `make iterations` makes the others and evaluates the last.",
+        description="How many iterations of collecting, critic, ranking and policy, each with the policy of the one "
+        "before. The first is the pipeline's; `make iterations` makes the others and evaluates the last.",
     )
     preset: Literal["paper", "official"] = Field(
         "paper",
         description="`paper`: every switch as it is written in this file; the defaults are the paper's. `official`: "
-        "what the official code does, over what is written here: critic.normalization `trajectory`, critic.privileged_position "
-        "`before`, critic.token_set `official`, rank.reference `unconditioned`, policy.loss_tokens `all`.",
+        "what the official code does, over what is written here: critic.normalization `trajectory`, "
+        "critic.privileged_position `before`, critic.token_set `official`, rank.reference `unconditioned`, "
+        "policy.loss_tokens `all`.",
     )
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
@@ -413,7 +414,7 @@ Made = TypeVar("Made", bound=BaseModel)
 
 
 def section(kind: type[Made], values: Mapping[str, Any], where: str) -> Made:
-    """Build one section of the settings from plain values; a wrong one is a UserError that names `where` and the key."""
+    """Build one section of the settings from plain values; a UserError names `where` and the key that is wrong."""
     try:
         return kind.model_validate(dict(values))
     except ValidationError as error:

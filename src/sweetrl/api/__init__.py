@@ -1,1 +1,1 @@
-"""The functions behind `sweetrl.collect`, `sweetrl.train` and the like; the stages of the pipeline call the same ones."""
+"""The functions behind `sweetrl.collect`, `sweetrl.train` and the like; the pipeline's stages call the same ones."""

@@ -99,7 +99,7 @@ def _there(value: Any, name: str) -> Any:
 
 
 def find_pairs(env: Domain, dialogues: Iterable[Trajectory]) -> list[TrajectoryPair]:
-    """Return the pairs of attempts at one task that the critic (and Multi-Turn DPO) learns from, as `critic.pairs` says."""
+    """Return the pairs of attempts at a task that the critic (and Multi-Turn DPO) learns from (`critic.pairs`)."""
     from sweetrl.learning.pairs import trajectory_pairs
 
     return trajectory_pairs(dialogues, env.settings.critic.pairs, env.settings.critic.gap)[0]

@@ -53,7 +53,7 @@ class Running:
 class Evaluation:
     """What policies reached on the same tasks: a row for each dialogue, the dialogues, a summary for each policy.
 
-    `comparison` is the paired comparison of `base` and `trained` (the content of evaluation.json), where there are both.
+    `comparison` is the paired comparison of `base` and `trained` (what evaluation.json holds), if both are there.
     """
 
     results: Sequence[Result]
@@ -249,7 +249,7 @@ def attempt_one(environment: OpenEnvironment, policy: Policy, task: Task, seed: 
 
 @contextmanager
 def serving(policies: Sequence[Policy], running: Running | None) -> Iterator[list[Policy]]:
-    """Yield `policies` with servers behind those that need one: one server for all that differ in their adapter only."""
+    """Yield `policies` with servers behind those that need one; one serves all that differ only in their adapter."""
     log = (running or Running()).log
     with ExitStack() as stack:
         made: dict[Policy, Policy] = {}

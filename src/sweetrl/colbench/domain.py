@@ -15,8 +15,8 @@ A domain of your own is a class in plain Python:
         def reward(self, task, dialogue):
             return float((dialogue.answer or "").strip() == task.ground_truth)
 
-`params.yaml: suite: my_package.echo:Echo` takes it through every stage. Everything else has a default, which the methods
-below say; Backend Programming and Frontend Design (sweetrl.domains) override most of them.
+`params.yaml: suite: my_package.echo:Echo` takes it through every stage. Everything else has a default, which the
+methods below say; Backend Programming and Frontend Design (sweetrl.domains) override most of them.
 """
 
 from __future__ import annotations
@@ -229,7 +229,7 @@ class Domain:
         return marked_answer(visible) is not None
 
     def outcome(self, messages: Sequence[Message]) -> Outcome:
-        """Return how a dialogue read from a file ended: the agent answered, had to at the last turn, or it broke off."""
+        """Return how a dialogue from a file ended: with an answer, at the last turn without one, or broken off."""
         if not messages or messages[-1].role != "assistant":
             return "lost"
         return "answered" if self.answers(messages[-1].content) else "max_turns_reached"

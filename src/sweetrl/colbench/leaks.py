@@ -1,8 +1,8 @@
 """Training-time information where it must not be: pieces of the hidden reference, and who quotes them.
 
-A leak is a piece of c that nobody says by chance: what a task's domain finds in a user's words (`Domain.find_leak`), and,
-when a batch is validated, any of `hidden_fragments` in something that the actor sees. A user who tells a value ("the
-rate is 7") leaks nothing; that is what asking is for.
+A leak is a piece of c that nobody says by chance: what a task's domain finds in a user's words (`Domain.find_leak`),
+and, when a batch is validated, any of `hidden_fragments` in something that the actor sees. A user who tells a value
+("the rate is 7") leaks nothing; that is what asking is for.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ class RewardScorer:
         value = sum(parts.values()) if parts else found
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise UserError(
-                f"task {dialogue.task.id}: the reward {self.name} returned {found!r}; it must return a number or a dict "
-                "of named numbers."
+                f"task {dialogue.task.id}: the reward {self.name} returned {found!r}; it must return a number or a "
+                "dict of named numbers."
             )
         low, high = self.bounds
         if not low - 1e-9 <= value <= high + 1e-9:

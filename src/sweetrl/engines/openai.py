@@ -103,7 +103,7 @@ class OpenAIEngine(RemoteEngine):
 
 
 def read_choice(url: str, choice: dict[str, Any]) -> Completion:
-    """Return one choice as a completion; TransientError where it is broken off, EngineError where it is no reply in words."""
+    """Return one choice as a completion; TransientError if it is broken off, EngineError if it holds no words."""
     message, reason = choice.get("message"), choice.get("finish_reason")
     if not isinstance(message, dict):
         raise TransientError(f"{url}: the reply has no message")

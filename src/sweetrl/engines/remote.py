@@ -216,7 +216,7 @@ class RemoteEngine:
         self._usage = replace(self._usage, **{name: getattr(self._usage, name) + value for name, value in more.items()})
 
     async def _exchange(self, method: str, server: Server, path: str, body: Any = None) -> tuple[int, str, Any]:
-        """Send one request; return the reply's status, text and headers. TransientError where there is no whole reply."""
+        """Send one request; return status, text and headers of the reply. TransientError if it is cut off."""
         import httpx
 
         try:

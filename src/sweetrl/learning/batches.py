@@ -164,18 +164,18 @@ def plan(
     """Lay out a whole training run as a list of optimiser steps of `batch_size` pairs each.
 
     The pairs are a stream of fresh permutations cut into full batches (so an epoch's last batch borrows from the next
-    permutation); round(epochs * pairs / batch_size) steps, at least one. With `max_pairs_per_group` > 1 the pairs of a group are
-    shuffled and cut into equal parts of at most `max_pairs_per_group`, and whole parts are permuted, so that a step holds pairs
-    that begin alike; else pairs are sorted by length within a window of steps, so that little is padding. Each step
-    holds about `replay` replay a pair, from their own stream. A plan depends on its arguments only, so a killed run
-    continues it by skipping what was done.
+    permutation); round(epochs * pairs / batch_size) steps, at least one. With `max_pairs_per_group` > 1 the pairs of a
+    group are shuffled and cut into equal parts of at most `max_pairs_per_group`, and whole parts are permuted, so that
+    a step holds pairs that begin alike; else pairs are sorted by length within a window of steps, so that little is
+    padding. Each step holds about `replay` demonstrations per pair, from a stream of their own. A plan depends on its
+    arguments only, so a killed run continues it by skipping what was done.
     """
     if not data.pairs:
         raise UserError("there is no pair to learn from; collect more trajectories or lower the margin.")
     steps = max(1, round(epochs * len(data.pairs) / batch_size))
     max_pairs_per_group = max_pairs_per_group if data.groups else 1
     chance = random.Random(seed)
-    stream, anchor_stream = _stream(data, max_pairs_per_group, chance), _endless(data.replay, random.Random(seed + 1))
+    stream, replay_stream = _stream(data, max_pairs_per_group, chance), _endless(data.replay, random.Random(seed + 1))
     lengths = [len(row.token_ids) for row in data.rows]
     result: list[MicroBatch] = []
     used = 0
@@ -188,7 +188,7 @@ def plan(
         chance.shuffle(batches)
         for batch in batches:
             wanted = round((len(result) + 1) * batch_size * replay) if data.replay else 0
-            drawn = tuple(next(anchor_stream) for _ in range(wanted - used))
+            drawn = tuple(next(replay_stream) for _ in range(wanted - used))
             used = max(used, wanted)
             result.append(MicroBatch(tuple(batch), drawn))
     return result

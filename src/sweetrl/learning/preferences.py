@@ -1,4 +1,4 @@
-"""The folder data/preferences/: candidates.parquet, preferences.parquet and sft_replay.parquet, and rows for training."""
+"""data/preferences/: candidates.parquet, preferences.parquet and sft_replay.parquet, and rows for training."""
 
 from __future__ import annotations
 

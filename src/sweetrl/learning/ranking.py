@@ -114,8 +114,9 @@ def choose_pairs(
     halves     random pairs, chosen from the upper half by advantage and rejected from the lower (of an odd number the
                middle one is in neither)
     extremes   the best against the worst
-    With reply_types `same`, each type of reply (`Domain.reply_types`) is a group of its own; with `no_questions`, no question is in
-    a pair.
+
+    With reply_types `same`, each type of reply (`Domain.reply_types`) is a group of its own; with `no_questions`, no
+    question is in a pair.
     """
     types = {one.token_ids: domain.reply_type(one.text) for one in candidates}
     groups = [[one for one in candidates if settings.reply_types != "no_questions" or types[one.token_ids] != QUESTION]]

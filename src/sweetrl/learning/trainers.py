@@ -239,8 +239,8 @@ class PreferenceTrainer(Trainer):
             parts = all_gather((self._step_metrics, (self._step_tokens, self._step_computed)))
             passes = [one for metrics, _ in parts for one in metrics]
             for name in dict.fromkeys(name for _, _, metrics in passes for name in metrics):
-                of_anchors = name == "loss/sft_replay"
-                weights = [(one[1] if of_anchors else one[0], one[2][name]) for one in passes if name in one[2]]
+                of_replay = name == "loss/sft_replay"
+                weights = [(one[1] if of_replay else one[0], one[2][name]) for one in passes if name in one[2]]
                 logs[name] = sum(weight * value for weight, value in weights) / sum(weight for weight, _ in weights)
             tokens, computed = (sum(counts) for counts in zip(*(counts for _, counts in parts), strict=True))
             logs["computed"] = computed / tokens
@@ -412,7 +412,7 @@ class PolicyTrainer(PreferenceTrainer):
             preference = policy_loss(chosen, rejected, settings.beta, settings.label_smoothing)
         token_row = rows["turn_row"][rows["turn"]]
         nll = token_nll(logprobs, segment_sum(torch.ones_like(chosen), batch["chosen"], count), token_row)
-        pair_share, anchor_share = batch.get("share", (1.0, 1.0))
+        pair_share, replay_share = batch.get("share", (1.0, 1.0))
         loss = pair_share * (preference + settings.nll * nll)
         metrics = _margin_metrics(chosen, rejected, settings.beta) | {
             "loss/preference": preference.item(),
@@ -424,7 +424,7 @@ class PolicyTrainer(PreferenceTrainer):
         if len(batch["replay"]):
             weight = segment_sum(logprobs.new_ones(len(batch["replay"])), batch["replay"], count)
             replay_row = token_nll(logprobs, weight, token_row)
-            loss = loss + anchor_share * settings.sft_replay_nll * replay_row
+            loss = loss + replay_share * settings.sft_replay_nll * replay_row
             metrics["loss/sft_replay"] = replay_row.item()
         metrics |= self.turn_metrics(logprobs.detach(), batch, "chosen", "rejected")
         return loss, metrics

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def critic_row(trajectory: Trajectory, domain: Domain, chat: Chat, system: str, settings: CriticSettings) -> Row:
-    """Lay out a dialogue as the critic sees it: with c where `settings.privileged_position` says, if it is privileged at all.
+    """Lay out a dialogue as the critic sees it: with c at `settings.privileged_position`, if it sees c at all.
 
     before   c's own tokens, then the whole formatted prompt with its begin-of-text token        the official code
     """

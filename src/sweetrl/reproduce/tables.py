@@ -125,7 +125,7 @@ def _training(one: Measured) -> dict[str, float]:
 
 
 def _on_the_way(one: Measured) -> list[float]:
-    """Success on training tasks, the mean over the seeds: at the start of each further iteration, or GRPO's last fifth."""
+    """Mean success on training tasks over the seeds: at the start of each later iteration, or in GRPO's last fifth."""
     found = []
     for facts in one.stages.values():
         metrics = {**_metrics(facts, "train-policy"), **_metrics(facts, "iterate")}

@@ -1,4 +1,4 @@
-"""Rollouts: the agent attempts tasks, in shards, which are what a killed run repeats at most and what is deterministic."""
+"""Rollouts: the agent attempts tasks, in shards. A shard is the unit of determinism, and the most a kill costs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Stage `evaluate-iterations`: the policy of all iterations on the held-out tasks, against the base and against iteration one.
+"""Stage `evaluate-iterations`: the policy of all iterations on held-out tasks, against the base and iteration one.
 
-models/iterations/policy -> reports/iterations/: evaluation.json, results.parquet and report.html as `evaluate` writes them, and
-comparison.json, the last iteration minus the first, paired by task.
+models/iterations/policy -> reports/iterations/: evaluation.json, results.parquet and report.html as `evaluate` writes
+them, and comparison.json, the last iteration minus the first, paired by task.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def evaluate_iterations(settings: Settings) -> None:
 
 
 def compared(first: Path, last: Path, settings: Settings) -> dict[str, Any]:
-    """The last iteration's policy minus the first's, on the tasks that both have finished; fewer than 2 is a UserError."""
+    """The last iteration's policy minus the first's, on tasks that both have finished; under 2 is a UserError."""
     from sweetrl.evaluation.metrics import AFTER, read_results
     from sweetrl.evaluation.statistics import mcnemar_exact, paired_difference
 

@@ -1,12 +1,12 @@
 """Stage `iterate`: collecting, checking, critic, ranking and policy again, with the policy of the iteration before.
 
 models/policy (iteration 1, which the pipeline has made) -> data/iterations/N/ (trajectories, pairs, preferences) and
-models/iterations/N/ (critic, policy) for every further iteration N, and models/iterations/policy, all iterations' adapters as one.
-
-An iteration is the ordinary stages in a folder of their own (sweetrl.running.folders). Its base model is the start of the
-iteration: the base with the policies of all iterations before it merged. So collecting and ranking sample from the policy so
-far, the critic and the policy are adapters on it, and it is the reference of both. The iteration's seed is derived from
-(seed, iteration); its tasks are those behind the tasks of the iteration before. Unfinished iterations lie in the scratch folder.
+models/iterations/N/ (critic, policy) for every further iteration N, and models/iterations/policy, all iterations'
+adapters as one.  An iteration is the ordinary stages in a folder of their own (sweetrl.running.folders). Its base model
+is the start of the iteration: the base with the policies of all iterations before it merged. So collecting and ranking
+sample from the policy so far, the critic and the policy are adapters on it, and it is the reference of both. The
+iteration's seed is derived from (seed, iteration); its tasks are those behind the tasks of the iteration before.
+Unfinished iterations lie in the scratch folder.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def iterate(settings: Settings) -> None:
         publish(out / "models", ITERATIONS_MODELS)
         shown = [f"{run.last_metrics[f'iteration_{n}/success']:.1%}" for n in range(2, settings.iterations + 1)]
         run.summary = (
-            f"{settings.iterations} iterations; success on the tasks collected at the start of iterations 2 to {settings.iterations}: "
-            f"{', '.join(shown)}; all iterations' policy in {LAST_POLICY}"
+            f"{settings.iterations} iterations; success on the tasks collected at the start of iterations 2 to "
+            f"{settings.iterations}: {', '.join(shown)}; all iterations' policy in {LAST_POLICY}"
         )
 
 
@@ -73,7 +73,7 @@ def why_once(settings: Settings) -> str | None:
         return why
     if settings.engine.kind == "openai" or settings.engine.urls.strip():
         raise UserError(
-            "engine: iterations after the first need another model in every iteration, and the server named in params.yaml has "
+            "engine: iterations after the first need a new model each time, and the server named in params.yaml has "
             "one; use `kind: transformers`, or `kind: vllm` without `urls`."
         )
     return None
@@ -115,7 +115,7 @@ def make_iteration(settings: Settings, number: int, folder: Path, start: str, po
 
 
 def own_files(settings: Settings) -> list[Path]:
-    """Files of the user's that the settings name by a relative path: an iteration's folder has them at the same place."""
+    """Files that the settings name by a relative path: an iteration's folder has them at the same place."""
     names = (settings.agent.prompt, settings.simulator.prompt, settings.simulator.recording, settings.judge.prompt)
     found = [Path(name) for name in (*names, settings.judge.model) if name]
     return [path for path in dict.fromkeys(found) if path.exists() and not path.is_absolute()]

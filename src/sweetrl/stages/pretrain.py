@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from sweetrl.colbench.domain import Domain
+from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
 from sweetrl.learning.pretraining import (
     Demonstrations,
@@ -22,11 +24,27 @@ from sweetrl.models import load_tokenizer
 from sweetrl.plugins import load_domain
 from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
+from sweetrl.types import Task
 
 PROMPT = "short"  # the agent's system prompt in the demonstrations
 TASKS = 10_000
 HELD_OUT = 200
 COPYING_EVERY = 100
+
+
+def _tasks(domain: Domain) -> tuple[list[Task], list[Task]]:
+    """Return the tasks to train on, and up to HELD_OUT with contents that those do not have."""
+    wanted, difficulty = domain.settings.pretrain, domain.settings.tasks.difficulty
+    tasks = list(islice(domain.tasks("train", TASKS, wanted.seed, difficulty), TASKS))
+    seen = {task.ground_truth for task in tasks}
+    unseen = islice(domain.tasks("train", TASKS, wanted.seed + 1, difficulty), 4 * HELD_OUT)
+    fresh = [task for task in unseen if task.ground_truth not in seen][:HELD_OUT]
+    if fresh:
+        return tasks, fresh
+    cut = len(tasks) - max(1, min(HELD_OUT, len(tasks) // 10))  # a domain with few contents: these are all of them
+    if cut < 1:
+        raise UserError(f"{domain.spec}: {len(tasks)} tasks are too few to pre-train on; `tasks` must yield more.")
+    return tasks[:cut], tasks[cut:]
 
 
 def pretrain(settings: Settings, words: Path | None = None, build: Callable[..., Any] = build_model) -> None:
@@ -43,18 +61,12 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
     max_turns = settings.agent.max_turns
     domain, out = load_domain(settings), Path(settings.model.base)
     with stage_run("pretrain", settings) as run:
-        tasks = list(islice(domain.tasks("train", TASKS, wanted.seed, settings.tasks.difficulty), TASKS))
+        tasks, fresh = _tasks(domain)
         tokenizer: Any = (
             load_tokenizer(words) if words else make_tokenizer(tasks[:3000], domain, wanted, max_turns, PROMPT)
         )
         encoder = Encoder(tokenizer, wanted, domain)
         data = Demonstrations(tasks, wanted.steps, encoder, wanted, max_turns, PROMPT)
-        # A seed of their own, and contents that training has not seen.
-        seen = {task.ground_truth for task in tasks}
-        unseen = domain.tasks("train", TASKS, wanted.seed + 1, settings.tasks.difficulty)
-        fresh = [task for _, task in zip(range(4 * HELD_OUT), unseen, strict=False) if task.ground_truth not in seen][
-            :HELD_OUT
-        ]
         blind = wanted.model_copy(update={"informed": 0.0})  # the values stand in the user's words only
         held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, max_turns, PROMPT)
         held_out = [held_out_data.item(i) for i in range(len(fresh))]

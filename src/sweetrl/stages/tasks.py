@@ -27,6 +27,7 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
         count, seed, difficulty = wanted.train + wanted.validation, settings.seed, wanted.difficulty
         learn = [domain.own(task) for task in islice(domain.tasks("train", count, seed, difficulty), count)]
         test = [domain.own(task) for task in islice(domain.tasks("test", wanted.test, seed, difficulty), wanted.test)]
+        _check_generated(domain, learn, test)
         return {"train": learn[: wanted.train], "validation": learn[wanted.train :], "test": test}
     for key, name in (("train_file", wanted.train_file), ("test_file", wanted.test_file)):
         if not name:
@@ -48,6 +49,27 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
             )
     cut = len(learn) - wanted.validation
     return {"train": learn[:cut], "validation": learn[cut:], "test": test}
+
+
+def _check_generated(domain: Domain, learn: list[Task], test: list[Task]) -> None:
+    wanted = domain.settings.tasks
+    if len(learn) < wanted.train + wanted.validation:
+        raise UserError(
+            f"{domain.spec}: there are {len(learn)} training tasks, but `tasks.train` and `tasks.validation` ask for "
+            f"{wanted.train + wanted.validation}; lower them in params.yaml."
+        )
+    if len(test) < wanted.test:
+        raise UserError(
+            f"{domain.spec}: there are {len(test)} test tasks, but `tasks.test` asks for {wanted.test}; lower it in "
+            "params.yaml."
+        )
+    known = {(task.problem_description, task.ground_truth, task.hidden_information) for task in learn}
+    for task in test:
+        if (task.problem_description, task.ground_truth, task.hidden_information) in known:
+            raise UserError(
+                f"{domain.spec}: the test task {task.id} is also a training task; `tasks` must keep the contents of "
+                "the splits apart."
+            )
 
 
 def tasks(settings: Settings) -> None:

@@ -1,7 +1,8 @@
 """Stage `validate`: is the collected batch fit to learn from? If not, it stops and names the rows.
 
 data/trajectories -> data/pairs.parquet, reports/validation.json; Great Expectations' Data Docs in reports/data-docs
-(not an output of the stage: they carry times). The checks are in sweetrl.evaluation.checks and sweetrl.validation.suites.
+(not an output of the stage: they carry times). The checks are in sweetrl.evaluation.checks and
+sweetrl.validation.suites.
 
 The last accepted batch's summary is kept in data/accepted.json, which is neither an input nor an output of the stage:
 as an input it would make the stage run again after each of its own runs. It can only stop a batch, never change what

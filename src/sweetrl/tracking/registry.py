@@ -223,7 +223,7 @@ def stage_runs(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def cost(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
-    """Sum what a version took over its stages: wall seconds, tokens, GPU-seconds (`simulator_`: of the user's model)."""
+    """Sum what a version took over its stages: wall seconds, tokens, GPU-seconds (`simulator_`: the user's model)."""
     total: dict[str, float] = {"seconds": 0.0}
     for run in runs.values():
         total["seconds"] += float(run.get("seconds", 0.0))

@@ -314,7 +314,7 @@ def _number(value: Any) -> str:
 
 
 def _bounds(bounds: tuple[float, float]) -> dict[str, float]:
-    """The finite ends of a range, as Great Expectations takes them; a column without any is only looked at for numbers."""
+    """The finite ends of a range, as Great Expectations takes them; without any, only the type is checked."""
     named = {"min_value": bounds[0], "max_value": bounds[1]}
     finite = {name: value for name, value in named.items() if math.isfinite(value)}
     return finite or {"min_value": -sys.float_info.max}
