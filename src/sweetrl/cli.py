@@ -168,7 +168,7 @@ def evaluate(
     seed: Seed = None,
     suite: Suite = None,
 ) -> None:
-    """Measure any agent on the tasks of a file, one attempt each: success and tests passed, with intervals."""
+    """Measure any agent on the tasks of a file, one attempt each: success and mean reward, with intervals."""
     from sweetrl.running.standalone import Choices, evaluate_standalone, with_choices
 
     choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed)

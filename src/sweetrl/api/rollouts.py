@@ -195,7 +195,7 @@ def summarise(
     if both:
         comparison = compare(results, ruler.confidence, ruler.resamples, seed)
         comparison["measure"] = env.measure
-        comparison["labels"] = {"success": env.labels.success, "reward": env.labels.reward}
+        comparison["labels"] = {"success": env.shown_labels.success, "reward": env.shown_labels.reward}
         comparison |= env.compare(comparison, dialogues, results, examined)
     return Evaluation(results, dialogues, summaries, comparison, examined)
 

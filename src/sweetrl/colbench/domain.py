@@ -22,9 +22,10 @@ methods below say; Backend Programming and Frontend Design (sweetrl.domains) ove
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -136,6 +137,19 @@ class Domain:
         return Labels()
 
     @property
+    def shown_labels(self) -> Labels:
+        """`labels`, but for the reward's where it is not the domain's own (`reward.function`)."""
+        if not self.settings.reward.function:
+            return self.labels
+        plain = ("reward", "reward_axis", "reward_title", "decided", "measured")
+        return replace(self.labels, **{name: getattr(Labels, name) for name in plain})
+
+    @property
+    def reward_bounds(self) -> tuple[float, float]:
+        """`reward_range`, or without ends where the reward is not the domain's own (`reward.function`)."""
+        return (-math.inf, math.inf) if self.settings.reward.function else self.reward_range
+
+    @property
     def pretraining(self) -> Pretraining:
         """How a small base agent is pre-trained."""
         return Pretraining()
@@ -196,8 +210,6 @@ class Domain:
 
     def own(self, task: Task) -> Task:
         """Return `task` with this domain's name on it."""
-        from dataclasses import replace
-
         return task if task.suite == self.spec else replace(task, suite=self.spec)
 
     # Prompts
@@ -301,11 +313,6 @@ class Domain:
     def scoring(self) -> str:
         """Return what computes the reward, for reports."""
         return self.name
-
-    @property
-    def reward_key(self) -> str:
-        """What the mean reward is called in `sweetrl evaluate`."""
-        return "reward"
 
     def evaluation_rules(self) -> list[Any]:
         """Return which settings decide what a dialogue's reward is: evaluations with other ones are never compared."""

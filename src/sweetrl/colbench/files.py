@@ -227,11 +227,10 @@ def _parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str,
     if not messages:
         raise UserError(f"{where}: `dialogue_history` is empty; it starts with the user's request.")
     reward = field(row, "reward", float, where, optional=True)
-    low, high = domain.reward_range
+    low, high = domain.reward_bounds
     if reward is not None and not low <= reward <= high:
-        raise UserError(
-            f"{where}: `reward` is {reward:g}, outside {low:g} to {high:g}; it is the {domain.labels.reward.lower()}."
-        )
+        meaning = domain.shown_labels.reward.lower()
+        raise UserError(f"{where}: `reward` is {reward:g}, outside {low:g} to {high:g}; it is the {meaning}.")
     answer = field(row, "answer", str, where, optional=True)
     outcome = domain.outcome(messages)
     if outcome == "lost" and answer == NO_ANSWER:

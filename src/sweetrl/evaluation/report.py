@@ -74,20 +74,20 @@ def page(report: Report) -> dict[str, Any]:
     comparison = report.comparison
     before, after = paired(report.results)
     return {
-        "labels": report.domain.labels,
+        "labels": report.domain.shown_labels,
         "comparison": comparison,
         "level": level(comparison),
         "verdict": verdict(comparison),
         "tone": tone(comparison["difference"]["success"]),
         "headline": [
-            headline(comparison, "success", report.domain.labels.success),
-            headline(comparison, "reward", report.domain.labels.reward),
+            headline(comparison, "success", report.domain.shown_labels.success),
+            headline(comparison, "reward", report.domain.shown_labels.reward),
         ],
         "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],
         "outcomes": paired_outcomes(before, after),
-        "reward_chart": markup(reward_chart(before, after, report.domain.labels.reward_axis)),
+        "reward_chart": markup(reward_chart(before, after, report.domain.shown_labels.reward_axis)),
         "turn_chart": markup(turn_chart(before, after)),
-        "faults": fault_rows(comparison["policies"], report.domain.labels.faults),
+        "faults": fault_rows(comparison["policies"], report.domain.shown_labels.faults),
         "topics": comparison["topics"],
         "topic_chart": markup(topic_chart(comparison["topics"])),
         "examples": examples(before, after, report.before, report.after),

@@ -41,7 +41,7 @@ def evaluate(settings: Settings) -> None:
             | {"reply_tokens": sum(len(turn.token_ids) for turn in turns) / max(1, len(turns))}
         )
         told = summary["success" if domain.measure == "success" else "reward"]
-        label = domain.labels.success if domain.measure == "success" else domain.labels.reward
+        label = domain.shown_labels.success if domain.measure == "success" else domain.shown_labels.reward
         run.summary = (
             f"{len(found.results)} tasks, {label[:1].lower()}{label[1:]} {told['value']:.1%} "
             f"[{told['low']:.1%}, {told['high']:.1%}]"

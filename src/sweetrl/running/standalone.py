@@ -99,20 +99,22 @@ def collect_standalone(
 def evaluate_standalone(
     settings: Settings, tasks: Path, out: Path | None, limit: int | None, adapter: Path | None, report: Path | None
 ) -> dict[str, Any]:
-    """Attempt each task of a file once; return success and tests passed (pages: likeness), and costs."""
+    """Attempt each task of a file once; return success, mean reward (both with intervals) and costs."""
     from sweetrl.evaluation.statistics import bootstrap_mean, wilson_interval
 
     if out is not None and out.exists() and (out.is_file() or any(out.iterdir())):
         raise UserError(f"{out}: this is there already; remove it or name another output.")
-    summary, rewards = _attempt(settings, tasks, out, 1, limit, adapter, settings.evaluate.lost_share)
+    summary, scored = _attempt(settings, tasks, out, 1, limit, adapter, settings.evaluate.lost_share)
     confidence = settings.evaluate.confidence
-    if len(rewards) < 2:
+    if len(scored) < 2:
         raise UserError(
-            f"{tasks}: intervals need at least 2 scored dialogues, there are {len(rewards)}; take more tasks."
+            f"{tasks}: intervals need at least 2 scored dialogues, there are {len(scored)}; take more tasks."
         )
-    success = wilson_interval(sum(one >= 1.0 for one in rewards), len(rewards), confidence)
-    passed = bootstrap_mean(rewards, confidence, settings.evaluate.resamples, settings.seed)
-    estimates = {"success": success, load_domain(settings).reward_key: passed}
+    rewards = [reward for reward, _ in scored]
+    estimates = {
+        "success": wilson_interval(sum(success for _, success in scored), len(scored), confidence),
+        "reward": bootstrap_mean(rewards, confidence, settings.evaluate.resamples, settings.seed),
+    }
     named = {name: f"{one.value:.1%} ({one.low:.1%} to {one.high:.1%})" for name, one in estimates.items()}
     if report is not None:
         write_json(report, summary | {name: one.as_dict() for name, one in estimates.items()})
@@ -127,8 +129,8 @@ def _attempt(
     limit: int | None,
     adapter: Path | None,
     lost_share: float,
-) -> tuple[dict[str, Any], list[float]]:
-    """Make the dialogues and write them; return the summary and the rewards of the scored ones."""
+) -> tuple[dict[str, Any], list[tuple[float, bool]]]:
+    """Make the dialogues and write them; return the summary, and reward and success of the scored ones."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for name in ("httpx", "transformers"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -160,14 +162,14 @@ def _attempt(
     summary: dict[str, Any] = summarize(store)
     times = {name.removeprefix("dialogue/"): value for name, value in cost_metrics(ledger.read()).items()}
     spent |= {f"{name}_per_dialogue": times[name] for name in ("seconds", "gpu_seconds") if name in times}
-    rewards = [one.reward for one in store if one.reward is not None]
+    scored = [(one.reward, one.success) for one in store if one.reward is not None]
     if out is not None and out.suffix == ".jsonl":
         write_trajectories(out, store, attempts)
     elif out is not None:
         publish(store.folder, out)
     shutil.rmtree(scratch, ignore_errors=True)
     summary = {"agent": name, "user": settings.simulator.kind, "tasks": len(found)} | summary | spent
-    return ({**summary, "written": str(out)} if out is not None else summary), rewards
+    return ({**summary, "written": str(out)} if out is not None else summary), scored
 
 
 def read_any_tasks(path: Path, domain: Domain) -> list[Task]:

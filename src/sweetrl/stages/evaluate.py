@@ -121,7 +121,7 @@ def _has_policies(value: Any) -> bool:
 
 def headline(domain: Domain, comparison: Mapping[str, Any]) -> str:
     """Return the comparison in one sentence: success and mean reward, what the domain is about first."""
-    labels = {"success": domain.labels.success, "reward": domain.labels.reward}
+    labels = {"success": domain.shown_labels.success, "reward": domain.shown_labels.reward}
     parts = []
     for name in sorted(labels, key=lambda one: one != domain.measure):
         label, change = labels[name], comparison["difference"][name]

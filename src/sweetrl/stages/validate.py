@@ -13,7 +13,6 @@ along where a retraining works in another checkout.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -71,8 +70,7 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     rows = table.rows()
     summary = summarise(rows, batch_digest(store))
     previous = accepted_before(summary.batch)
-    bounds = (-math.inf, math.inf) if settings.reward.function else domain.reward_range
-    pairs_needed = "pairs" in load_method(settings).needs
+    bounds, pairs_needed = domain.reward_bounds, "pairs" in load_method(settings).needs
     limits = Limits(settings.collect.attempts, settings.validate_, previous, summary, bounds, pairs_needed)
     tables = [shards, trajectories_table(rows, limits), pairs_table(pair_rows(pairs, rows), limits)]
     verdicts = run_tables(tables, DATA_DOCS)

@@ -123,11 +123,6 @@ class Backend(Domain):
         """Return the semantics of the tests."""
         return self.settings.reward.semantics
 
-    @property
-    def reward_key(self) -> str:
-        """The share of hidden tests."""
-        return "tests_passed"
-
     def evaluation_rules(self) -> list[Any]:
         """Return the semantics of the tests."""
         return [self.settings.reward.semantics]

@@ -129,11 +129,6 @@ class Frontend(Domain):
         """Return the kind of likeness."""
         return self.settings.similarity.kind
 
-    @property
-    def reward_key(self) -> str:
-        """Likeness, by its kind."""
-        return f"likeness_{self.scoring()}"
-
     def evaluation_rules(self) -> list[Any]:
         """Return how pages are compared and rendered."""
         places = ("path", "tabs", "recycle", "restart", "memory_mib", "cache")  # how fast, not what comes out
