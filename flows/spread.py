@@ -97,7 +97,7 @@ def spread(stage: str, root: Path, cluster: Cluster, env: dict[str, str] | None 
             return flow_there(stage, str(root), cluster.shares, cluster.gpus, env or {})
         except ConnectionError as error:
             raise UserError(
-                f"SWEETRL_RAY={cluster.address}: the cluster cannot be reached ({error}); mend the address."
+                f"SWEETRL_RAY={cluster.address}: the cluster cannot be reached ({error}); fix the address."
             ) from error
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from sweetrl.types import Task
 
 # A busy machine must not fail a property (no deadlines), and equal code must give equal verdicts (no random examples).
 settings.register_profile(
@@ -53,6 +58,19 @@ def real_frontend_tasks() -> Path:
     if not path.exists():
         pytest.skip("the real ColBench tasks (CC-BY-NC) are not here: put frontend_150.jsonl in ../shared/colbench")
     return path
+
+
+@pytest.fixture(scope="session")
+def write_tasks() -> Callable[[Path, Iterable[Task]], Path]:
+    """A function that writes tasks as a file of ColBench's official format and returns its path."""
+    from sweetrl.colbench.files import task_row
+
+    def write(path: Path, tasks: Iterable[Task]) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(task_row(task)) + "\n" for task in tasks), encoding="utf-8")
+        return path
+
+    return write
 
 
 @pytest.fixture

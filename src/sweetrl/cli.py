@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sweetrl import __version__
-from sweetrl.errors import UserError
+from sweetrl.errors import UserError, missing_extra
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -311,12 +311,17 @@ def main() -> None:
         app()
     except UserError as error:
         _fail(str(error), error)
+    except ImportError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        _fail(str(missing), error)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EISDIR):
             raise
         where = f"{error.filename}: " if error.filename else ""
         what = (error.strerror or "this cannot be read or written").lower()
-        _fail(f"{where}{what}; mend that and run the same command again.", error)
+        _fail(f"{where}{what}; fix that and run the same command again.", error)
 
 
 def _fail(sentence: str, error: BaseException) -> None:

@@ -73,7 +73,7 @@ def report(checks: list[Check], console: Console, as_json: bool = False) -> None
         table.add_row(Text(mark, style=colour), check.name, text)
     console.print(table)
     count = {status: sum(check.status == status for check in checks) for status in MARKS}
-    console.print(f"{count['ok']} ok, {count['warn']} to know about, {count['fail']} to mend", highlight=False)
+    console.print(f"{count['ok']} ok, {count['warn']} to know about, {count['fail']} to fix", highlight=False)
 
 
 def python() -> Iterator[Check]:

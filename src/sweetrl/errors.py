@@ -11,6 +11,23 @@ class UserError(Exception):
     """
 
 
+# The extras of the package, and what each installs that the core does without.
+EXTRAS = {
+    "pipeline": ("boto3", "dvc", "great_expectations", "mlflow", "networkx", "pandas", "prefect", "ruamel"),
+    "report": ("jinja2", "markupsafe", "matplotlib"),
+    "ray": ("prefect_ray", "ray"),
+}
+
+
+def missing_extra(error: ImportError) -> UserError | None:
+    """Return the sentence for an import that failed because an extra is not installed, None for any other failure."""
+    wanted = (error.name or "").partition(".")[0]
+    for extra, packages in EXTRAS.items():
+        if wanted in packages:
+            return UserError(f"{wanted} is not installed; it comes with an extra: pip install 'sweetrl[{extra}]'.")
+    return None
+
+
 class EngineError(Exception):
     """One reply could not be had, and the message says why: this dialogue is lost, others go on."""
 

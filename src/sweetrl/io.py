@@ -96,7 +96,7 @@ def read_json(path: Path) -> Any:
         raise UserError(f"{path}: there is no such file; run the stage that writes it first.") from error
     except json.JSONDecodeError as error:
         raise UserError(
-            f"{path}: line {error.lineno}: this is not JSON ({error.msg}); mend or remove the file."
+            f"{path}: line {error.lineno}: this is not JSON ({error.msg}); fix or remove the file."
         ) from error
 
 

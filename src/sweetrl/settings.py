@@ -388,7 +388,7 @@ def load_settings(path: Path | str = "params.yaml") -> Settings:
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}:" if mark else ""
-        raise UserError(f"{path}:{where} this is not YAML; mend it and run again.") from error
+        raise UserError(f"{path}:{where} this is not YAML; fix it and run again.") from error
     return parse_settings(loaded or {}, str(path))
 
 

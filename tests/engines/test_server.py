@@ -121,5 +121,5 @@ def test_the_command_line() -> None:
     assert words[words.index("--max-lora-rank") + 1] == "16"
     with pytest.raises(UserError, match=r"no \{model\} in it"):
         vllm_command("vllm serve", "", "m", 81, "base", 8)
-    with pytest.raises(UserError, match="mend the quotes"):
+    with pytest.raises(UserError, match="fix the quotes"):
         vllm_command("vllm 'serve {model}", "", "m", 81, "base", 8)

@@ -144,5 +144,5 @@ def test_what_the_user_must_mend_is_one_sentence(fake_server: Any, tokenizer: An
         with pytest.raises(UserError, match="rank 64 is greater"):
             engine.sample([Prompt((7,), 1)], SAMPLING)
         engine.close()
-    with pytest.raises(UserError, match=r"the connection failed.*; start the server or mend its address"):
+    with pytest.raises(UserError, match=r"the connection failed.*; start the server or fix its address"):
         make_engine(tokenizer, server.url)

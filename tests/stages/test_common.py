@@ -109,7 +109,7 @@ def test_parameters_of_a_stage_are_named_as_in_dvc_yaml() -> None:
 @pytest.mark.parametrize(
     ("body", "code", "sentence"),
     [
-        ("raise UserError('data/x: row 3 is broken; mend it.')", 1, "error: data/x: row 3 is broken; mend it."),
+        ("raise UserError('data/x: row 3 is broken; fix it.')", 1, "error: data/x: row 3 is broken; fix it."),
         (
             "raise OSError(28, 'No space left on device', 'data/x')",
             1,

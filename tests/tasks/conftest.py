@@ -14,7 +14,7 @@ import yaml
 
 name, mode = sys.argv[1], yaml.safe_load(open("toy.yaml"))[sys.argv[1]]
 if mode == "error":
-    print("error: data/first.txt: row 3 is not JSON; mend it.", file=sys.stderr); sys.exit(1)
+    print("error: data/first.txt: row 3 is not JSON; fix it.", file=sys.stderr); sys.exit(1)
 if mode == "crash":
     raise ZeroDivisionError("division by zero")
 if mode == "kill":

@@ -53,7 +53,7 @@ def test_stages_run_in_the_order_of_the_graph_then_are_skipped_then_restored(toy
 @pytest.mark.parametrize(
     ("mode", "sentence", "told"),
     [
-        ("error", "stage second failed: data/first.txt: row 3 is not JSON; mend it.", True),
+        ("error", "stage second failed: data/first.txt: row 3 is not JSON; fix it.", True),
         (
             "crash",
             "stage second failed: ZeroDivisionError: division by zero (the full trace is in the lines above)",

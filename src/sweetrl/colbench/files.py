@@ -268,7 +268,7 @@ def _infer_attempts(path: Path, domain: Domain) -> tuple[int, int]:
         if digest in first:
             raise UserError(
                 f"{path}: row {index + 1} repeats the task of row {first[digest] + 1}, but rows are no equal blocks; "
-                "mend the file, or give the k it was made with."
+                "fix the file, or give the k it was made with."
             )
         first[digest] = index
     return rows, 1

@@ -84,10 +84,10 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             ) from error
         except json.JSONDecodeError as error:
             raise UserError(
-                f"{where}: this is not JSON ({error.msg} at character {error.pos + 1}); mend or remove the line."
+                f"{where}: this is not JSON ({error.msg} at character {error.pos + 1}); fix or remove the line."
             ) from error
         except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, bottomless nesting
-            raise UserError(f"{where}: this cannot be read as JSON ({error}); mend or remove the line.") from error
+            raise UserError(f"{where}: this cannot be read as JSON ({error}); fix or remove the line.") from error
         if not isinstance(row, dict):
             raise UserError(f"{where}: expected one JSON object a line, found {kind(row)}.")
         # Only an escape can bring in half a pair: looking for it first spares every other line the second encoding.
@@ -95,7 +95,7 @@ def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             try:
                 json.dumps(row, ensure_ascii=False).encode("utf-8")
             except UnicodeEncodeError as error:
-                raise UserError(f"{where}: a string holds half of a surrogate pair; mend the escape.") from error
+                raise UserError(f"{where}: a string holds half of a surrogate pair; fix the escape.") from error
         yield number, row
 
 

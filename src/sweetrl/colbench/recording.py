@@ -17,7 +17,7 @@ class Recording:
     """Answers in the file `path`, found by the speaker and the whole dialogue before them.
 
     `add` appends a line at once, so a killed run keeps what it has paid for; a line that a kill has broken off is left
-    out, and mended by the next one. Thread-safe. Raises UserError for a file of another kind.
+    out, and fixed by the next one. Thread-safe. Raises UserError for a file of another kind.
     """
 
     def __init__(self, path: Path) -> None:

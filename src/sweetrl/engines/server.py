@@ -81,7 +81,7 @@ class ManagedServer:
                         return
                 time.sleep(0.25)
         raise UserError(
-            f"{self.log}: the server has not answered within {seconds:g} s; raise `engine.start_seconds`, or mend what "
+            f"{self.log}: the server has not answered within {seconds:g} s; raise `engine.start_seconds`, or fix what "
             f"it says last: {self.last_words()}"
         )
 
@@ -177,7 +177,7 @@ def vllm_command(
         words = [word.replace("{model}", model) for word in shlex.split(template)]
         more = shlex.split(arguments)
     except ValueError as error:
-        raise UserError(f"engine.command or engine.arguments: {error}; mend the quotes.") from error
+        raise UserError(f"engine.command or engine.arguments: {error}; fix the quotes.") from error
     if model not in words:
         raise UserError(
             f"engine.command: {template!r} has no {{model}} in it; put it where the model's folder belongs."

@@ -80,7 +80,7 @@ class VllmEngine(RemoteEngine):
         try:
             return await retry(attempt, self.access.retry_policy)
         except EngineError as error:
-            raise UserError(f"{error}; start the server or mend its address in `urls`.") from error
+            raise UserError(f"{error}; start the server or fix its address in `urls`.") from error
 
     async def _request(self, server: Server, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         room = min(sampling.max_new_tokens, self.context - len(prompt.token_ids))

@@ -53,7 +53,7 @@ class Ledger:
                 target.write(lines.encode())
         except OSError as error:
             raise UserError(
-                f"{self.path}: the cost of dialogues cannot be written ({error.strerror}); mend that and run the same "
+                f"{self.path}: the cost of dialogues cannot be written ({error.strerror}); fix that and run the same "
                 "command again (finished work is kept)."
             ) from error
 

@@ -40,7 +40,7 @@ class Losses:
         causes = "; ".join(f"{count} x {cause}" for cause, count in self.causes.most_common(3))
         return UserError(
             f"{self.count} of {self.total} dialogues are lost, more than the allowed share of {self.share:g} "
-            f"({causes}); mend the cause and run the same command again: what is finished is kept, lost dialogues get "
+            f"({causes}); fix the cause and run the same command again: what is finished is kept, lost dialogues get "
             "another chance."
         )
 

@@ -122,7 +122,7 @@ def replay(recording: str, domain: Domain) -> UserSimulator:
         raise UserError("simulator: `recording` is empty; name what the user of kind `replay` shall repeat.")
     path = Path(recording)
     if not path.exists():
-        raise UserError(f"{path}: there is no such recording; mend `simulator.recording`.")
+        raise UserError(f"{path}: there is no such recording; fix `simulator.recording`.")
     if path.is_dir():
         from sweetrl.colbench.store import TrajectoryStore
 

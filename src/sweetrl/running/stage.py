@@ -32,7 +32,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from sweetrl.errors import UserError
+from sweetrl.errors import UserError, missing_extra
 from sweetrl.io import digest, publish, write_json
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.plugins import check_sources
@@ -210,6 +210,11 @@ def stage_main(function: Callable[[Settings], object]) -> None:
         function(load_settings())
     except UserError as error:
         sys.exit(_sentence(str(error)))
+    except ImportError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        sys.exit(_sentence(str(missing)))
     except KeyboardInterrupt:
         print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
         sys.exit(130)

@@ -134,7 +134,7 @@ def trajectories_table(rows: Sequence[Row], limits: Limits) -> Table:
         _empty(
             "leak",
             "nothing the actor sees may hold training-time information",
-            "mend the simulator or the prompt that gave it away, then collect the batch again",
+            "fix the simulator or the prompt that gave it away, then collect the batch again",
         ),
         Rule(
             "unique_seeds",

@@ -95,9 +95,9 @@ def test_a_recording_survives_a_kill_and_refuses_other_files(tmp_path: Path) -> 
     recording.add(TASK, MESSAGES, "one", "Seven.")
     with path.open("a") as target:
         target.write('{"speaker": "one", "dial')
-    mended = Recording(path)
-    assert len(mended) == 1
-    mended.add(TASK, MESSAGES[:1], "one", "Eight.")
+    fixed = Recording(path)
+    assert len(fixed) == 1
+    fixed.add(TASK, MESSAGES[:1], "one", "Eight.")
     assert len(Recording(path)) == 2
     assert Recording(path).find(TASK, MESSAGES[:1], "one") == "Eight."
     path.write_text('{"task": {}}\n')
