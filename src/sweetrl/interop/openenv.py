@@ -1,0 +1,314 @@
+"""OpenEnv, both ways: a domain as an OpenEnv server with its client, and any OpenEnv server as a domain.
+
+A server, whose environments are dialogues with the domain's user:
+
+    python -m sweetrl.interop.openenv --domain backend --port 8000
+
+    app = create_app(sweetrl.domain("backend"))         # the same for a program of your own (an ASGI application)
+
+A client of it (reset takes split, index and seed; without an index the seed draws a task):
+
+    with DialogueClient("http://localhost:8000").sync() as client:
+        found = client.reset(split="test", index=0, seed=7).observation
+        while not found.done:
+            found = client.step(DialogueAction(message=my_agent(found.message))).observation
+        print(found.reward, found.outcome)
+
+The other way: `suite: sweetrl.interop.openenv:OpenEnvDomain` in params.yaml takes any OpenEnv server through all
+stages (sweetrl.interop.openenv_domain).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import threading
+import uuid
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+import sweetrl
+from sweetrl.errors import UserError, missing_extra
+from sweetrl.interop.openenv_domain import OpenEnvDomain as OpenEnvDomain
+from sweetrl.interop.worlds import SPLITS, World
+from sweetrl.seeds import dialogue_seed
+from sweetrl.types import Outcome, Task, Trajectory
+
+try:
+    from openenv.core import Action, EnvClient, Environment, Observation, State
+    from openenv.core.client_types import StepResult
+    from openenv.core.env_server import create_app as make_app
+    from openenv.core.env_server.types import EnvironmentMetadata
+    from starlette.responses import JSONResponse
+except ModuleNotFoundError as error:
+    if missing := missing_extra(error):
+        raise missing from error
+    raise
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.rollout.conversation import Conversation
+
+SESSIONS = 64  # dialogues at a time
+LONGEST = 1_000_000  # characters of one message of the agent
+LISTED = 1000  # tasks that the Task API shows at once, of however many there are
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class DialogueAction(Action):
+    """What the agent says next."""
+
+    message: str = Field(max_length=LONGEST, description="The agent's reply to the user, as it writes it.")
+
+
+class DialogueObservation(Observation):
+    """What the agent hears: the user's words, and at the end how it went."""
+
+    message: str = Field(description="What the user says: at reset the request; empty where the dialogue has ended.")
+    system: str = Field("", description="At reset: the agent's system prompt.")
+    outcome: Outcome | None = Field(None, description="How the dialogue ended; null while it goes on.")
+    success: bool | None = Field(None, description="At the end: whether the task is solved.")
+    parts: dict[str, float] = Field(default_factory=dict, description="At the end: the named parts of the reward.")
+    error: str = Field("", description="Why the dialogue was lost (then it has no reward).")
+
+
+class DialogueState(State):
+    """Where an episode is; what the task hides is no part of it."""
+
+    task_id: str | None = Field(None, description="The task's id; null before the first reset.")
+    split: str | None = Field(None, description="Which tasks it is one of.")
+    index: int | None = Field(None, description="Its place among them, from 0.")
+    seed: int | None = Field(None, description="The user's seed: with split and index it repeats the episode.")
+
+
+class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, DialogueState]):
+    """One session: one dialogue at a time with the user of `world`, which all sessions share."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self._lock = threading.Lock()
+        self._talk: Conversation | None = None
+        self._task: Task | None = None
+        self._state = DialogueState()
+
+    # The dialogue
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        split: str = "train",
+        index: int | None = None,
+        **unknown: Any,
+    ) -> DialogueObservation:
+        """Begin a dialogue about task `index` of `split`; `seed` is the user's, and draws the task without an index.
+
+        Without a seed there is a random one, which `state` tells. Raises UserError for what is not known.
+        """
+        if unknown:
+            raise UserError(f"reset: `{min(unknown)}` is not known; give split, index, seed and episode_id.")
+        if seed is None:
+            seed = random.SystemRandom().randrange(2**31)
+        if not _is_whole(seed) or not (index is None or _is_whole(index)):
+            raise UserError("reset: `seed` and `index` are whole numbers; correct them.")
+        tasks = self._world.tasks(str(split))
+        if index is None:
+            index = dialogue_seed(seed, f"openenv {split}", 0) % max(1, len(tasks))
+        with self._lock:
+            self._task = tasks.at(index)
+            self._talk = talk = self._world.begin(self._task, seed, agent="openenv")
+            self._state = DialogueState(
+                episode_id=str(episode_id or uuid.uuid4()), task_id=self._task.id, split=split, index=index, seed=seed
+            )
+            return DialogueObservation(message=talk.request, system=talk.system)
+
+    def step(self, action: DialogueAction, timeout_s: float | None = None, **unknown: Any) -> DialogueObservation:
+        """Let the agent speak and the user reply; the last step brings the reward, the others bring 0."""
+        with self._lock:
+            talk, task = self._talk, self._task
+            if talk is None or task is None:
+                raise UserError("step: no dialogue has begun in this session; reset first (over a WebSocket: /ws).")
+            if talk.done:
+                raise UserError(f"step: the dialogue about task {task.id} has ended; reset for another.")
+            words = talk.say(action.message)
+            self._state.step_count += 1
+            if words is not None:
+                return DialogueObservation(message=words, reward=0.0)
+            return _ending(self._world.score(task, talk))
+
+    @property
+    def state(self) -> DialogueState:
+        """Where the episode is."""
+        return self._state.model_copy()
+
+    def close(self) -> None:
+        """Forget the dialogue; the domain stays open for other sessions."""
+        self._talk = self._task = None
+
+    # What there is
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        """Say what this environment is."""
+        domain = self._world.domain
+        return EnvironmentMetadata(
+            name=domain.name,
+            description=f"Dialogues with the user of the domain {domain.name}. The agent's system prompt:\n"
+            f"{domain.system_prompt(domain.settings.agent.prompt)}",
+            version=sweetrl.__version__,
+        )
+
+    def list_splits(self) -> list[str]:
+        """Return the names of the splits."""
+        return list(SPLITS)
+
+    # Making tasks may take seconds: not in the server's event loop.
+
+    async def num_tasks(self, split: str) -> int:
+        """Return how many tasks a split has."""
+        return await asyncio.to_thread(lambda: len(self._world.tasks(split)))
+
+    async def get_task(self, split: str, index: int) -> dict[str, Any]:
+        """Return what anybody may know of a task; IndexError where there is none."""
+        tasks = self._world.tasks(split)
+        try:
+            return _shown(split, index, await asyncio.to_thread(tasks.at, index))
+        except UserError as error:
+            raise IndexError(str(error)) from error
+
+    async def list_tasks(self, split: str) -> list[dict[str, Any]]:
+        """Return the first tasks of a split, at most 1000."""
+        return await self.get_task_range(split)
+
+    async def get_task_range(
+        self, split: str, start: int | None = None, stop: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the tasks from `start` to before `stop` as a slice does, at most 1000."""
+        tasks = self._world.tasks(split)
+        # Only places counted from the end need to know where it is.
+        negative = min(start or 0, stop or 0) < 0
+        count = await asyncio.to_thread(lambda: len(tasks)) if negative else tasks.count
+        places = range(count)[start:stop][:LISTED]
+        known = await asyncio.to_thread(tasks.first, places[-1] + 1) if places else []
+        return [_shown(split, place, known[place]) for place in places if place < len(known)]
+
+
+def _shown(split: str, index: int, task: Task) -> dict[str, Any]:
+    """What the Task API says of a task: the request, and nothing that is hidden."""
+    return {"id": task.id, "split": split, "index": index, "request": task.problem_description}
+
+
+def _ending(found: Trajectory) -> DialogueObservation:
+    return DialogueObservation(
+        message="",
+        done=True,
+        reward=found.reward,
+        outcome=found.outcome,
+        success=None if found.reward is None else found.success,
+        parts=dict(found.parts),
+        error=found.error,
+    )
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+# The server
+
+
+def create_app(domain: Domain | str, *, sessions: int = SESSIONS, **settings: Any) -> Starlette:
+    """Return the server of a domain as an ASGI application, for `sessions` dialogues at a time.
+
+    `domain` is one, or its name for `sweetrl.domain`, which takes `settings`. The tasks are those of the settings
+    (section `tasks`). The domain opens with the first dialogue and closes with the server.
+    """
+    if sessions < 1:
+        raise UserError(f"sessions: {sessions} dialogues at a time are none; give at least 1.")
+    if isinstance(domain, str):
+        domain = sweetrl.domain(domain, **settings)
+    elif settings:
+        raise UserError(f"create_app: `{min(settings)}` goes into sweetrl.domain(...) where the domain is made.")
+    domain.system_prompt(domain.settings.agent.prompt)  # what is wrong with it is said here, not in every reset
+    world = World(domain)
+    app: Any = make_app(
+        partial(DialogueEnvironment, world),
+        DialogueAction,
+        DialogueObservation,
+        env_name=domain.name,
+        max_concurrent_envs=sessions,
+        state_cls=DialogueState,
+    )
+    app.router.on_shutdown.append(world.close)  # as OpenEnv itself does
+    app.add_exception_handler(UserError, _refused)
+    found: Starlette = app
+    return found
+
+
+async def _refused(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse({"detail": str(error)}, 400)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Serve a domain until Ctrl-C; what is wrong is one sentence and status 1."""
+    import uvicorn
+
+    parser = argparse.ArgumentParser("python -m sweetrl.interop.openenv", description="Serve a domain by OpenEnv.")
+    parser.add_argument("--domain", default="", help="backend, frontend, or a path as in my_package.forms:Forms")
+    parser.add_argument("--params", type=Path, help="a file of settings, as in params.yaml; without one the defaults")
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen at; 0.0.0.0 is every one")
+    parser.add_argument("--port", type=int, default=8000)
+    parser.add_argument("--sessions", type=int, default=SESSIONS, help="dialogues at a time")
+    chosen = parser.parse_args(arguments)
+    try:
+        app = create_app(chosen.domain, sessions=chosen.sessions, params=chosen.params)
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    uvicorn.run(app, host=chosen.host, port=chosen.port, log_level="info")
+
+
+# The client
+
+
+class DialogueClient(EnvClient[DialogueAction, DialogueObservation, DialogueState]):
+    """A session with the server of a domain; see the module. What it cannot read is a UserError."""
+
+    def _step_payload(self, action: DialogueAction) -> dict[str, Any]:
+        return action.model_dump()
+
+    def _parse_result(self, payload: Mapping[str, Any]) -> StepResult[DialogueObservation]:
+        said = payload.get("observation")
+        ends = {name: payload[name] for name in ("done", "reward") if name in payload}
+        found = self._read(DialogueObservation, {**said, **ends} if isinstance(said, dict) else said)
+        reward = None if found.reward is None else float(found.reward)
+        return StepResult(observation=found, reward=reward, done=found.done)
+
+    def _parse_state(self, payload: Mapping[str, Any]) -> DialogueState:
+        return self._read(DialogueState, payload)
+
+    def _read(self, kind: type[Model], payload: Any) -> Model:
+        try:
+            return kind.model_validate(payload)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or "the whole"
+            raise UserError(
+                f"{self.base_url}: this is no server of a sweetrl domain: {kind.__name__}, {where}: {first['msg']}; "
+                "use openenv's GenericEnvClient for others."
+            ) from error
+
+
+if __name__ == "__main__":
+    main()

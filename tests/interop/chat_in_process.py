@@ -1,0 +1,86 @@
+"""What the tests of sweetrl.interop.verifiers add to it: a chat program without a process, and users with bad days.
+
+verifiers' own chat programs (`null`, `bash`) are scripts that uv prepares from a package index; a harness may as well
+ask the interception endpoint itself. verifiers finds it by its id, `chat-in-process`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import httpx
+import verifiers.v1 as vf
+from verifiers.v1.dialects.chat import message_to_wire
+
+from sweetrl.errors import SimulatorError, UserLeft
+
+__all__ = ["ChatInProcess"]
+
+
+class ChatInProcess(vf.Harness[vf.HarnessConfig]):
+    """Asks the model once for each of the user's turns."""
+
+    APPENDS_SYSTEM_PROMPT = True
+    SUPPORTS_RESUME = True
+    EXECUTES_CODE = False
+    NEEDS_CONTAINER = False
+
+    async def launch(
+        self,
+        ctx: Any,
+        trace: Any,
+        runtime: Any,
+        endpoint: str,
+        secret: str,
+        mcp_urls: dict[str, str],
+        data: Any,
+    ) -> Any:
+        system, prompt = self.resolve_prompt(data)
+        opening = [] if system is None else [{"role": "system", "content": system}]
+        body = {"model": ctx.model, "messages": opening + [message_to_wire(one) for one in prompt]}
+        async with httpx.AsyncClient(trust_env=False, timeout=60.0) as client:
+            reply = await client.post(
+                f"{endpoint}/chat/completions", json=body, headers={"Authorization": f"Bearer {secret}"}
+            )
+        return vf.ProgramResult(int(reply.status_code != 200), "", reply.text)
+
+
+class Gone:
+    """A user who never answers."""
+
+    name = "gone"
+
+    def reply(self, task: Any, messages: Any, seed: int) -> str:
+        raise SimulatorError("nobody is there")
+
+
+class Leaves:
+    """A user who leaves instead of answering."""
+
+    name = "leaves"
+
+    def reply(self, task: Any, messages: Any, seed: int) -> str:
+        raise UserLeft
+
+
+class Echo:
+    """A user who says what they have heard."""
+
+    name = "echo"
+
+    def reply(self, task: Any, messages: Any, seed: int) -> str:
+        return f"{seed % 1000}: {messages[-1].content!r}"
+
+
+class Late:
+    """A user who misses the first question of every dialogue, and writes down the seeds that they are given."""
+
+    name = "late"
+    seen: Counter[int] = Counter()  # noqa: RUF012 - shared on purpose
+
+    def reply(self, task: Any, messages: Any, seed: int) -> str:
+        self.seen[seed] += 1
+        if self.seen[seed] == 1:
+            raise SimulatorError("nobody is there yet")
+        return f"Ask {seed % 1000}."

@@ -1,0 +1,313 @@
+"""OpenEnv both ways, with real servers on localhost: domains behind a server, and servers as domains."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("openenv", reason="openenv is not installed (extra `openenv`)")
+
+import httpx
+from openenv.core import GenericEnvClient
+
+import sweetrl
+from sweetrl.browser.binary import find_browser
+from sweetrl.domains.backend.suite.agents import OracleAgent
+from sweetrl.domains.frontend.suite.agents import OracleAgent as OraclePageAgent
+from sweetrl.errors import UserError
+from sweetrl.interop import openenv as adapter
+from sweetrl.interop.openenv import DialogueAction, DialogueClient, DialogueEnvironment, create_app
+from sweetrl.interop.worlds import World
+from sweetrl.types import Message, Task, Trajectory
+from tests.interop.openenv_servers import served
+
+FORMS = "examples.forms:Forms"
+Agent = Callable[[Task, tuple[Message, ...]], str]
+
+
+def ask_then_fill(task: Task, messages: tuple[Message, ...]) -> str:
+    """An agent for Forms that reads the answer in the task: asks twice (once for nothing), then fills the form."""
+    said = sum(one.role == "assistant" for one in messages)
+    return ["Which day?", "Under which name?", f"I WANT TO ANSWER:\n{task.ground_truth}"][said]
+
+
+def plain(domain: sweetrl.Domain, agent: Agent, task: Task, seed: int) -> Trajectory:
+    """The same dialogue by sweetrl alone."""
+    with sweetrl.opened(domain) as world:
+        talk = world.begin(task, seed)
+        while not talk.done:
+            talk.say(agent(task, talk.messages))
+        return talk.score()
+
+
+def through(client: Any, domain: sweetrl.Domain, agent: Agent, split: str, index: int, seed: int) -> tuple[Any, Any]:
+    """The dialogue through a client: (messages, last observation)."""
+    task = World(domain).tasks(split).at(index)
+    found = client.reset(split=split, index=index, seed=seed).observation
+    messages = [Message("user", found.message)]
+    assert found.system == domain.system_prompt(domain.settings.agent.prompt) and found.reward is None
+    while not found.done:
+        messages.append(Message("assistant", agent(task, tuple(messages))))
+        found = client.step(DialogueAction(message=messages[-1].content)).observation
+        if not found.done:
+            assert found.reward == 0.0 and found.outcome is None
+            messages.append(Message("user", found.message))
+    return tuple(messages), found
+
+
+@pytest.fixture(scope="module")
+def forms() -> Iterator[tuple[str, sweetrl.Domain]]:
+    domain = sweetrl.domain(FORMS, tasks={"train": 30, "test": 12})
+    with served(create_app(domain)) as url:
+        yield url, domain
+
+
+@pytest.mark.parametrize("index", [0, 5])
+def test_a_dialogue_is_the_same_through_the_server(forms: tuple[str, sweetrl.Domain], index: int) -> None:
+    url, domain = forms
+    with DialogueClient(url).sync() as client:
+        messages, last = through(client, domain, ask_then_fill, "test", index, 3)
+        state = client.state()
+    expected = plain(domain, ask_then_fill, World(domain).tasks("test").at(index), 3)
+    assert messages == expected.messages
+    assert (last.reward, last.parts, last.outcome) == (expected.reward, expected.parts, "answered")
+    assert last.success == expected.success
+    assert (state.task_id, state.split, state.index, state.seed) == (expected.task.id, "test", index, 3)
+    assert (state.step_count, bool(state.episode_id)) == (3, True)
+
+
+def test_the_sandbox_scores_programs_and_a_wrong_one_gets_nothing() -> None:
+    domain = sweetrl.domain("backend", tasks={"train": 3, "test": 3})
+    oracle = OracleAgent()
+    with served(create_app(domain)) as url, DialogueClient(url).sync() as client:
+        messages, last = through(client, domain, oracle.act, "train", 1, 7)
+        expected = plain(domain, oracle.act, World(domain).tasks("train").at(1), 7)
+        assert messages == expected.messages and len(messages) > 3
+        assert last.reward == expected.reward == 1.0 and last.success
+        _, wrong = through(client, domain, lambda *_: "I WANT TO ANSWER:\nnothing", "train", 1, 7)
+        assert (wrong.reward, wrong.success, wrong.outcome) == (0.0, False, "answered")
+
+
+def test_pages() -> None:
+    try:
+        find_browser("")
+    except UserError as error:
+        pytest.skip(str(error))
+    domain = sweetrl.domain("frontend", tasks={"train": 2, "test": 2}, browser={"cache": ""}, agent={"max_turns": 3})
+    agent = OraclePageAgent()
+    with served(create_app(domain)) as url, DialogueClient(url).sync() as client:
+        messages, last = through(client, domain, agent.act, "test", 0, 7)
+    expected = plain(domain, agent.act, World(domain).tasks("test").at(0), 7)
+    assert messages == expected.messages
+    assert last.reward == expected.reward > 0.5
+
+
+def test_sessions_do_not_see_each_other(forms: tuple[str, sweetrl.Domain]) -> None:
+    url, domain = forms
+
+    def one(index: int) -> tuple[Any, ...]:
+        with DialogueClient(url).sync() as client:
+            messages, last = through(client, domain, ask_then_fill, "test", index, index)
+            return messages, last.reward
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(one, range(12)))
+    tasks = World(domain).tasks("test")
+    expected = [plain(domain, ask_then_fill, tasks.at(index), index) for index in range(12)]
+    assert found == [(one.messages, one.reward) for one in expected]
+
+
+def test_the_task_api_lists_tasks_and_hides_what_is_hidden(forms: tuple[str, sweetrl.Domain]) -> None:
+    url, domain = forms
+    tasks = World(domain).tasks("test").first(12)
+    with httpx.Client(base_url=url, trust_env=False) as web:
+        assert web.get("/list_environments").json() == ["forms"]
+        assert [one["name"] for one in web.get("/forms/splits").json()] == ["train", "test"]
+        assert web.post("/forms/num_tasks", json={"split": "test"}).json() == {"num_tasks": 12}
+        assert web.post("/forms/num_tasks", json={"split": "train"}).json() == {"num_tasks": 30}
+        shown = {"id": tasks[3].id, "split": "test", "index": 3, "request": tasks[3].problem_description}
+        assert web.post("/forms/task", json={"split": "test", "index": 3}).json() == {"task": shown}
+        listed = web.post("/forms/tasks", json={"split": "test"})
+        assert [one["id"] for one in listed.json()["tasks"]] == [one.id for one in tasks]
+        some = web.post("/forms/task_range", json={"split": "test", "start": -3, "stop": -1}).json()["tasks"]
+        assert [one["index"] for one in some] == [9, 10]
+        assert web.post("/forms/task", json={"split": "test", "index": 12}).status_code == 400
+        wrong = web.post("/forms/num_tasks", json={"split": "validation"})
+        assert (wrong.status_code, wrong.json()["detail"]) == (
+            400,
+            "split: `validation` is not known; take train or test.",
+        )
+        everything = [listed.text, *(web.get(path).text for path in ("/schema", "/metadata", "/state", "/openapi.json"))]
+        assert "Find out what the form needs" in web.get("/metadata").json()["description"]
+    with GenericEnvClient(url).sync() as client:  # what is sent, whatever our client makes of it
+        everything += [json.dumps(vars(client.reset(split="test", index=3, seed=1))), json.dumps(client.state())]
+        everything.append(json.dumps(vars(client.step({"message": "Which day?"}))))
+    for task in tasks:
+        assert all(task.ground_truth not in text and json.dumps(task.ground_truth)[1:-1] not in text for text in everything)
+
+
+def test_a_seed_draws_a_task_and_repeats_the_episode(forms: tuple[str, sweetrl.Domain]) -> None:
+    url, _ = forms
+    with DialogueClient(url).sync() as client:
+        states = []
+        for seed in (1, 1, 2, 3, None):
+            client.reset(seed=seed, episode_id="mine")
+            states.append(client.state())
+        assert states[0] == states[1]
+        assert len({one.index for one in states[:4]}) == 3
+        assert [one.split for one in states] == ["train"] * 5 and states[0].episode_id == "mine"
+        again = client.reset(seed=states[4].seed).observation
+        assert client.state().index == states[4].index and not again.done
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"split": "dev"}, "split: `dev` is not known; take train or test"),
+        ({"split": "test", "index": 12}, "forms: there is no test task 12; there are 12, counted from 0"),
+        ({"index": "first"}, "reset: `seed` and `index` are whole numbers"),
+        ({"task": 3}, "reset: `task` is not known; give split, index, seed and episode_id"),
+    ],
+)
+def test_a_wrong_reset_is_answered_with_a_sentence(
+    forms: tuple[str, sweetrl.Domain], arguments: dict[str, Any], sentence: str
+) -> None:
+    with DialogueClient(forms[0]).sync() as client:
+        with pytest.raises(RuntimeError, match=sentence):
+            client.reset(**arguments)
+        assert client.reset(split="test", index=0).observation.message  # the session goes on
+
+
+def test_steps_before_the_beginning_and_after_the_end(forms: tuple[str, sweetrl.Domain]) -> None:
+    with DialogueClient(forms[0]).sync() as client:
+        with pytest.raises(RuntimeError, match="no dialogue has begun in this session; reset first"):
+            client.step(DialogueAction(message="Hello?"))
+        client.reset(split="test", index=0)
+        assert client.step(DialogueAction(message="I WANT TO ANSWER:\n")).done
+        with pytest.raises(RuntimeError, match="has ended; reset for another"):
+            client.step(DialogueAction(message="Hello?"))
+    with httpx.Client(base_url=forms[0], trust_env=False) as web:  # HTTP has no sessions
+        assert web.post("/reset", json={"split": "test", "index": 0}).json()["observation"]["message"]
+        refused = web.post("/step", json={"action": {"message": "Hello?"}})
+        assert refused.status_code == 400 and "over a WebSocket" in refused.json()["detail"]
+
+
+def test_so_many_sessions_and_no_more() -> None:
+    with served(create_app(FORMS, sessions=1, tasks={"train": 2})) as url, DialogueClient(url).sync() as first:
+        first.reset(seed=1)
+        with pytest.raises(RuntimeError, match="CAPACITY_REACHED"), DialogueClient(url).sync() as second:
+            second.reset(seed=1)
+
+
+class Grumpy(sweetrl.Domain):
+    """A user who cannot reply."""
+
+    prompt = "Ask."
+
+    def tasks(self, split: Any, count: int, seed: int, difficulty: int) -> Iterator[Task]:
+        yield Task("only", "Say something.", "")
+
+    def reply(self, task: Task, messages: Any, seed: int) -> str:
+        from sweetrl.errors import SimulatorError
+
+        raise SimulatorError("the line is dead")
+
+    def reward(self, task: Task, dialogue: Trajectory) -> float:
+        return 1.0
+
+
+def test_a_lost_dialogue_has_no_reward() -> None:
+    environment = DialogueEnvironment(World(Grumpy()))
+    environment.reset(seed=1)
+    found = environment.step(DialogueAction(message="Hello?"))
+    assert (found.done, found.reward, found.success, found.outcome) == (True, None, None, "lost")
+    assert found.error == "the line is dead"
+
+
+def test_the_domain_opens_once_and_closes_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    from contextlib import contextmanager
+
+    events: list[str] = []
+
+    class Watched(Grumpy):
+        @contextmanager
+        def open(self) -> Iterator[None]:
+            events.append("open")
+            yield
+            events.append("close")
+
+    with served(create_app(Watched())) as url:
+        for _ in range(3):
+            with DialogueClient(url).sync() as client:
+                client.reset(seed=1)
+        assert events == ["open"]
+    assert events == ["open", "close"]
+
+
+def test_wrong_arguments_of_the_server() -> None:
+    with pytest.raises(UserError, match="sessions: 0 dialogues at a time are none"):
+        create_app(FORMS, sessions=0)
+    with pytest.raises(UserError, match=r"create_app: `agent` goes into sweetrl.domain"):
+        create_app(sweetrl.domain(FORMS), agent={"max_turns": 3})
+    with pytest.raises(UserError, match="there is no such prompt"):
+        create_app(FORMS, agent={"prompt": "nowhere.txt"})
+
+
+def test_the_client_says_that_a_server_is_another(forms: tuple[str, sweetrl.Domain]) -> None:
+    client = DialogueClient(forms[0])
+    with pytest.raises(UserError, match="this is no server of a sweetrl domain: DialogueObservation, message: Field req"):
+        client._parse_result({"observation": {"board": "x"}, "done": False, "reward": None})
+    with pytest.raises(UserError, match="DialogueState, step_count"):
+        client._parse_state({"step_count": -1})
+
+
+def test_the_command_serves_a_domain_of_a_parameter_file(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(f"suite: {FORMS}\nseed: 9\ntasks: {{train: 4, test: 3}}\n")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    command = [sys.executable, "-m", "sweetrl.interop.openenv", "--params", str(tmp_path / "params.yaml")]
+    root = Path(__file__).resolve().parents[2]
+    server = subprocess.Popen([*command, "--port", str(port), "--sessions", "2"], cwd=root, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            assert server.poll() is None and time.monotonic() < deadline
+            try:
+                assert httpx.get(f"{url}/health", trust_env=False).status_code == 200
+                break
+            except httpx.TransportError:
+                time.sleep(0.1)
+        with DialogueClient(url).sync() as client:
+            found = client.reset(split="test", index=2).observation
+        assert found.message == World(sweetrl.domain(FORMS, seed=9)).tasks("test", 3).at(2).problem_description
+    finally:
+        server.terminate()
+        assert server.wait(20) == -15 or server.returncode == 0
+
+
+def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"error: params.yaml: `suite: backand` is not known; known are backend"):
+        adapter.main(["--domain", "backand"])
+    with pytest.raises(SystemExit, match="sessions: 0"):
+        adapter.main(["--domain", FORMS, "--sessions", "0"])
+
+
+def test_a_missing_package_is_a_sentence() -> None:
+    code = (
+        "import sys; sys.modules['openenv'] = None\n"
+        "try:\n    import sweetrl.interop.openenv\n"
+        "except Exception as error:\n    print(type(error).__name__, error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True)
+    assert "UserError openenv is not installed; it comes with an extra: pip install 'sweetrl[openenv]'." in done.stdout

@@ -1,0 +1,356 @@
+"""Domains as environments of verifiers: its model talks to the domain's user, and gets the domain's reward."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sweetrl
+from sweetrl.colbench.files import task_row
+from sweetrl.types import Task, Trajectory
+
+vf = pytest.importorskip("verifiers.v1", reason="needs verifiers: pip install 'sweetrl[verifiers]'")
+
+from sweetrl.interop.verifiers import DomainData, DomainEnv, DomainEnvConfig, load_environment  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+SEAT = {"harness": {"id": "chat-in-process"}}
+Reply = Callable[[dict[str, Any]], str]
+
+
+@pytest.fixture(autouse=True)
+def at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The harness can be found, and runs leave nothing behind."""
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setattr("verifiers.v1.runtimes.subprocess.CACHE_DIR", tmp_path)
+
+
+@pytest.fixture
+def server(fake_server: Any) -> Any:
+    """FakeServer with all the keys of a chat completion, without which verifiers reads none."""
+
+    class Whole(fake_server):  # type: ignore[misc]
+        def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
+            status, reply = super()._chat(body)
+            usage = reply["usage"]
+            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+            return status, {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"], **reply}
+
+    return Whole
+
+
+def programmer(tasks: Sequence[Task]) -> Reply:
+    """Asks once (with thoughts that the user does not see), then gives the reference to every other task."""
+    known = {task.problem_description: (number, task) for number, task in enumerate(tasks)}
+
+    def reply(body: dict[str, Any]) -> str:
+        number, task = known[body["messages"][1]["content"]]
+        if not any(one["role"] == "assistant" for one in body["messages"]):
+            return "I wonder. OUTPUT:Is there a limit, and what is the rate?  \n"
+        return "I WANT TO ANSWER:\n" + (task.ground_truth if number % 2 == 0 else "def f():\n    return 'rubbish'")
+
+    return reply
+
+
+def clerk(body: dict[str, Any]) -> str:
+    """Fills examples.forms from what the caller says, asking for one field after the other."""
+    from examples import forms
+
+    said = [one["content"] for one in body["messages"][1:]]
+    names = next(names for form, names in forms.FORMS.items() if form in said[0])
+    told = dict(zip(names, said[2::2], strict=False))
+    if len(told) < len(names):
+        return forms.FIELDS[names[len(told)]][0]
+    values = {name: words.split()[-1].rstrip(".") for name, words in told.items()}
+    return f"{forms.MARKER}\n{forms.fill(values)}"
+
+
+def by_sweetrl(world: Any, task: Task, seed: int, attempt: int, reply: Reply) -> Trajectory:
+    """The same dialogue without verifiers."""
+    talk = world.begin(task, seed, attempt, "base")
+    messages = [{"role": "system", "content": talk.system}, {"role": "user", "content": talk.request}]
+    words: str | None = talk.request
+    while words is not None:
+        said = reply({"messages": messages, "seed": 0})
+        words = talk.say(said)
+        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": words}]
+    found: Trajectory = talk.score()
+    return found
+
+
+def context(server: Any) -> Any:
+    client = vf.EvalClientConfig(base_url=server.url, api_key_var="NO_KEY")
+    return vf.ModelContext(client=client, model="base", sampling=vf.SamplingConfig())
+
+
+def play(env: DomainEnv, server: Any, attempts: int = 1) -> list[Any]:
+    """Run `attempts` episodes of every task, all of them at once; return them in order."""
+
+    async def run() -> list[Any]:
+        async with env.serving():
+            slots = [slot for task in env.taskset for slot in env.slots(task, attempts)]
+            return await asyncio.gather(*(env.run_slot(slot, context(server)) for slot in slots))
+
+    return asyncio.run(run())
+
+
+def only(episode: Any) -> Any:
+    assert episode.ok, [error.message for error in episode.errors]
+    (trace,) = episode.traces
+    return trace
+
+
+def same(trace: Any, spoken: Trajectory) -> None:
+    """The trace holds the dialogue (the agent's raw words, the user's as they are) and its score."""
+    raw = {turn.message_index: turn.raw for turn in spoken.turns}
+    expected = [(one.role, raw.get(index, one.content)) for index, one in enumerate(spoken.messages)]
+    assert [(one.role, one.content) for one in trace.messages[1:]] == expected
+    assert trace.reward == spoken.reward
+    assert trace.metrics["success"] == float(spoken.success)
+    assert trace.metrics["turns"] == len(spoken.turns)
+    assert trace.metrics["answered"] == float(spoken.outcome == "answered")
+    assert {name[7:]: value for name, value in trace.metrics.items() if name.startswith("reward/")} == spoken.parts
+    assert trace.info["sweetrl"]["outcome"] == spoken.outcome
+    assert trace.info["sweetrl"]["attempt"] == spoken.attempt
+
+
+def test_backend_dialogues_are_those_of_sweetrl(server: Any) -> None:
+    options: dict[str, Any] = {"agent": {"max_turns": 4}}
+    env = load_environment("backend", split="test", count=3, seed=11, seat=SEAT, **options)
+    domain = sweetrl.domain("backend", **options)
+    tasks = list(domain.tasks("test", 3, 11, domain.settings.tasks.difficulty))
+    agent = programmer(tasks)
+    with server(reply=agent) as far:
+        traces = [only(episode) for episode in play(env, far, attempts=2)]
+    with sweetrl.opened(domain) as world:
+        for number, task in enumerate(tasks):
+            mine = sorted(traces[2 * number : 2 * number + 2], key=lambda one: one.info["sweetrl"]["attempt"])
+            for attempt, trace in enumerate(mine):
+                spoken = by_sweetrl(world, task, 11, attempt, agent)
+                assert trace.messages[0].content == domain.system_prompt("short")
+                assert spoken.reward == (number % 2 == 0)
+                same(trace, spoken)
+
+
+def test_an_own_domain_with_parts(server: Any) -> None:
+    env = load_environment("examples.forms:Forms", count=6, seed=3, seat=SEAT)
+    with server(reply=clerk) as far:
+        traces = [only(episode) for episode in play(env, far)]
+    domain = sweetrl.domain("examples.forms:Forms")
+    with sweetrl.opened(domain) as world:
+        for task, trace in zip(domain.tasks("train", 6, 3, 3), traces, strict=True):
+            same(trace, by_sweetrl(world, task, 3, 0, clerk))
+    assert [trace.metrics["reward/right"] for trace in traces] == [0.9] * 6
+    assert [trace.reward for trace in traces] == [1.0] * 6
+
+
+def test_the_user_hears_every_blank(server: Any) -> None:
+    def says(body: dict[str, Any]) -> str:
+        return ("  OUTPUT: one \n", "", "\n two")[sum(one["role"] == "assistant" for one in body["messages"])]
+
+    options: dict[str, Any] = {"agent": {"max_turns": 3}, "simulator": {"kind": "chat_in_process:Echo"}}
+    env = load_environment("backend", count=1, seed=2, seat=SEAT, **options)
+    with server(reply=says) as far:
+        (trace,) = (only(episode) for episode in play(env, far))
+    domain = sweetrl.domain("backend", **options)
+    with sweetrl.opened(domain) as world:
+        spoken = by_sweetrl(world, next(domain.tasks("train", 1, 2, 3)), 2, 0, says)
+    heard = [one.content for one in trace.messages if one.role == "user"]
+    assert heard == [one.content for one in spoken.messages if one.role == "user"]
+    assert [one.partition(": ")[2] for one in heard[1:]] == ["' one \\n'", "''"]
+
+
+def test_pages(server: Any) -> None:
+    from sweetrl.browser.binary import find_browser
+
+    try:
+        find_browser()
+    except sweetrl.UserError as error:
+        pytest.skip(str(error))
+    domain = sweetrl.domain("frontend")
+    tasks = list(domain.tasks("train", 2, 5, 3))
+
+    def designer(body: dict[str, Any]) -> str:
+        first = body["messages"][1]["content"] == tasks[0].problem_description
+        page = tasks[0].ground_truth if first else "<html><body>Nothing</body></html>"
+        asked = any(one["role"] == "assistant" for one in body["messages"])
+        return f"{'I WANT TO ANSWER:' if asked else 'Like this?'}\n```html\n{page}\n```"
+
+    env = load_environment("frontend", count=2, seed=5, seat=SEAT)
+    with server(reply=designer) as far:
+        traces = [only(episode) for episode in play(env, far)]
+    with sweetrl.opened(domain) as world:
+        for task, trace in zip(tasks, traces, strict=True):
+            same(trace, by_sweetrl(world, task, 5, 0, designer))
+    assert traces[0].reward == 1.0 and traces[1].reward < 0.9
+
+
+def test_tasks_cross_the_wire_without_their_secrets(server: Any) -> None:
+    """An environment server makes the task again from what a trainer sends, and finds the rest by itself."""
+    from verifiers.v1.serve.client import EnvClient
+    from verifiers.v1.serve.pool import env_config_data
+    from verifiers.v1.serve.server import EnvServer
+
+    mine = load_environment("backend", split="test", count=3, seed=11, seat=SEAT)
+    domain = sweetrl.domain("backend")
+    tasks = list(domain.tasks("test", 3, 11, 3))
+    rows = [task.data.model_dump(mode="json") for task in mine.taskset]
+    text = json.dumps([rows, env_config_data(mine.config)])
+    for task in tasks:
+        assert json.dumps(task.problem_description) in text
+        for secret in (task.ground_truth, task.hidden_information or "-", *(call for _, call in task.test_cases)):
+            assert json.dumps(secret)[1:-1] not in text
+
+    async def serve(model: Any) -> list[Any]:
+        served = EnvServer(vf.resolve_env_config(json.loads(text)[1]), "tcp://127.0.0.1:0")
+        running = asyncio.create_task(served.run())
+        client, asked = EnvClient(served.address), context(model)
+        try:
+            changed = rows[2] | {"request": "Something else."}
+            runs = [client.run(asked.client, "base", asked.sampling, row) for row in (rows[2], rows[1], changed)]
+            return list(await asyncio.gather(*runs))
+        finally:
+            await client.close()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    with server(reply=programmer(tasks)) as far:
+        right, wrong, strange = asyncio.run(serve(far))
+    assert (only(right).reward, only(wrong).reward) == (1.0, 0.0)
+    assert not strange.ok and not strange.traces
+    assert "have another one at place 2; give the environment the same" in strange.errors[0].message
+
+
+def test_task_files(server: Any, tmp_path: Path) -> None:
+    tasks = list(sweetrl.domain("backend").tasks("test", 3, 2, 3))
+    path = tmp_path / "mine.jsonl"
+    path.write_text("".join(json.dumps(task_row(task)) + "\n" for task in tasks), encoding="utf-8")
+    env = load_environment("backend", file=path, count=2, seed=1, seat=SEAT)
+    assert [task.data.id for task in env.taskset] == [task.id for task in tasks[:2]]
+    assert {(one.data.split, one.data.difficulty, one.data.file) for one in env.taskset} == {(None, None, str(path))}
+    assert [task.data.idx for task in env.taskset.skip(1)] == [1]
+    with server(reply=programmer(tasks)) as far:
+        assert [only(episode).reward for episode in play(env, far)] == [1.0, 0.0]
+
+    path.write_text(path.read_text(encoding="utf-8") + "{}\n", encoding="utf-8")
+    env = load_environment("backend", file=path)
+    for _ in range(2):  # the second time is no shorter file
+        with pytest.raises(sweetrl.UserError, match=r"mine\.jsonl: line 4"):
+            list(env.taskset)
+
+
+def test_a_limit_of_verifiers_breaks_a_dialogue_off(server: Any) -> None:
+    env = load_environment("backend", count=1, seat=SEAT | {"max_turns": 2})
+    with server(reply=lambda body: "What is the rate?") as far:
+        trace = only(play(env, far)[0])
+    assert trace.stop_condition == "max_turns" and trace.reward == 0.0
+    assert (trace.metrics["success"], trace.metrics["turns"]) == (0.0, 2.0)
+    assert trace.info["sweetrl"]["outcome"] == "broken_off"
+
+
+def test_users_who_leave_and_users_who_are_not_there(server: Any) -> None:
+    with server(reply=lambda body: "What is the rate?") as far:
+        env = load_environment("backend", count=1, seat=SEAT, simulator={"kind": "chat_in_process:Leaves"})
+        trace = only(play(env, far)[0])
+        assert trace.reward == 0.0 and trace.info["sweetrl"]["outcome"] == "user_left"
+
+        env = load_environment("backend", count=1, seat=SEAT, simulator={"kind": "chat_in_process:Gone"})
+        (episode,) = play(env, far)
+    assert not episode.ok and not episode.traces[0].ok and not episode.traces[0].rewards
+    assert "the dialogue is lost: nobody is there" in episode.errors[0].message
+
+
+def test_a_repeated_episode_is_the_same_attempt(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("verifiers.v1.utils.retries.backoff", lambda attempt: 0.0)
+    options: dict[str, Any] = {"agent": {"max_turns": 2}, "simulator": {"kind": "chat_in_process:Late"}}
+    patient = load_environment("backend", count=1, seed=4, seat=SEAT, **options)
+    patient.config.retries = vf.RetryConfig(max_retries=1)
+    with server(reply=lambda body: "What is the rate?") as far:
+        traces = [only(episode) for episode in play(patient, far, attempts=2)]
+    assert sorted(trace.info["sweetrl"]["attempt"] for trace in traces) == [0, 1]
+    assert sorted(importlib.import_module("chat_in_process").Late.seen.values()) == [2, 2]
+
+
+def test_the_model_fails(server: Any) -> None:
+    env = load_environment("backend", count=1, seat=SEAT)
+    with server(reply=lambda body: "What?", scripted=["", "500"]) as far:
+        (episode,) = play(env, far)
+    assert not episode.ok and not episode.traces[0].rewards
+    assert episode.traces[0].errors[0].type == "ProviderError"
+
+
+def test_the_command_line(server: Any, tmp_path: Path) -> None:
+    """As docs/interop.md has it, but for the harness, whose default needs a package index."""
+    with server(reply=clerk) as far:
+        command = f"""sweetrl-verifiers --env.taskset.domain examples.forms:Forms --env.taskset.split test
+            --env.taskset.seed 7 --env.taskset.settings {{"agent":{{"max_turns":6}}}} -n 3 -r 2
+            --client.base-url {far.url} --client.api-key-var NO_KEY --model base --no-push --no-rich
+            --env.agent.harness.id chat-in-process --output-dir {tmp_path} --run.dir out"""
+        done = subprocess.run(
+            [str(Path(sys.executable).with_name("vf-eval")), *command.split()],
+            cwd=HERE.parents[1],
+            env={**os.environ, "PYTHONPATH": str(HERE), "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    rows = [json.loads(line) for line in (tmp_path / "out" / "traces.jsonl").read_text().splitlines()]
+    traces = [trace for row in rows for trace in row.get("traces", [row])]
+    assert len(traces) == 6
+    assert [trace["rewards"]["reward"]["score"] for trace in traces] == [1.0] * 6
+    assert sorted(trace["info"]["sweetrl"]["attempt"] for trace in traces) == [0, 0, 0, 1, 1, 1]
+    assert json.loads((tmp_path / "out" / "configs/resolved/eval.json").read_text())["env"]["taskset"]["settings"] == {
+        "agent": {"max_turns": 6}
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"domain": "nowhere"}, r"`suite: nowhere` is not known; known are backend, frontend"),
+        ({"agent": {"max_turn": 3}}, r"unknown parameter `agent\.max_turn`"),
+        ({"agent": 3}, r"parameter `agent` = 3"),
+        ({"name": 3}, r"sweetrl-verifiers: unknown parameter `name`"),
+        ({"difficulty": 9}, r"parameter `tasks\.difficulty` = 9"),
+        ({"difficulty": 2, "tasks": 3}, r"parameter `tasks` = 3"),
+        ({"count": 0}, r"load_environment: `count`: Input should be greater than or equal to 1\."),
+        ({"split": "validation"}, r"load_environment: `split`: Input should be 'train' or 'test'\."),
+        ({"file": "none.jsonl"}, r"none\.jsonl: there is no such task file"),
+        ({"params": "none.yaml"}, r"none\.yaml: there is no such parameter file"),
+        ({"tasks": {"source": "files"}}, r"name the one to take in `file`"),
+        ({"seat": {"max_turn": 1}}, r"load_environment: `agent\.max_turn`: Extra inputs are not permitted\."),
+        ({"agent": {"prompt": "none.txt"}}, r"none\.txt"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(sweetrl.UserError, match=sentence) as error:
+        list(load_environment(**options).taskset)
+    assert "\n" not in str(error.value)
+
+
+def test_what_an_environment_does_not_do() -> None:
+    env = load_environment("backend", count=1, seat=SEAT)
+    task = next(iter(env.taskset))
+    episode = asyncio.run(env.run_episode(task, vf.ModelContext(vf.EvalClientConfig(), "base", vf.SamplingConfig())))
+    assert "run episodes inside `async with env.serving():`" in episode.errors[0].message
+    with pytest.raises(ValueError, match="plays its own tasks"):
+        DomainEnv(DomainEnvConfig.model_validate({"taskset": {"id": "openenv", "env": "x"}}))
+    assert DomainData.model_validate(task.data.model_dump(mode="json")) == task.data
+
+
+def test_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "verifiers.v1", None)
+    monkeypatch.delitem(sys.modules, "sweetrl.interop.verifiers")
+    with pytest.raises(sweetrl.UserError, match=r"verifiers is not installed; .* pip install 'sweetrl\[verifiers\]'"):
+        importlib.import_module("sweetrl.interop.verifiers")
