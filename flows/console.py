@@ -154,8 +154,8 @@ def evaluation_table(evaluation: dict[str, Any]) -> Any:
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 1), pad_edge=False, collapse_padding=True, header_style="bold")  # 80 columns
-    for name in (f"{evaluation['tasks']:,} tasks", "before", "after", "difference", "p"):
-        table.add_column(name)
+    for number, name in enumerate((f"{evaluation['tasks']:,} tasks", "before", "after", "difference", "p")):
+        table.add_column(name, no_wrap=number > 0)  # a long label is broken, never a figure
     labels = evaluation.get("labels", {"success": "Success rate", "reward": "Mean reward"})
     for key, name in sorted(labels.items(), key=lambda item: item[0] != evaluation.get("measure", "success")):
         before, after = (evaluation["policies"][policy][key] for policy in ("base", "trained"))

@@ -1,6 +1,6 @@
 """Evaluate a registered version on the current held-out tasks, and store the result with it.
 
-For comparing versions that were trained before the tasks, the rounds or the scoring changed.
+For comparing versions that were trained before the tasks, the number of turns or the scoring changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def evaluate(reference: str = "@champion", root: str = ".") -> dict[str, float]:
     with only_run(folder):
         rewards = evaluate_version(settings, folder, registry, registry.get(alias), get_run_logger().info)
     told = json.loads(registry.get(alias).tags["evaluation"])
-    labels = load_domain(settings).labels
+    labels = load_domain(settings).shown_labels
     get_run_logger().info(
         "%s@%s: %s %.1f %%, %s %.1f %% on %d tasks",
         name,

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from sweetrl.api.domains import domain
     from sweetrl.api.learning import rank, train, train_critic
     from sweetrl.api.policy import Policy
-    from sweetrl.api.rollouts import collect, evaluate, play
+    from sweetrl.api.rollouts import collect, evaluate, opened, play
     from sweetrl.colbench.domain import Domain, Labels, Pretraining
-    from sweetrl.errors import UserError
+    from sweetrl.errors import UserError, UserLeft
     from sweetrl.methods.base import Method
     from sweetrl.settings import Settings, TrainerSettings
     from sweetrl.types import Demonstration, Judgment, Leak, Message, Score, Task, Trajectory
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 _HOMES = {
     "domain": "sweetrl.api.domains",
     "Policy": "sweetrl.api.policy",
-    **dict.fromkeys(("collect", "evaluate", "play"), "sweetrl.api.rollouts"),
+    **dict.fromkeys(("collect", "evaluate", "opened", "play"), "sweetrl.api.rollouts"),
     **dict.fromkeys(("rank", "train", "train_critic"), "sweetrl.api.learning"),
     # What domains and methods of one's own are written with.
     **dict.fromkeys(("Domain", "Labels", "Pretraining"), "sweetrl.colbench.domain"),
     "Method": "sweetrl.methods.base",
     **dict.fromkeys(("Settings", "TrainerSettings"), "sweetrl.settings"),
     **dict.fromkeys(("Demonstration", "Judgment", "Leak", "Message", "Score", "Task", "Trajectory"), "sweetrl.types"),
-    "UserError": "sweetrl.errors",
+    **dict.fromkeys(("UserError", "UserLeft"), "sweetrl.errors"),
 }
 
 __all__ = [
@@ -60,10 +60,12 @@ __all__ = [
     "TrainerSettings",
     "Trajectory",
     "UserError",
+    "UserLeft",
     "__version__",
     "collect",
     "domain",
     "evaluate",
+    "opened",
     "play",
     "rank",
     "train",

@@ -16,6 +16,10 @@ EXTRAS = {
     "pipeline": ("boto3", "dvc", "great_expectations", "mlflow", "networkx", "pandas", "prefect", "ruamel"),
     "report": ("jinja2", "markupsafe", "matplotlib"),
     "ray": ("prefect_ray", "ray"),
+    "verifiers": ("verifiers",),
+    "openenv": ("openenv", "starlette", "uvicorn", "websockets"),
+    "trl": ("datasets", "trl"),
+    "inspect": ("inspect_ai",),
 }
 
 

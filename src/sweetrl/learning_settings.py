@@ -26,11 +26,13 @@ class TrainerSettings(Section):
     learning_rate: Rate = Field(2e-7, description="Peak learning rate (official: 2e-7, full fine-tuning of 8B).")
     epochs: Rate = Field(1.0, description="Passes over the pairs.")
     batch_size: Positive = Field(8, description="Pairs for one optimiser step.")
-    micro_batch_size: Positive = Field(8, description="Most pairs in one forward pass; batch_size is a multiple of it.")
+    micro_batch_size: Positive = Field(
+        8, description="Maximum pairs in one forward pass; batch_size is a multiple of it."
+    )
     tokens: Positive = Field(
         16_384,
-        description="Most tokens that one forward pass computes (padding counts); a step is cut into as many passes as "
-        "that takes. A single pair may be longer.",
+        description="Maximum tokens in one forward pass (padding counts); a step takes as many passes as needed. A "
+        "single pair may be longer.",
     )
     layout: Literal["trees", "flat"] = Field(
         "trees",
@@ -39,14 +41,14 @@ class TrainerSettings(Section):
     )
     max_pairs_per_group: Positive = Field(
         8,
-        description="Most pairs of one dialogue (policy) or one task (critic) that go into a step together: more "
-        "share more of the work, fewer make a step more diverse; 1 draws all at random. The same in both layouts.",
+        description="Maximum pairs of one dialogue (policy) or one task (critic) in a step: more share more "
+        "computation, fewer make a step more diverse; 1 draws all pairs at random. The same in both layouts.",
     )
     gradient_checkpointing: bool = Field(
         False,
-        description="Gradient checkpointing: the backward pass computes activations again, to save memory.",
+        description="Recompute activations in the backward pass to save memory.",
     )
-    warmup_ratio: Probability = Field(0.03, description="Share of the steps with rising learning rate.")
+    warmup_ratio: Probability = Field(0.03, description="Share of the steps with a rising learning rate.")
     min_lr_ratio: Probability = Field(0.1, description="The cosine decays to this share of the peak.")
     max_grad_norm: Rate = Field(1.0, description="Largest gradient norm.")
     checkpoints: Positive = Field(5, description="Checkpoints over the run; a killed run continues from the last.")
@@ -133,7 +135,7 @@ class RankSettings(Section):
         description="Who ranks: `trained` (stage `train-critic`), `judge` (a language model compares replies two by "
         "two, see `judge`), or a control: `random`, and `oracle`, which knows how a synthetic task was made.",
     )
-    block: Positive = Field(32, description="Dialogues ranked together; what a killed run repeats at most.")
+    block: Positive = Field(32, description="Dialogues ranked together; the most that a killed run repeats.")
     layout: Literal["trees", "flat"] = Field(
         "trees",
         description="`trees`: a dialogue and all candidates of its turns are one tree. `flat`: every candidate is a "
@@ -141,7 +143,7 @@ class RankSettings(Section):
     )
     tokens: Positive = Field(
         16_384,
-        description="Most tokens that one forward pass computes; a longer tree is split at its turns, exactly.",
+        description="Maximum tokens in one forward pass; a longer tree is split at its turns, exactly.",
     )
 
 
@@ -150,12 +152,12 @@ class JudgeSettings(Section):
 
     model: str = Field("", description="Folder or hub name of the judge; empty: `model.base`.")
     prompt: str = Field(
-        "judge",
-        description="`judge`, or the path of a text file with {reference}, {dialogue}, {first} and {second}; the reply "
-        "must end with A or B.",
+        "",
+        description="A shipped prompt's name, or the path of your own text file with {reference}, {dialogue}, {first} "
+        "and {second}; the reply must end with A or B. Empty: the domain's.",
     )
     comparisons: Positive = Field(
-        2, description="Rivals that each reply is compared with, in both orders; its advantage is its share of wins."
+        2, description="Replies that each reply is compared with, in both orders; its advantage is its share of wins."
     )
     max_new_tokens: Positive = Field(256, description="Token limit of one verdict.")
 
@@ -171,7 +173,7 @@ class PolicySettings(TrainerSettings):
     loss: Literal["sigmoid", "ipo"] = Field(
         "sigmoid",
         description="`sigmoid`: DPO (Eq. 4). `ipo`: the squared distance of the margin from 1/(2 beta), which stops "
-        "pushing once the margin is reached.",
+        "once the margin is reached.",
     )
     label_smoothing: Annotated[float, Field(ge=0.0, lt=0.5)] = Field(
         0.0, description="Assumed share of pairs that are the wrong way round (loss: sigmoid)."
@@ -207,30 +209,32 @@ class RftSettings(TrainerSettings):
     epochs: Rate = Field(4.0, description="Passes over the successful attempts.")
     batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
     min_reward: Probability = Field(
-        1.0, description="Least reward of an attempt that is imitated; pages are hardly ever equal, so take less there."
+        1.0,
+        description="Lowest reward of an attempt that is imitated; pages are hardly ever equal to the "
+        "reference, so use less there.",
     )
 
 
 class GrpoSettings(TrainerSettings):
-    """Method `grpo`: on-policy policy gradients with the user in the loop (GRPO, of the family of RAGEN).
+    """Method `grpo`: on-policy policy gradients with the user in the loop (GRPO, as in RAGEN).
 
-    Each iteration lets the current policy attempt `tasks` training tasks `group` times each, and then learns from
+    Each iteration lets the current policy attempt `tasks` training tasks `group_size` times each, and then learns from
     those attempts alone: iterations x tasks x group_size dialogues in all.
     """
 
     epochs: Rate = Field(1.0, description="Passes over the attempts of an iteration.")
     batch_size: Positive = Field(32, description="Attempts for one optimiser step.")
     micro_batch_size: Positive = Field(
-        16, description="Most attempts in one forward pass; batch_size is a multiple of it."
+        16, description="Maximum attempts in one forward pass; batch_size is a multiple of it."
     )
     max_pairs_per_group: Positive = Field(
-        8, description="Most attempts at one task that go into a step together: their prompts are computed once."
+        8, description="Maximum attempts at one task in a step: their prompts are computed once."
     )
     checkpoints: Positive = Field(
         20,
         description="Checkpoints over the run, at the ends of iterations; a killed run continues from the last.",
     )
-    iterations: Positive = Field(20, description="How often dialogues are sampled with the current policy.")
+    iterations: Positive = Field(20, description="How often the current policy samples dialogues.")
     tasks: Positive = Field(25, description="Tasks attempted in an iteration; the next iteration takes the next ones.")
     group_size: Annotated[int, Field(ge=2)] = Field(
         8, description="Attempts at each of them: the group within which returns are compared."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import cleandoc
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -30,7 +31,7 @@ def _describe(name: str, section: type[BaseModel]) -> list[str]:
     fields = section.model_fields
     parts = [
         f"## {name}",
-        (section.__doc__ or "").strip(),
+        cleandoc(section.__doc__ or ""),
         _table({n: f for n, f in fields.items() if not _section(f)}),
     ]
     for inner, field in fields.items():
@@ -47,7 +48,8 @@ def _section(field: FieldInfo) -> type[BaseModel] | None:
 def _table(fields: dict[str, FieldInfo]) -> str:
     rows = ["| key | default | allowed | what it is |", "|---|---|---|---|"]
     for name, field in fields.items():
-        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
+        default = field.get_default(call_default_factory=True)
+        default = str(default).lower() if isinstance(default, bool) else default
         text = (field.description or "").replace("|", "\\|")
         rows.append(
             f"| `{field.alias or name}` | {f'`{default}`' if default != '' else ''} | {_allowed(field)} | {text} |"
@@ -58,11 +60,19 @@ def _table(fields: dict[str, FieldInfo]) -> str:
 def _allowed(field: FieldInfo) -> str:
     """The values that a field takes, in words: its choices, or its type and bounds."""
     if get_origin(field.annotation) is Literal:
-        return ", ".join(f"`{choice}`" for choice in get_args(field.annotation))
-    names: dict[Any, str] = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
+        return _choices(field.annotation)
+    if get_origin(field.annotation) is list:
+        return f"list of {_choices(get_args(field.annotation)[0])}"
+    names: dict[Any, str] = {
+        int: "integer", float: "number", str: "text", bool: "`true`, `false`", dict[str, Any]: "a mapping"
+    }  # fmt: skip
     words = [names.get(field.annotation, str(field.annotation))]
     for bound in field.metadata:
         for sign, attribute in (("≥", "ge"), (">", "gt"), ("≤", "le"), ("<", "lt")):
             if (limit := getattr(bound, attribute, None)) is not None:
                 words.append(f"{sign} {limit:g}")
     return " ".join(words)
+
+
+def _choices(kind: Any) -> str:
+    return ", ".join(f"`{choice}`" for choice in get_args(kind))

@@ -135,13 +135,16 @@ def find(group: Group, name: str) -> Any:
             )
         path = name
     module_name, _, attribute = path.partition(":")
+    if not all([*module_name.split("."), *attribute.split(".")]):
+        raise UserError(f"params.yaml: `{key}: {name}` is no path; write it as in my_package.my_module:MyClass.")
     project = str(Path.cwd())
     if project not in sys.path:
         sys.path.append(project)  # a console script does not look where it was started
     try:
         found: Any = importlib.import_module(module_name)
     except ImportError as error:
-        if error.name and not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+        absent = error.name if isinstance(error, ModuleNotFoundError) else None
+        if not absent or not f"{module_name}.".startswith(f"{absent}."):
             raise UserError(f"params.yaml: `{key}: {name}`: {module_name} cannot be imported ({error}).") from error
         raise UserError(
             f"params.yaml: `{key}: {name}`: there is no module {module_name}; run from the project's folder, install "

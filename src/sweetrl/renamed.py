@@ -13,6 +13,8 @@ _TRAINER = {
     "minimum_rate": "min_lr_ratio",
     "clip": "max_grad_norm",
     "lora.targets": "lora.target_modules",
+}
+_POLICY = {
     "anchors": "sft_replay",
     "nll_anchor": "sft_replay_nll",
     "anchor_turns": "sft_replay_turns",
@@ -33,7 +35,7 @@ KEYS = {
     **{
         f"{section}.{old}": f"{section}.{new}"
         for section in ("critic", "policy", "multi_turn_dpo", "rft", "grpo")
-        for old, new in _TRAINER.items()
+        for old, new in (_TRAINER | (_POLICY if section in ("policy", "multi_turn_dpo") else {})).items()
     },
 }
 VALUES = {

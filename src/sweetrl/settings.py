@@ -30,7 +30,7 @@ from sweetrl.sections import BrowserSettings, Positive, Probability, Rate, Secti
 class SourceSettings(Section):
     """Where the code of what is chosen lies, from the project's folder: DVC runs stages again when it changes.
 
-    Of what an installed package brings, name the file that pins its version. A wrong path is said at once.
+    For code from an installed package, name the file that pins its version. A wrong path is reported at once.
     """
 
     suite: str = Field("", description="File or folder of the domain (`suite`).")
@@ -40,7 +40,7 @@ class SourceSettings(Section):
 
 
 class TaskSettings(Section):
-    """Which tasks there are and how they are split."""
+    """The tasks and their splits."""
 
     source: Literal["synthetic", "files"] = Field(
         "synthetic",
@@ -63,7 +63,7 @@ class ModelSettings(Section):
     dtype: Literal["float32", "bfloat16", "float16"] = Field(
         "float32", description="Precision of the weights in memory."
     )
-    device: str = Field("auto", description="`auto` takes a CUDA device where there is one, else the CPU.")
+    device: str = Field("auto", description="`auto` takes a CUDA device if there is one, else the CPU.")
     threads: Positive = Field(2, description="CPU threads of torch; part of what makes a run repeatable.")
 
 
@@ -75,19 +75,21 @@ class PretrainSettings(Section):
     heads: Positive = Field(4, description="Attention heads.")
     vocabulary: Positive = Field(1280, description="Size of the byte-level BPE vocabulary.")
     steps: Positive = Field(2400, description="Optimiser steps.")
-    batch_size: Positive = Field(16, description="Dialogues a step.")
+    batch_size: Positive = Field(16, description="Dialogues per step.")
     learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW; linear warm-up, constant, linear decay).")
-    decay: Probability = Field(0.3, description="Share of the steps in which the learning rate falls.")
+    decay: Probability = Field(0.3, description="Share of the steps in which the learning rate decays.")
     value_weight: Rate = Field(3.0, description="Loss weight of values that must be copied from the user's words.")
     program_weight: Rate = Field(1.0, description="Loss weight of the other tokens of a program (questions have 1).")
     user_weight: float = Field(0.02, ge=0.0, description="Loss weight of the user's words.")
-    poorest: Probability = Field(0.3, description="Least quality of a demonstrator: chance that a turn is a good one.")
-    best: Probability = Field(1.0, description="The greatest; each dialogue has a demonstrator between the two.")
-    overlook: Probability = Field(0.6, description="Chance that the worst of demonstrators overlooks what to ask next.")
+    poorest: Probability = Field(
+        0.3, description="Lowest quality of a demonstrator: the chance that a turn is a good one."
+    )
+    best: Probability = Field(1.0, description="Highest quality; each dialogue has a demonstrator between the two.")
+    overlook: Probability = Field(0.6, description="Chance that the worst demonstrator skips the question that is due.")
     repeat: Probability = Field(0.15, description="Share of repeated questions among the turns that are not good.")
     stop: Probability = Field(0.04, description="Chance that the poorest demonstrator answers before any question.")
     stop_growth: Probability = Field(0.03, description="Growth of that chance with every turn.")
-    forget: Probability = Field(0.02, description="Chance that a known detail does not get into the program.")
+    forget: Probability = Field(0.02, description="Chance that a known detail is missing from the program.")
     informed: Probability = Field(0.25, description="Share of the dialogues that show the finished program beforehand.")
     informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the user's words in those.")
     informed_program: float = Field(1.0, ge=0.0, description="Factor on the weights of the program in those.")
@@ -109,19 +111,19 @@ class ServerSettings(Section):
 
     urls: str = Field(
         "",
-        description="Base addresses of the servers, as in `http://localhost:8000/v1`, with spaces between several, "
-        "which serve the same model and are balanced by outstanding work.",
+        description="Base URLs of the servers, as in `http://localhost:8000/v1`, separated by spaces; all serve the "
+        "same model and are balanced by outstanding requests.",
     )
     model: str = Field("", description="The model's name at the server (vllm: empty takes the first one there).")
     key_variable: str = Field(
-        "OPENAI_API_KEY", description="Environment variable with the server's key; unset or empty where there is none."
+        "OPENAI_API_KEY", description="Environment variable with the server's key; unset or empty if there is none."
     )
-    concurrency: Positive = Field(64, description="Requests under way at a time, all servers together.")
-    timeout_seconds: Rate = Field(300.0, description="Longest time for one attempt at a reply.")
+    concurrency: Positive = Field(64, description="Concurrent requests, all servers together.")
+    timeout_seconds: Rate = Field(300.0, description="Time-out of one attempt at a reply.")
     attempts: Positive = Field(12, description="Attempts at one reply; then its dialogue is lost.")
-    budget_seconds: Rate = Field(1800.0, description="Longest time for all attempts at one reply.")
+    budget_seconds: Rate = Field(1800.0, description="Time-out of all attempts at one reply.")
     backoff_seconds: Rate = Field(
-        0.5, description="Longest first wait before asking again; it doubles, up to 60 s. Retry-After is obeyed."
+        0.5, description="Longest first wait before a retry; it doubles, up to 60 s. Retry-After is obeyed."
     )
     gpus: int = Field(
         0,
@@ -137,7 +139,7 @@ class EngineSettings(ServerSettings):
     kind: Literal["transformers", "vllm", "openai"] = Field(
         "transformers",
         description="`transformers`: in this process. `vllm`: a vLLM server, by token ids, adapters included. "
-        "`openai`: any server of chat completions; text only, so no token ids, log-probs or adapters.",
+        "`openai`: any chat completions server; text only, so no token ids, log-probs or adapters.",
     )
     command: str = Field(
         "vllm serve {model}",
@@ -145,11 +147,11 @@ class EngineSettings(ServerSettings):
         "gets `arguments` and what sweetrl needs (port, name, adapters) behind it.",
     )
     arguments: str = Field("--enforce-eager", description="Further arguments of that program.")
-    start_seconds: Rate = Field(900.0, description="How long that server may take until it answers.")
+    start_seconds: Rate = Field(900.0, description="How long that server may take to start.")
 
 
 class UserServerSettings(ServerSettings):
-    """The language model behind the user (kind: llm), at a server of chat completions."""
+    """The language model behind the user (kind: llm), at a chat completions server."""
 
     max_new_tokens: Positive = Field(256, description="Token limit of the user's reply, before it is cut.")
     temperature: float = Field(0.0, ge=0.0, description="Sampling temperature of the user (official: 0).")
@@ -162,12 +164,10 @@ class SimulatorSettings(Section):
         "scripted",
         description="`scripted` answers by rule, as the domain says: from the reference of a synthetic task, or by "
         "comparing two pages. `llm`: a language model that sees the reference. `vision` (pages): a vision model at a "
-        "server that sees both pages. `replay`: recorded answers only. `human`: you, at the terminal. Or one of your "
-        "own, as in `my_package.users:Terse` (docs/extending.md).",
+        "server that sees both pages. `replay`: recorded answers only. `human`: you, at the terminal. Or your own, "
+        "as in `my_package.users:Terse` (docs/extending.md).",
     )
-    options: dict[str, Any] = Field(
-        default_factory=dict, description="What the class of a user simulator of your own is made with."
-    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Arguments of your own user simulator's class.")
     reply_characters: int = Field(
         0,
         ge=0,
@@ -185,10 +185,11 @@ class SimulatorSettings(Section):
     )
     leaks: Literal["count", "refuse"] = Field(
         "count",
-        description="llm: what to do with an answer that holds code or quotes the reference. `count`: note it with the "
-        "dialogue. `refuse`: ask again with a reminder, `leak_attempts` times in all; then the dialogue is lost.",
+        description="llm: what to do with a reply that holds code or quotes the reference. `count`: note it with the "
+        "dialogue. `refuse`: ask again with a reminder, `leak_attempts` times in all; then the dialogue is "
+        "lost.",
     )
-    leak_attempts: Positive = Field(3, description="leaks: refuse: how often one answer is asked for.")
+    leak_attempts: Positive = Field(3, description="leaks: refuse: how often one reply is asked for.")
     server: UserServerSettings = Field(default_factory=UserServerSettings, description="The language model.")
 
     def fingerprint(self) -> dict[str, Any]:
@@ -207,8 +208,8 @@ class RewardSettings(Section):
 
     function: str = Field(
         "",
-        description="A reward of your own, a function of (task, dialogue) as in `my_package.rewards:brief`; the "
-        "domain's own score is there in the dialogue by then. Empty: the domain's (docs/extending.md).",
+        description="Your own reward, a function of (task, dialogue) as in `my_package.rewards:brief`; "
+        "`dialogue.reward` is the domain's own score then. Empty: the domain's (docs/extending.md).",
     )
     semantics: Literal["fixed", "official", "official-noblacklist"] = Field(
         "fixed",
@@ -220,7 +221,7 @@ class RewardSettings(Section):
     call_seconds: Rate = Field(1.0, description="Wall-clock limit of one test (official: 1).")
     memory_mib: Positive = Field(512, description="Memory limit of one solution.")
     processes: Positive = Field(64, description="Most threads that one solution may have.")
-    output_kib: Positive = Field(1024, description="Largest value that a test may return, as it is written down.")
+    output_kib: Positive = Field(1024, description="Largest value that a test may return, serialised.")
     disk_mib: Positive = Field(16, description="Size of the scratch folder that a solution may write to.")
     libraries: str = Field(
         "numpy bs4 soupsieve typing_extensions", description="Third-party modules that solutions may import."
@@ -237,7 +238,7 @@ class CollectSettings(Section):
     """Stage `collect`: offline trajectories of the base policy."""
 
     tasks: Positive = Field(400, description="How many training tasks to attempt.")
-    first: int = Field(0, ge=0, description="The batch begins at this training task; a retraining moves it on.")
+    first: int = Field(0, ge=0, description="The first training task of the batch; a retraining advances it.")
     attempts: Positive = Field(4, description="Attempts at each task (k contiguous blocks when exported).")
     batch: Positive = Field(128, description="Dialogues under way at a time.")
     shard: Positive = Field(
@@ -268,7 +269,7 @@ class EvaluateSettings(Section):
     """Stage `evaluate`: the held-out comparison of the policy before and after training."""
 
     tasks: Positive = Field(1_000, description="How many test tasks (the first ones).")
-    batch: Positive = Field(128, description="Dialogues under way at a time, and in one shard.")
+    batch: Positive = Field(128, description="Concurrent dialogues, and the dialogues of one shard.")
     lost_share: Probability = Field(
         0.05, description="The stage stops when more than this share of the dialogues is lost; finished ones are kept."
     )
@@ -276,8 +277,8 @@ class EvaluateSettings(Section):
     resamples: Positive = Field(10_000, description="Bootstrap resamples.")
     rival: str = Field(
         "",
-        description="Suite frontend: dialogues of a rival about the same tasks (a folder of shards or an official "
-        "trajectory file), whose pages the win rate is measured against; empty: none.",
+        description="Suite frontend: another agent's dialogues about the same tasks (a folder of shards or an "
+        "official trajectory file), against whose pages the win rate is measured; empty: none.",
     )
 
 
@@ -286,11 +287,13 @@ class BestOfNSettings(Section):
 
     tasks: Positive = Field(200, description="How many test tasks (the first ones).")
     max_n: Positive = Field(32, description="The largest N; the others are the powers of two below it.")
-    batch: Positive = Field(16, description="Tasks that advance together, each in a dialogue for every critic and N.")
+    batch: Positive = Field(
+        16, description="Tasks that advance together, with one dialogue for every critic and N each."
+    )
 
 
 class TrackingSettings(Section):
-    """Where MLflow is and what things are called there."""
+    """MLflow and other trackers."""
 
     uri: str = Field(
         "sqlite:///mlflow.db", description="MLflow tracking URI; the environment's MLFLOW_TRACKING_URI wins."
@@ -301,6 +304,11 @@ class TrackingSettings(Section):
     traces: Probability = Field(
         0.0, description="Share of the dialogues of `collect` and `evaluate` that are logged as MLflow traces."
     )
+    report_to: list[Literal["tensorboard", "trackio", "wandb"]] = Field(
+        default_factory=list,
+        description="Where training curves go besides MLflow: `tensorboard` (folder tensorboard/), `trackio`, `wandb`; "
+        "their packages are installed separately.",
+    )
 
 
 class Settings(Section):
@@ -309,22 +317,21 @@ class Settings(Section):
     seed: int = Field(7, description="The seed of everything random; each stage derives its own from it.")
     suite: str = Field(
         "backend",
-        description="The domain: ColBench's programs (`backend`) or web pages (`frontend`, docs/frontend.md), that of "
+        description="The domain: ColBench's programs (`backend`) or web pages (`frontend`, docs/frontend.md), one from "
         "an installed package, or your own, as in `my_package.forms:Forms` (docs/extending.md).",
     )
     suite_options: dict[str, Any] = Field(
-        default_factory=dict, description="Settings of a domain of your own, which it finds in `self.options`."
+        default_factory=dict, description="Settings of your own domain, which finds them in `self.options`."
     )
     method: str = Field(
         "sweet",
         description="How the agent is trained. `sweet`: critic, ranking, preferences. `multi-turn-dpo` and `rft` learn "
         "from whole trajectories, `grpo` on-policy, from dialogues that it samples while it trains. `zero-shot` trains "
-        "nothing; `single-turn` neither, and its first reply is the answer. Or one of your own, as in "
-        "`my_package.best:Best` (docs/extending.md). Stages that a method does not need write down that they were left "
-        "out.",
+        "nothing; `single-turn` neither, and its first reply is the answer. Or your own, as in "
+        "`my_package.best:Best` (docs/extending.md). Stages that a method does not need are skipped.",
     )
     method_options: dict[str, Any] = Field(
-        default_factory=dict, description="Settings of a method of your own, by the keys of its `Settings`."
+        default_factory=dict, description="Settings of your own method, by the keys of its `settings_type`."
     )
     sources: SourceSettings = Field(default_factory=lambda: SourceSettings())
     iterations: Positive = Field(

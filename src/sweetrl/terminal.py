@@ -94,7 +94,7 @@ def play(domain: Domain, user: TerminalUser, task: Task, agent: Policy, seed: in
         return one
     user.show(one.messages)
     if not domain.answers(one.messages[-1].content):
-        console.print("Out of max_turns: the last reply is the answer.", style="yellow")
+        console.print("Out of turns: the last reply is the answer.", style="yellow")
     print_tests(console, one)
     return one
 

@@ -141,8 +141,9 @@ class Domain:
         """`labels`, but for the reward's where it is not the domain's own (`reward.function`)."""
         if not self.settings.reward.function:
             return self.labels
-        plain = ("reward", "reward_axis", "reward_title", "decided", "measured")
-        return replace(self.labels, **{name: getattr(Labels, name) for name in plain})
+        plain = {name: getattr(Labels, name) for name in ("reward", "reward_axis", "reward_title", "decided")}
+        measured = "Success is what the domain itself says, the mean reward is taken over tasks"
+        return replace(self.labels, **plain, measured=measured)
 
     @property
     def reward_bounds(self) -> tuple[float, float]:
@@ -330,7 +331,9 @@ class Domain:
 
     def hidden_fragments(self, task: Task) -> tuple[leaks.Fragment, ...]:
         """Return everything of the training-time information that nobody may say to the actor word for word."""
-        opening = self.privileged_prompt(task).split(self.reference(task))[0]
+        opening = self.privileged_prompt(task)
+        if reference := self.reference(task):
+            opening = opening.split(reference)[0]
         return leaks.hidden_fragments(task, self.telling, opening)
 
     # What replies and dialogues are worth
@@ -342,7 +345,7 @@ class Domain:
     def questions(self, trajectory: Trajectory) -> list[str]:
         """Return the agent's questions in a dialogue, in order."""
         said = [one.content for one in trajectory.messages if one.role == "assistant"]
-        if trajectory.outcome == "max_turns_reached":
+        if trajectory.outcome in ("max_turns_reached", "user_left"):
             said = said[:-1]  # the last reply counts as the answer
         return [one for one in said if self.reply_type(one) == QUESTION]
 

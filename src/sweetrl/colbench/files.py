@@ -230,7 +230,7 @@ def _parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str,
     low, high = domain.reward_bounds
     if reward is not None and not low <= reward <= high:
         meaning = domain.shown_labels.reward.lower()
-        raise UserError(f"{where}: `reward` is {reward:g}, outside {low:g} to {high:g}; it is the {meaning}.")
+        raise UserError(f"{where}: `reward` is {reward:g}, outside {low:g} to {high:g} ({meaning}); correct it.")
     answer = field(row, "answer", str, where, optional=True)
     outcome = domain.outcome(messages)
     if outcome == "lost" and answer == NO_ANSWER:

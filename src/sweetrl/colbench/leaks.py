@@ -82,7 +82,7 @@ def find_quote(task: Task, words: str) -> Leak | None:
     said = _tokens(words)
     if len(said) < RUN:
         return None
-    runs, allowed = _runs(task.ground_truth), _runs(task.problem_description)
+    runs, allowed = _runs(task.ground_truth or task.hidden_information or ""), _runs(task.problem_description)
     for start in range(len(said) - RUN + 1):
         run = said[start : start + RUN]
         if sum(not token[0].isalnum() for token in run) >= MARKS and run in runs and run not in allowed:

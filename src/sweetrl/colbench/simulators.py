@@ -96,7 +96,7 @@ class ConsoleUser:
     """Whoever sits at the terminal, one dialogue at a time; the end of the input (Ctrl-D) loses the dialogue."""
 
     name = "human"
-    alone = checked = True
+    serial = checked = True
 
     def __init__(self, ask: Callable[[str], str] = input, tell: Callable[[str], None] = print) -> None:
         self.ask, self.tell = ask, tell

@@ -71,7 +71,7 @@ async def retry(
     retry_policy: RetryPolicy,
     retried: Callable[[TransientError], None] = lambda fault: None,
 ) -> Result:
-    """Await `attempt()` until it succeeds; EngineError with the last cause when retry_policy ends.
+    """Await `attempt()` until it succeeds; EngineError with the last cause when `retry_policy` is used up.
 
     `retried` is told of each fault that is followed by another attempt.
     """

@@ -15,7 +15,7 @@ from typing import Any
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
-from sweetrl.protocols import AsyncEngine, Critic
+from sweetrl.protocols import AsyncEngine, Critic, Scorer
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
 from sweetrl.rollout.driver import advance_together
@@ -77,7 +77,7 @@ def best_of_n(
         ]
         speaker = _Speaker(paths, context, critics)
         advance_together([path.dialogue for path in paths], speaker, context.simulator)
-        dialogues = scored([path.dialogue.close("") for path in paths], context.scorer)
+        dialogues = _scored_once([path.dialogue.close("") for path in paths], context.scorer)
         points += [
             Point(path.critic, path.n, one.task.id, one.reward, len(one.turns), one.success)
             for path, one in zip(paths, dialogues, strict=True)
@@ -85,6 +85,14 @@ def best_of_n(
         if progress is not None:
             progress(len(tasks[start : start + batch]))
     return points
+
+
+def _scored_once(dialogues: Sequence[Trajectory], scorer: Scorer) -> list[Trajectory]:
+    """Score the dialogues, equal ones once."""
+    keys = [(one.task.id, one.messages, one.turns, one.outcome) for one in dialogues]
+    distinct = dict(zip(keys, dialogues, strict=True))
+    found = dict(zip(distinct, scored(list(distinct.values()), scorer), strict=True))
+    return [found[key] for key in keys]
 
 
 class _Speaker:

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.markers import marked_answer
 from sweetrl.evaluation import charts
 from sweetrl.evaluation.charts import Interval
 from sweetrl.evaluation.metrics import AFTER, BEFORE, Result, paired
-from sweetrl.types import RankedState, Trajectory
+from sweetrl.types import Outcome, RankedState, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -24,6 +23,13 @@ if TYPE_CHECKING:
 
 EXAMPLE_STATES = 3
 SHOWN_REPLIES = 3  # best and worst candidates shown of a state
+# What stands above the answer of a dialogue.
+ENDED: dict[Outcome, str] = {
+    "answered": "The answer",
+    "max_turns_reached": "The last turn is over; the last reply counts as the answer",
+    "user_left": "The user has left; the last reply counts as the answer",
+    "lost": "The dialogue was lost",
+}
 
 
 @dataclass(frozen=True)
@@ -251,7 +257,6 @@ def side(trajectory: Trajectory, result: Result, name: str) -> dict[str, Any]:
     """One dialogue as the page shows it; the answer is apart, the request is shown above."""
     messages = list(trajectory.messages[1:])
     final = messages.pop() if messages and messages[-1].role == "assistant" else None
-    marker = final is not None and marked_answer(final.content) is not None
     notes = []
     for count, words in (
         (result.untold, "not asked for"),
@@ -266,7 +271,7 @@ def side(trajectory: Trajectory, result: Result, name: str) -> dict[str, Any]:
         "name": name,
         "messages": messages,
         "answer": (trajectory.answer or "").strip() if final is not None else "",
-        "marker": marker,
+        "ended": ENDED[trajectory.outcome],
         "reward": result.reward,
         "tests": trajectory.tests,
         "passed": result.tests_passed,
@@ -287,6 +292,7 @@ def critic_section(
         "states": len(states),
         "replies": sum(reply.count for state in states for reply in state.candidates),
         "chart": markup(advantage_chart(states, domain)),
+        "legend": [(f"{kind}s", color) for kind, color in reply_colors(domain)],
         "examples": [
             rated_state(state, contexts.get((state.task_id, state.attempt))) for state in example_states(states)
         ],
@@ -302,7 +308,7 @@ def advantage_chart(states: Sequence[RankedState], domain: Domain) -> str:
         for reply in state.candidates:
             values[domain.reply_type(reply.text), state.turn + 1] += [reply.advantage] * reply.count
     series = []
-    for kind, color in zip(domain.reply_types, charts.reply_colors(len(domain.reply_types)), strict=True):
+    for kind, color in reply_colors(domain):
         turns = sorted(turn for found, turn in values if found == kind)
         intervals = []
         for turn in turns:
@@ -310,6 +316,11 @@ def advantage_chart(states: Sequence[RankedState], domain: Domain) -> str:
             intervals.append(Interval(float(np.mean(values[kind, turn])), float(low), float(high)))
         series.append((f"{kind}s", color, turns, intervals))
     return charts.lines_by_turn(series, "advantage (nats a token)", "advantages")
+
+
+def reply_colors(domain: Domain) -> list[tuple[str, str]]:
+    """Return (type, colour) of the domain's types of replies."""
+    return list(zip(domain.reply_types, charts.reply_colors(len(domain.reply_types)), strict=True))
 
 
 def example_states(states: Sequence[RankedState]) -> list[RankedState]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,9 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False
         modules_to_save=[HEAD] if head else None,
     )
     try:
-        return get_peft_model(model, config)
+        with warnings.catch_warnings():  # peft asks transformers in an old way
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            return get_peft_model(model, config)
     except ValueError as error:
         raise UserError(f"lora.target_modules = {lora.target_modules!r}: {error}") from error
 
@@ -64,7 +67,9 @@ def load_adapter(model: Any, folder: Path) -> nn.Module:
     config = check_adapter(folder)
     if HEAD in (json.loads(config.read_text(encoding="utf-8")).get("modules_to_save") or []):
         add_head(model)
-    return PeftModel.from_pretrained(model, str(folder)).eval()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        return PeftModel.from_pretrained(model, str(folder)).eval()
 
 
 def save_adapter(model: Any, folder: Path, base: str) -> None:

@@ -39,6 +39,7 @@ def fit_critic(
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.learning import trainers
     from sweetrl.learning.adapters import attach_adapter, load_base
+    from sweetrl.learning.reporting import report_to
     from sweetrl.learning.whole import critic_attempts, critic_pairs
 
     model, tokenizer = load_base(settings.model)
@@ -58,6 +59,7 @@ def fit_critic(
         progress,
         cache=cache,
     )
+    report_to(trainer, settings.tracking, "train-critic")
     result = run_trainer(trainer, scratch, settings.model.base, progress)
     return TrainingResult(result.adapter, result.summary, counts | dict(result.metrics), result.model)
 
@@ -65,7 +67,8 @@ def fit_critic(
 def make_critic(domain: Domain, folder: Path | None, loaded: tuple[Any, Any] | None = None) -> Critic:
     """Return the critic that `rank.critic` names; a trained one is loaded from `folder`.
 
-    `loaded` is the base and its tokenizer, if they are loaded already; a trained critic's adapter is put on that model.
+    `loaded` is the base and its tokenizer, if they are loaded already: a trained critic's adapter is put on that model,
+    and a judge that has no model of its own is that model.
     """
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.engines.transformers import TransformersEngine
@@ -81,8 +84,9 @@ def make_critic(domain: Domain, folder: Path | None, loaded: tuple[Any, Any] | N
     if kind == "oracle":
         return critics.OracleCritic(domain)
     if kind == "judge":
+        own = settings.judge.model
         engine = TransformersEngine(
-            settings.judge.model or wanted.base, None, wanted.dtype, wanted.device, wanted.threads
+            own or wanted.base, None, wanted.dtype, wanted.device, wanted.threads, loaded=None if own else loaded
         )
         return critics.JudgeCritic(domain, engine, engine.chat, settings.judge, settings.seed, view.privileged)
     if folder is None:

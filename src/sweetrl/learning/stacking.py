@@ -1,4 +1,4 @@
-"""Several adapters on one base as one: what rounds of training, each on top of the one before, come to."""
+"""Several adapters on one base as one: what iterations of training, each on top of the one before, come to."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _stacked(parts: Sequence[dict[str, Tensor]], factors: Sequence[float]) -> di
         inner = "lora_A" in name
         if any(name not in part for part in parts):
             raise UserError(
-                f"adapters: not all of them have `{name}`; train every round with the same lora.target_modules."
+                f"adapters: not all of them have `{name}`; train every iteration with the same lora.target_modules."
             )
         pieces = [part[name] if inner else factor * part[name] for part, factor in zip(parts, factors, strict=True)]
         found[name] = torch.cat(pieces, 0 if inner else 1).contiguous()

@@ -8,6 +8,7 @@ transformers.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import shutil
 import time
@@ -33,6 +34,9 @@ from sweetrl.settings import CriticSettings, PolicySettings, RftSettings, Traine
 
 Metrics = dict[str, float]
 Report = Callable[[int, int, Metrics], None]  # (step, steps, metrics of that step)
+
+# Checkpoints are numbered, so it does not matter which of them a file system calls the newest.
+logging.getLogger("transformers.trainer_utils").addFilter(lambda record: "mtime" not in record.getMessage())
 
 COMPLETE = "complete"  # a file in a checkpoint folder that was written to the end
 
@@ -74,8 +78,8 @@ def training_arguments(
     """What transformers.Trainer is told, for `steps` ready-made steps with checkpoints in `scratch`."""
     if settings.batch_size % settings.micro_batch_size:
         raise UserError(
-            f"params: batch_size {settings.batch_size} is not a multiple of micro_batch {settings.micro_batch_size}; "
-            "change one."
+            f"params: batch_size {settings.batch_size} is not a multiple of micro_batch_size "
+            f"{settings.micro_batch_size}; change one."
         )
     arguments = (_ShardedArguments if sharded else TrainingArguments)(
         output_dir=str(scratch),

@@ -163,6 +163,7 @@ class Method:
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train an adapter on the base model; a killed run goes on from its last checkpoint in `job.scratch`."""
         from sweetrl.learning.adapters import attach_adapter, load_base
+        from sweetrl.learning.reporting import report_to
 
         settings, wanted = job.settings, self.settings_of(job.settings)
         data = self.data(job)
@@ -179,5 +180,6 @@ class Method:
             self.replay(settings),
             cache=job.cache,
         )
+        report_to(trainer, settings.tracking, "train-policy")
         result = run_trainer(trainer, job.scratch, settings.model.base, job.progress)
         return TrainingResult(result.adapter, result.summary, counts | dict(result.metrics), result.model)

@@ -41,6 +41,7 @@ class Grpo(Method):
         from sweetrl.engines.make import make_agent, serving
         from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
         from sweetrl.learning.online import GroupTrainer
+        from sweetrl.learning.reporting import report_to
         from sweetrl.rollout.environment import open_environment
 
         settings, wanted, scratch = job.settings, job.settings.grpo, job.scratch
@@ -71,6 +72,7 @@ class Grpo(Method):
                 tokenizer.pad_token_id or 0,
                 job.progress,
             )
+            report_to(trainer, settings.tracking, "train-policy")
             try:
                 history = trainer.fit()
             finally:

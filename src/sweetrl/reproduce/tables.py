@@ -194,7 +194,8 @@ def _picked(points: Iterable[Mapping[str, Any]]) -> dict[str, list[bool]]:
     found: dict[str, list[bool]] = {}
     for one in known:
         if one["n"] > 1 and one["task_id"] not in lost:
-            found.setdefault(one["task_id"], []).append(one["success"])
+            # Points of an earlier version have a reward only, and 1 was success.
+            found.setdefault(one["task_id"], []).append(one.get("success", one["reward"] >= 1.0))
     return found
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweetrl.colbench.environment import Environment
 from sweetrl.protocols import AsyncEngine, Engine, Scorer, UserSimulator
-from sweetrl.rollout.dialogue import Dialogue
+from sweetrl.rollout.dialogue import Dialogue, open_dialogue
 from sweetrl.seeds import dialogue_seed
 from sweetrl.types import Sampling, Task
 
@@ -44,9 +43,6 @@ class RolloutContext:
 
     def open_seeded(self, task: Task, attempt: int, seed_of: Callable[[int], int]) -> Dialogue:
         """Begin an attempt at `task`; `seed_of` gives the seed of each agent turn (from 0), and of the user (-1)."""
-        cut = self.reply_characters or self.domain.reply_characters
-        environment = Environment(task, self.domain, self.simulator, self.agent.max_turns, cut, seed_of(-1))
-        system = self.domain.system_prompt(self.agent.prompt)
-        texts = [("system", system), ("user", task.problem_description)]
-        ids = () if self.chat is None else self.chat.open(system, task.problem_description)
-        return Dialogue(task, attempt, seed_of, environment, self.chat, ids, texts)
+        return open_dialogue(
+            self.domain, self.simulator, task, attempt, seed_of, self.agent, self.reply_characters, self.chat
+        )

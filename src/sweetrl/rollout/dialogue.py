@@ -5,14 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.leaks import leaks_of
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import SimulatorError, UserLeft
-from sweetrl.protocols import AsyncUserSimulator
+from sweetrl.protocols import AsyncUserSimulator, UserSimulator
 from sweetrl.rollout.ledger import DialogueCost
 from sweetrl.types import AgentTurn, Completion, Prompt, Task, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.settings import AgentSettings
 
 
 @dataclass
@@ -142,3 +147,25 @@ class Dialogue:
             error=error,
             extra=extra,
         )
+
+
+def open_dialogue(
+    domain: Domain,
+    simulator: UserSimulator,
+    task: Task,
+    attempt: int,
+    seed_of: Callable[[int], int],
+    agent: AgentSettings,
+    reply_characters: int = 0,
+    chat: ChatFormat | None = None,
+) -> Dialogue:
+    """Begin an attempt at `task`; `seed_of` gives the seed of each agent turn (from 0), and of the user (-1).
+
+    The user's replies are cut at `reply_characters`; 0 is where the domain says.
+    """
+    cut = reply_characters or domain.reply_characters
+    environment = Environment(task, domain, simulator, agent.max_turns, cut, seed_of(-1))
+    system = domain.system_prompt(agent.prompt)
+    texts = [("system", system), ("user", task.problem_description)]
+    ids = () if chat is None else chat.open(system, task.problem_description)
+    return Dialogue(task, attempt, seed_of, environment, chat, ids, texts)

@@ -12,7 +12,11 @@ from sweetrl.colbench.scoring import RewardScorer
 from sweetrl.plugins import find_reward
 from sweetrl.protocols import Scorer, Tools, UserSimulator
 from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.conversation import Conversation
+from sweetrl.rollout.dialogue import open_dialogue
 from sweetrl.rollout.users import open_user
+from sweetrl.seeds import dialogue_seed
+from sweetrl.types import Task
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -29,6 +33,20 @@ class OpenEnvironment:
     simulator: UserSimulator
     scorer: Scorer
     tools: Tools
+
+    def begin(self, task: Task, seed: int = 0, attempt: int = 0, agent: str = "") -> Conversation:
+        """Begin a dialogue about `task` with an agent from outside, called `agent`; `seed` is the user's."""
+        settings = self.domain.settings
+        dialogue = open_dialogue(
+            self.domain,
+            self.simulator,
+            self.domain.own(task),
+            attempt,
+            lambda turn: dialogue_seed(seed, task.id, attempt, turn),
+            settings.agent,
+            settings.simulator.reply_characters,
+        )
+        return Conversation(dialogue, self.scorer, agent)
 
     def context(self, agent: Agent) -> RolloutContext:
         """Return what dialogues with `agent` need, as the domain's settings say."""

@@ -1,4 +1,4 @@
-"""A stage in a folder of its own: what the cells of a reproduction and the rounds after the first are made of.
+"""A stage in a folder of its own: what the variants of a reproduction and the iterations after the first are made of.
 
 Such a folder has a params.yaml and the inputs of its stages, and is worked in like a project. A finished stage is known
 by its run file, an unfinished one by its scratch folder: whatever was killed goes on where it was.

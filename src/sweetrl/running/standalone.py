@@ -105,6 +105,8 @@ def evaluate_standalone(
     if out is not None and out.exists() and (out.is_file() or any(out.iterdir())):
         raise UserError(f"{out}: this is there already; remove it or name another output.")
     summary, scored = _attempt(settings, tasks, out, 1, limit, adapter, settings.evaluate.lost_share)
+    # A mean is worth nothing without the name of what computed it.
+    summary["scoring"] = settings.reward.function or load_domain(settings).scoring()
     confidence = settings.evaluate.confidence
     if len(scored) < 2:
         raise UserError(
@@ -152,7 +154,7 @@ def _attempt(
     name, spent = policy.name, dict[str, float]()
 
     def note(values: Mapping[str, float]) -> None:
-        spent.update({key.replace("simulator/", "simulator_"): value for key, value in values.items()})
+        spent.update({key.replace("simulator/", "user_"): value for key, value in values.items()})
 
     running = rollouts.Running(log=scratch / "server.log", ledger=ledger, spent=note)
     configured = domain.configured(

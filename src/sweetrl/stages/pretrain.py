@@ -20,6 +20,7 @@ from sweetrl.learning.pretraining import (
     make_tokenizer,
     weighted_loss,
 )
+from sweetrl.learning.reporting import report_to
 from sweetrl.models import load_tokenizer
 from sweetrl.plugins import load_domain
 from sweetrl.running.stage import stage_main, stage_run
@@ -35,16 +36,24 @@ COPYING_EVERY = 100
 def _tasks(domain: Domain) -> tuple[list[Task], list[Task]]:
     """Return the tasks to train on, and up to HELD_OUT with contents that those do not have."""
     wanted, difficulty = domain.settings.pretrain, domain.settings.tasks.difficulty
+
+    def content(task: Task) -> str:
+        return domain.reference(task) or task.problem_description
+
     tasks = list(islice(domain.tasks("train", TASKS, wanted.seed, difficulty), TASKS))
-    seen = {task.ground_truth for task in tasks}
+    seen = list(dict.fromkeys(content(task) for task in tasks))
+    known = set(seen)
     unseen = islice(domain.tasks("train", TASKS, wanted.seed + 1, difficulty), 4 * HELD_OUT)
-    fresh = [task for task in unseen if task.ground_truth not in seen][:HELD_OUT]
+    fresh = [task for task in unseen if content(task) not in known][:HELD_OUT]
     if fresh:
         return tasks, fresh
-    cut = len(tasks) - max(1, min(HELD_OUT, len(tasks) // 10))  # a domain with few contents: these are all of them
-    if cut < 1:
-        raise UserError(f"{domain.spec}: {len(tasks)} tasks are too few to pre-train on; `tasks` must yield more.")
-    return tasks[:cut], tasks[cut:]
+    if len(seen) < 2:
+        raise UserError(
+            f"{domain.spec}: `tasks` yields {len(seen)} different tasks to train on, too few to pre-train a base agent."
+        )
+    held_out = set(seen[-max(1, min(HELD_OUT, len(seen) // 10)) :])  # a domain with few contents: these are all of them
+    kept = [task for task in tasks if content(task) not in held_out]
+    return kept, [task for task in tasks if content(task) in held_out][:HELD_OUT]
 
 
 def pretrain(settings: Settings, words: Path | None = None, build: Callable[..., Any] = build_model) -> None:
@@ -131,6 +140,7 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
             data_collator=collator,
             callbacks=[Copying()],
         )
+        report_to(trainer, settings.tracking, "pretrain")
         trainer.train(resume_from_checkpoint=any((scratch / "checkpoints").glob("checkpoint-*")) or None)
         for entry in trainer.state.log_history:
             if "loss" in entry:

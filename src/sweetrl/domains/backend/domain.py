@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.domain import Domain, Labels, Pretraining
+from sweetrl.colbench.jsonl import field
 from sweetrl.colbench.prompts import agent_prompt, load_prompt
 from sweetrl.domains.backend import leaks
 from sweetrl.errors import UserError
@@ -71,6 +72,7 @@ class Backend(Domain):
 
     def parse_task(self, row: dict[str, Any], where: str, default_id: str) -> Task:
         """Build a Task, which has at least one unit test."""
+        field(row, "test_cases", dict, where)
         task = super().parse_task(row, where, default_id)
         if not task.test_cases:
             raise UserError(f"{where}: `test_cases` is empty; a task needs at least one unit test.")

@@ -1,8 +1,8 @@
 """Rewards of the backend suite: the fraction of hidden unit tests that an answer passes, whatever the answer tries.
 
 Semantics:
-  official               the official evaluator's verdict: its fences, its ban list, separate globals and locals, exact
-  `==` official-noblacklist   the same without the ban list
+  official               the official evaluator's verdict: its fences, its ban list, separate globals and locals, `==`
+  official-noblacklist   the same without the ban list
   fixed                  one namespace, every kind of fence, optional float tolerance, NaN equal to NaN
 In all of them a test whose reference gives None (or nothing) never counts, as in the official evaluator.
 

@@ -195,7 +195,12 @@ class Frontend(Domain):
     def examine(
         self, dialogues: Mapping[str, Sequence[Trajectory]], results: Sequence[Result], tools: PageTools
     ) -> Any:
-        """Look at first pages, a rival's pages, and pictures for the report."""
+        """Look at first pages, a rival's pages, and pictures for the report.
+
+        All of it is about likeness: where another reward was measured (`reward.function`), the report is the usual one.
+        """
+        if self.settings.reward.function:
+            return None
         from sweetrl.domains.frontend.looking import look_at_pages
 
         return look_at_pages(self, dialogues, results, tools)
@@ -208,6 +213,8 @@ class Frontend(Domain):
         examined: Any,
     ) -> dict[str, Any]:
         """Return what is particular about pages: likeness before and at the end, wins over the other policy."""
+        if examined is None:
+            return {}
         from sweetrl.domains.frontend.evaluation import summary
 
         ruler = self.settings.evaluate
@@ -215,6 +222,8 @@ class Frontend(Domain):
 
     def report(self, report: Report, examined: Any) -> str | None:
         """Return the report with pictures of pages."""
+        if examined is None:
+            return None
         from sweetrl.domains.frontend.report import render
 
         return render(report, examined)

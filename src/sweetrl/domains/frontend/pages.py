@@ -1,6 +1,6 @@
 """The page in an agent's reply, by the official frontend protocol. Pure functions on text; nothing is rendered here.
 
-The official rules, to the letter: what the user sees (after "OUTPUT:", see sweetrl.colbench.environment) is searched
+The official rules, to the letter: what the user sees (after "OUTPUT:", see sweetrl.colbench.markers) is searched
 for the first "<html ...>...</html>", and only without one for the first "<body ...>...</body>"; capital tags and
 unclosed ones are no page. Where the reply is quoted, "[SEE RENDERED HTML]" stands for the page. The dialogue's answer
 is the last page that any reply held, whatever the last reply says.

@@ -191,7 +191,7 @@ class Demonstrator:
         self.skill, self.max_turns, self.rng, self.informed = skill, max_turns, rng, informed
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
-        """The next reply; always a final page in the last round."""
+        """The next reply; always a final page in the last turn."""
         turn = sum(message.role == "assistant" for message in messages)
         rng, skill = self.rng, self.skill
         settled = belief(messages)

@@ -12,7 +12,7 @@ from sweetrl.types import Trajectory
 
 
 def page_faults(trajectory: Trajectory, max_turns: int) -> dict[str, Any] | None:
-    """Return the columns of a Result that are about details and the topic as `domain`; None for any other task.
+    """Return the columns of a Result that are about details, and the topic; None for any other task.
 
     A detail is told when a sentence of the user, heard by who forgets nothing, sets it to its value. On the last page
     it is then right, forgotten (still plain), or mistaken (another value). Premature is an answer with turns left that

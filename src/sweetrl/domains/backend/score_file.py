@@ -1,0 +1,77 @@
+"""A file of answers scored against a task file: the body of `sweetrl score`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sweetrl.colbench.files import read_tasks
+from sweetrl.domains.backend.answers import read_answers
+from sweetrl.domains.backend.domain import Backend
+from sweetrl.domains.backend.rewards import SEMANTICS, CodeScorer
+from sweetrl.errors import UserError
+from sweetrl.io import write_json
+from sweetrl.settings import RewardSettings
+from sweetrl.types import Score
+
+
+def score_file(
+    tasks: Path,
+    answers: Path,
+    semantics: str,
+    out: Path | None = None,
+    reward: RewardSettings | None = None,
+    cache: Path | None = None,
+) -> dict[str, Any]:
+    """Score a file of answers against an official task file: the body of `sweetrl score`.
+
+    A row of `answers` is {"index": task row from 0, "answer": text} or an official trajectory ({"task": ..., "answer":
+    ...}). Returns, and writes to `out` if given, {"summary": {...}, "results": [{"index", "score", "tests": [...]},
+    ...]} in the order of the answers. Raises UserError naming file and row for bad input, before anything is scored.
+    """
+    if semantics not in SEMANTICS:
+        raise UserError(f"unknown semantics {semantics!r}; choose one of {', '.join(SEMANTICS)}.")
+    reward = (reward or RewardSettings()).model_copy(update={"semantics": semantics})
+    known = list(read_tasks(Path(tasks), Backend()))
+    rows = list(read_answers(Path(answers), known, Path(tasks)))
+    results: list[dict[str, Any]] = []
+    reasons: Counter[str] = Counter()
+    isolation = ""
+    with CodeScorer(reward, cache) as scorer:
+        scores = scorer.stream((known[index], answer) for index, answer in rows)
+        for (index, _), score in zip(rows, _with_progress(scores, len(rows)), strict=True):
+            tests = [
+                {"name": test.name, "passed": test.passed, "reason": test.reason, "detail": test.detail}
+                for test in score.tests
+            ]
+            reasons.update(test.reason for test in score.tests)
+            isolation = score.isolation if score.isolation != "not run" else isolation
+            results.append({"index": index, "score": score.reward, "tests": tests})
+    total = len(results)
+    summary = {
+        "answers": total,
+        "tasks": len({row["index"] for row in results}),
+        "score": sum(row["score"] for row in results) / total,
+        "success": sum(row["score"] == 1.0 for row in results) / total,
+        "reasons": dict(sorted(reasons.items())),
+        "semantics": semantics,
+        "isolation": isolation or "not run",
+    }
+    report = {"summary": summary, "results": results}
+    if out is not None:
+        write_json(Path(out), report)
+    return report
+
+
+def _with_progress(scores: Iterator[Score], total: int) -> Iterator[Score]:
+    import sys
+
+    if not sys.stderr.isatty():
+        yield from scores
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(scores, "scoring", total, console=Console(stderr=True))
