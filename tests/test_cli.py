@@ -1,10 +1,11 @@
-"""The command line, as a person meets it: what it prints, and what it says when something is wrong."""
+"""The command line, as a user meets it: what it prints, and what it says when something is wrong."""
 
 import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,16 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from sweetrl import __version__, cli, doctor, play, show
-from sweetrl.colbench.files import write_tasks, write_trajectories
+from sweetrl import __version__, cli, show, terminal
+from sweetrl.api.policy import Policy
+from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.engines.make import Agent
 from sweetrl.errors import UserError
-from sweetrl.settings import Settings
-from sweetrl.types import AgentTurn, Completion, Message, Task, TestResult, Trajectory
+from sweetrl.plugins import find_domain
+from sweetrl.types import AgentTurn, Completion, Message, Task, TestResult, Trajectory, Usage
 
+BACKEND = find_domain("backend")
 TASK = Task(
     id="t-1",
     problem_description="I want a function for the price of a ticket. def price(hours)",
@@ -82,7 +86,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_help_names_every_command():
+def test_help_names_every_command() -> None:
     result = CliRunner().invoke(cli.app, ["--help"])
     assert result.exit_code == 0
     for name in ("run", "score", "sandbox", "browser", "play", "show", "lineage", "doctor", "version"):
@@ -92,17 +96,17 @@ def test_help_names_every_command():
 @pytest.mark.parametrize(
     "command", ["run", "score", "play", "show", "lineage", "doctor", "version", "sandbox run", "browser render"]
 )
-def test_every_command_explains_itself(command: str):
+def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(cli.app, [*command.split(), "--help"])
     assert result.exit_code == 0
     assert "Usage" in result.output
 
 
-def test_version():
+def test_version() -> None:
     assert CliRunner().invoke(cli.app, ["version"]).output.strip() == f"sweetrl {__version__}"
 
 
-def test_run_outside_of_a_project_is_one_sentence(tmp_path: Path):
+def test_run_outside_of_a_project_is_one_sentence(tmp_path: Path) -> None:
     done = sweetrl("run", cwd=tmp_path)
     assert done.returncode == 1
     assert done.stdout == ""
@@ -111,7 +115,7 @@ def test_run_outside_of_a_project_is_one_sentence(tmp_path: Path):
     assert "Traceback" not in done.stderr
 
 
-def test_run_becomes_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_run_becomes_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dvc.yaml").touch()
     (tmp_path / "params.yaml").touch()
     monkeypatch.chdir(tmp_path)
@@ -121,7 +125,7 @@ def test_run_becomes_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert called == [(sys.executable, [sys.executable, "-m", "flows.train"])]
 
 
-def test_debug_shows_the_traceback(tmp_path: Path):
+def test_debug_shows_the_traceback(tmp_path: Path) -> None:
     done = sweetrl("run", cwd=tmp_path, SWEETRL_DEBUG="1")
     assert "Traceback" in done.stderr
 
@@ -133,7 +137,9 @@ def test_debug_shows_the_traceback(tmp_path: Path):
         (PermissionError(13, "Permission denied", "data/x"), "data/x: permission denied"),
     ],
 )
-def test_the_systems_refusals_are_one_sentence(error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any):
+def test_the_systems_refusals_are_one_sentence(
+    error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
     def fail() -> None:
         raise error
 
@@ -144,7 +150,33 @@ def test_the_systems_refusals_are_one_sentence(error: OSError, said: str, monkey
     assert said in capsys.readouterr().err
 
 
-def test_score_writes_the_verdicts(tmp_path: Path):
+@pytest.mark.parametrize(
+    ("module", "extra"),
+    [("mlflow.tracking", "pipeline"), ("matplotlib", "report"), ("ray", "ray"), ("ruamel.yaml", "pipeline")],
+)
+def test_a_missing_extra_is_one_sentence(module: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def fail() -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 1
+    package = module.partition(".")[0]
+    said = f"error: {package} is not installed; it comes with an extra: pip install 'sweetrl[{extra}]'.\n"
+    assert capsys.readouterr().err == said
+
+
+def test_an_import_that_no_extra_brings_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise ModuleNotFoundError("No module named 'sweetrl.gone'", name="sweetrl.gone")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(ModuleNotFoundError, match=r"sweetrl\.gone"):
+        cli.main()
+
+
+def test_score_writes_the_verdicts(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
     tasks, answers, out = tmp_path / "tasks.jsonl", tmp_path / "answers.jsonl", tmp_path / "out.json"
     write_tasks(tasks, [TASK, replace(TASK, id="t-2")])
     rows = [{"index": 1, "answer": TASK.ground_truth}, {"index": 0, "answer": "def price(hours):\n    return 7"}]
@@ -168,7 +200,7 @@ def test_score_writes_the_verdicts(tmp_path: Path):
     assert [row["score"] for row in written["results"]] == [1.0, pytest.approx(1 / 3)]
 
 
-def test_score_names_the_broken_line(tmp_path: Path):
+def test_score_names_the_broken_line(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
     tasks, answers = tmp_path / "tasks.jsonl", tmp_path / "answers.jsonl"
     write_tasks(tasks, [TASK])
     answers.write_text('{"index": 0, "answer": "x"}\n{"index": 0, "ans\n')
@@ -178,14 +210,28 @@ def test_score_names_the_broken_line(tmp_path: Path):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_an_unknown_parameter_is_named(tmp_path: Path):
+def test_an_unknown_parameter_is_named(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text("colect: {tasks: 1}\n")
     done = sweetrl("lineage", cwd=tmp_path)
     assert done.returncode == 1
     assert "unknown parameter `colect`" in done.stderr
 
 
-def test_sandbox_run_prints_each_call(tmp_path: Path):
+def test_a_parameter_of_an_earlier_version_is_answered_with_its_name_now(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("agent: {rounds: 3}\n")
+    done = sweetrl("lineage", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "error: params.yaml: `agent.rounds` is called `agent.max_turns` now; rename the key.\n"
+
+
+def test_an_unknown_domain_is_one_sentence(tmp_path: Path) -> None:
+    done = sweetrl("show", "--suite", "backed", cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: params.yaml: `suite: backed` is not known; known are backend, frontend, or ")
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_sandbox_run_prints_each_call(tmp_path: Path) -> None:
     path = tmp_path / "f.py"
     path.write_text("def f(x):\n    return [x, 1 / x]\n")
     result = CliRunner().invoke(cli.app, ["sandbox", "run", str(path), "--call", "f(2)", "--call", "f(0)"])
@@ -194,16 +240,16 @@ def test_sandbox_run_prints_each_call(tmp_path: Path):
     assert "ZeroDivisionError" in result.output
 
 
-def test_show_lists_what_there_is(folder: Path):
+def test_show_lists_what_there_is(folder: Path) -> None:
     console = wide()
-    show.list_trajectories(console, folder, None, limit=2)
+    show.list_trajectories(console, folder, BACKEND, None, limit=2)
     assert "t-1" in printed(console)
     assert "and 1 more" in printed(console)
 
 
-def test_show_prints_one_trajectory(folder: Path):
+def test_show_prints_one_trajectory(folder: Path) -> None:
     console = wide()
-    show.show_trajectory(console, folder, "t-1", 0, None, privileged=False)
+    show.show_trajectory(console, folder, BACKEND, "t-1", 0, None, privileged=False)
     text = printed(console)
     for part in (
         "What is the rate?",
@@ -214,36 +260,36 @@ def test_show_prints_one_trajectory(folder: Path):
     ):
         assert part in text, part
     assert "rate: 7" not in text  # the training-time information is shown only on demand
-    assert "\x1b" not in text  # nor do a person's or a model's words steer the terminal
+    assert "\x1b" not in text  # nor do a user's or a model's words steer the terminal
 
 
-def test_show_privileged_prints_the_reference(folder: Path):
+def test_show_privileged_prints_the_reference(folder: Path) -> None:
     console = wide()
-    show.show_trajectory(console, folder, "0", 1, None, privileged=True)
+    show.show_trajectory(console, folder, BACKEND, "0", 1, None, privileged=True)
     assert "rate: 7" in printed(console)
     assert "not scored" in printed(console)
 
 
-def test_show_finds_by_number_and_policy(folder: Path):
-    assert show.find(folder, "1", 0).task.id == "t-2"
-    assert show.find(folder, "0", 0, policy="policy").task.id == "t-2"
+def test_show_finds_by_number_and_policy(folder: Path) -> None:
+    assert show.find(folder, BACKEND, "1", 0).task.id == "t-2"
+    assert show.find(folder, BACKEND, "0", 0, policy="policy").task.id == "t-2"
 
 
 @pytest.mark.parametrize(
     ("task", "attempt", "said"), [("t-1", 7, "attempts 0, 1"), ("nobody", 0, "lists what there is"), ("9", 0, "'9'")]
 )
-def test_show_says_what_is_missing(folder: Path, task: str, attempt: int, said: str):
+def test_show_says_what_is_missing(folder: Path, task: str, attempt: int, said: str) -> None:
     with pytest.raises(UserError, match=said):
-        show.find(folder, task, attempt)
+        show.find(folder, BACKEND, task, attempt)
 
 
-def test_show_reads_official_files(tmp_path: Path):
+def test_show_reads_official_files(tmp_path: Path) -> None:
     path = tmp_path / "official.jsonl"
     write_trajectories(path, [TRAJECTORY, replace(TRAJECTORY, attempt=1)], attempts=2)
-    assert show.find(path, "0", 1).messages == TRAJECTORY.messages
+    assert show.find(path, BACKEND, "0", 1).messages == TRAJECTORY.messages
 
 
-def test_show_without_a_pipeline_says_what_to_do(tmp_path: Path):
+def test_show_without_a_pipeline_says_what_to_do(tmp_path: Path) -> None:
     done = sweetrl("show", "t-1", cwd=tmp_path)
     assert done.returncode == 1
     assert "sweetrl run" in done.stderr
@@ -263,6 +309,9 @@ class SpeakingEngine:
     def sample(self, prompts: Any, sampling: Any) -> list[list[Completion]]:
         return [[Completion((1,), (0.0,), self.replies.pop(0), "stop")] for _ in prompts]
 
+    def usage(self) -> Usage:
+        return Usage()
+
     def close(self) -> None:
         pass
 
@@ -271,35 +320,57 @@ class SilentChat:
     def open(self, system: str | None, request: str) -> tuple[int, ...]:
         return (1,)
 
-    def follow(self, ended: bool, person: str) -> tuple[int, ...]:
+    def follow(self, ended: bool, said: str) -> tuple[int, ...]:
         return (1,)
 
 
-def played(engine: Any, typed: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Trajectory, str]:
+@dataclass(frozen=True)
+class Prepared(Policy):
+    """A policy that says `replies`."""
+
+    replies: tuple[str, ...] = ()
+
+    def open(self, rows: int = 256) -> Agent:
+        engine, chat = SpeakingEngine(*self.replies), SilentChat()
+        return Agent(engine, chat)  # type: ignore[arg-type]
+
+
+def played(
+    replies: tuple[str, ...], typed: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Trajectory, str]:
     monkeypatch.setattr(sys, "stdin", StringIO(typed))
     console = wide()
-    chat: Any = SilentChat()
-    trajectory = play.play(Settings(), console, TASK, engine, chat, "prepared", seed=0)
+    user = terminal.TerminalUser(console, BACKEND, folder)
+    trajectory = terminal.play(BACKEND, user, TASK, Prepared(replies=replies), seed=0)
     return trajectory, printed(console)
 
 
-def test_play_scores_what_the_agent_made_of_a_persons_words(monkeypatch: pytest.MonkeyPatch):
+def test_play_scores_what_the_agent_made_of_a_users_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = "I WANT TO ANSWER:\n```python\ndef price(hours):\n    return hours * 7\n```"
-    trajectory, text = played(SpeakingEngine("What is the rate?", answer), "It is 7.\n", monkeypatch)
+    trajectory, text = played(("What is the rate?", answer), "It is 7.\n", tmp_path, monkeypatch)
     assert [message.content for message in trajectory.messages][1:3] == ["What is the rate?", "It is 7."]
     assert trajectory.success
     assert "reward 1.00 (3 of 3 tests): success" in text
 
 
-def test_play_ends_when_the_person_leaves(monkeypatch: pytest.MonkeyPatch):
-    trajectory, text = played(SpeakingEngine("What is the rate?"), "", monkeypatch)
+def test_play_says_when_the_last_turn_is_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = BACKEND.settings.agent.max_turns
+    trajectory, text = played(("Well?",) * turns, "No.\n" * turns, tmp_path, monkeypatch)
+    assert (trajectory.outcome, trajectory.answer, trajectory.reward) == ("max_turns_reached", "Well?", 0.0)
+    assert "Out of turns: the last reply is the answer." in text
+
+
+def test_play_ends_when_the_user_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trajectory, text = played(("What is the rate?",), "", tmp_path, monkeypatch)
     assert trajectory.outcome == "lost"
     assert "you left the dialogue" in text
 
 
-def test_play_talks_with_a_real_model_through_a_pipe(tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch):
+def test_play_talks_with_a_real_model_through_a_pipe(
+    tmp_path: Path, tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_task_table(tmp_path / "tasks.parquet", [TASK])
-    settings = f"model: {{base: {tiny_model}}}\nagent: {{rounds: 3, max_new_tokens: 8}}\n"
+    settings = f"model: {{base: {tiny_model}}}\nagent: {{max_turns: 3, max_new_tokens: 8}}\n"
     (tmp_path / "params.yaml").write_text(settings)
     monkeypatch.chdir(tmp_path)
     arguments = ["play", "t-1", "--tasks", "tasks.parquet"]
@@ -309,95 +380,29 @@ def test_play_talks_with_a_real_model_through_a_pipe(tmp_path: Path, tiny_model:
     assert "reward 0.00" in result.output
 
 
-def test_play_without_a_run_makes_tasks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_play_without_a_run_makes_tasks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    task = play.find_task("1", None, Settings())
-    assert task == play.find_task("1", None, Settings())
+    task = terminal.find_task("1", None, BACKEND)
+    assert task == terminal.find_task("1", None, BACKEND)
     with pytest.raises(UserError, match="give a number"):
-        play.find_task("t-1", None, Settings())
+        terminal.find_task("t-1", None, BACKEND)
 
 
-def test_play_names_the_tasks_there_are(tmp_path: Path):
+def test_play_names_the_tasks_there_are(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
     write_tasks(tmp_path / "tasks.jsonl", [TASK])
-    assert play.find_task("t-1", tmp_path / "tasks.jsonl", Settings()) == play.find_task(
-        "0", tmp_path / "tasks.jsonl", Settings()
-    )
+    path = tmp_path / "tasks.jsonl"
+    assert terminal.find_task("t-1", path, BACKEND) == terminal.find_task("0", path, BACKEND)
     with pytest.raises(UserError, match="the first is 't-1'"):
-        play.find_task("t-9", tmp_path / "tasks.jsonl", Settings())
+        terminal.find_task("t-9", path, BACKEND)
 
 
-def test_lineage_of_an_empty_registry_says_what_to_do(tmp_path: Path):
+def test_lineage_of_an_empty_registry_says_what_to_do(tmp_path: Path) -> None:
     done = sweetrl("lineage", cwd=tmp_path)
     assert done.returncode == 1
     assert "no version is registered yet" in done.stderr
 
 
-def findings(*looks: Any) -> dict[str, doctor.Check]:
-    return {check.name: check for look in looks for check in look()}
-
-
-def test_doctor_finds_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text("model: {base: models/base}\n")
-    (tmp_path / "models").mkdir()
-    (tmp_path / "requirements.lock").write_text("no-such-package-here==1.0\npydantic==0.1\n")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    found = findings(doctor.packages, doctor.project, doctor.services, doctor.git)
-    assert found["packages"].status == "fail"
-    assert "no-such-package-here missing (locked 1.0)" in found["packages"].seen
-    assert found["base model"].status == "fail"
-    assert "make base-model" in found["base model"].advice
-    assert found["mlflow server"].status == "fail"
-    assert found["prefect server"].status == "ok"
-    assert found["git"].status == "warn"
-    assert all(check.advice for check in found.values() if check.status != "ok")
-
-
-def test_doctor_is_content_here():
-    found = findings(doctor.python, doctor.tools, doctor.memory, doctor.isolation, doctor.torch, doctor.browser)
-    assert {check.status for check in found.values()} <= {"ok", "warn"}, found
-
-
-def test_doctor_names_bad_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").write_text("sed: 1\n")
-    assert "unknown parameter `sed`" in findings(doctor.project)["params.yaml"].seen
-
-
-def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch):
-    def broken() -> Any:
-        raise RuntimeError("boom")
-
-    for name in (
-        "python",
-        "packages",
-        "tools",
-        "git",
-        "memory",
-        "disk",
-        "torch",
-        "isolation",
-        "project",
-        "browser",
-        "services",
-    ):
-        monkeypatch.setattr(doctor, name, broken)
-    found = doctor.examine()
-    assert {check.status for check in found} == {"fail"}
-    assert "RuntimeError: boom" in found[0].seen
-
-
-def test_doctor_fails_loudly(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "examine", lambda: [doctor.Check("base model", "fail", "gone", "`make base-model`")])
-    result = CliRunner().invoke(cli.app, ["doctor"])
-    assert result.exit_code == 1
-    assert "make base-model" in result.output
-    result = CliRunner().invoke(cli.app, ["doctor", "--json"])
-    assert json.loads(result.output)[0]["status"] == "fail"
-
-
-def test_browser_render_writes_the_picture(tmp_path: Path):
+def test_browser_render_writes_the_picture(tmp_path: Path) -> None:
     from sweetrl.browser.binary import find_browser
     from sweetrl.errors import UserError
 
@@ -412,7 +417,7 @@ def test_browser_render_writes_the_picture(tmp_path: Path):
     assert json.loads((tmp_path / "page.json").read_text())["elements"][0]["text"] == "Head"
 
 
-def test_browser_render_names_a_missing_file(tmp_path: Path):
+def test_browser_render_names_a_missing_file(tmp_path: Path) -> None:
     done = sweetrl("browser", "render", "none.html", "--out", "page.png", cwd=tmp_path)
     assert done.returncode == 1
     assert "none.html: there is no such file" in done.stderr

@@ -16,8 +16,6 @@ from sweetrl.settings import BrowserSettings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "colbench"
-
 
 @pytest.fixture(scope="session")
 def browser_program() -> Path:
@@ -36,9 +34,6 @@ def renderer(browser_program: Path) -> Iterator[Renderer]:
 
 
 @pytest.fixture(scope="session")
-def real_pages() -> list[dict[str, str]]:
-    """The 150 real ColBench frontend tasks; skips where they are not there (they are never part of the project)."""
-    path = SHARED / "frontend_150.jsonl"
-    if not path.exists():
-        pytest.skip("the real ColBench tasks (CC-BY-NC) are not here: put frontend_150.jsonl in ../shared/colbench")
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+def real_pages(real_frontend_tasks: Path) -> list[dict[str, str]]:
+    """The rows of the real ColBench frontend tasks."""
+    return [json.loads(line) for line in real_frontend_tasks.read_text(encoding="utf-8").splitlines()]

@@ -1,12 +1,22 @@
-"""docs/data-formats.md names every column that the store writes, with its type."""
+"""docs/data-formats.md names every column that is written, with its type, and every outcome and format."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from sweetrl.colbench.store import _task_schema, _trajectory_schema
+from sweetrl.colbench.store import (
+    FIRST_OUTCOMES,
+    FIRST_TRAJECTORIES_FORMAT,
+    TASKS_FORMAT,
+    TRAJECTORIES_FORMAT,
+    _task_schema,
+    _trajectory_schema,
+)
+from sweetrl.evaluation.metrics import COLUMNS
+from sweetrl.types import Outcome
 
 GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "data-formats.md").read_text(encoding="utf-8")
 ROWS = [line for line in GUIDE.splitlines() if line.startswith("| `")]
@@ -21,5 +31,20 @@ def test_every_column_has_a_row(schema) -> None:  # type: ignore[no-untyped-def]
         named = [line for line in ROWS if f"`{field.name}`" in line.split("|")[1]]
         assert named, f"docs/data-formats.md does not explain the column {field.name}"
         kind = str(field.type)
-        if kind in ("string", "int32", "int64", "double"):
+        if kind in ("string", "int32", "int64", "double", "bool"):
             assert any(kind in line.split("|")[2] for line in named), f"{field.name} is a {kind}"
+
+
+def test_every_column_of_the_results_has_a_row() -> None:
+    table = GUIDE[GUIDE.index("## What `evaluate` writes") :]
+    named = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert [column for column in COLUMNS if not any(f"`{column}`" in cell for cell in named)] == []
+
+
+def test_outcomes_and_formats_are_named() -> None:
+    (row,) = (line for line in ROWS if line.startswith("| `outcome` |"))
+    assert [outcome for outcome in get_args(Outcome) if f"`{outcome}`" not in row] == []
+    for text in (f"= {TASKS_FORMAT}`", f"= {TRAJECTORIES_FORMAT}`", f"`{FIRST_TRAJECTORIES_FORMAT}`"):
+        assert text in GUIDE
+    first = GUIDE[GUIDE.index(f"`{FIRST_TRAJECTORIES_FORMAT}`") :].partition("\n\n")[0]
+    assert all(f"`{old}`" in first and f"`{new}`" in first for old, new in FIRST_OUTCOMES.items())

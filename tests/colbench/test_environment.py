@@ -8,16 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.colbench.environment import Environment, outcome_of
+from sweetrl.colbench.domain import Domain
+from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.markers import marked_answer, visible_reply
-from sweetrl.errors import SimulatorError
+from sweetrl.errors import SimulatorError, UserLeft
 from sweetrl.seeds import simulator_seed
 from sweetrl.types import Message, Task
 
+DOMAIN = Domain()  # the protocol is that of any domain
 TASK = Task("a", "Write f.", "def f(): return 'secret'", (("test1", "f()"),))
 
 
-class Person:
+class User:
     """Replies with a fixed text and remembers what it was asked."""
 
     name = "fixed"
@@ -32,8 +34,8 @@ class Person:
 
 
 def test_a_dialogue_of_two_turns() -> None:
-    person = Person("Seven.")
-    environment = Environment(TASK, person)
+    user = User("Seven.")
+    environment = Environment(TASK, DOMAIN, user)
     assert environment.messages == (Message("user", "Write f."),)
     assert (environment.done, environment.answer, environment.outcome) == (False, None, None)
     environment.step("How many?")
@@ -43,7 +45,7 @@ def test_a_dialogue_of_two_turns() -> None:
     assert (environment.done, environment.outcome) == (True, "answered")
     assert environment.answer == "\n```python\ndef f(): return 7\n```"
     assert [message.role for message in environment.messages] == ["user", "assistant", "user", "assistant"]
-    assert len(person.heard) == 1 and person.heard[0][:2] == (TASK, environment.messages[:2])
+    assert len(user.heard) == 1 and user.heard[0][:2] == (TASK, environment.messages[:2])
 
 
 @pytest.mark.parametrize(
@@ -56,9 +58,9 @@ def test_a_dialogue_of_two_turns() -> None:
         ("output: small letters", "output: small letters"),
     ],
 )
-def test_what_the_person_sees(raw: str, visible: str) -> None:
+def test_what_the_user_sees(raw: str, visible: str) -> None:
     assert visible_reply(raw) == visible
-    environment = Environment(TASK, Person())
+    environment = Environment(TASK, DOMAIN, User())
     environment.step(raw)
     assert environment.messages[1].content == visible
 
@@ -79,7 +81,7 @@ def test_what_counts_as_an_answer(visible: str, answer: str | None) -> None:
 
 
 def test_a_marker_inside_the_thought_does_not_end_the_dialogue() -> None:
-    environment = Environment(TASK, Person())
+    environment = Environment(TASK, DOMAIN, User())
     environment.step("Soon: I WANT TO ANSWER: x OUTPUT: How many?")
     assert not environment.done and environment.messages[1].content == " How many?"
     environment.step("thought OUTPUT: I WANT TO ANSWER: y OUTPUT: noise")
@@ -87,28 +89,28 @@ def test_a_marker_inside_the_thought_does_not_end_the_dialogue() -> None:
 
 
 def test_the_tenth_reply_is_the_answer_marker_or_not() -> None:
-    person = Person()
-    environment = Environment(TASK, person)
+    user = User()
+    environment = Environment(TASK, DOMAIN, user)
     for number in range(9):
         environment.step(f"Question {number}?")
         assert not environment.done
     environment.step("thought OUTPUT:def f(): return 7")
     assert (environment.done, environment.outcome) == (True, "max_turns_reached")
     assert environment.answer == "def f(): return 7"
-    assert len(person.heard) == 9 and len(environment.messages) == 20
+    assert len(user.heard) == 9 and len(environment.messages) == 20
 
 
-def test_a_marker_in_the_last_round_still_cuts_the_answer() -> None:
-    environment = Environment(TASK, Person(), rounds=1)
+def test_a_marker_in_the_last_turn_still_cuts_the_answer() -> None:
+    environment = Environment(TASK, DOMAIN, User(), max_turns=1)
     environment.step("Here: I WANT TO ANSWER: x")
     assert (environment.answer, environment.outcome) == (" x", "answered")
 
 
-def test_the_person_is_cut_off() -> None:
-    environment = Environment(TASK, Person("é" * 1000))
+def test_the_user_is_cut_off() -> None:
+    environment = Environment(TASK, DOMAIN, User("é" * 1000))
     environment.step("How many?")
     assert environment.messages[-1].content == "é" * 400
-    environment = Environment(TASK, Person("é" * 1000), reply_characters=5)
+    environment = Environment(TASK, DOMAIN, User("é" * 1000), reply_characters=5)
     environment.step("How many?")
     assert environment.messages[-1].content == "é" * 5
 
@@ -116,44 +118,75 @@ def test_the_person_is_cut_off() -> None:
 def test_every_turn_has_its_own_seed_and_equal_dialogues_equal_seeds() -> None:
     heard = []
     for _ in range(2):
-        person = Person()
-        environment = Environment(TASK, person, seed=5)
+        user = User()
+        environment = Environment(TASK, DOMAIN, user, seed=5)
         for _ in range(4):
             environment.step("?")
-        heard.append([seed for _, _, seed in person.heard])
+        heard.append([seed for _, _, seed in user.heard])
     assert heard[0] == heard[1] == [simulator_seed(5, turn) for turn in (1, 2, 3, 4)]
     assert len(set(heard[0])) == 4 and simulator_seed(6, 1) not in heard[0]
     assert simulator_seed(0, 1) == 4925445270313286572  # stable: changes would change every run
 
 
-def test_a_person_who_cannot_reply_loses_the_dialogue() -> None:
-    class Silent(Person):
+def test_a_user_who_cannot_reply_loses_the_dialogue() -> None:
+    class Silent(User):
         def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
             raise SimulatorError("the server is gone")
 
-    environment = Environment(TASK, Silent())
+    environment = Environment(TASK, DOMAIN, Silent())
     environment.step("How many?")
     assert (environment.done, environment.outcome, environment.answer) == (True, "lost", None)
     assert environment.error == "the server is gone"
-    assert outcome_of(environment.messages[:1]) == "lost"
+    assert DOMAIN.outcome(environment.messages[:1]) == "lost"
+
+
+def test_a_user_who_leaves_makes_the_last_reply_the_answer() -> None:
+    class Leaving(User):
+        def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+            raise UserLeft
+
+    environment = Environment(TASK, DOMAIN, Leaving())
+    environment.step("thought OUTPUT:def f(): return 7")
+    assert (environment.done, environment.outcome, environment.error) == (True, "user_left", "")
+    assert environment.answer == "def f(): return 7" and len(environment.messages) == 2
+
+
+def test_a_domain_may_end_a_dialogue_in_its_own_way() -> None:
+    class Haggling(Domain):
+        def answers(self, visible: str) -> bool:
+            return "deal" in visible
+
+        def final_answer(self, messages: Sequence[Message]) -> str | None:
+            return messages[-2].content if self.answers(messages[-1].content) else None
+
+    environment = Environment(TASK, Haggling(), User("Five."), max_turns=3)
+    environment.step("I WANT TO ANSWER: Four?")
+    assert not environment.done
+    environment.step("It is a deal.")
+    assert (environment.outcome, environment.answer) == ("answered", "Five.")
+    environment = Environment(TASK, Haggling(), User("Five."), max_turns=1)
+    environment.step("Four?")
+    assert (environment.outcome, environment.answer) == ("max_turns_reached", None)
 
 
 def test_a_finished_dialogue_takes_no_more_replies() -> None:
-    environment = Environment(TASK, Person(), rounds=1)
+    environment = Environment(TASK, DOMAIN, User(), max_turns=1)
     environment.step("I WANT TO ANSWER: x")
     with pytest.raises(RuntimeError, match="has ended"):
         environment.step("more")
-    for wrong in ({"rounds": 0}, {"reply_characters": 0}):
+    for wrong in ({"max_turns": 0}, {"reply_characters": 0}):
         with pytest.raises(ValueError, match="at least 1"):
-            Environment(TASK, Person(), **wrong)
+            Environment(TASK, DOMAIN, User(), **wrong)
 
 
 PIECES = st.sampled_from(["I WANT TO ANSWER:", "OUTPUT:", " a ", "\n", "?"])
 
 
-@given(replies=st.lists(st.lists(PIECES, max_size=6).map("".join), min_size=1, max_size=12), rounds=st.integers(1, 10))
-def test_any_dialogue_keeps_the_rules(replies: list[str], rounds: int) -> None:
-    environment = Environment(TASK, Person("ok"), rounds=rounds)
+@given(
+    replies=st.lists(st.lists(PIECES, max_size=6).map("".join), min_size=1, max_size=12), max_turns=st.integers(1, 10)
+)
+def test_any_dialogue_keeps_the_rules(replies: list[str], max_turns: int) -> None:
+    environment = Environment(TASK, DOMAIN, User("ok"), max_turns=max_turns)
     for raw in replies:
         if environment.done:
             break
@@ -161,10 +194,10 @@ def test_any_dialogue_keeps_the_rules(replies: list[str], rounds: int) -> None:
     roles = [message.role for message in environment.messages]
     assert roles == ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2)
     assert environment.done == (roles[-1] == "assistant") == (environment.answer is not None)
-    assert environment.round <= rounds and roles.count("assistant") == environment.round
+    assert environment.turn <= max_turns and roles.count("assistant") == environment.turn
     assert not any("I WANT TO ANSWER:" in message.content for message in environment.messages[:-1])
     assert all("OUTPUT:" not in message.content for message in environment.messages)
     if environment.done:
-        assert environment.outcome == outcome_of(environment.messages)
+        assert environment.outcome == DOMAIN.outcome(environment.messages)
         assert environment.answer is not None and environment.answer in environment.messages[-1].content
         assert (environment.outcome == "answered") == ("I WANT TO ANSWER:" in environment.messages[-1].content)

@@ -14,8 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.colbench.files import read_trajectories, write_trajectories
+from sweetrl.domains.backend import Backend
 from sweetrl.errors import UserError
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
+
+BACKEND = Backend()
 
 
 def task(number: int) -> Task:
@@ -51,7 +54,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 def complaint(path: Path, attempts: int | None = None) -> str:
     with pytest.raises(UserError) as caught:
-        list(read_trajectories(path, attempts))
+        list(read_trajectories(path, BACKEND, attempts))
     message = str(caught.value)
     assert message.startswith(str(path)) and "\n" not in message and message.endswith(".")
     return message
@@ -83,7 +86,7 @@ def test_what_is_written_is_read(tmp_path: Path, attempts: int | None) -> None:
     path = tmp_path / "t.jsonl"
     given = blocks(3, 2)
     write_trajectories(path, given, 2)
-    assert list(read_trajectories(path, attempts)) == given
+    assert list(read_trajectories(path, BACKEND, attempts)) == given
 
 
 def test_input_comes_from_the_formatter_and_is_ignored_on_the_way_back(tmp_path: Path) -> None:
@@ -99,7 +102,7 @@ def test_input_comes_from_the_formatter_and_is_ignored_on_the_way_back(tmp_path:
     row = rows(path)[0]
     row["dialogue_history"][1]["input"] = {"not": "even a string"}
     path.write_text(json.dumps(row))
-    assert list(read_trajectories(path)) == [trajectory(0, 0)]
+    assert list(read_trajectories(path, BACKEND)) == [trajectory(0, 0)]
 
 
 def test_tasks_without_ids_are_named_by_their_place_in_the_block(tmp_path: Path) -> None:
@@ -111,7 +114,7 @@ def test_tasks_without_ids_are_named_by_their_place_in_the_block(tmp_path: Path)
         for message in row["dialogue_history"]:
             message.pop("input", None), message.pop("output", None)
     path.write_text("\n".join(map(json.dumps, official)))
-    read = list(read_trajectories(path))
+    read = list(read_trajectories(path, BACKEND))
     assert [(one.task.id, one.attempt) for one in read] == [
         ("real-00000", 0), ("real-00001", 0), ("real-00000", 1), ("real-00001", 1),
     ]  # fmt: skip
@@ -127,7 +130,7 @@ def test_how_it_ended_is_read_off_the_last_message(tmp_path: Path) -> None:
     lost = replace(lost, messages=lost.messages[:3], turns=lost.turns[:1])
     write_trajectories(path, [silent, lost], 1)
     assert rows(path)[1]["answer"] == "No answer"
-    assert list(read_trajectories(path)) == [silent, lost]
+    assert list(read_trajectories(path, BACKEND)) == [silent, lost]
 
 
 # A wrong k, from either side
@@ -181,6 +184,20 @@ def test_an_attempt_that_is_missing_is_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    write_trajectories(path, blocks(2, 1), 1)
+    before = path.read_bytes()
+
+    def broken():  # type: ignore[no-untyped-def]
+        yield trajectory(7, 0)
+        raise UserError("the source ends here.")
+
+    with pytest.raises(UserError, match="the source ends here"):
+        write_trajectories(path, broken(), 1)
+    assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
 # Bad rows
 
 
@@ -201,7 +218,7 @@ def test_an_attempt_that_is_missing_is_not_written(tmp_path: Path) -> None:
             {"dialogue_history": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]},
             "dialogue_history[1]: expected the assistant's turn, found role 'user'",
         ),
-        ({"reward": 1.5}, "`reward` is 1.5, outside 0 to 1"),
+        ({"reward": 1.5}, "`reward` is 1.5, outside 0 to 1 (tests passed)"),
         ({"reward": "1"}, "`reward` must be a number, found a string"),
         ({"reward": True}, "`reward` must be a number, found true or false"),
         ({"answer": ["code"]}, "`answer` must be a string, found a list"),
@@ -245,11 +262,11 @@ def dialogues(draw: st.DrawFn, number: int, attempt: int) -> Trajectory:
 def test_any_dialogue_survives(
     data: st.DataObject, tasks: int, attempts: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path = tmp_path_factory.mktemp("round") / "t.jsonl"
+    path = tmp_path_factory.mktemp("files") / "t.jsonl"
     given = [data.draw(dialogues(number, attempt)) for attempt in range(attempts) for number in range(tasks)]
     assert write_trajectories(path, given, attempts) == len(given)
-    assert list(read_trajectories(path, attempts)) == given
-    assert list(read_trajectories(path)) == given
+    assert list(read_trajectories(path, BACKEND, attempts)) == given
+    assert list(read_trajectories(path, BACKEND)) == given
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
@@ -265,7 +282,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     try:
         write_trajectories(path, many(), attempts)
         for wanted in (attempts, None):
-            assert sum(1 for _ in read_trajectories(path, wanted)) == rows_of_100_kb
+            assert sum(1 for _ in read_trajectories(path, BACKEND, wanted)) == rows_of_100_kb
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -7,51 +7,54 @@ from pathlib import Path
 import pytest
 
 from sweetrl.colbench.markers import marked_answer, visible_reply
-from sweetrl.colbench.prompts import load_prompt, privileged_prefix, system_prompt
+from sweetrl.colbench.prompts import load_prompt
+from sweetrl.domains.backend import Backend
 from sweetrl.errors import UserError
 from sweetrl.types import ANSWER_MARKER, Task
 
+BACKEND = Backend()
+
 
 def test_the_short_prompt_is_one_short_sentence() -> None:
-    text = system_prompt("short")
+    text = BACKEND.system_prompt("short")
     assert len(text.split()) <= 20 and text.count(".") == 1 and text.endswith(".")
 
 
 def test_the_full_prompt_teaches_the_protocol() -> None:
-    text = system_prompt("full")
+    text = BACKEND.system_prompt("full")
     assert ANSWER_MARKER in text and "```python" in text and "one short question" in text
     answer = marked_answer(visible_reply(text.rpartition("form:")[2].split(ANSWER_MARKER, 1)[1]))
     assert answer is not None and answer.startswith("\n```python\ndef ")
 
 
-def test_the_simulators_prompt_keeps_the_person_a_person() -> None:
+def test_the_simulators_prompt_keeps_the_user_a_person() -> None:
     text = load_prompt("backend_simulator")
     assert all(placeholder in text for placeholder in ("{request}", "{reference}", "{dialogue}"))
     assert "One or two" in text and "do not know" in text and "No code" in text
 
 
-def test_the_privileged_prefix_is_the_reference_and_few_words() -> None:
+def test_the_privileged_prompt_is_the_reference_and_few_words() -> None:
     code = "def f(x):\n    return {reference} + {'a': x}"
-    prefix = privileged_prefix(Task("a", "Write f.", f"\n{code}\n"))
-    assert prefix == f"The finished program is:\n{code}\n"
-    assert "Write f." not in prefix
+    prompt = BACKEND.privileged_prompt(Task("a", "Write f.", f"\n{code}\n"))
+    assert prompt == f"The finished program is:\n{code}\n"
+    assert "Write f." not in prompt
 
 
 def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text("\n Ask {things}. é\n", encoding="utf-8")
-    assert system_prompt(str(path)) == "Ask {things}. é"
+    assert BACKEND.system_prompt(str(path)) == "Ask {things}. é"
 
 
 def test_a_bad_prompt_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.txt: there is no such prompt; name a text file or one of: short, full"):
-        system_prompt(str(tmp_path / "none.txt"))
+        BACKEND.system_prompt(str(tmp_path / "none.txt"))
     with pytest.raises(UserError, match=r"^shrot: there is no such prompt"):
-        system_prompt("shrot")
+        BACKEND.system_prompt("shrot")
     path = tmp_path / "bad.txt"
     path.write_bytes(b"caf\xe9")
     with pytest.raises(UserError, match=r"byte 4 is not UTF-8"):
-        system_prompt(str(path))
+        BACKEND.system_prompt(str(path))
     path.write_text(" \n")
     with pytest.raises(UserError, match="is empty"):
-        system_prompt(str(path))
+        BACKEND.system_prompt(str(path))

@@ -3,43 +3,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from sweetrl.colbench.environment import Environment
-from sweetrl.colbench.files import read_tasks, read_trajectories, task_row, write_tasks, write_trajectories
-from sweetrl.colbench.prompts import privileged_prefix, system_prompt
+from sweetrl.colbench.files import read_tasks, read_trajectories, task_row, write_trajectories
 from sweetrl.colbench.simulators import simulator_prompt
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
-from sweetrl.domains.backend.rewards import CodeScorer, score_file
+from sweetrl.domains.backend import Backend
+from sweetrl.domains.backend.rewards import CodeScorer
+from sweetrl.domains.backend.score_file import score_file
 from sweetrl.settings import RewardSettings
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
+BACKEND = Backend()
 # The references take microseconds; the limits are for a machine that is busy with other things.
 PATIENT = RewardSettings(wall_seconds=300, call_seconds=100)
 
 
 class Shrugging:
-    """A person who never knows, but whose language-model prompt is made all the same."""
+    """A user who never knows, but whose language-model prompt is made all the same."""
 
     name = "shrugging"
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        assert task.ground_truth in simulator_prompt(task, messages)
+        assert task.ground_truth in simulator_prompt(task, messages, "backend_simulator")
         return "I do not know."
 
 
 @pytest.fixture(scope="module")
 def tasks(real_backend_tasks: Path) -> list[Task]:
-    return list(read_tasks(real_backend_tasks))
+    return list(read_tasks(real_backend_tasks, BACKEND))
 
 
 def submit_reference(task: Task, attempt: int = 0) -> Trajectory:
     """One question, then the reference as the answer."""
-    environment, turns = Environment(task, Shrugging(), seed=attempt), []
+    environment, turns = Environment(task, BACKEND, Shrugging(), seed=attempt), []
     for raw in ("I think. OUTPUT: Is there anything else?", f"I WANT TO ANSWER:\n```python\n{task.ground_truth}\n```"):
         turns.append(AgentTurn(len(environment.messages), raw))
         environment.step(raw)
@@ -59,9 +61,10 @@ def test_the_loader_keeps_every_field(real_backend_tasks: Path, tasks: list[Task
         assert list(row["test_cases"]) == [name for name, _ in task.test_cases]
 
 
-def test_files_and_tables_keep_every_task(tmp_path: Path, tasks: list[Task]) -> None:
-    write_tasks(tmp_path / "tasks.jsonl", tasks)
-    assert list(read_tasks(tmp_path / "tasks.jsonl")) == tasks
+def test_files_and_tables_keep_every_task(
+    tmp_path: Path, tasks: list[Task], write_tasks: Callable[[Path, Iterable[Task]], Path]
+) -> None:
+    assert list(read_tasks(write_tasks(tmp_path / "tasks.jsonl", tasks), BACKEND)) == tasks
     write_task_table(tmp_path / "tasks.parquet", tasks)
     assert read_task_table(tmp_path / "tasks.parquet") == tasks
 
@@ -75,7 +78,7 @@ def test_a_scripted_agent_submits_the_reference(tmp_path: Path, tasks: list[Task
     path = tmp_path / "trajectories.jsonl"
     assert write_trajectories(path, made, 2) == 600
     block_by_block = [one for attempt in (0, 1) for one in made if one.attempt == attempt]
-    assert list(read_trajectories(path)) == block_by_block == list(read_trajectories(path, 2))
+    assert list(read_trajectories(path, BACKEND)) == block_by_block == list(read_trajectories(path, BACKEND, 2))
 
     store = TrajectoryStore(tmp_path / "shards")
     store.write_shard(0, made[:400])
@@ -87,7 +90,7 @@ def test_official_rows_without_ids_or_rewards(tmp_path: Path, tasks: list[Task])
     """As the official code leaves them: no ids, no rewards, the whole prompt in every `input`."""
     path, official = tmp_path / "backend.jsonl", tmp_path / "official.jsonl"
     made = [submit_reference(task) for task in tasks[:20]]
-    prompt = system_prompt("full")
+    prompt = BACKEND.system_prompt("full")
     write_trajectories(path, made, 1, lambda messages: prompt + repr(messages))
     with official.open("w", encoding="utf-8") as target:
         for _ in range(3):
@@ -95,7 +98,7 @@ def test_official_rows_without_ids_or_rewards(tmp_path: Path, tasks: list[Task])
                 row = json.loads(line)
                 del row["task"]["id"]
                 target.write(json.dumps(row) + "\n")
-    read = list(read_trajectories(official))
+    read = list(read_trajectories(official, BACKEND))
     assert [one.attempt for one in read] == [0] * 20 + [1] * 20 + [2] * 20
     named = [replace(one.task, id=f"official-{index:05d}") for index, one in enumerate(made)]
     assert read[20:40] == [replace(one, task=task, attempt=1) for one, task in zip(made, named, strict=True)]
@@ -103,7 +106,7 @@ def test_official_rows_without_ids_or_rewards(tmp_path: Path, tasks: list[Task])
 
 def test_the_critic_sees_the_reference_and_the_actor_does_not(tasks: list[Task]) -> None:
     for task in tasks:
-        assert task.ground_truth.strip() in privileged_prefix(task)
+        assert task.ground_truth.strip() in BACKEND.privileged_prompt(task)
         assert task.ground_truth not in task.problem_description
 
 
@@ -111,7 +114,7 @@ def test_the_critic_sees_the_reference_and_the_actor_does_not(tasks: list[Task])
 def test_the_submitted_references_are_scored(tasks: list[Task], semantics: str) -> None:
     made = [submit_reference(task) for task in tasks]
     with CodeScorer(PATIENT.model_copy(update={"semantics": semantics})) as scorer:
-        scores = scorer.score([(one.task, one.answer) for one in made])
+        scores = scorer.score(made)
     failed = [
         (one.task.id, test) for one, score in zip(made, scores, strict=True) for test in score.tests if not test.passed
     ]

@@ -1,17 +1,27 @@
-"""Replayed people, and the prompt that makes a language model one."""
+"""Who plays the user: a replayed dialogue, a language model (a scripted one here), and you at the terminal."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.environment import Environment
-from sweetrl.colbench.simulators import ReplaySimulator, simulator_prompt
+from sweetrl.colbench.simulators import ConsoleUser, LlmSimulator, ReplaySimulator, simulator_prompt, spoken
+from sweetrl.domains.backend import Backend
 from sweetrl.errors import SimulatorError, UserError
+from sweetrl.protocols import AsyncUserSimulator
 from sweetrl.types import Message, Task, Trajectory
 
 TASK = Task("a", "Write f. {reference}", "def f(x):\n    return {'a': x}[f'{x}']", (("test1", "f(1)"),))
+
+
+BACKEND = Backend()
+RATES = Task("t", "I want f(x).", "def f(x):\n    return x * 7 + 1", (("test1", "f(1)"),))
+MESSAGES = (Message("user", "I want f(x)."), Message("assistant", "What is the rate?"))
 
 
 def recorded(*said: str) -> Trajectory:
@@ -23,40 +33,135 @@ def recorded(*said: str) -> Trajectory:
 def test_a_recording_replays_word_for_word() -> None:
     first = recorded("How many?", "Seven.", "Which?", "Both.", "I WANT TO ANSWER: x")
     second = recorded("Which?", "The left one.", "I WANT TO ANSWER: y")
-    person = ReplaySimulator([first, second])
+    user = ReplaySimulator([first, second])
     for recording in (first, second):
-        environment = Environment(TASK, person, seed=9)
+        environment = Environment(TASK, Domain(), user, seed=9)
         for message in recording.messages[1::2]:
             environment.step(message.content)
         assert environment.messages == recording.messages and environment.done
 
 
 def test_the_first_of_two_recordings_speaks() -> None:
-    person = ReplaySimulator([recorded("How many?", "Seven."), recorded("How many?", "Eight.")])
-    assert person.reply(TASK, recorded("How many?").messages, 0) == "Seven."
+    user = ReplaySimulator([recorded("How many?", "Seven."), recorded("How many?", "Eight.")])
+    assert user.reply(TASK, recorded("How many?").messages, 0) == "Seven."
 
 
 def test_leaving_the_recording_loses_the_dialogue() -> None:
-    person = ReplaySimulator([recorded("How many?", "Seven.", "I WANT TO ANSWER: x")])
+    user = ReplaySimulator([recorded("How many?", "Seven.", "I WANT TO ANSWER: x")])
     with pytest.raises(SimulatorError, match="left the recording"):
-        person.reply(TASK, recorded("Why?").messages, 0)
-    environment = Environment(TASK, person)
+        user.reply(TASK, recorded("Why?").messages, 0)
+    environment = Environment(TASK, Domain(), user)
     environment.step("Why?")
     assert environment.outcome == "lost" and "task 'a'" in environment.error
 
 
 def test_the_prompt_holds_everything_once_and_as_it_is() -> None:
     dialogue = [Message("user", "Write f."), Message("assistant", "What of {dialogue} and {0}?")]
-    text = simulator_prompt(TASK, dialogue)
+    text = simulator_prompt(TASK, dialogue, "backend_simulator")
     assert text.count(TASK.ground_truth) == 1
     assert text.count(TASK.problem_description) == 1
     assert "Person: Write f.\nAssistant: What of {dialogue} and {0}?" in text
 
 
 def test_a_template_of_ones_own(tmp_path: Path) -> None:
-    path = tmp_path / "person.txt"
+    path = tmp_path / "user.txt"
     path.write_text("{request}|{reference}|{dialogue}")
     assert simulator_prompt(TASK, [Message("user", "hi")], str(path)).endswith("|Person: hi")
     path.write_text("{request}|{dialogue}")
     with pytest.raises(UserError, match=r"the placeholder \{reference\} is missing"):
         simulator_prompt(TASK, [], str(path))
+
+
+# A language model
+
+
+class Model:
+    """Says what `words` makes of the instruction and the seed; remembers what it was asked."""
+
+    name = "a-model"
+
+    def __init__(self, words: Callable[[str, int], str]) -> None:
+        self.words = words
+        self.asked: list[tuple[str, int]] = []
+
+    async def say(self, instruction: str, seed: int) -> str:
+        self.asked.append((instruction, seed))
+        return self.words(instruction, seed)
+
+
+def test_the_model_reads_request_reference_and_dialogue() -> None:
+    model = Model(lambda instruction, seed: "  Person: It is 7.\n")
+    user = LlmSimulator(model, BACKEND)
+    assert isinstance(user, AsyncUserSimulator)
+    assert user.reply(RATES, MESSAGES, 5) == "It is 7."
+    ((instruction, seed),) = model.asked
+    assert seed == 5
+    for part in (RATES.problem_description, RATES.ground_truth, "Assistant: What is the rate?"):
+        assert part in instruction
+    assert user.name == "llm:a-model"
+
+
+def test_thoughts_and_names_are_not_said() -> None:
+    assert spoken("<think>\nthe rate is x * 7\n</think>\n\nPerson: Seven.") == "Seven."
+    assert spoken("Seven.") == "Seven."
+
+
+def test_the_cut_comes_before_everything_else() -> None:
+    user = LlmSimulator(Model(lambda *_: "It is 7. " * 10 + "```"), BACKEND, reply_characters=20, leaks="refuse")
+    assert user.reply(RATES, MESSAGES, 0) == "It is 7. It is 7. It"
+
+
+def test_leaks_are_let_through_and_counted_or_refused() -> None:
+    leaking = LlmSimulator(Model(lambda *_: "```x```"), BACKEND)
+    assert leaking.reply(RATES, MESSAGES, 0) == "```x```"  # counted by the rollout, in what it records
+    model = Model(lambda instruction, seed: "Seven." if "could not be sent" in instruction else "return x * 7 + 1")
+    user = LlmSimulator(model, BACKEND, leaks="refuse")
+    assert user.reply(RATES, MESSAGES, 3) == "Seven."
+    assert [seed for _, seed in model.asked] == [3, 4] and user.refused == 1
+    stubborn = LlmSimulator(Model(lambda *_: "return x * 7 + 1"), BACKEND, leaks="refuse", attempts=2)
+    with pytest.raises(SimulatorError, match=r"leaks the reference \(code\) in each of 2 attempts"):
+        stubborn.reply(RATES, MESSAGES, 0)
+    assert stubborn.refused == 2
+
+
+def test_a_user_without_words_loses_the_dialogue() -> None:
+    with pytest.raises(SimulatorError, match="said nothing"):
+        LlmSimulator(Model(lambda *_: " \n"), BACKEND).reply(RATES, MESSAGES, 0)
+
+
+def test_many_wait_for_the_model_at_once() -> None:
+    inside = most = 0
+
+    class Waiting(Model):
+        async def say(self, instruction: str, seed: int) -> str:
+            nonlocal inside, most
+            inside += 1
+            most = max(most, inside)
+            await asyncio.sleep(0.001)
+            inside -= 1
+            return "Seven."
+
+    user = LlmSimulator(Waiting(lambda *_: ""), BACKEND)
+
+    async def all_of_them() -> list[str]:
+        return await asyncio.gather(*(user.answer(RATES, MESSAGES, seed) for seed in range(9)))
+
+    assert asyncio.run(all_of_them()) == ["Seven."] * 9
+    assert most == 9
+
+
+def test_you_see_who_you_are_and_may_leave() -> None:
+    told: list[str] = []
+    user = ConsoleUser(ask=lambda prompt: " It is 7. ", tell=told.append)
+    assert user.serial, "one dialogue at a time"
+    assert user.reply(RATES, MESSAGES, 0) == "It is 7."
+    assert RATES.ground_truth in "".join(told) and told[-1] == "agent> What is the rate?"
+    told.clear()
+    user.reply(RATES, (*MESSAGES, Message("user", "7"), Message("assistant", "And?")), 0)
+    assert told == ["agent> And?"]
+
+    def leave(prompt: str) -> str:
+        raise EOFError
+
+    with pytest.raises(SimulatorError, match="left the dialogue"):
+        ConsoleUser(ask=leave, tell=told.append).reply(RATES, MESSAGES, 0)

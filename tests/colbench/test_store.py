@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,6 +39,8 @@ FULL = Trajectory(
     simulator="scripted",
     error="none",
     extra={"b": "2", "a": ""},
+    parts={"tests": 0.5, "brevity": -0.4},
+    solved=False,
 )
 BARE = Trajectory(TASK, 0, (Message("user", ""),), outcome="lost")
 
@@ -50,7 +55,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
 
 
 def test_equal_trajectories_give_equal_bytes(tmp_path: Path) -> None:
-    reordered = Trajectory(**{**vars(FULL), "extra": {"a": "", "b": "2"}})
+    reordered = replace(FULL, extra={"a": "", "b": "2"}, parts={"brevity": -0.4, "tests": 0.5})
     first = TrajectoryStore(tmp_path / "a").write_shard(0, [FULL, BARE] * 50)
     second = TrajectoryStore(tmp_path / "b").write_shard(0, [reordered, BARE] * 50)
     assert first.read_bytes() == second.read_bytes()
@@ -76,6 +81,28 @@ def test_what_a_killed_writer_left_goes_with_the_next_one(tmp_path: Path) -> Non
     store.write_shard(1, [BARE])
     # Another shard's may be under way.
     assert sorted(path.name for path in tmp_path.iterdir()) == [".shard-00002.parquet.y.part", "shard-00001.parquet"]
+
+
+def test_a_store_is_a_sequence(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    store.write_shard(0, [FULL, BARE])
+    store.write_shard(1, [])
+    store.write_shard(2, [replace(BARE, attempt=5)])
+    assert len(store) == 3 and list(store) == [FULL, BARE, replace(BARE, attempt=5)]
+    assert [store[index] for index in (0, 1, 2, -1, -3)] == [FULL, BARE, store[2], store[2], FULL]
+    assert store[2].attempt == 5
+    for index in (3, -4):
+        with pytest.raises(IndexError, match=f"there is no trajectory {index}, only 3"):
+            store[index]
+
+
+def test_a_temporary_store_goes_with_its_last_holder() -> None:
+    store = TrajectoryStore.temporary()
+    path = store.write_shard(0, [BARE])
+    assert list(store) == [BARE]
+    del store
+    gc.collect()
+    assert not path.parent.parent.exists()
 
 
 def test_an_empty_shard_is_a_shard(tmp_path: Path) -> None:
@@ -128,9 +155,127 @@ def test_a_table_of_another_kind_is_refused(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["a"]}), path)
     assert "expected the format tasks/1, found no format of this project" in complaint(read_task_table, path)
     shard = TrajectoryStore(tmp_path).write_shard(0, [BARE])
-    assert "expected the format tasks/1, found trajectories/1" in complaint(read_task_table, shard)
+    assert "expected the format tasks/1, found trajectories/2" in complaint(read_task_table, shard)
     write_task_table(path, [])
     assert "holds no tasks" in complaint(read_task_table, path)
+
+
+def write_first_form(path: Path, form: str, *records: dict[str, Any]) -> Path:
+    """Write a shard as the project did before rewards had parts (trajectories/1), under the name of any format."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    text = pa.string()
+
+    def must(name: str, kind: pa.DataType) -> pa.Field:
+        return pa.field(name, kind, nullable=False)
+
+    task = [
+        must("id", text),
+        must("problem_description", text),
+        must("ground_truth", text),
+        must("test_cases", pa.list_(pa.struct([("name", text), ("call", text)]))),
+        pa.field("hidden_information", text),
+        must("suite", text),
+    ]
+    turn = [
+        ("message_index", pa.int32()),
+        ("raw", text),
+        ("token_ids", pa.list_(pa.int32())),
+        ("logprobs", pa.list_(pa.float64())),
+        ("finish_reason", text),
+    ]
+    test = [("name", text), ("passed", pa.bool_()), ("reason", text), ("detail", text)]
+    columns = [
+        must("task", pa.struct(task)),
+        must("attempt", pa.int32()),
+        must("messages", pa.list_(pa.struct([("role", text), ("content", text)]))),
+        must("turns", pa.list_(pa.struct(turn))),
+        pa.field("answer", text),
+        pa.field("reward", pa.float64()),
+        must("tests", pa.list_(pa.struct(test))),
+        must("outcome", text),
+        must("seed", pa.int64()),
+        must("policy", text),
+        must("simulator", text),
+        must("error", text),
+        must("extra", pa.map_(text, text)),
+    ]
+    schema = pa.schema(columns).with_metadata({b"sweetrl.format": form.encode()})
+    pq.write_table(pa.Table.from_pylist(list(records), schema=schema), path, compression="zstd")
+    return path
+
+
+FIRST = {
+    "task": {
+        "id": "a",
+        "problem_description": "Write f.",
+        "ground_truth": "def f(): pass",
+        "test_cases": [{"name": "test1", "call": "f()"}],
+        "hidden_information": None,
+        "suite": "backend",
+    },
+    "attempt": 3,
+    "messages": [{"role": "user", "content": "Write f."}, {"role": "assistant", "content": " shown"}],
+    "turns": [
+        {
+            "message_index": 1,
+            "raw": "thought OUTPUT: shown",
+            "token_ids": [5, 7],
+            "logprobs": [-0.1, -0.2],
+            "finish_reason": "stop",
+        }
+    ],
+    "answer": " shown",
+    "reward": 1.0,
+    "tests": [{"name": "test1", "passed": True, "reason": "passed", "detail": ""}],
+    "outcome": "out_of_rounds",
+    "seed": 9,
+    "policy": "base",
+    "simulator": "scripted",
+    "error": "",
+    "extra": [("a", "1")],
+}
+
+
+def test_shards_of_the_first_form_are_read_as_they_were_meant(tmp_path: Path) -> None:
+    lost = {**FIRST, "attempt": 4, "outcome": "lost", "answer": None, "reward": None, "error": "gone", "turns": []}
+    write_first_form(tmp_path / "shard-00000.parquet", "trajectories/1", FIRST, lost)
+    store = TrajectoryStore(tmp_path)
+    store.write_shard(1, [FULL])
+    read = Trajectory(
+        task=TASK,
+        attempt=3,
+        messages=(Message("user", "Write f."), Message("assistant", " shown")),
+        turns=(AgentTurn(1, "thought OUTPUT: shown", (5, 7), (-0.1, -0.2), "stop"),),
+        answer=" shown",
+        reward=1.0,
+        tests=(TestResult("test1", True, "passed"),),
+        outcome="max_turns_reached",
+        seed=9,
+        policy="base",
+        simulator="scripted",
+        extra={"a": "1"},
+        parts={},
+        solved=None,
+    )
+    failed = replace(read, attempt=4, outcome="lost", answer=None, reward=None, error="gone", turns=())
+    assert list(store) == [read, failed, FULL] and store.count() == 3
+    assert read.success and store[0].success
+    written = store.write_shard(0, store.read_shard(0))  # and written again, it is of the form of today
+    assert list(store) == [read, failed, FULL]
+    assert "found trajectories/2" in complaint(read_task_table, written)
+
+
+def test_no_other_form_is_taken_for_the_first(tmp_path: Path) -> None:
+    store = TrajectoryStore(tmp_path)
+    for form in ("trajectories/0", "trajectories/3", "tasks/1"):
+        path = write_first_form(tmp_path / "shard-00000.parquet", form, FIRST)
+        said = f"{path}: expected the format trajectories/2, found {form}; run the stage that writes it again."
+        assert complaint(list, store) == complaint(store.count) == said
+    assert "expected the format tasks/1, found trajectories/1" in complaint(
+        read_task_table, write_first_form(tmp_path / "tasks.parquet", "trajectories/1", FIRST)
+    )
 
 
 NAMES = st.text(max_size=8)
@@ -168,12 +313,14 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
         answer=draw(st.none() | NAMES),
         reward=draw(st.none() | st.floats(0, 1)),
         tests=tuple(draw(st.lists(st.builds(TestResult, NAMES, st.booleans(), NAMES, NAMES), max_size=3))),
-        outcome=draw(st.sampled_from(["answered", "max_turns_reached", "lost"])),
+        outcome=draw(st.sampled_from(["answered", "max_turns_reached", "user_left", "lost"])),
         seed=draw(st.integers(0, 2**63 - 1)),
         policy=draw(NAMES),
         simulator=draw(NAMES),
         error=draw(NAMES),
         extra=draw(st.dictionaries(NAMES, NAMES, max_size=2)),
+        parts=draw(st.dictionaries(NAMES, st.floats(allow_nan=False), max_size=2)),
+        solved=draw(st.none() | st.booleans()),
     )
 
 

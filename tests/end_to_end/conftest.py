@@ -63,7 +63,7 @@ class Clone:
         )
 
     def environment(self) -> dict[str, str]:
-        """The environment of a person with an activated environment, and nothing of this test run's."""
+        """The environment of a user with an activated environment, and nothing of this test run's."""
         ours = ("MLFLOW_", "PREFECT_", "SWEETRL_")
         plain = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -1,4 +1,4 @@
-"""The reproduction's pipeline on a clone: seed-data, variants, Best-of-N, the report, and nothing to do the second time."""
+"""The reproduction's pipeline on a clone: data, variants, Best-of-N, the report, and nothing to do the second time."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ pytestmark = pytest.mark.slow
 VARIANTS = ["zero-shot", "single-turn", "rft", "multi-turn-dpo", "sweet", "value-head", "random", "sweet-third"]
 
 
-def test_cells_run_once_and_make_a_report(
+def test_variants_run_once_and_make_a_report(
     tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[..., Clone]
 ) -> None:
-    clone = clone_project(tmp_path_factory.mktemp("reproduce"), **{"rft.batch_size": 2, "rft.micro_batch": 2})
+    clone = clone_project(tmp_path_factory.mktemp("reproduce"), **{"rft.batch_size": 2, "rft.micro_batch_size": 2})
     folder = clone.root / "reproduce" / "small"
     for leftover in ("dvc.lock", "results.json", "results.md"):
         (folder / leftover).unlink(missing_ok=True)
@@ -31,7 +31,7 @@ def test_cells_run_once_and_make_a_report(
         values["settings"][name] = project[section][key]
     values["settings"] |= {"best_of_n.tasks": 2, "best_of_n.max_n": 2}
     values["settings"] |= {"grpo.iterations": 2, "grpo.tasks": 2, "grpo.group_size": 2}
-    values["settings"] |= {"grpo.batch_size": 2, "grpo.micro_batch": 2, "rounds": 1}
+    values["settings"] |= {"grpo.batch_size": 2, "grpo.micro_batch_size": 2, "iterations": 1}
     values["large_base"] |= {"pretrain.layers": 2, "pretrain.width": 64, "pretrain.heads": 2, "pretrain.steps": 6}
     values |= {"large": ["large-zero-shot", "large-rft"], "online": ["sweet-iterations", "grpo"]}
     values |= {"seeds": [7], "variants": VARIANTS, "critics": ["sweet", "value-head", "random"], "best_of_n_seeds": [7]}
@@ -44,7 +44,7 @@ def test_cells_run_once_and_make_a_report(
     assert set(results["rows"]) == {*VARIANTS, *values["large"], *values["online"]}
     assert results["rows"]["grpo"]["dialogues"] == 8
     assert len(results["rows"]["sweet-iterations"]["on_the_way"]) == 2
-    kept = folder / "online" / "sweet-iterations" / "7" / "rounds"
+    kept = folder / "online" / "sweet-iterations" / "7" / "iterations"
     assert {path.name for path in (kept / "models").iterdir()} == {"2", "3", "policy"}
     assert results["missing"] == []
     assert all(row["tasks"] == 8 for row in results["rows"].values())

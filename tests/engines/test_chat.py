@@ -50,8 +50,8 @@ def tokenizer_with(tiny: Any, template: str | None) -> Any:
 def render(tokenizer: Any, system: str | None, request: str, turns: list[tuple[str, str]]) -> tuple[int, ...]:
     messages = [] if system is None else [{"role": "system", "content": system}]
     messages.append({"role": "user", "content": request})
-    for reply, person in turns:
-        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": person}]
+    for reply, words in turns:
+        messages += [{"role": "assistant", "content": reply}, {"role": "user", "content": words}]
     ids = tokenizer.apply_chat_template(messages, tokenize=True, add_generation_prompt=True, return_dict=False)
     return tuple(ids)
 
@@ -61,14 +61,14 @@ def render(tokenizer: Any, system: str | None, request: str, turns: list[tuple[s
 def test_pieces_equal_the_whole(tiny_model: Any, template: str, system: str | None) -> None:
     tokenizer = tokenizer_with(tiny_model, template)
     chat = ChatFormat(tokenizer)
-    turns = [(reply, person) for reply, person in TURNS if "<|" not in person]
+    turns = [(reply, words) for reply, words in TURNS if "<|" not in words]
     ids = chat.open(system, "I want a function.")
     assert ids == render(tokenizer, system, "I want a function.", [])
-    for count, (reply, person) in enumerate(turns, start=1):
+    for count, (reply, words) in enumerate(turns, start=1):
         sampled = chat.reply(reply)
         assert sampled[-1] == chat.end_of_turn
-        whole = ids + sampled + chat.follow(True, person)
-        cut = ids + sampled[:-1] + chat.follow(False, person)
+        whole = ids + sampled + chat.follow(True, words)
+        cut = ids + sampled[:-1] + chat.follow(False, words)
         assert whole == cut == render(tokenizer, system, "I want a function.", turns[:count])
         ids = whole
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sweetrl.engines.retry import RetryPolicy
 
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access, Busy
+from sweetrl.engines.retry import RetryPolicy
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.protocols import AsyncEngine
 from sweetrl.types import Prompt, Sampling
@@ -105,7 +105,7 @@ def test_after_a_fault_the_same_reply(fake_server: Any, fault: str) -> None:
         ("no-finish", "broken off"),
     ],
 )
-def test_patience_ends_with_the_cause(fake_server: Any, fault: str, said: str) -> None:
+def test_the_last_attempt_ends_with_the_cause(fake_server: Any, fault: str, said: str) -> None:
     with fake_server(share=1.0, faults=[fault]) as server:
         engine = make_engine(server.url, retry_policy=replace(QUICK, timeout=0.2) if fault == "stuck" else QUICK)
         with pytest.raises(EngineError, match=said):
@@ -195,7 +195,7 @@ def test_while_one_server_wants_rest_another_is_asked(fake_server: Any) -> None:
     assert busy.seen["429"] == 1
 
 
-def test_a_rest_longer_than_patience_is_said(fake_server: Any) -> None:
+def test_a_rest_longer_than_the_budget_is_said(fake_server: Any) -> None:
     with fake_server(scripted=["429"], pause="3600") as server:
         engine = make_engine(server.url, concurrency=1)
         started = time.monotonic()
@@ -215,7 +215,7 @@ def test_a_rest_longer_than_patience_is_said(fake_server: Any) -> None:
         (400, "the picture is too large", EngineError, r"status 400 \(the picture is too large\)"),
     ],
 )
-def test_what_asking_again_cannot_mend_is_said_at_once(
+def test_what_asking_again_cannot_fix_is_said_at_once(
     fake_server: Any, status: int, message: str, kind: type[Exception], said: str
 ) -> None:
     with fake_server() as server:

@@ -1,12 +1,8 @@
-"""Balancing and retry_policy as plain functions."""
+"""Balancing, and who is left alone for how long, as plain functions."""
 
 from __future__ import annotations
 
-import email.utils
-import time
-
 import pytest
-from sweetrl.engines.retry import retry_after
 
 from sweetrl.engines.pool import PAUSE, SLACK, Pool
 
@@ -76,13 +72,3 @@ def test_a_server_that_asked_for_time_gets_it() -> None:
 def test_a_pool_without_servers_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="at least one"):
         Pool([])
-
-
-def test_retry_after_as_a_number_and_as_a_date() -> None:
-    assert retry_after({}) == 0.0
-    assert retry_after({"retry-after": "7"}) == 7.0
-    assert retry_after({"retry-after": "-3"}) == 0.0
-    assert retry_after({"retry-after": "soon"}) == 0.0
-    assert retry_after({"retry-after": "nan"}) == retry_after({"retry-after": "inf"}) == 0.0
-    later = email.utils.formatdate(time.time() + 30, usegmt=True)
-    assert 25 < retry_after({"retry-after": later}) <= 30

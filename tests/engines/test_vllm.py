@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweetrl.engines.retry import RetryPolicy
 from transformers import AutoTokenizer
 
 from sweetrl.engines.remote import Access
+from sweetrl.engines.retry import RetryPolicy
 from sweetrl.engines.vllm import VllmEngine, adapter_name
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Prompt, Sampling
 
-PATIENCE = RetryPolicy(timeout=20.0, attempts=6, budget=60.0, backoff=0.01)
+RETRIES = RetryPolicy(timeout=20.0, attempts=6, budget=60.0, backoff=0.01)
 SAMPLING = Sampling(max_new_tokens=64)
 
 
@@ -33,7 +33,7 @@ def adapter(tmp_path: Path) -> Path:
 
 
 def make_engine(tokenizer: Any, *urls: str, adapter: Path | None = None, model: str = "") -> VllmEngine:
-    return VllmEngine(Access(urls, model, retry_policy=PATIENCE), tokenizer, adapter)
+    return VllmEngine(Access(urls, model, retry_policy=RETRIES), tokenizer, adapter)
 
 
 def test_ids_go_in_and_come_out(fake_server: Any, tokenizer: Any) -> None:
@@ -128,7 +128,7 @@ def test_after_a_fault_the_same_reply(fake_server: Any, tokenizer: Any, fault: s
     assert server.seen[fault] == 2
 
 
-def test_what_the_user_must_mend_is_one_sentence(fake_server: Any, tokenizer: Any, adapter: Path) -> None:
+def test_what_the_user_must_fix_is_one_sentence(fake_server: Any, tokenizer: Any, adapter: Path) -> None:
     with pytest.raises(UserError, match="`urls` is empty"):
         make_engine(tokenizer)
     with fake_server(tokenizer=tokenizer) as server:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweetrl.colbench.environment import Environment
-from sweetrl.colbench.prompts import system_prompt
+from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.evaluation.best_of_n import Point, best_of_n, curves
+from sweetrl.rollout.context import RolloutContext
 from sweetrl.seeds import best_of_n_seed
 from sweetrl.settings import AgentSettings
 from sweetrl.types import ANSWER_MARKER, Completion, Message, Prompt, Sampling, Score, Task, Trajectory, Usage
 
-AGENT = AgentSettings(rounds=4, max_new_tokens=50)
+BACKEND = Backend()
+AGENT = AgentSettings(max_turns=4, max_new_tokens=50)
 NUMBERS = (1, 2, 4, 8)
 MUTE = ("task-11", "task-12", "task-13")
 
@@ -34,14 +37,14 @@ def make_task(number: int) -> Task:
     return Task(f"task-{number}", f"I want function {number}.", "def f(x):\n    return x", (("test1", "f(1)"),))
 
 
-class Person:
+class User:
     """Repeats the last word of the question; leaves the room at some tasks."""
 
     name = "echo"
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         if task.id in MUTE:
-            raise SimulatorError("the person left the room")
+            raise SimulatorError("the user left the room")
         return f"{messages[-1].content.split()[-1]} it is"
 
 
@@ -85,7 +88,7 @@ class Likes:
     def __init__(self, letter: str):
         self.letter, self.calls = letter, 0
 
-    def advantages(self, work: Sequence[tuple[Trajectory, Sequence[Sequence[Any]]]]) -> list[list[list[float]]]:
+    def rate(self, work: Sequence[tuple[Trajectory, Sequence[Sequence[Any]]]]) -> list[list[list[float]]]:
         self.calls += 1
         for dialogue, turns in work:
             assert len(turns) == len(dialogue.turns) == sum(one.role == "assistant" for one in dialogue.messages)
@@ -97,22 +100,24 @@ class Likes:
 class Letters:
     """Reward: the share of `a` in the answer."""
 
-    def score(self, items: Sequence[tuple[Task, str | None]]) -> list[Score]:
-        assert len(set(items)) == len(items), "nothing is scored twice"
-        return [Score((answer or "").count("a") / 6, (), "fixed", "none") for _, answer in items]
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        distinct = {(one.task.id, one.messages, one.turns) for one in dialogues}
+        assert len(distinct) == len(dialogues), "nothing is scored twice"
+        return [Score((one.answer or "").count("a") / 6) for one in dialogues]
+
+
+def context_of(chat: ChatFormat, engine: Any = None) -> RolloutContext:
+    return RolloutContext(BACKEND, engine or Engine(chat), chat, User(), Letters(), AGENT)
 
 
 def run(chat: ChatFormat, critics: Any, numbers: Sequence[int], tasks: Sequence[int] = range(6)) -> list[Point]:
-    return best_of_n(
-        [make_task(number) for number in tasks],
-        Engine(chat), chat, Person(), Letters(), critics, AGENT, numbers, seed=5, batch=4,
-    )  # fmt: skip
+    return best_of_n([make_task(number) for number in tasks], context_of(chat), critics, numbers, seed=5, batch=4)
 
 
 def slow(chat: ChatFormat, task: Task, letter: str, n: int) -> tuple[float, int]:
     """One dialogue alone, written down as it reads: of the first n replies say the first of the best."""
-    environment = Environment(task, Person(), AGENT.rounds)
-    ids, turns = chat.open(system_prompt("short"), task.problem_description), 0
+    environment = Environment(task, BACKEND, User(), AGENT.max_turns)
+    ids, turns = chat.open(BACKEND.system_prompt("short"), task.problem_description), 0
     while not environment.done:
         prompt = Prompt(ids, best_of_n_seed(5, task.id, turns))
         texts = [reply_of(prompt, index) for index in range(n)]
@@ -138,11 +143,11 @@ def test_every_point_is_what_a_dialogue_of_its_own_gives(chat: ChatFormat) -> No
 def test_a_state_is_sampled_once_and_scored_once(chat: ChatFormat) -> None:
     engine, good, bad = Engine(chat), Likes("a"), Likes("b")
     tasks = [make_task(number) for number in range(4)]
-    best_of_n(tasks, engine, chat, Person(), Letters(), {"good": good, "bad": bad}, AGENT, NUMBERS, seed=5, batch=4)
+    best_of_n(tasks, context_of(chat, engine), {"good": good, "bad": bad}, NUMBERS, seed=5, batch=4)
     assert all(len(set(prompts)) == len(prompts) for prompts in engine.asked)
     assert len(engine.asked[0]) == 4, "the first turn is shared by all N and all critics"
-    assert good.calls <= AGENT.rounds and bad.calls <= AGENT.rounds
-    assert engine.sampled < len(tasks) * AGENT.rounds * 2 * sum(NUMBERS), "and no more replies than are chosen from"
+    assert good.calls <= AGENT.max_turns and bad.calls <= AGENT.max_turns
+    assert engine.sampled < len(tasks) * AGENT.max_turns * 2 * sum(NUMBERS), "and no more replies than are chosen from"
 
 
 def test_a_good_critic_rises_with_n_and_a_bad_one_falls(chat: ChatFormat) -> None:
@@ -164,6 +169,18 @@ def test_a_lost_dialogue_leaves_its_task_out_of_every_point(chat: ChatFormat) ->
     assert lost and lost <= set(MUTE)
     for place in curves(points, resamples=200)["good"]:
         assert place["success"]["n"] == 6 - len(lost) and place["tasks_lost"] == len(lost)
+
+
+def test_success_is_what_the_score_says(chat: ChatFormat) -> None:
+    class Solved(Letters):
+        def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+            return [replace(one, solved=one.reward > 0.5) for one in super().score(dialogues)]
+
+    context = replace(context_of(chat), scorer=Solved())
+    points = best_of_n([make_task(number) for number in range(20, 30)], context, {"good": Likes("a")}, NUMBERS, seed=5)
+    assert {point.success for point in points} == {True, False}
+    assert all(point.success == (point.reward is not None and point.reward > 0.5) for point in points)
+    assert curves(points, resamples=200)["good"][0]["success"]["value"] > 0
 
 
 def test_nothing_to_choose_with_is_one_sentence(chat: ChatFormat) -> None:

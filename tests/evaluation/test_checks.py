@@ -5,12 +5,13 @@ import pytest
 
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.files import read_tasks
-from sweetrl.colbench.prompts import privileged_prefix, system_prompt
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.domains.backend.suite.agents import Demonstrator, Skill
 from sweetrl.evaluation import checks
 from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
+BACKEND = Backend()
 TASK = Task(
     id="t0",
     problem_description="I want a price. The signature of the function is: def price(hours)",
@@ -39,6 +40,9 @@ GOOD = dialogue(
 )
 
 
+FRAGMENTS = BACKEND.hidden_fragments(TASK)
+
+
 def swap(trajectory, index, message):
     messages = list(trajectory.messages)
     messages[index] = message
@@ -47,11 +51,11 @@ def swap(trajectory, index, message):
 
 def test_a_good_dialogue_has_no_faults():
     assert checks.turn_order(GOOD) is None
-    assert checks.protocol(GOOD, 10) is None
+    assert checks.protocol(GOOD, BACKEND, 10) is None
     assert checks.turn_record(GOOD) is None
-    assert checks.tests_agree(GOOD) is None
+    assert BACKEND.check_score(GOOD) is None
     assert checks.scored(GOOD) is None
-    assert checks.leak(GOOD, system_prompt("short")) is None
+    assert checks.leak(GOOD, FRAGMENTS, BACKEND.system_prompt("short")) is None
 
 
 def test_turn_order():
@@ -64,14 +68,22 @@ def test_turn_order():
 
 
 def test_protocol():
-    assert "2 agent turns, at most 1" in checks.protocol(GOOD, 1)
+    assert "2 agent turns, at most 1" in checks.protocol(GOOD, BACKEND, 1)
     early = dialogue(TASK.problem_description, "I WANT TO ANSWER: 1", "What?", "I WANT TO ANSWER: 2")
-    assert "goes on after the answer in turn 1" in checks.protocol(early, 10)
-    assert "messages say 'answered'" in checks.protocol(replace(GOOD, outcome="max_turns_reached"), 10)
+    assert "goes on after the answer in turn 1" in checks.protocol(early, BACKEND, 10)
+    assert "messages say 'answered'" in checks.protocol(replace(GOOD, outcome="max_turns_reached"), BACKEND, 10)
     silent = dialogue(TASK.problem_description, "What?", "7", "def price(hours): ...", outcome="max_turns_reached")
-    assert checks.protocol(silent, 2) is None
-    assert "out of rounds after 2 of 10" in checks.protocol(silent, 10)
-    assert "answer is not" in checks.protocol(replace(GOOD, answer="def other(): ..."), 10)
+    assert checks.protocol(silent, BACKEND, 2) is None
+    assert "said to have reached its last turn after 2 of 10" in checks.protocol(silent, BACKEND, 10)
+    assert "answer is not" in checks.protocol(replace(GOOD, answer="def other(): ..."), BACKEND, 10)
+
+
+def test_a_user_who_left_is_no_fault_of_the_protocol():
+    left = dialogue(TASK.problem_description, "What?", "7", "def price(hours): ...", outcome="user_left")
+    assert checks.protocol(left, BACKEND, 10) is None
+    answered = replace(GOOD, outcome="user_left")
+    assert "the outcome is 'user_left', but the messages say 'answered'" in checks.protocol(answered, BACKEND, 10)
+    assert "the answer is not" in checks.protocol(replace(left, answer="7"), BACKEND, 10)
 
 
 def test_turn_record():
@@ -96,9 +108,9 @@ def test_tokens():
 
 
 def test_tests_and_reward():
-    assert "reward is 0.9, but 1 of 2" in checks.tests_agree(replace(GOOD, reward=0.9))
-    assert "1 test results" in checks.tests_agree(replace(GOOD, tests=GOOD.tests[:1]))
-    assert checks.tests_agree(replace(GOOD, tests=())) is None
+    assert "reward is 0.9, but 1 of 2" in BACKEND.check_score(replace(GOOD, reward=0.9))
+    assert "1 test results" in BACKEND.check_score(replace(GOOD, tests=GOOD.tests[:1]))
+    assert BACKEND.check_score(replace(GOOD, tests=())) is None
     assert checks.scored(replace(GOOD, reward=None)) == "it has no reward"
     assert checks.scored(replace(GOOD, reward=float("nan"))) == "its reward is not a number"
     assert checks.scored(replace(GOOD, outcome="lost")) == "it was lost and yet has a reward"
@@ -114,25 +126,25 @@ def test_tests_and_reward():
         ("My notes: negative: 45\nrate: 7", "lines 1 and following of the hidden information"),
         ("For example price(3).", "the call of hidden test test1"),
         ("price(-1) should work.", "the call of hidden test test2"),
-        (privileged_prefix(replace(TASK, ground_truth="...")), "the critic's privileged prefix"),
+        (BACKEND.privileged_prompt(replace(TASK, ground_truth="...")), "the critic's privileged prefix"),
     ],
 )
-def test_leaks_are_found_in_what_the_person_says(said, name):
-    assert checks.leak(swap(GOOD, 2, Message("user", said))) == f"message 2 (user) holds {name}"
-    assert checks.leak(GOOD, system=f"You help. {said}") == f"the system prompt holds {name}"
+def test_leaks_are_found_in_what_the_user_says(said, name):
+    assert checks.leak(swap(GOOD, 2, Message("user", said)), FRAGMENTS) == f"message 2 (user) holds {name}"
+    assert checks.leak(GOOD, FRAGMENTS, system=f"You help. {said}") == f"the system prompt holds {name}"
 
 
 @pytest.mark.parametrize(
     "said", ["If negative, return 45.", "It starts with def price(hours):", "rate: 7", "I do not know."]
 )
 def test_telling_a_value_or_the_signature_is_no_leak(said):
-    assert checks.leak(swap(GOOD, 2, Message("user", said))) is None
+    assert checks.leak(swap(GOOD, 2, Message("user", said)), FRAGMENTS) is None
 
 
 def test_what_the_agent_said_first_may_be_repeated():
     asked = swap(GOOD, 1, Message("assistant", "What should price(3) return? Is it total = hours * 7?"))
-    assert checks.leak(swap(asked, 2, Message("user", "Yes, total = hours * 7, so price(3) is 21."))) is None
-    assert checks.leak(swap(GOOD, 3, Message("assistant", TASK.ground_truth))) is None
+    assert checks.leak(swap(asked, 2, Message("user", "Yes, total = hours * 7, so price(3) is 21.")), FRAGMENTS) is None
+    assert checks.leak(swap(GOOD, 3, Message("assistant", TASK.ground_truth)), FRAGMENTS) is None
 
 
 def test_repeats():
@@ -140,26 +152,26 @@ def test_repeats():
     assert checks.first_repeats(rows) == [None, None, None, 0, 0]
 
 
-def test_the_scripted_person_never_leaks():
-    simulator, system = ScriptedSimulator(), system_prompt("full")
+def test_the_scripted_user_never_leaks():
+    simulator, system = ScriptedSimulator(), BACKEND.system_prompt("full")
     for index, task in enumerate(generate("train", 60, seed=3, difficulty=4)):
         agent = Demonstrator(Skill(0.5), 10, random.Random(index))
-        environment = Environment(task, simulator, seed=index)
+        environment = Environment(task, BACKEND, simulator, seed=index)
         while not environment.done:
             environment.step(agent.act(task, environment.messages))
         trajectory = Trajectory(task, 0, environment.messages, answer=environment.answer, outcome=environment.outcome)
-        assert checks.leak(trajectory, system) is None
+        assert checks.leak(trajectory, BACKEND.hidden_fragments(task), system) is None
         assert checks.turn_order(trajectory) is None
-        assert checks.protocol(trajectory, 10) is None
+        assert checks.protocol(trajectory, BACKEND, 10) is None
 
 
 def test_the_real_tasks_have_something_to_leak_and_do_not_leak_it_in_the_request(real_backend_tasks):
-    for task in read_tasks(real_backend_tasks):
-        fragments = checks.hidden_fragments(task)
+    for task in read_tasks(real_backend_tasks, BACKEND):
+        fragments = BACKEND.hidden_fragments(task)
         assert len(fragments) >= 5, task.id
         silent = Trajectory(task, 0, (Message("user", task.problem_description),))
-        assert checks.leak(silent, system_prompt("full"), fragments) is None, task.id
+        assert checks.leak(silent, fragments, BACKEND.system_prompt("full")) is None, task.id
         line = next(line for line in reversed(task.ground_truth.splitlines()) if len(line.strip()) > 12)
         told = replace(silent, messages=(*silent.messages, Message("assistant", "?"), Message("user", line)))
-        if "def " not in line and checks.CODE_CHARACTERS & set(line):
-            assert checks.leak(told, "", fragments), (task.id, line)
+        if "def " not in line and BACKEND.telling(line, 1):
+            assert checks.leak(told, fragments), (task.id, line)

@@ -4,6 +4,7 @@ from dataclasses import replace
 import pytest
 
 from sweetrl.colbench.environment import Environment
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.domains.backend.suite.agents import Demonstrator, OracleAgent, Skill, read_request, write_answer
 from sweetrl.domains.backend.suite.details import BY_NAME
@@ -13,9 +14,11 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import Result, compare, paired, read_results, result_of, write_results
 from sweetrl.types import Message, Task, TestResult, Trajectory
 
+BACKEND = Backend()
+
 
 def talk(task, agent, seed=0):
-    environment = Environment(task, ScriptedSimulator(), seed=seed)
+    environment = Environment(task, BACKEND, ScriptedSimulator(), seed=seed)
     while not environment.done:
         environment.step(agent.act(task, environment.messages))
     return Trajectory(task, 0, environment.messages, (), environment.answer, 0.5, (), environment.outcome)
@@ -28,7 +31,7 @@ def tasks():
 
 def test_the_oracle_makes_no_mistake(tasks):
     for task in tasks:
-        result = result_of(talk(task, OracleAgent()), "base")
+        result = result_of(talk(task, OracleAgent()), "base", BACKEND)
         faults = (
             result.premature,
             result.irrelevant,
@@ -60,7 +63,7 @@ def test_every_kind_of_fault_is_seen(tasks):
             wrong = (str(int(facts["rate"][0]) + 1),)
             return write_answer(request, {"rate": wrong})
 
-    result = result_of(talk(task, Faulty()), "base")
+    result = result_of(talk(task, Faulty()), "base", BACKEND)
     assert result.repeated == 1 and result.irrelevant == 2
     assert result.untold == len(facts) - 2 and result.premature is (len(facts) > 2)
     assert result.forgotten == 1 and result.mistaken == 1
@@ -85,12 +88,12 @@ def test_max_turns_reached_is_not_premature(tasks):
         def act(self, task, messages):
             return "What is it?"
 
-    result = result_of(talk(tasks[0], Asker()), "base")
+    result = result_of(talk(tasks[0], Asker()), "base", BACKEND)
     assert result.outcome == "max_turns_reached" and result.turns == 10 and result.questions == 9
     assert result.premature is False and result.untold == result.details
 
 
-def test_an_answer_in_the_last_round_is_not_premature(tasks):
+def test_an_answer_in_the_last_turn_is_not_premature(tasks):
     class Guesser:
         name = "guesser"
 
@@ -98,8 +101,8 @@ def test_an_answer_in_the_last_round_is_not_premature(tasks):
             return "I WANT TO ANSWER: def f(): ..." if len(messages) > 4 else "Hm?"
 
     guess = talk(tasks[0], Guesser())
-    assert guess.outcome == "answered" and result_of(guess, "base").premature is True
-    assert result_of(guess, "base", rounds=3).premature is False
+    assert guess.outcome == "answered" and result_of(guess, "base", BACKEND).premature is True
+    assert result_of(guess, "base", BACKEND, max_turns=3).premature is False
 
 
 def test_other_tasks_have_no_details_and_repeats_are_words():
@@ -110,12 +113,24 @@ def test_other_tasks_have_no_details_and_repeats_are_words():
         *(Message("user" if i % 2 else "assistant", text) for i, text in enumerate(words)),
     )
     result = result_of(
-        Trajectory(task, 0, messages, (), "def f(): ...", 0.0, (TestResult("test1", False, "x"),)), "base"
+        Trajectory(task, 0, messages, (), "def f(): ...", 0.0, (TestResult("test1", False, "x"),)), "base", BACKEND
     )
     assert (
         result.topic == "backend_300" and result.repeated == 1 and result.premature is None and result.details is None
     )
     assert result.tests == 1 and result.tests_passed == 0
+
+
+def test_topic_and_success_are_what_is_noted_with_the_dialogue():
+    task = Task("t-7", "A request.", "def f(): ...", (("test1", "f()"),))
+    messages = (Message("user", "A request."), Message("assistant", "What is x?"))
+    left = Trajectory(task, 0, messages, (), "What is x?", 1.0, (), "user_left", extra={"topic": "taxi"}, solved=False)
+    result = result_of(left, "base", BACKEND)
+    assert (result.topic, result.outcome, result.reward, result.success) == ("taxi", "user_left", 1.0, False)
+    assert (result.turns, result.questions) == (1, 0), "the last reply counts as the answer"
+    assert result_of(replace(left, reward=0.2, solved=True), "base", BACKEND).success is True
+    assert result_of(replace(left, extra={}, solved=None), "base", BACKEND).success is True
+    assert result_of(replace(left, extra={}), "base", BACKEND).topic == "t"
 
 
 def results(count=60, lost=()):
@@ -148,6 +163,12 @@ def test_comparison():
     assert found["topics"].keys() == {"hotel", "taxi"} and found["topics"]["taxi"]["tasks"] == 30
     gained, lost = found["difference"]["success"]["gained"], found["difference"]["success"]["lost"]
     assert (gained - lost) / 60 == pytest.approx(found["success_difference"])
+    rewards = [[one.reward for one in results() if one.policy == policy] for policy in ("base", "trained")]
+    means = [sum(some) / 60 for some in rewards]
+    assert [found["reward_before"], found["reward_after"]] == pytest.approx(means)
+    assert found["reward_difference"] == pytest.approx(means[1] - means[0])
+    assert found["reward_p_value"] == found["difference"]["reward"]["p_value"] < 0.01
+    assert base["reward"]["value"] == found["reward_before"] and base["reward"]["low"] < means[0]
     assert found == compare(results(), resamples=500)
 
 
@@ -180,7 +201,7 @@ def test_results_survive_the_file(tmp_path):
 def test_the_demonstrators_faults_grow_with_their_lack_of_skill(tasks):
     def faults(skill):
         agents = [Demonstrator(skill, 10, random.Random(index)) for index in range(len(tasks))]
-        found = [result_of(talk(task, agent), "base") for task, agent in zip(tasks, agents, strict=True)]
+        found = [result_of(talk(task, agent), "base", BACKEND) for task, agent in zip(tasks, agents, strict=True)]
         return (
             sum(one.untold for one in found),
             sum(one.irrelevant for one in found),

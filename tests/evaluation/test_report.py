@@ -4,11 +4,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from sweetrl.domains.backend import Backend
 from sweetrl.evaluation.charts import inline_svg
 from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import (
-    AdvantageState,
-    RatedReply,
     Report,
     example_states,
     examples,
@@ -18,8 +17,10 @@ from sweetrl.evaluation.report import (
     render,
     verdict,
 )
-from sweetrl.types import Message, Task, TestResult, Trajectory
+from sweetrl.settings import Settings
+from sweetrl.types import Candidate, Message, RankedState, Task, TestResult, Trajectory
 
+BACKEND = Backend()
 EVIL = "<script>alert('x')</script> & \"quotes\""
 VOID = {"meta", "br", "hr", "img", "input", "link", "use", "path"}
 
@@ -40,10 +41,10 @@ def trajectory(index, passed, turns=3):
 BEFORE = [trajectory(index, passed) for index, passed in enumerate([10, 10, 3, 0, 5, 10, 2, 0])]
 AFTER = [trajectory(index, passed, 5) for index, passed in enumerate([10, 4, 10, 6, 10, 10, 10, 10])]
 STATES = tuple(
-    AdvantageState(f"task-{index:03d}", 0, turn, (
-        RatedReply(f"What is the rate? {EVIL}", 9, 0.4 + index),
-        RatedReply("Is it blue?", 4, 0.1),
-        RatedReply("I WANT TO ANSWER: def f(): ...", 3, -0.5),
+    RankedState(f"task-{index:03d}", 0, turn, (1, 2), (
+        Candidate((3,), f"What is the rate? {EVIL}", 9, 0.4 + index),
+        Candidate((4,), "Is it blue?", 4, 0.1),
+        Candidate((5,), "I WANT TO ANSWER: def f(): ...", 3, -0.5),
     ))
     for index in range(5) for turn in range(2)
 )  # fmt: skip
@@ -51,9 +52,10 @@ STATES = tuple(
 
 @pytest.fixture(scope="module")
 def report():
-    results = [result_of(one, "base") for one in BEFORE] + [result_of(one, "trained") for one in AFTER]
+    results = [result_of(one, "base", BACKEND) for one in BEFORE]
+    results += [result_of(one, "trained", BACKEND) for one in AFTER]
     contexts = {(one.task.id, 0): one for one in BEFORE}
-    return Report(compare(results, resamples=300), results, BEFORE, AFTER, STATES, {"Seed": 7}, contexts)
+    return Report(BACKEND, compare(results, resamples=300), results, BEFORE, AFTER, STATES, {"Seed": 7}, contexts)
 
 
 @pytest.fixture(scope="module")
@@ -121,11 +123,50 @@ def test_one_example_of_each_kind(report):
     assert len(found[0]["sides"][0]["messages"]) == 4 and found[0]["sides"][1]["passed"] == 10
 
 
+@pytest.mark.parametrize(
+    ("outcome", "words"),
+    [
+        ("answered", "The answer"),
+        ("max_turns_reached", "The last turn is over; the last reply counts as the answer"),
+        ("user_left", "The user has left; the last reply counts as the answer"),
+    ],
+)
+def test_how_a_dialogue_ended_stands_above_its_answer(report, outcome, words):
+    sides = render(replace(report, after=[replace(one, outcome=outcome) for one in AFTER])).split("After training")[1:]
+    assert len(sides) == 3
+    assert all(f'<div class="small">{words}</div>\n      <pre>' in one for one in sides)
+
+
 def test_the_critics_section_is_there_when_there_are_candidates(report, html):
     assert "What the critic thinks" in html and "+4.400" in html and "−0.500" in html
     assert [state.task_id for state in example_states(STATES)] == ["task-004", "task-003", "task-002"]
     without = render(replace(report, states=()))
     assert "What the critic thinks" not in without and without.count("<svg") == 3
+
+
+def test_every_type_of_reply_has_its_line_and_its_place_in_the_legend(report, html):
+    class Haggling(Backend):
+        reply_types = ("offer", "question", "deal")
+
+        def reply_type(self, text):
+            return "deal" if self.answers(text) else "offer" if "blue" in text else "question"
+
+    shown = render(replace(report, domain=Haggling()))
+    for page, labels in ((html, ["questions", "answers"]), (shown, ["offers", "questions", "deals"])):
+        legend = page[page.index("Mean advantage of the sampled replies") :].partition("<svg")[0]
+        assert re.findall(r'<b style="background: #[0-9a-f]{6}"></b>(\w+)', legend) == labels
+        colors = re.findall(r"background: (#[0-9a-f]{6})", legend)
+        chart = page[page.index("Mean advantage") :].partition("<svg")[2].partition("</svg>")[0]
+        assert len(set(colors)) == len(labels) and all(color in chart for color in colors)
+
+
+def test_a_reward_of_ones_own_is_called_a_reward(report, html):
+    own = BACKEND.configured(Settings.model_validate({"reward": {"function": "somewhere:brief"}}))
+    shown = render(replace(report, domain=own))
+    for words in ("Tests passed", "hidden unit tests decided", "hidden tests passed, %"):
+        assert words in html and words not in shown
+    for words in ("Mean reward", "the reward decided", "reward, %", "Success is what the domain itself says"):
+        assert words in shown and words not in html
 
 
 def test_numbers():

@@ -1,4 +1,4 @@
-"""What a person sees at the end of a run."""
+"""What is seen at the end of a run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from flows.arguments import parameter_changes
-from flows.console import command_line, show_outcome
+from flows.console import command_line, evaluation_table, show_outcome
+from sweetrl.colbench.domain import Domain
+from sweetrl.domains.backend import Backend
+from sweetrl.domains.frontend import Frontend
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import promotion_decision
 from sweetrl.tracking.registry import Registration
@@ -56,16 +59,34 @@ def test_the_summary_names_results_version_and_where_to_look(capsys: pytest.Capt
     assert "[b]" in printed, "what stages say is not markup"
 
 
+def named(domain: Domain) -> dict:
+    """The evaluation as stage `evaluate` writes it for `domain`."""
+    labels = domain.shown_labels
+    return EVALUATION | {"measure": domain.measure, "labels": {"success": labels.success, "reward": labels.reward}}
+
+
 def test_of_pages_likeness_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
-    from flows.console import evaluation_table
-
-    Console(width=80).print(evaluation_table(EVALUATION | {"pages": {"reward": "layout"}}))
+    Console(width=200).print(evaluation_table(named(Frontend())))
     printed = capsys.readouterr().out
-    assert 0 < printed.index("likeness (layout)") < printed.index("equal pages")
-    assert "55.0% [52.0, 58.0]" in printed and "tests passed" not in printed
+    assert 0 < printed.index("likeness to the reference (layout)") < printed.index("equal to the reference")
+    Console(width=80).print(evaluation_table(named(Frontend())))
+    printed = capsys.readouterr().out
+    assert 0 < printed.index("55.0% [52.0, 58.0]") < printed.index("40.2% [37.2, 43.3]"), "figures are never broken"
+    assert "+11.0 [+8.0, +14.0]" in printed and "tests passed" not in printed
     assert all(len(line) <= 80 for line in printed.splitlines())
+
+
+def test_of_programs_success_comes_first(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    Console(width=80).print(evaluation_table(named(Backend())))
+    printed = capsys.readouterr().out
+    assert 0 < printed.index("success rate 26.1% [23.4, 28.9]") < printed.index("tests passed 44.0% [41.0, 47.0]")
+    Console(width=80).print(evaluation_table(named(Domain())))  # one that says nothing of its own
+    printed = capsys.readouterr().out
+    assert 0 < printed.index("success rate 26.1% [23.4, 28.9]") < printed.index("mean reward  44.0% [41.0, 47.0]")
 
 
 def test_the_summary_of_a_run_with_nothing_to_do(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,9 +10,12 @@ import yaml
 
 from sweetrl.running.parameters import PARAMETERS
 from sweetrl.settings import Settings, load_settings
+from sweetrl.stages.iterate import STAGES as INNER
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
+ITERATIONS = yaml.safe_load((ROOT / "iterations/dvc.yaml").read_text())["stages"]
+SOURCES = yaml.safe_load((ROOT / "params.yaml").read_text())["sources"]
 
 
 def keys(tree: dict, prefix: str = "") -> set[str]:
@@ -20,6 +23,11 @@ def keys(tree: dict, prefix: str = "") -> set[str]:
     for key, value in tree.items():
         found |= keys(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}"}
     return found
+
+
+def code(stage: dict) -> set[str]:
+    """The code that a stage depends on; what params.yaml chooses is written as ${sources.suite}."""
+    return {path for path in stage["deps"] if path.startswith(("src/", "$"))}
 
 
 def test_params_yaml_spells_out_every_parameter() -> None:
@@ -40,11 +48,26 @@ def test_a_stage_runs_its_own_module_and_depends_on_it(stage: str) -> None:
     module = f"sweetrl.stages.{stage.replace('-', '_')}"
     assert STAGES[stage]["cmd"] == f"python -m {module}"
     assert importlib.util.find_spec(module) is not None
-    for path in STAGES[stage]["deps"]:
-        if path.startswith("src/"):
-            assert (ROOT / path).exists(), path
+    for path in code(STAGES[stage]):
+        assert (ROOT / SOURCES.get(path.removeprefix("${sources.").removesuffix("}"), path)).exists(), path
 
 
 def test_no_stage_depends_on_a_run_file() -> None:
     for stage in STAGES.values():
         assert not any(path.startswith("reports/runs") for path in stage["deps"])
+
+
+@pytest.mark.parametrize("stage", sorted(STAGES | ITERATIONS))
+def test_a_stage_depends_on_the_code_of_what_its_parameters_choose(stage: str) -> None:
+    """Where `suite`, `method`, `reward` or `simulator` decides a result, so does what is written in its source."""
+    found = (STAGES | ITERATIONS)[stage]
+    chosen = [name for name in SOURCES if name in found["params"]]
+    assert [path for path in found["deps"] if path.startswith("$")] == [f"${{sources.{name}}}" for name in chosen]
+
+
+@pytest.mark.parametrize(("stage", "inner"), [("iterate", INNER), ("evaluate-iterations", ("evaluate",))])
+def test_iterations_depend_on_all_that_the_stages_they_run_depend_on(stage: str, inner: tuple[str, ...]) -> None:
+    paths = {path for name in inner for path in code(STAGES[name])}
+    paths.add(f"src/sweetrl/stages/{stage.replace('-', '_')}.py")
+    outermost = {path for path in paths if not any(str(folder) in paths for folder in Path(path).parents)}
+    assert code(ITERATIONS[stage]) == outermost

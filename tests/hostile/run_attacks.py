@@ -40,7 +40,7 @@ def main() -> None:
         items += [(task, source), (task, f"def square(x):\n    return x ** 2  # {number}")]
     sandbox = Sandbox(limits_of(reward), reward.workers, without=options["without"])
     with CodeScorer(reward, sandbox=sandbox) as scorer:
-        scores = scorer.score(items)
+        scores = scorer.score_answers(items)
         isolation = sandbox.isolation
     rows = [
         [

@@ -1,7 +1,7 @@
 """`sweetrl collect` and `sweetrl evaluate` against a real vLLM that serves the agent (the base, an adapter that was
-trained on what it said) and the person's model (a second adapter): every dialogue accounted for, every token right.
+trained on what it said) and the user's model (a second adapter): every dialogue accounted for, every token right.
 
-The person's model is no good person, because it is as small as the agent. What is shown is that nothing gets lost on
+The user's model is no good user, because it is as small as the agent. What is shown is that nothing gets lost on
 the way: contexts, log-probs, counts of tokens, leaks, causes.
 """
 
@@ -19,9 +19,9 @@ from typer.testing import CliRunner
 
 from sweetrl.cli import app
 from sweetrl.colbench.files import read_tasks
-from sweetrl.colbench.prompts import system_prompt
+from sweetrl.colbench.leaks import leaks_of
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
-from sweetrl.domains.backend.leaks import leaks_of
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import generate
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
@@ -33,7 +33,9 @@ from sweetrl.settings import EngineSettings, LoraSettings, ModelSettings, Policy
 from sweetrl.types import Task, Trajectory
 
 TASKS = 50
-PERSON = "person"
+USER = "user"
+DOMAIN = Backend()
+SYSTEM = DOMAIN.system_prompt("short")
 LORA = LoraSettings(rank=8)
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -41,13 +43,13 @@ pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 def parameters(base: Path, **agent: Any) -> None:
     """Write the params.yaml of the working directory."""
-    retry_policy = {"timeout_seconds": 600.0}
+    patient = {"timeout_seconds": 600.0}
     values = {
         "seed": 3,
         "model": {"base": str(base), "device": "cpu", "threads": 1},
-        "agent": {"rounds": 10, "max_new_tokens": 192} | agent,
-        "engine": retry_policy,
-        "simulator": {"server": retry_policy | {"max_new_tokens": 24, "temperature": 1.0}},
+        "agent": {"max_turns": 10, "max_new_tokens": 192} | agent,
+        "engine": patient,
+        "simulator": {"server": patient | {"max_new_tokens": 24, "temperature": 1.0}},
         "collect": {"shard": 16, "lost_share": 0.5},
     }
     Path("params.yaml").write_text(json.dumps(values))  # JSON is YAML
@@ -66,15 +68,15 @@ def far(served: EngineSettings) -> list[str]:
     return ["--engine", "vllm", "--url", served.urls, "--concurrency", "32"]
 
 
-def with_person(served: EngineSettings) -> list[str]:
-    return [*far(served), "--person-url", served.urls, "--person-model", PERSON]
+def with_user(served: EngineSettings) -> list[str]:
+    return [*far(served), "--user-url", served.urls, "--user-model", USER]
 
 
 def check(found: Sequence[Trajectory], tasks: Sequence[Task], k: int, local: TransformersEngine) -> None:
     """Every attempt is there, in order; its tokens are what the agent saw and said, its counts and leaks are right."""
     assert [(one.task, one.attempt) for one in found] == [(task, n) for task in tasks for n in range(k)]
     spoken = [one for one in found if one.turns]
-    rows = [encode(one, local.chat, system_prompt("short")) for one in spoken]
+    rows = [encode(one, local.chat, SYSTEM) for one in spoken]
     logprobs = row_logprobs(local.model, rows, Layout(None))
     for one, row, expected in zip(spoken, rows, logprobs, strict=True):
         assert len(row.spans) == len(one.turns) == sum(message.role == "assistant" for message in one.messages)
@@ -91,7 +93,7 @@ def check(found: Sequence[Trajectory], tasks: Sequence[Task], k: int, local: Tra
             assert one.error and one.reward is None and one.answer is None
         else:
             assert one.outcome in ("answered", "max_turns_reached") and one.reward is not None and not one.error
-        leaks = leaks_of(one.task, one.messages) if one.simulator.startswith("llm:") else []
+        leaks = leaks_of(one.task, one.messages, DOMAIN.find_leak) if one.simulator.startswith("llm:") else []
         assert one.extra.get("leaks", "") == " ".join(f"{index}:{leak.kind}" for index, leak in leaks)
 
 
@@ -123,18 +125,18 @@ def adapter_of(base: Path, folder: Path, noise: float) -> Path:
 
 
 @pytest.fixture(scope="module")
-def person(served: EngineSettings, base_model: Path, work: Path) -> Iterator[str]:
-    """The person's model: a second adapter, at the same server under a name of its own."""
-    folder = adapter_of(base_model, work / "person-adapter", 0.01)
-    body = {"lora_name": PERSON, "lora_path": str(folder)}
+def user(served: EngineSettings, base_model: Path, work: Path) -> Iterator[str]:
+    """The user's model: a second adapter, at the same server under a name of its own."""
+    folder = adapter_of(base_model, work / "user-adapter", 0.01)
+    body = {"lora_name": USER, "lora_path": str(folder)}
     assert httpx.post(f"{served.urls}/load_lora_adapter", json=body, timeout=300).status_code == 200
-    yield PERSON
-    httpx.post(f"{served.urls}/unload_lora_adapter", json={"lora_name": PERSON}, timeout=60).raise_for_status()
+    yield USER
+    httpx.post(f"{served.urls}/unload_lora_adapter", json={"lora_name": USER}, timeout=60).raise_for_status()
 
 
 @pytest.fixture(scope="module")
 def collected(served: EngineSettings, base_model: Path, work: Path) -> list[Trajectory]:
-    """Two attempts at every synthetic task, with the scripted person."""
+    """Two attempts at every synthetic task, with the scripted user."""
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work)
         parameters(base_model)
@@ -153,15 +155,15 @@ def trained(collected: list[Trajectory], base_model: Path, work: Path) -> Path:
     from sweetrl.learning.trainers import PolicyTrainer
 
     model, tokenizer = load_base(ModelSettings(base=str(base_model), threads=1))
-    chat, system = ChatFormat(tokenizer), system_prompt("short")
+    chat = ChatFormat(tokenizer)
     pairs, _ = trajectory_pairs(collected, "all", 0.1)
     assert len(pairs) >= 8
     places = {(one.task.id, one.attempt): number for number, one in enumerate(collected)}
     data = PreferenceData(
-        tuple(encode(one, chat, system) for one in collected),
+        tuple(encode(one, chat, SYSTEM) for one in collected),
         tuple((places[one.task_id, one.chosen_attempt], places[one.task_id, one.rejected_attempt]) for one in pairs),
     )
-    settings = PolicySettings(learning_rate=1e-3, epochs=8.0, batch_size=8, micro_batch=8, nll=0.2, lora=LORA)
+    settings = PolicySettings(learning_rate=1e-3, epochs=8.0, batch_size=8, micro_batch_size=8, nll=0.2, lora=LORA)
     trainer = PolicyTrainer(attach_adapter(model, LORA, 1), data, settings, work / "training", 1)
     margins = [one["reward/margin"] for one in trainer.fit()]
     assert statistics.mean(margins[len(margins) // 2 :]) > 0.0, margins  # a few pairs an update: single ones scatter
@@ -169,41 +171,39 @@ def trained(collected: list[Trajectory], base_model: Path, work: Path) -> Path:
     return work / "policy"
 
 
-def test_fifty_tasks_with_the_scripted_person(
-    collected: list[Trajectory], local: TransformersEngine, work: Path
-) -> None:
+def test_fifty_tasks_with_the_scripted_user(collected: list[Trajectory], local: TransformersEngine, work: Path) -> None:
     check(collected, read_task_table(work / "tasks.parquet"), 2, local)
     assert {one.outcome for one in collected} <= {"answered", "max_turns_reached"}
 
 
-def test_fifty_tasks_with_a_model_as_the_person(
-    served: EngineSettings, person: str, local: TransformersEngine, base_model: Path
+def test_fifty_tasks_with_a_model_as_the_user(
+    served: EngineSettings, user: str, local: TransformersEngine, base_model: Path
 ) -> None:
-    parameters(base_model, rounds=4, max_new_tokens=96)
-    facts = sweetrl("collect", "--tasks", "tasks.parquet", "--out", "llm", *with_person(served))
-    assert (facts["person"], facts["dialogues"]) == ("llm", str(TASKS))
-    assert float(facts["person generated tokens"]) > 0 and float(facts["person failed requests"]) == 0
+    parameters(base_model, max_turns=4, max_new_tokens=96)
+    facts = sweetrl("collect", "--tasks", "tasks.parquet", "--out", "llm", *with_user(served))
+    assert (facts["user"], facts["dialogues"]) == ("llm", str(TASKS))
+    assert float(facts["user generated tokens"]) > 0 and float(facts["user failed requests"]) == 0
     found = list(TrajectoryStore(Path("llm")).read())
     check(found, read_task_table(Path("tasks.parquet")), 1, local)
-    assert {one.simulator for one in found} == {f"llm:{person}"}
+    assert {one.simulator for one in found} == {f"llm:{user}"}
     # The model's own silence may lose a dialogue; nothing else does.
-    assert {one.error for one in found} <= {"", "the person said nothing"}
-    assert sum(len(one.turns) > 1 for one in found) >= TASKS // 2  # agent and person really talk
+    assert {one.error for one in found} <= {"", "the user said nothing"}
+    assert sum(len(one.turns) > 1 for one in found) >= TASKS // 2  # agent and user really talk
 
 
 def test_twenty_real_tasks_with_a_trained_agent(
-    served: EngineSettings, person: str, trained: Path, base_model: Path, real_backend_tasks: Path
+    served: EngineSettings, user: str, trained: Path, base_model: Path, real_backend_tasks: Path
 ) -> None:
-    """Two adapters of one server talk with each other: the trained agent and the person's model."""
-    parameters(base_model, rounds=3, max_new_tokens=64)
-    words = ["--tasks", real_backend_tasks, "--limit", 20, "--adapter", trained, *with_person(served)]
+    """Two adapters of one server talk with each other: the trained agent and the user's model."""
+    parameters(base_model, max_turns=3, max_new_tokens=64)
+    words = ["--tasks", real_backend_tasks, "--limit", 20, "--adapter", trained, *with_user(served)]
     facts = sweetrl("collect", "--out", "real", *words)
     assert (facts["tasks"], facts["dialogues"], facts["success"]) == ("20", "20", "0")
     found = list(TrajectoryStore(Path("real")).read())
     agent = TransformersEngine(base_model, trained, device="cpu", threads=1)
-    check(found, list(read_tasks(real_backend_tasks))[:20], 1, agent)
+    check(found, list(read_tasks(real_backend_tasks, DOMAIN))[:20], 1, agent)
     for one in found:  # a reference may be longer than this small model can read
-        assert one.error in ("", "the person said nothing") or "leaves no room" in one.error, one.error
+        assert one.error in ("", "the user said nothing") or "leaves no room" in one.error, one.error
     assert sum(one.outcome != "lost" for one in found) >= 10
 
 
@@ -225,6 +225,6 @@ def test_a_trained_adapter_succeeds_as_often_as_with_transformers(
     assert near["low"] <= reached["value"] <= near["high"], numbers
     assert sum(one == two for one, two in zip(*rewards.values(), strict=True)) >= 0.9 * TASKS, rewards
     assert numbers["vllm"]["gpu_seconds"] == numbers["transformers"]["gpu_seconds"] == 0.0
-    # The adapter was given back, and the person's model was left alone.
+    # The adapter was given back, and the user's model was left alone.
     names = [one["id"] for one in httpx.get(f"{served.urls}/models", timeout=60).json()["data"]]
     assert served.model in names and not [name for name in names if name.startswith("policy-")]

@@ -13,14 +13,14 @@ from typing import Any
 import httpx
 import pytest
 from scipy.stats import fisher_exact
-from sweetrl.engines.retry import RetryPolicy
 
-from sweetrl.colbench.prompts import system_prompt
 from sweetrl.colbench.simulators import LlmSimulator
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
+from sweetrl.engines.retry import RetryPolicy
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine, adapter_name
 from sweetrl.protocols import UserSimulator
@@ -31,7 +31,8 @@ from sweetrl.types import Prompt, Sampling, Task
 BASE = Path(__file__).resolve().parents[2] / "models" / "base"
 FAULTS = {"429", "500", "503", "drop", "cut", "stuck", "empty", "not-json", "no-choices", "no-finish", "restart"}
 GREEDY = Sampling(64, temperature=0.0)
-AGENT = AgentSettings(rounds=10, max_new_tokens=192)
+AGENT = AgentSettings(max_turns=10, max_new_tokens=192)
+DOMAIN = Backend()
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -61,17 +62,17 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def person(served: EngineSettings, tmp_path: Path) -> Iterator[Access]:
-    """The person's model: an adapter under a name of its own. (Not the base: docs/servers.md says why on CPUs.)"""
-    body = {"lora_name": "person", "lora_path": str(adapter_of(tmp_path / "person", 0.01))}
+def user(served: EngineSettings, tmp_path: Path) -> Iterator[Access]:
+    """The user's model: an adapter under a name of its own. (Not the base: docs/servers.md says why on CPUs.)"""
+    body = {"lora_name": "user", "lora_path": str(adapter_of(tmp_path / "user", 0.01))}
     assert httpx.post(f"{served.urls}/load_lora_adapter", json=body, timeout=300).status_code == 200
-    yield Access((served.urls,), "person")
-    httpx.post(f"{served.urls}/unload_lora_adapter", json={"lora_name": "person"}, timeout=60).raise_for_status()
+    yield Access((served.urls,), "user")
+    httpx.post(f"{served.urls}/unload_lora_adapter", json={"lora_name": "user"}, timeout=60).raise_for_status()
 
 
 def prompts(chat: ChatFormat, count: int) -> list[Prompt]:
     tasks = generate("test", count, seed=7, difficulty=3)
-    return [Prompt(chat.open(system_prompt("short"), one.problem_description), n) for n, one in enumerate(tasks)]
+    return [Prompt(chat.open(DOMAIN.system_prompt("short"), one.problem_description), n) for n, one in enumerate(tasks)]
 
 
 def equal_up_to_ties(ours: list[Any], theirs: list[Any], share: float) -> None:
@@ -145,10 +146,10 @@ def rate(tasks: list[Task], engine: Any, chat: Any, simulator: UserSimulator, fo
     from sweetrl.rollout.run import rollout_scored
 
     with CodeScorer(RewardSettings()) as scorer:
-        actors = RolloutContext(engine, chat, simulator, scorer, AGENT)
+        context = RolloutContext(DOMAIN, engine, chat, simulator, scorer, AGENT)
         attempts = [(task, 0) for task in tasks]
         store = rollout_scored(
-            attempts, actors, TrajectoryStore(folder), seed=3, policy_name="base", batch=16, shard=64, lost_share=0.0
+            attempts, context, TrajectoryStore(folder), seed=3, policy_name="base", batch=16, shard=64, lost_share=0.0
         )
     found = list(store.read())
     assert [one.task for one in found] == tasks
@@ -158,16 +159,16 @@ def rate(tasks: list[Task], engine: Any, chat: Any, simulator: UserSimulator, fo
 def test_whole_dialogues_succeed_as_often(remote: VllmEngine, local: TransformersEngine, tmp_path: Path) -> None:
     # Two samples of their own: an equal rate fails in one of 200 such tests, a difference of 14 points in most.
     tasks = list(generate("test", 200, seed=7, difficulty=3))
-    person = ScriptedSimulator()
-    far, count = rate(tasks, remote, remote.chat, person, tmp_path / "far")
-    near, _ = rate(tasks, local, local.chat, person, tmp_path / "near")
+    user = ScriptedSimulator()
+    far, count = rate(tasks, remote, remote.chat, user, tmp_path / "far")
+    near, _ = rate(tasks, local, local.chat, user, tmp_path / "near")
     assert fisher_exact([[far, count - far], [near, count - near]]).pvalue > 0.005, (far, near, count)
 
 
 def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
-    served: EngineSettings, remote: VllmEngine, adapter: Path, person: Access, fake_server: Any, tmp_path: Path
+    served: EngineSettings, remote: VllmEngine, adapter: Path, user: Access, fake_server: Any, tmp_path: Path
 ) -> None:
-    """Agent and person's model (two adapters) behind a proxy that drops, delays, cuts, empties, refuses, forgets."""
+    """Agent and user's model (two adapters) behind a proxy that drops, delays, cuts, empties, refuses, forgets."""
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.domains.backend.rewards import CodeScorer
     from sweetrl.rollout.context import RolloutContext
@@ -175,7 +176,7 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
 
     attempts = [(task, 0) for task in generate("test", 60, seed=11, difficulty=3)]
     retry_policy = RetryPolicy(timeout=600.0, attempts=12, budget=3000.0, backoff=0.1)
-    agent = AgentSettings(rounds=4, max_new_tokens=96)
+    agent = AgentSettings(max_turns=4, max_new_tokens=96)
     found = {}
     for share in (0.0, 0.1):
         with (
@@ -184,36 +185,36 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
         ):
             through = replace(access(served), urls=(proxy.url,), retry_policy=retry_policy)
             engine = VllmEngine(through, remote.tokenizer, adapter)
-            speaker = OpenAIEngine(replace(through, model=person.model))
-            talker = LlmSimulator(EngineSpeaker(speaker, Sampling(24, 1.0)), reply_characters=100)
-            actors = RolloutContext(engine, engine.chat, talker, scorer, agent)
+            speaker = OpenAIEngine(replace(through, model=user.model))
+            talker = LlmSimulator(EngineSpeaker(speaker, Sampling(24, 1.0)), DOMAIN, reply_characters=100)
+            context = RolloutContext(DOMAIN, engine, engine.chat, talker, scorer, agent)
             store = TrajectoryStore(tmp_path / str(share))
-            rollout_scored(attempts, actors, store, seed=3, policy_name="far", batch=32, shard=20, lost_share=0.5)
+            rollout_scored(attempts, context, store, seed=3, policy_name="far", batch=32, shard=20, lost_share=0.5)
             assert (engine.usage().retries + speaker.usage().retries > 10) == (share > 0.0)
             assert engine.usage().failures == speaker.usage().failures == 0
             engine.close()
             speaker.close()
         found[share] = list(store.read())
         assert [one.task for one in found[share]] == [task for task, _ in attempts]
-        assert {one.error for one in found[share]} <= {"", "the person said nothing"}
+        assert {one.error for one in found[share]} <= {"", "the user said nothing"}
         assert all((one.reward is None) == (one.outcome == "lost") for one in found[share])
     assert sum(count for fault, count in proxy.seen.items() if fault in FAULTS) > 10, proxy.seen
     # The server breaks ties by what it batches together, so a dialogue may part.
     assert sum(one.messages == two.messages for one, two in zip(*found.values(), strict=True)) >= 0.95 * len(attempts)
 
 
-def test_a_model_at_the_server_plays_the_person(
+def test_a_model_at_the_server_plays_the_user(
     served: EngineSettings, remote: VllmEngine, tmp_path: Path, real_backend_tasks: Path
 ) -> None:
-    """A tiny model is no good person; what is shown is that agent and person get on through one server."""
+    """A tiny model is no good user; what is shown is that agent and user get on through one server."""
     from sweetrl.colbench.files import read_tasks
 
-    every = read_tasks(real_backend_tasks)
-    # The shortest: the person's instruction holds the reference and the dialogue, in 2,048 tokens.
+    every = read_tasks(real_backend_tasks, DOMAIN)
+    # The shortest: the user's instruction holds the reference and the dialogue, in 2,048 tokens.
     tasks = sorted(every, key=lambda task: len(task.ground_truth) + len(task.problem_description))[:20]
     speaker = OpenAIEngine(access(served))
-    person = LlmSimulator(EngineSpeaker(speaker, Sampling(32, 1.0)), reply_characters=100)
-    successes, count = rate(tasks, remote, remote.chat, person, tmp_path)
+    user = LlmSimulator(EngineSpeaker(speaker, Sampling(32, 1.0)), DOMAIN, reply_characters=100)
+    successes, count = rate(tasks, remote, remote.chat, user, tmp_path)
     assert (count, successes) == (20, 0)
     assert speaker.usage().generated_tokens > 0
     speaker.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import Row, encode
+from sweetrl.renamed import old_key
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 QUESTIONS = ["Is there a maximum?", "What is the rate per hour?", "How should the result be rounded?"]
@@ -75,4 +77,15 @@ def trajectories(make_trajectory: Callable[..., Trajectory]) -> list[Trajectory]
 
 @pytest.fixture(scope="session")
 def rows(trajectories: list[Trajectory], chat: ChatFormat) -> tuple[Row, ...]:
-    return tuple(encode(one, chat, "You help a person.") for one in trajectories[:9])
+    return tuple(encode(one, chat, "You help a user.") for one in trajectories[:9])
+
+
+@pytest.fixture(scope="session")
+def recipe_settings() -> Callable[[Path], dict[str, Any]]:
+    """A function that reads what a shipped base was pre-trained with, under the names that settings have now."""
+
+    def read(base: Path) -> dict[str, Any]:
+        stored = json.loads((base / "recipe.json").read_text(encoding="utf-8"))["settings"]
+        return {(old_key(f"pretrain.{name}") or name).removeprefix("pretrain."): stored[name] for name in stored}
+
+    return read

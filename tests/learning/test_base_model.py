@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.rewards import CodeScorer
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.learning.pretraining import Demonstrations, Encoder, copying
+from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.run import rollout
 from sweetrl.settings import load_settings
 from sweetrl.stages.pretrain import TASKS
+from sweetrl.types import Task
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "models" / "base"
@@ -22,23 +26,22 @@ SETTINGS = load_settings(ROOT / "params.yaml")
 
 
 @pytest.fixture(scope="module")
-def engine():
+def engine() -> Iterator[TransformersEngine]:
     engine = TransformersEngine(BASE, None, "float32", "cpu", 2)
     yield engine
     engine.close()
 
 
-def test_it_is_small_and_names_its_recipe():
+def test_it_is_small_and_names_its_recipe(recipe_settings: Callable[[Path], dict[str, Any]]) -> None:
     files = [path for path in BASE.iterdir() if path.is_file()]
     assert sum(path.stat().st_size for path in files) <= 8 * 2**20
     assert (BASE / "model.safetensors").exists()
-    recipe = json.loads((BASE / "recipe.json").read_text())
-    assert recipe["settings"] == SETTINGS.pretrain.model_dump(mode="json"), (
+    assert recipe_settings(BASE) == SETTINGS.pretrain.model_dump(mode="json"), (
         "the recipe names other settings than params.yaml"
     )
 
 
-def test_it_is_a_llama_that_transformers_loads():
+def test_it_is_a_llama_that_transformers_loads() -> None:
     from transformers import AutoConfig, AutoTokenizer
 
     assert AutoConfig.from_pretrained(BASE).model_type == "llama"
@@ -46,27 +49,27 @@ def test_it_is_a_llama_that_transformers_loads():
     assert all(len(tokenizer.encode(f" {number}", add_special_tokens=False)) == 1 for number in range(200))
 
 
-def test_it_copies_what_the_person_said_into_the_program(engine):
-    blind = SETTINGS.pretrain.model_copy(update={"informed": 0.0})  # the values stand in the person's words only
+def test_it_copies_what_the_user_said_into_the_program(engine: TransformersEngine) -> None:
+    blind = SETTINGS.pretrain.model_copy(update={"informed": 0.0})  # the values stand in the user's words only
     tasks = list(generate("test", 100, SETTINGS.seed + 5, SETTINGS.tasks.difficulty))
-    data = Demonstrations(tasks, 1, Encoder(engine.tokenizer, blind), blind, SETTINGS.agent.max_turns, "short")
+    encoder = Encoder(engine.tokenizer, blind, Backend())
+    data = Demonstrations(tasks, 1, encoder, blind, SETTINGS.agent.max_turns, "short")
     values, _ = copying(engine.model, [data.item(i) for i in range(len(tasks))], blind)
     assert values > 0.9
 
 
-def test_its_zero_shot_success_is_in_the_band(engine):
+def test_its_zero_shot_success_is_in_the_band(engine: TransformersEngine) -> None:
     tasks = list(generate("train", 400, SETTINGS.seed + 1, SETTINGS.tasks.difficulty))
-    dialogues = rollout(
-        [(task, 0) for task in tasks], engine, engine.chat, ScriptedSimulator(), SETTINGS.agent, seed=3, batch=400
-    )
     with CodeScorer(SETTINGS.reward) as scorer:
-        scores = scorer.score([(one.task, one.answer) for one in dialogues])
+        context = RolloutContext(Backend(), engine, engine.chat, ScriptedSimulator(), scorer, SETTINGS.agent)
+        dialogues = rollout([(task, 0) for task in tasks], context, seed=3, batch=400)
+        scores = scorer.score(dialogues)
     success = sum(score.reward == 1.0 for score in scores) / len(scores)
     assert 0.15 <= success <= 0.35
 
 
-def test_no_test_task_was_in_its_training_data():
-    def content(task):
+def test_no_test_task_was_in_its_training_data() -> None:
+    def content(task: Task) -> tuple[Any, ...]:
         return task.problem_description.partition("is: ")[2], tuple(sorted(read_facts(task.hidden_information).items()))
 
     trained = {content(task) for task in generate("train", TASKS, SETTINGS.pretrain.seed, SETTINGS.tasks.difficulty)}

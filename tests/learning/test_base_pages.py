@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.evaluation import first_page
 from sweetrl.domains.frontend.pages import find_page, last_page
 from sweetrl.domains.frontend.suite import generate
-from sweetrl.domains.frontend.suite.agents import person
+from sweetrl.domains.frontend.suite.agents import scripted_user
 from sweetrl.domains.frontend.suite.designs import CLASSES, read_page
 from sweetrl.domains.frontend.suite.judge import worth
 from sweetrl.domains.frontend.suite.tasks import read_request
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.learning.pretraining import Demonstrations, Encoder, copying
-from sweetrl.reproduce.cells import merged
+from sweetrl.reproduce.variants import merged
+from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.run import rollout
 from sweetrl.settings import parse_settings
 from sweetrl.stages.pretrain import TASKS
+from sweetrl.types import Score, Trajectory
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "models" / "base-frontend"
@@ -29,39 +33,47 @@ SETTINGS = parse_settings(merged(yaml.safe_load((ROOT / "params.yaml").read_text
 
 
 @pytest.fixture(scope="module")
-def engine():
+def engine() -> Iterator[TransformersEngine]:
     engine = TransformersEngine(BASE, None, "float32", "cpu", 1)
     yield engine
     engine.close()
 
 
+class NoScorer:
+    """Nothing is scored here."""
+
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        raise AssertionError("rollout scores nothing")
+
+
 @pytest.fixture(scope="module")
-def dialogues(engine):
-    """With the scripted person who looks at sketches: no browser is needed."""
+def dialogues(engine: TransformersEngine) -> list[Trajectory]:
+    """With the scripted user who looks at sketches: no browser is needed."""
     tasks = list(generate("train", 60, SETTINGS.seed + 1, SETTINGS.tasks.difficulty))
-    return rollout([(task, 0) for task in tasks], engine, engine.chat, person(), SETTINGS.agent, seed=3, batch=60)
+    context = RolloutContext(Frontend(), engine, engine.chat, scripted_user(), NoScorer(), SETTINGS.agent)
+    return rollout([(task, 0) for task in tasks], context, seed=3, batch=60)
 
 
-def test_it_is_small_and_names_its_recipe():
+def test_it_is_small_and_names_its_recipe(recipe_settings: Callable[[Path], dict[str, Any]]) -> None:
     assert sum(path.stat().st_size for path in BASE.iterdir()) <= 2 * 2**20
-    recipe = json.loads((BASE / "recipe.json").read_text())
-    assert recipe["settings"] == SETTINGS.pretrain.model_dump(mode="json")
+    assert recipe_settings(BASE) == SETTINGS.pretrain.model_dump(mode="json")
 
 
-def test_it_knows_words_and_classes_as_one_token(engine):
+def test_it_knows_words_and_classes_as_one_token(engine: TransformersEngine) -> None:
     for word in (*CLASSES, *CLASSES.values()):
         assert len(engine.tokenizer.encode(word, add_special_tokens=False)) == 1
 
 
-def test_it_puts_into_the_page_what_the_person_said(engine):
+def test_it_puts_into_the_page_what_the_user_said(engine: TransformersEngine) -> None:
     blind = SETTINGS.pretrain.model_copy(update={"informed": 0.0})
     tasks = list(generate("test", 40, SETTINGS.seed + 5, SETTINGS.tasks.difficulty))
-    data = Demonstrations(tasks, 1, Encoder(engine.tokenizer, blind, True), blind, SETTINGS.agent.max_turns, "short")
+    encoder = Encoder(engine.tokenizer, blind, Frontend())
+    data = Demonstrations(tasks, 1, encoder, blind, SETTINGS.agent.max_turns, "short")
     values, others = copying(engine.model, [data.item(i) for i in range(len(tasks))], blind)
     assert values > 0.8 and others > 0.95  # some changes are whims that nobody could foresee
 
 
-def test_it_writes_pages_listens_and_leaves_room(dialogues):
+def test_it_writes_pages_listens_and_leaves_room(dialogues: list[Trajectory]) -> None:
     replies = [one.content for each in dialogues for one in each.messages if one.role == "assistant"]
     pages = [html for text in replies if (html := find_page(text)) is not None]
     assert 0.8 <= len(pages) / len(replies) <= 0.995  # it asks, too
@@ -75,7 +87,7 @@ def test_it_writes_pages_listens_and_leaves_room(dialogues):
     assert 0.5 <= start <= end - 0.05 and end <= 0.97
 
 
-def test_no_test_task_was_in_its_training_data():
+def test_no_test_task_was_in_its_training_data() -> None:
     trained = {
         task.ground_truth for task in generate("train", TASKS, SETTINGS.pretrain.seed, SETTINGS.tasks.difficulty)
     }

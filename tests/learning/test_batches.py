@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.colbench.prompts import privileged_prefix
+from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import (
@@ -25,7 +25,7 @@ from sweetrl.learning.batches import (
 )
 from sweetrl.types import Message, Trajectory
 
-SYSTEM = "You help a person."
+SYSTEM = "You help a user."
 
 
 def replies(row: Row) -> list[tuple[int, ...]]:
@@ -58,11 +58,11 @@ def test_imported_dialogues_read_like_the_chat_template(
         assert row.spans[-1][1] == len(row.token_ids)
 
 
-def test_masks_never_cover_the_system_or_the_person(
+def test_masks_never_cover_the_system_or_the_user(
     trajectories: list[Trajectory], chat: ChatFormat, tokenizer: Any
 ) -> None:
     for trajectory in trajectories:
-        for system in (SYSTEM, critic_system(privileged_prefix(trajectory.task), SYSTEM)):
+        for system in (SYSTEM, critic_system(Backend().privileged_prompt(trajectory.task), SYSTEM)):
             row = encode(trajectory, chat, system)
             said = [one.content for one in trajectory.messages if one.role == "assistant"]
             assert [tokenizer.decode(ids).removesuffix(tokenizer.eos_token) for ids in replies(row)] == said
@@ -89,7 +89,7 @@ def test_c_is_in_the_critics_context_alone(
     make_trajectory: Callable[..., Trajectory], chat: ChatFormat, tokenizer: Any
 ) -> None:
     trajectory = make_trajectory(3, 0)
-    prefix = privileged_prefix(trajectory.task)
+    prefix = Backend().privileged_prompt(trajectory.task)
     with_c = encode(trajectory, chat, critic_system(prefix, SYSTEM))
     without = encode(trajectory, chat, critic_system(None, SYSTEM))
     assert trajectory.task.ground_truth in tokenizer.decode(with_c.token_ids)
@@ -101,7 +101,7 @@ def test_broken_dialogues_are_named(make_trajectory: Callable[..., Trajectory], 
     good = make_trajectory(1, 2)
     request, *rest = good.messages
     for messages, problem in (
-        ((), "starts with the person's request"),
+        ((), "starts with the user's request"),
         ((request,), "says nothing"),
         ((request, Message("user", "again"), *rest), "message 1 is from `user`"),
     ):
@@ -131,7 +131,7 @@ def data(pairs: int, replay: int = 0) -> PreferenceData:
 @given(st.integers(1, 60), st.sampled_from([0.5, 1, 2, 4]), st.sampled_from([8, 4]), st.integers(0, 5))
 def test_a_plan_has_full_batches_and_uses_pairs_evenly(pairs: int, epochs: float, batch_size: int, seed: int) -> None:
     grouped = dataclasses.replace(data(pairs), groups=tuple(index // 2 // 5 for index in range(2 * pairs)))
-    for together in (1, 3, 8):
+    for max_pairs_per_group in (1, 3, 8):
         made = plan(grouped, epochs, batch_size, seed, max_pairs_per_group=max_pairs_per_group)
         steps = max(1, round(epochs * pairs / batch_size))
         assert len(made) == steps
@@ -156,7 +156,7 @@ def test_a_plan_keeps_pairs_of_a_group_together_and_mixes_groups() -> None:
 
 
 @pytest.mark.parametrize(("share", "expected"), [(0.25, 100), (1.0, 400), (0.0, 0), (0.1, 40)])
-def test_a_plan_draws_anchors_in_proportion(share: float, expected: int) -> None:
+def test_a_plan_draws_replay_in_proportion(share: float, expected: int) -> None:
     made = plan(data(40, replay=7), epochs=10, batch_size=8, seed=0, replay=share)
     drawn = Counter(replay_row for batch in made for replay_row in batch.replay)
     assert sum(drawn.values()) == expected
@@ -178,8 +178,6 @@ def test_no_pairs_is_one_sentence() -> None:
 
 def test_a_row_in_several_pairs_is_computed_once() -> None:
     import torch
-
-    from sweetrl.learning.batches import MicroBatch
 
     rows = tuple(Row(tuple(range(10 * i, 10 * i + 4 + i)), ((2, 4),)) for i in range(4))
     reference = [torch.full((2,), float(i)) for i in range(4)]

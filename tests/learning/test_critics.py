@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.domains.backend.suite.agents import read_request, write_answer
 from sweetrl.domains.backend.suite.details import BY_NAME, KINDS
@@ -17,7 +18,6 @@ from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning.critics import JudgeCritic, OracleCritic, RandomCritic, first_wins, rivals
-from sweetrl.learning.ranking import CONTRASTS
 from sweetrl.settings import JudgeSettings
 from sweetrl.types import Completion, Message, Prompt, Reply, Sampling, Trajectory, Usage
 
@@ -44,26 +44,28 @@ def synthetic_dialogue() -> tuple[Trajectory, list[str]]:
 
 def test_the_oracle_knows_good_replies_from_bad() -> None:
     dialogue, texts = synthetic_dialogue()
-    ((nothing, values),) = OracleCritic().advantages([(dialogue, [[], replies(*texts)])])
+    ((nothing, values),) = OracleCritic(Backend()).rate([(dialogue, [[], replies(*texts)])])
     assert nothing == [] and values == sorted(values, reverse=True) and len(set(values)) == len(values)
 
 
 def test_the_oracle_agrees_with_every_contrast() -> None:
-    from sweetrl.learning.critics import WORTH
+    from sweetrl.domains.backend.suite.judge import WORTH
 
-    assert all(WORTH[better] > WORTH[worse] for better, worse in CONTRASTS)
+    assert all(WORTH[better] > WORTH[worse] for better, worse in Backend.contrasts)  # type: ignore[index]
 
 
 def test_the_oracle_refuses_other_tasks(trajectories: list[Trajectory]) -> None:
-    with pytest.raises(UserError, match="the oracle knows tasks of the synthetic suite only"):
-        OracleCritic().advantages([(trajectories[0], [replies("What is the rate?")])])
+    with pytest.raises(
+        UserError, match="task train-00000: the oracle knows only how tasks of a synthetic suite were made"
+    ):
+        OracleCritic(Backend()).rate([(trajectories[0], [replies("What is the rate?")])])
 
 
 def test_random_numbers_depend_on_seed_state_and_reply_only(trajectories: list[Trajectory]) -> None:
     some = replies("a", "b", "c")
-    ((first, second),) = RandomCritic(1).advantages([(trajectories[0], [some, some])])
-    ((single_rows,),) = RandomCritic(1).advantages([(trajectories[0], [some[:1]])])
-    ((other, _),) = RandomCritic(2).advantages([(trajectories[0], [some, some])])
+    ((first, second),) = RandomCritic(1).rate([(trajectories[0], [some, some])])
+    ((alone,),) = RandomCritic(1).rate([(trajectories[0], [some[:1]])])
+    ((other, _),) = RandomCritic(2).rate([(trajectories[0], [some, some])])
     assert alone == first[:1] and len({*first, *second, *other}) == 9
     assert all(0.0 <= value < 1.0 for value in first)
 
@@ -102,9 +104,9 @@ class FakeJudge:
 @pytest.mark.parametrize("habit", ["longer", "first", "silent"])
 def test_the_judge_ranks_by_won_comparisons(chat: ChatFormat, trajectories: list[Trajectory], habit: str) -> None:
     engine = FakeJudge(chat, habit)
-    critic = JudgeCritic(engine, chat, JudgeSettings(comparisons=8), seed=3)
+    critic = JudgeCritic(Backend(), engine, chat, JudgeSettings(comparisons=8), seed=3)
     some = replies("x" * 9, "x" * 2, "x" * 25, "x" * 14)
-    ((values, none),) = critic.advantages([(trajectories[0], [some, []])])
+    ((values, none),) = critic.rate([(trajectories[0], [some, []])])
     assert none == [] and len(engine.texts) == 4 * 3, "every pair in both orders"
     if habit == "longer":
         assert values == pytest.approx([1 / 3, 0.0, 1.0, 2 / 3])
@@ -115,7 +117,9 @@ def test_the_judge_ranks_by_won_comparisons(chat: ChatFormat, trajectories: list
 
 def test_a_judge_without_privilege_does_not_see_the_reference(chat: ChatFormat, trajectories: list[Trajectory]) -> None:
     engine = FakeJudge(chat, "longer")
-    JudgeCritic(engine, chat, JudgeSettings(), 3, privileged=False).advantages([(trajectories[0], [replies("a", "b")])])
+    JudgeCritic(Backend(), engine, chat, JudgeSettings(), 3, privileged=False).rate(
+        [(trajectories[0], [replies("a", "b")])]
+    )
     assert engine.texts and not any("round(hours" in text for text in engine.texts)
 
 

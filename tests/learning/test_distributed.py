@@ -40,12 +40,12 @@ for task in range(4):
     pairs += [(4 * task + i, 4 * task + j) for i in range(4) for j in range(i + 1, 4)]
 data = PreferenceData(tuple(rows), tuple(pairs), (0, 5, 10), tuple(groups))
 torch.set_num_threads(1)
-common = dict(learning_rate=1e-2, epochs=2, batch_size=8, micro_batch=2, checkpoints=2, lora=LoraSettings(rank=4))
+common = dict(learning_rate=1e-2, epochs=2, batch_size=8, micro_batch_size=2, checkpoints=2, lora=LoraSettings(rank=4))
 result = {}
 runs = [("critic", {}), ("policy", {})]
 if int(os.environ.get("WORLD_SIZE", "1")) > 1:
     # So few tokens a pass that processes have unequal numbers of passes.
-    runs += [("critic-sharded", {"tokens": 90}), ("policy-sharded", {"tokens": 50, "recompute": True})]
+    runs += [("critic-sharded", {"tokens": 90}), ("policy-sharded", {"tokens": 50, "gradient_checkpointing": True})]
 for name, more in runs:
     kind, _, sharded = name.partition("-")
     os.environ["ACCELERATE_USE_FSDP"] = str(bool(sharded)).lower()  # what `accelerate launch --use_fsdp` sets
@@ -59,7 +59,7 @@ for name, more in runs:
     if kind == "critic":
         trainer = CriticTrainer(model, data, CriticSettings(beta=1.0, **options), out / name, 0)
     else:
-        settings = PolicySettings(beta=1.0, replay=0.3, **options)
+        settings = PolicySettings(beta=1.0, sft_replay=0.3, **options)
         trainer = PolicyTrainer(model, data, settings, out / name, 0, replay=0.3)
     idle, make = [0], trainer.make_passes
     def counted(step):

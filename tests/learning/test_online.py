@@ -14,7 +14,15 @@ from sweetrl.settings import GrpoSettings, LoraSettings, ModelSettings
 
 LORA = LoraSettings(rank=4, alpha=8)
 SETTINGS = GrpoSettings(
-    learning_rate=1e-2, iterations=4, tasks=2, group=2, batch_size=2, micro_batch=2, warmup=0, checkpoints=4, lora=LORA
+    learning_rate=1e-2,
+    iterations=4,
+    tasks=2,
+    group_size=2,
+    batch_size=2,
+    micro_batch_size=2,
+    warmup_ratio=0,
+    checkpoints=4,
+    lora=LORA,
 )
 
 

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
 
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import generate
 from sweetrl.learning.pretraining import (
-    NUMBERS,
-    WORDS,
     Demonstrations,
     Encoder,
     build_model,
     collate,
     copying,
-    corpus,
+    make_tokenizer,
     weighted_loss,
 )
-from sweetrl.learning.tokenizer import build_tokenizer
 from sweetrl.settings import PretrainSettings
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
 SETTINGS = PretrainSettings()
+BACKEND = Backend()
 TASKS = list(generate("train", 400, 3, 3))
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    return build_tokenizer(corpus(TASKS, SETTINGS, 10, "short"), SETTINGS.vocabulary, NUMBERS, WORDS)
+def tokenizer() -> PreTrainedTokenizerFast:
+    return make_tokenizer(TASKS, BACKEND, SETTINGS, 10, "short")
 
 
-def test_every_value_is_one_token_wherever_it_stands(tokenizer):
-    for value in (*(f" {number}" for number in range(NUMBERS)), *WORDS):
+def test_every_value_is_one_token_wherever_it_stands(tokenizer: PreTrainedTokenizerFast) -> None:
+    recipe = BACKEND.pretraining
+    for value in (*(f" {number}" for number in range(recipe.numbers)), *recipe.words):
         (token,) = tokenizer.encode(value, add_special_tokens=False)
         for text in (f"The rate is{value}.", f"    rate ={value}\n    total", f"of{value} units"):
             assert token in tokenizer.encode(text, add_special_tokens=False)
             assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
 
 
-def test_the_first_layer_starts_looking_at_the_two_tokens_before(tokenizer):
+def test_the_first_layer_starts_looking_at_the_two_tokens_before(tokenizer: PreTrainedTokenizerFast) -> None:
     model = build_model(len(tokenizer), SETTINGS, tokenizer)
     model.set_attn_implementation("eager")
     ids = torch.randint(6, len(tokenizer), (2, 150), generator=torch.Generator().manual_seed(1))
@@ -50,7 +55,7 @@ def test_the_first_layer_starts_looking_at_the_two_tokens_before(tokenizer):
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), again.parameters(), strict=True))
 
 
-def test_the_later_layers_start_attending_to_like_at_any_distance(tokenizer):
+def test_the_later_layers_start_attending_to_like_at_any_distance(tokenizer: PreTrainedTokenizerFast) -> None:
     model = build_model(len(tokenizer), SETTINGS, tokenizer)
     model.set_attn_implementation("eager")
     ids = torch.randperm(len(tokenizer) - 6, generator=torch.Generator().manual_seed(2))[:260] + 6
@@ -60,16 +65,16 @@ def test_the_later_layers_start_attending_to_like_at_any_distance(tokenizer):
     assert second[252, 52] > 5 / 252, "like gets several times the attention of a token at random"
 
 
-def test_a_dialogue_is_a_function_of_its_place_and_weights_follow_the_roles(tokenizer):
-    data = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS), SETTINGS, 10, "short")
-    again = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS), SETTINGS, 10, "short")
+def test_a_dialogue_is_a_function_of_its_place_and_weights_follow_the_roles(tokenizer: PreTrainedTokenizerFast) -> None:
+    data = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS, BACKEND), SETTINGS, 10, "short")
+    again = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS, BACKEND), SETTINGS, 10, "short")
     assert [data[i] for i in range(8)] == [again[i] for i in range(8)]
     for item in data[3]:
         assert len(item["input_ids"]) == len(item["weights"])
         assert set(item["weights"]) <= {
             0.0,
             1.0,
-            SETTINGS.person_weight,
+            SETTINGS.user_weight,
             SETTINGS.value_weight,
             SETTINGS.informed_weight,
             SETTINGS.informed_weight * SETTINGS.value_weight,
@@ -78,9 +83,9 @@ def test_a_dialogue_is_a_function_of_its_place_and_weights_follow_the_roles(toke
         }
 
 
-def test_the_loss_is_the_weighted_mean_over_tokens(tokenizer):
+def test_the_loss_is_the_weighted_mean_over_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     model = build_model(len(tokenizer), SETTINGS, tokenizer)
-    data = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS), SETTINGS, 10, "short")
+    data = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS, BACKEND), SETTINGS, 10, "short")
     items = data[0][:3]
     ids, weights = collate(items, padding=tokenizer.pad_token_id)
     with torch.no_grad():
@@ -95,9 +100,9 @@ def test_the_loss_is_the_weighted_mean_over_tokens(tokenizer):
 
 
 @pytest.mark.slow
-def test_copying_is_learnt_within_300_steps(tokenizer):
+def test_copying_is_learnt_within_300_steps(tokenizer: PreTrainedTokenizerFast) -> None:
     settings = SETTINGS.model_copy(update={"steps": 300, "informed": 0.0})
-    encoder = Encoder(tokenizer, settings)
+    encoder = Encoder(tokenizer, settings, BACKEND)
     model = build_model(len(tokenizer), settings, tokenizer)
     data = Demonstrations(TASKS, settings.steps, encoder, settings, 10, "short")
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)

@@ -10,16 +10,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweetrl.colbench.domain import Domain
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import generate
 from sweetrl.domains.backend.suite.agents import read_request
 from sweetrl.domains.backend.suite.details import BY_NAME, KINDS
 from sweetrl.domains.backend.suite.tasks import read_facts
+from sweetrl.domains.frontend import Frontend
+from sweetrl.domains.frontend.suite import generate as generate_pages
+from sweetrl.domains.frontend.suite.designs import BY_NAME as PAGE_DETAILS
+from sweetrl.domains.frontend.suite.designs import read_page, write_page
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning import preferences as files
 from sweetrl.learning import ranking
 from sweetrl.learning.batches import encode
-from sweetrl.settings import LoraSettings, PolicySettings, RankSettings
+from sweetrl.learning.critics import LogRatioCritic
+from sweetrl.learning.passes import model_layout
+from sweetrl.protocols import Critic
+from sweetrl.settings import CriticSettings, LoraSettings, PolicySettings, RankSettings
 from sweetrl.types import (
     ANSWER_MARKER,
     Candidate,
@@ -32,14 +41,15 @@ from sweetrl.types import (
     Usage,
 )
 
-SYSTEM = "You help a person."
+SYSTEM = "You help a user."
+BACKEND, FRONTEND = Backend(), Frontend()
 TEXTS = ["Is there a maximum?", "What is the rate per hour?", f"{ANSWER_MARKER}\n```python\ndef price(hours):\n```"]
 
 candidate = st.builds(
     lambda number, count, advantage: Candidate(
-        (number,), ("I WANT TO ANSWER:" if number % 2 else "") + str(number // 2), count, advantage / 4
+        (number,), ("", ANSWER_MARKER, "<html>")[number % 3] + str(number // 3), count, advantage / 4
     ),
-    st.integers(0, 9),
+    st.integers(0, 11),
     st.integers(1, 5),
     st.integers(-8, 8),
 )
@@ -50,21 +60,22 @@ settings = st.builds(
     margin=st.sampled_from([0.0, 0.5]),
     selection=st.sampled_from(["halves", "extremes"]),
     distinct=st.booleans(),
-    kinds=st.sampled_from(["any", "same", "pages"]),
+    reply_types=st.sampled_from(["any", "same", "no_questions"]),
 )
 
 
-@given(candidates, settings, st.integers(0, 9))
-def test_chosen_pairs_obey_the_settings(found: list[Candidate], rules: RankSettings, seed: int) -> None:
-    pairs = ranking.choose_pairs(found, rules, random.Random(seed))
+@given(candidates, st.sampled_from([BACKEND, FRONTEND]), settings, st.integers(0, 9))
+def test_chosen_pairs_obey_the_settings(found: list[Candidate], domain: Domain, rules: RankSettings, seed: int) -> None:
+    pairs = ranking.choose_pairs(found, domain, rules, random.Random(seed))
     assert len(pairs) <= rules.pairs
     for good, bad in pairs:
         assert good.text != bad.text
         assert good.advantage > bad.advantage
         assert good.advantage - bad.advantage >= rules.margin
-        assert rules.kinds != "same" or good.kind == bad.kind
-        assert rules.kinds != "pages" or "ask" not in (good.kind, bad.kind)
-    if rules.kinds == "any" and rules.distinct and found:
+        types = domain.reply_type(good.text), domain.reply_type(bad.text)
+        assert rules.reply_types != "same" or types[0] == types[1]
+        assert rules.reply_types != "no_questions" or "question" not in types
+    if rules.reply_types == "any" and rules.distinct and found:
         ordered = sorted((one.advantage for one in found), reverse=True)
         half = len(found) // 2
         for good, bad in pairs:
@@ -72,10 +83,10 @@ def test_chosen_pairs_obey_the_settings(found: list[Candidate], rules: RankSetti
             if rules.selection == "extremes":
                 assert (good.advantage, bad.advantage) == (ordered[0], ordered[-1])
         assert len(set(pairs)) == len(pairs)
-    assert pairs == ranking.choose_pairs(found, rules, random.Random(seed))
+    assert pairs == ranking.choose_pairs(found, domain, rules, random.Random(seed))
 
 
-def test_centred_advantages_compare_questions_with_answers() -> None:
+def test_mean_centered_advantages_compare_questions_with_answers() -> None:
     def state(turn: int, *replies: tuple[str, int, float]) -> RankedState:
         many = tuple(Candidate((place,), text, count, value) for place, (text, count, value) in enumerate(replies))
         return RankedState("t", 0, turn, (1,), many)
@@ -86,27 +97,30 @@ def test_centred_advantages_compare_questions_with_answers() -> None:
         state(1, ("needed", 4, -0.1), (answer, 2, -0.3), (answer + "y", 2, -0.5)),
     ]
     # Questions: (0.3 - 0.3 - 0.4) / 8 = -0.05; answers: (-3.6 - 0.6 - 1.0) / 8 = -0.65.
-    found = [[one.advantage for one in each.candidates] for each in ranking.mean_centered(states)]
+    found = [[one.advantage for one in each.candidates] for each in ranking.mean_centered(states, BACKEND)]
     assert found == [pytest.approx([0.15, -0.25, -0.25]), pytest.approx([-0.05, 0.35, 0.15])]
     rules = RankSettings(pairs=1, selection="extremes", reply_types="mean_centered")
-    first, second = ranking.choose_preferences(iter(states), rules, 0)
+    first, second = ranking.choose_preferences(iter(states), BACKEND, rules, 0)
     assert (first.chosen_ids, second.chosen_ids) == ((0,), (1,))  # ask first, then answer
     assert second.chosen_advantage == pytest.approx(0.35)
     assert second.rejected_ids == (0,)
-    assert {one.chosen_ids for one in ranking.choose_preferences(states, RankSettings(reply_types="any"), 0)} == {(0,)}
+    assert {
+        one.chosen_ids for one in ranking.choose_preferences(states, BACKEND, RankSettings(reply_types="any"), 0)
+    } == {(0,)}
 
 
 def test_repeated_replies_are_drawn_more_often_unless_distinct() -> None:
     found = [Candidate((1,), "a", 7, 1.0), Candidate((2,), "b", 1, 0.5), Candidate((3,), "c", 8, 0.0)]
     rules = RankSettings(pairs=1, distinct=False)
-    drawn = Counter(ranking.choose_pairs(found, rules, random.Random(seed))[0][0].text for seed in range(200))
+    drawn = Counter(ranking.choose_pairs(found, BACKEND, rules, random.Random(seed))[0][0].text for seed in range(200))
     assert drawn["a"] > 150 and drawn["b"] > 5
     whole = RankSettings(pairs=64, distinct=False)
-    assert len(ranking.choose_pairs(found, whole, random.Random(0))) == 64
+    assert len(ranking.choose_pairs(found, BACKEND, whole, random.Random(0))) == 64
 
 
 def test_one_dominant_reply_gives_no_pair_with_itself() -> None:
-    assert ranking.choose_pairs([Candidate((1,), "a", 16, 1.0)], RankSettings(distinct=False), random.Random(0)) == []
+    rules = RankSettings(distinct=False)
+    assert ranking.choose_pairs([Candidate((1,), "a", 16, 1.0)], BACKEND, rules, random.Random(0)) == []
 
 
 class FakeEngine:
@@ -134,7 +148,8 @@ class FakeEngine:
 
 
 @pytest.fixture(scope="module")
-def critic(tiny_model: Path) -> Any:
+def make_critic(tiny_model: Path, chat: ChatFormat) -> Callable[..., Critic]:
+    """Makes critics that see c or not, with one adapter that differs from its start."""
     import torch
 
     from sweetrl.learning.adapters import attach_adapter, load_base
@@ -146,13 +161,21 @@ def critic(tiny_model: Path) -> Any:
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             parameter.data = 0.1 * torch.randn(parameter.shape)
-    return model.eval()
+    model.eval()
+
+    def make(privileged: bool = True) -> Critic:
+        view = CriticSettings(privileged=privileged)
+        return LogRatioCritic(model, BACKEND, chat, SYSTEM, view, model_layout(model, "trees"))
+
+    return make
 
 
 @pytest.fixture(scope="module")
-def ranked(critic: Any, chat: ChatFormat, trajectories: list[Trajectory]) -> tuple[list[RankedState], FakeEngine]:
+def ranked(
+    make_critic: Callable[..., Critic], chat: ChatFormat, trajectories: list[Trajectory]
+) -> tuple[list[RankedState], FakeEngine]:
     engine = FakeEngine(chat)
-    states = ranking.rank_dialogues(trajectories[:8], engine, critic, chat, SYSTEM, Sampling(64, n=16), seed=5)
+    states = ranking.rank_dialogues(trajectories[:8], engine, make_critic(), chat, SYSTEM, Sampling(64, n=16), seed=5)
     return states, engine
 
 
@@ -182,9 +205,9 @@ def test_c_never_reaches_what_the_policy_learns_from(
     tokenizer: Any,
 ) -> None:
     states, _ = ranked
-    preferences = ranking.choose_preferences(states, RankSettings(), seed=5)
+    preferences = ranking.choose_preferences(states, BACKEND, RankSettings(), seed=5)
     replay = ranking.find_replay(trajectories, chat, SYSTEM)
-    data = files.preference_rows(preferences, replay, PolicySettings(replay=1.0, sft_replay_turns="all"))
+    data = files.preference_rows(preferences, replay, PolicySettings(sft_replay=1.0, sft_replay_turns="all"))
     texts = [tokenizer.decode(row.token_ids) for row in data.rows]
     references = {one.task.ground_truth for one in trajectories}
     assert not any(reference in text for text in texts for reference in references)
@@ -197,20 +220,25 @@ def test_c_never_reaches_what_the_policy_learns_from(
 
 
 def test_the_critic_does_see_c(
-    critic: Any, chat: ChatFormat, trajectories: list[Trajectory], ranked: tuple[list[RankedState], FakeEngine]
+    make_critic: Callable[..., Critic],
+    chat: ChatFormat,
+    trajectories: list[Trajectory],
+    ranked: tuple[list[RankedState], FakeEngine],
 ) -> None:
-    blind = ranking.rank_dialogues(
-        trajectories[:1], FakeEngine(chat), critic, chat, SYSTEM, Sampling(64, n=16), seed=5, privileged=False
-    )
+    critic = make_critic(privileged=False)
+    blind = ranking.rank_dialogues(trajectories[:1], FakeEngine(chat), critic, chat, SYSTEM, Sampling(64, n=16), seed=5)
     seeing = ranked[0][: len(blind)]
     assert [one.prompt_ids for one in blind] == [one.prompt_ids for one in seeing]
     assert all(a.candidates != b.candidates for a, b in zip(blind, seeing, strict=True))
 
 
 def test_ranking_again_gives_the_same_whatever_the_block(
-    critic: Any, chat: ChatFormat, trajectories: list[Trajectory], ranked: tuple[list[RankedState], FakeEngine]
+    make_critic: Callable[..., Critic],
+    chat: ChatFormat,
+    trajectories: list[Trajectory],
+    ranked: tuple[list[RankedState], FakeEngine],
 ) -> None:
-    again = []
+    critic, again = make_critic(), []
     for first in range(0, 8, 3):
         block = trajectories[first : min(first + 3, 8)]
         again += ranking.rank_dialogues(block, FakeEngine(chat), critic, chat, SYSTEM, Sampling(64, n=16), seed=5)
@@ -221,7 +249,7 @@ def test_files_keep_everything_and_equal_bytes(
     ranked: tuple[list[RankedState], FakeEngine], trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path
 ) -> None:
     states, _ = ranked
-    preferences = ranking.choose_preferences(states, RankSettings(), seed=5)
+    preferences = ranking.choose_preferences(states, BACKEND, RankSettings(), seed=5)
     replay = ranking.find_replay(trajectories, chat, SYSTEM)
     assert preferences and len(replay) == sum(one.success for one in trajectories)
     written: list[list[bytes]] = []
@@ -240,10 +268,10 @@ def test_files_keep_everything_and_equal_bytes(
         files.read_preferences(tmp_path / "a" / files.SFT_REPLAY)
 
 
-def test_anchors_are_final_replies_or_whole_dialogues(trajectories: list[Trajectory], chat: ChatFormat) -> None:
+def test_replay_is_final_replies_or_whole_dialogues(trajectories: list[Trajectory], chat: ChatFormat) -> None:
     replay = ranking.find_replay(trajectories, chat, SYSTEM)
-    final = files.preference_rows([], replay, PolicySettings(replay=0.5))
-    whole = files.preference_rows([], replay, PolicySettings(replay=0.5, sft_replay_turns="all"))
+    final = files.preference_rows([], replay, PolicySettings(sft_replay=0.5))
+    whole = files.preference_rows([], replay, PolicySettings(sft_replay=0.5, sft_replay_turns="all"))
     assert len(final.replay) == len(replay)
     assert all(
         final.rows[index].spans == replay_row.row.spans[-1:]
@@ -263,12 +291,15 @@ def test_dialogues_are_drawn_by_seed_and_never_lost_ones(make_trajectory: Callab
 
 def test_metrics_say_what_is_preferred_to_what(ranked: tuple[list[RankedState], FakeEngine]) -> None:
     states, _ = ranked
-    preferences = ranking.choose_preferences(states, RankSettings(), seed=5)
-    metrics = ranking.ranking_metrics(states, preferences)
+    preferences = ranking.choose_preferences(states, BACKEND, RankSettings(), seed=5)
+    metrics = ranking.ranking_metrics(states, preferences, BACKEND)
     assert metrics["candidates"] == 16 * len(states)
     assert sum(value for name, value in metrics.items() if "_over_" in name) == metrics["pairs"] == len(preferences)
     assert metrics["margin"] > 0
-    assert {"advantage/ask", "advantage/answer", "advantage/turn_01"} <= set(metrics)
+    assert {name for name in metrics if name.startswith("pairs/")} == {
+        f"pairs/{good}_over_{bad}" for good in ("question", "answer") for bad in ("question", "answer")
+    }
+    assert {"advantage/question", "advantage/answer", "advantage/turn_01"} <= set(metrics)
 
 
 def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
@@ -282,10 +313,9 @@ def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
     def judged(advantages: tuple[float, float, float, float]) -> dict[str, float]:
         texts = (needed[0], needed[1], irrelevant[0], irrelevant[1])
         candidates = tuple(
-            ranking.Candidate((n,), text, n + 1, value)
-            for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
+            Candidate((n,), text, n + 1, value) for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
         )
-        return ranking.judged_metrics([RankedState(task.id, 0, 0, (1,), candidates)], [dialogue])
+        return ranking.judged_metrics([RankedState(task.id, 0, 0, (1,), candidates)], [dialogue], BACKEND)
 
     metrics = judged((0.2, 0.1, 0.1, -0.4))
     assert metrics["ranked/needed_over_irrelevant"] == 3.5 / 4  # a tie is half a win
@@ -297,11 +327,36 @@ def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
 def test_pages_are_compared_with_pages() -> None:
     texts = ("Blue?", "How?", "<html>1</html>", "<html>2</html>", "I WANT TO ANSWER:<html>1</html>")
     candidates = [Candidate((n,), text, 1, 0.1 * n) for n, text in enumerate(texts)]
-    assert [one.kind for one in candidates] == ["ask", "ask", "page", "page", "answer"]
-    pairs = ranking.choose_pairs(candidates, RankSettings(reply_types="same", pairs=9), random.Random(0))
+    assert [FRONTEND.reply_type(one.text) for one in candidates] == ["question", "question", "page", "page", "answer"]
+    pairs = ranking.choose_pairs(candidates, FRONTEND, RankSettings(reply_types="same", pairs=9), random.Random(0))
     assert {(good.text, bad.text) for good, bad in pairs} == {("How?", "Blue?"), ("<html>2</html>", "<html>1</html>")}
     known = [RankedState("t", 0, 0, (1,), tuple(candidates))]
-    (state,) = ranking.mean_centered(known)
+    (state,) = ranking.mean_centered(known, FRONTEND)
     assert [round(one.advantage, 3) for one in state.candidates] == [-0.05, 0.05, -0.05, 0.05, 0.0]
-    preferences = ranking.choose_preferences(known, RankSettings(reply_types="pages", pairs=9), 0)
+    preferences = ranking.choose_preferences(known, FRONTEND, RankSettings(reply_types="no_questions", pairs=9), 0)
     assert {(one.chosen_ids, one.rejected_ids) for one in preferences} == {((4,), (2,))}, "no question is in a pair"
+    metrics = ranking.ranking_metrics(known, preferences, FRONTEND)
+    assert metrics["pairs/answer_over_page"] == metrics["pairs"] == 1
+    assert metrics["advantage/page"] == pytest.approx(0.25) and metrics["advantage/question"] == pytest.approx(0.05)
+
+
+def test_metrics_say_whether_the_critic_knows_the_better_page() -> None:
+    """Where replies have a worth and no verdict: every two of different worth are compared."""
+    task = next(iter(generate_pages("train", 1, 3, 3)))
+    wanted = read_page(task.ground_truth)
+    assert wanted is not None
+    other = next(value for value in PAGE_DETAILS["page color"].values if value != wanted["page color"])
+    worse = write_page(wanted.set({"page color": other}))
+    dialogue = Trajectory(task, 0, (Message("user", task.problem_description), Message("assistant", "Hm?")))
+
+    def judged(*advantages: float) -> dict[str, float]:
+        texts = (task.ground_truth, f"{ANSWER_MARKER} {task.ground_truth}", worse, "Which order do you want?")
+        found = tuple(
+            Candidate((n,), text, 1, value) for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
+        )
+        return ranking.judged_metrics([RankedState(task.id, 0, 0, (1,), found)], [dialogue], FRONTEND)
+
+    # Worth 1, 1, less, and 0: five pairs, as the first two are worth the same.
+    assert judged(0.3, 0.2, 0.1, 0.0) == judged(0.2, 0.3, 0.1, 0.0) == {"ranked/better_over_worse": 1.0}
+    assert judged(0.3, 0.1, 0.1, 0.1) == {"ranked/better_over_worse": 3.5 / 5}  # a tie is half a win
+    assert judged(0.0, 0.0, 0.1, 0.2) == {"ranked/better_over_worse": 0.0}

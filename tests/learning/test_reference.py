@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.prompts import privileged_prefix
+from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import MicroBatch, PreferenceData, Row, collate, collate_pairs, encode
 from sweetrl.learning.pairs import trajectory_pairs
@@ -39,6 +39,8 @@ from slowly import (  # type: ignore[import-not-found]
     slow_nll,
     slow_score,
 )
+
+BACKEND = Backend()
 
 
 @pytest.fixture(scope="module", params=["float64", "float32"])
@@ -73,9 +75,9 @@ def test_chunks_of_the_head_change_nothing(
 
     model, tolerance = adapted
     batch = collate(rows[:3])
-    whole = logprobs.reply_logprobs(model, batch).sum()
+    whole = logprobs.flat_logprobs(model, batch).sum()
     monkeypatch.setattr(logprobs, "CHUNK_ROWS", 7)
-    same(model, logprobs.reply_logprobs(model, batch).sum(), whole, tolerance)
+    same(model, logprobs.flat_logprobs(model, batch).sum(), whole, tolerance)
 
 
 @pytest.mark.parametrize("normalization", ["turn", "trajectory", "none"])
@@ -109,7 +111,7 @@ def test_policy(adapted: Any, rows: tuple[Row, ...], normalization: str, loss_na
         normalization=normalization,
         loss=loss_name,
         label_smoothing=0.1,
-        replay=0.5,
+        sft_replay=0.5,
         sft_replay_nll=0.7,
     )  # type: ignore[arg-type]
     # One reply a row: the last one of each dialogue.
@@ -150,7 +152,7 @@ def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...
             for (start, _), replies, values in zip(trunk.spans, branches, found, strict=True):
                 for reply, value in zip(replies, values, strict=True):
                     alone = Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),))
-                    expected = slow_score(model, single_rows, "turn" if mean else "none").item()
+                    expected = slow_score(model, alone, "turn" if mean else "none").item()
                     assert value == pytest.approx(expected, abs=tolerance * 20, rel=tolerance)
         # The official code's reference is given another context, without c.
         turns = min(len(trunk.spans), len(other.spans))
@@ -191,7 +193,7 @@ def test_group_policy(
     from sweetrl.learning.online import GroupTrainer
 
     model, tolerance = adapted
-    settings = GrpoSettings(kl=0.3, clip_ratio=0.02, credit=credit, discount=0.8)  # type: ignore[arg-type]
+    settings = GrpoSettings(kl_coef=0.3, clip_ratio=0.02, credit=credit, discount=0.8)  # type: ignore[arg-type]
     given = trajectories[:6]
     found = lay_out(given, chat, "Help.", settings)
     rows = [encode(one, chat, "Help.") for one in given]
@@ -259,7 +261,7 @@ def test_multi_turn_dpo(
 
     model, tolerance = adapted
     settings = MultiTurnSettings(
-        beta=0.2, nll=0.3, normalization=normalization, replay=0.5, sft_replay_nll=0.4, loss_tokens=loss_tokens
+        beta=0.2, nll=0.3, normalization=normalization, sft_replay=0.5, sft_replay_nll=0.4, loss_tokens=loss_tokens
     )  # type: ignore[arg-type]
     pairs = trajectory_pairs(trajectories[:6], "all", 0.1)[0]
     data = policy_pairs(pairs, trajectories[:6], chat, "Help.", settings)
@@ -288,13 +290,13 @@ def test_the_official_critic(adapted: Any, trajectories: list[Trajectory], chat:
     settings = parse_settings({"preset": "official", "critic": {"beta": 0.3, "nll": 0.0}}).critic
     some = [one for one in trajectories[:3] if one.turns]
     pairs = trajectory_pairs(some)[0]
-    data = critic_pairs(pairs, some, chat, "Help.", settings)
+    data = critic_pairs(pairs, some, BACKEND, chat, "Help.", settings)
     expected_rows = []
     for one in some:
-        seen, prefix = encode(one, chat, "Help."), chat.reply(privileged_prefix(one.task))[:-1]
+        seen, prefix = encode(one, chat, "Help."), chat.reply(BACKEND.privileged_prompt(one.task))[:-1]
         spans = tuple((len(prefix) + start - 1, len(prefix) + end) for start, end in seen.spans)
         expected_rows.append(Row((*prefix, *seen.token_ids), spans))
-        assert tokenizer.decode(prefix).strip() == privileged_prefix(one.task).strip()
+        assert tokenizer.decode(prefix).strip() == BACKEND.privileged_prompt(one.task).strip()
     assert list(data.rows) == expected_rows
     loss, _ = fast(CriticTrainer, model, settings, data, MicroBatch(data.pairs))
     scores = [slow_score(model, row, "trajectory") for row in expected_rows]
@@ -315,9 +317,11 @@ def test_the_official_ranking(adapted: Any, trajectories: list[Trajectory], chat
     texts = ("What is the rate?", "Yes.")
     seen = encode(one, chat, "Help.")
     turns = [[Reply(chat.reply(text), text) for text in texts] for _ in seen.spans]
-    critic = LogRatioCritic(model, chat, "Help.", official.critic, Layout(None, 400), conditioned_reference=False)
-    (found,) = critic.advantages([(one, turns)])
-    prefix = chat.reply(privileged_prefix(one.task))[:-1]
+    critic = LogRatioCritic(
+        model, BACKEND, chat, "Help.", official.critic, Layout(None, 400), conditioned_reference=False
+    )
+    (found,) = critic.rate([(one, turns)])
+    prefix = chat.reply(BACKEND.privileged_prompt(one.task))[:-1]
     header = header_length(chat)
     assert header >= 2 and chat.follow(True, "Seven.")[-header:] == chat.open("Help.", "Hm.")[-header:]
     for (start, _), replies, values in zip(seen.spans, turns, found, strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import MicroBatch, PreferenceData, Row, encode
 from sweetrl.learning.passes import Layout
@@ -97,7 +98,8 @@ def test_candidates_scored_by_a_head(headed: Any, trajectories: list[Trajectory]
     view = CriticSettings(parameterization=kind, privileged=False)  # type: ignore[arg-type]
     trunk = encode(trajectories[0], chat, "Help.")
     turns = [[Reply(chat.reply(text), text) for text in ("What is the rate?", "Yes.")] for _ in trunk.spans]
-    (found,) = HeadCritic(model, chat, "Help.", view, Layout(None, 100)).advantages([(trajectories[0], turns)])
+    critic = HeadCritic(model, Backend(), chat, "Help.", view, Layout(None, 100))
+    (found,) = critic.rate([(trajectories[0], turns)])
     for (start, _), replies, values in zip(trunk.spans, turns, found, strict=True):
         for reply, value in zip(replies, values, strict=True):
             row = Row(trunk.token_ids[:start] + reply.token_ids, ((start, start + len(reply.token_ids)),))

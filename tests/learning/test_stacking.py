@@ -57,8 +57,8 @@ def test_what_cannot_be_stacked_is_one_sentence(tiny_model: Path, tmp_path: Path
     plain = trained(tiny_model, tmp_path / "1", 1, rank=4, alpha=8)
     with pytest.raises(UserError, match="there is no adapter"):
         stack_adapters([plain, tmp_path / "nothing"], tmp_path / "out", "models/base")
-    other = trained(tiny_model, tmp_path / "2", 1, rank=4, alpha=8, targets="q_proj")
-    with pytest.raises(UserError, match=r"train every round with the same lora\.targets"):
+    other = trained(tiny_model, tmp_path / "2", 1, rank=4, alpha=8, target_modules="q_proj")
+    with pytest.raises(UserError, match=r"train every iteration with the same lora\.target_modules"):
         stack_adapters([plain, other], tmp_path / "out", "models/base")
     config = json.loads((other / "adapter_config.json").read_text())
     (other / "adapter_config.json").write_text(json.dumps(config | {"modules_to_save": ["score"]}))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.prompts import privileged_prefix
+from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import PreferenceData, Row, critic_system, encode
@@ -27,7 +27,7 @@ def fresh(tiny_model: Path, lora: LoraSettings = LORA) -> Any:
 def critic_data(trajectories: list[Trajectory], chat: ChatFormat) -> PreferenceData:
     pairs, _ = trajectory_pairs(trajectories)
     found, indices = find_pairs(pairs, trajectories)
-    rows = tuple(encode(one, chat, critic_system(privileged_prefix(one.task), "Help.")) for one in found)
+    rows = tuple(encode(one, chat, critic_system(Backend().privileged_prompt(one.task), "Help.")) for one in found)
     return PreferenceData(rows, tuple(indices))
 
 
@@ -38,7 +38,14 @@ def test_the_critic_learns_its_pairs_and_says_how(
 
     seen: list[tuple[int, int]] = []
     settings = CriticSettings(
-        learning_rate=1e-2, epochs=6, batch_size=4, micro_batch=2, beta=1.0, lora=LORA, warmup=0.2, minimum_rate=0.1
+        learning_rate=1e-2,
+        epochs=6,
+        batch_size=4,
+        micro_batch_size=2,
+        beta=1.0,
+        lora=LORA,
+        warmup_ratio=0.2,
+        min_lr_ratio=0.1,
     )
     trainer = CriticTrainer(
         fresh(tiny_model), critic_data, settings, tmp_path, 0, report=lambda step, steps, _: seen.append((step, steps))
@@ -76,7 +83,7 @@ def test_only_the_adapter_moves(tiny_model: Path, critic_data: PreferenceData, t
     assert moved and all("lora_" in name for name in moved)
 
 
-def test_the_policy_learns_pairs_and_keeps_anchors(
+def test_the_policy_learns_pairs_and_replay(
     tiny_model: Path, trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path
 ) -> None:
     from sweetrl.learning.trainers import PolicyTrainer
@@ -90,7 +97,7 @@ def test_the_policy_learns_pairs_and_keeps_anchors(
     rows += [Row(row.token_ids[: row.spans[-1][1]], row.spans[-1:]) for row in prompts[8:12]]
     data = PreferenceData(tuple(rows), tuple((2 * i, 2 * i + 1) for i in range(8)), tuple(range(16, 20)))
     settings = PolicySettings(
-        learning_rate=1e-2, epochs=8, batch_size=4, micro_batch=4, beta=0.5, loss="ipo", replay=0.5, lora=LORA
+        learning_rate=1e-2, epochs=8, batch_size=4, micro_batch_size=4, beta=0.5, loss="ipo", sft_replay=0.5, lora=LORA
     )
     history = PolicyTrainer(fresh(tiny_model), data, settings, tmp_path, 0, replay=settings.sft_replay).fit()
     assert history[-1]["accuracy"] == 1.0
@@ -104,7 +111,7 @@ def test_micro_batches_add_up_to_the_same_step(tiny_model: Path, critic_data: Pr
     weights = []
     for micro in (4, 1):
         model = fresh(tiny_model)
-        settings = CriticSettings(learning_rate=1e-3, batch_size=4, micro_batch=micro, nll=0.1, lora=LORA)
+        settings = CriticSettings(learning_rate=1e-3, batch_size=4, micro_batch_size=micro, nll=0.1, lora=LORA)
         CriticTrainer(model, critic_data, settings, tmp_path / str(micro), 0).fit()
         weights.append({name: value for name, value in model.state_dict().items() if "lora_" in name})
     for name, value in weights[0].items():
@@ -127,11 +134,11 @@ def test_bad_settings_are_one_sentence(tiny_model: Path, critic_data: Preference
     from sweetrl.learning.adapters import load_base
     from sweetrl.learning.trainers import CriticTrainer
 
-    with pytest.raises(UserError, match="not a multiple of micro_batch 3"):
-        CriticTrainer(fresh(tiny_model), critic_data, CriticSettings(micro_batch=3, lora=LORA), tmp_path, 0)
-    with pytest.raises(UserError, match=r"lora\.targets = 'nonsense'"):
-        fresh(tiny_model, LoraSettings(targets="nonsense"))
-    with pytest.raises(UserError, match="no base model can be loaded"):
+    with pytest.raises(UserError, match="not a multiple of micro_batch_size 3"):
+        CriticTrainer(fresh(tiny_model), critic_data, CriticSettings(micro_batch_size=3, lora=LORA), tmp_path, 0)
+    with pytest.raises(UserError, match=r"lora\.target_modules = 'nonsense'"):
+        fresh(tiny_model, LoraSettings(target_modules="nonsense"))
+    with pytest.raises(UserError, match="nowhere: there is no folder here; fetch the model"):
         load_base(ModelSettings(base=str(tmp_path / "nowhere")))
 
 
@@ -155,5 +162,5 @@ def test_saved_adapters_name_the_base_as_params_do_and_load_back(tiny_model: Pat
     loaded = load_adapter(load_base(ModelSettings(base=str(tiny_model), device="cpu"))[0], tmp_path / "one")
     with torch.no_grad():
         assert torch.equal(loaded(input_ids=ids).logits, model.eval()(input_ids=ids).logits)
-    with pytest.raises(UserError, match="there is no adapter"):
+    with pytest.raises(UserError, match="none: there is no peft adapter here"):
         load_adapter(loaded, tmp_path / "none")

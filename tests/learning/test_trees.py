@@ -78,7 +78,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def single_rows(model: Any, rows: Sequence[Row]) -> Any:
+def alone(model: Any, rows: Sequence[Row]) -> Any:
     """Log-probs of the reply tokens, a sequence at a time, with nothing of ours."""
     import torch
 
@@ -138,7 +138,7 @@ def test_trees_are_exact(models: dict[tuple[str, str, bool], Any], eager_flex: N
     rows = random_rows(seed)
     for lora in (True, False):
         model = models[family, "float64", lora]
-        values = single_rows(model, rows)
+        values = alone(model, rows)
         expected = values.detach(), gradients(model, values)
         for backend in ("blocks", "dense", "flex"):
             compare(model, rows, backend, expected, 1e-9)
@@ -170,21 +170,19 @@ def test_bfloat16_is_as_near_in_trees_as_alone(family: str) -> None:
     exact = tiny(family, "float64")
     exact.load_state_dict(model.state_dict())
     with torch.no_grad():
-        wanted = single_rows(exact, rows)
+        wanted = alone(exact, rows)
         found = reply_logprobs(model, Layout("blocks").collate(rows))
-        errors = [
-            (one.double() - wanted).square().mean().sqrt().item() for one in (found, single_rows(model, rows).float())
-        ]
+        errors = [(one.double() - wanted).square().mean().sqrt().item() for one in (found, alone(model, rows).float())]
     assert found.dtype == torch.float32
     assert errors[0] < 1.5 * errors[1] < 0.2
     values = reply_logprobs(model, Layout("blocks").collate(rows))
-    theirs = gradients(exact, single_rows(exact, rows))
+    theirs = gradients(exact, alone(exact, rows))
     for mine, other in zip(gradients(model, values), theirs, strict=True):
         assert (mine.double() - other).norm().item() < 0.1 * other.norm().item()
 
 
 def dialogues(seed: int = 0, tasks: int = 4, attempts: int = 3) -> PreferenceData:
-    """Attempts at tasks: two of each open alike; every two attempts are a pair; the first ones are replay."""
+    """Attempts at tasks: two of each open alike; every two attempts are a pair; the first ones are replayed."""
     chance = random.Random(seed)
 
     def some(low: int, high: int) -> tuple[int, ...]:
@@ -217,7 +215,7 @@ def test_flex_attention_agrees(models: dict[tuple[str, str, bool], Any]) -> None
         model = models[family, "float64", True]
         with torch.no_grad():
             found = reply_logprobs(model, Layout("flex").collate(rows))
-            assert (found - single_rows(model, rows)).abs().max().item() < 1e-9
+            assert (found - alone(model, rows)).abs().max().item() < 1e-9
 
 
 def test_blocks_are_exact_without_a_fused_kernel(
@@ -230,7 +228,7 @@ def test_blocks_are_exact_without_a_fused_kernel(
     model = models["Llama", "float64", True]
     for seed in range(3):
         rows = random_rows(seed)
-        values = single_rows(model, rows)
+        values = alone(model, rows)
         compare(model, rows, "blocks", (values.detach(), gradients(model, values)), 1e-9)
 
 
@@ -363,17 +361,21 @@ def test_fifty_steps_end_with_the_weights_of_the_flat_path(kind: str, tmp_path: 
     data = dialogues()
     epochs = 50 * 4 / len(data.pairs)
     common: dict[str, Any] = {"learning_rate": 1e-3, "epochs": epochs, "checkpoints": 1}
-    common |= {"batch_size": 4, "micro_batch": 4}
+    common |= {"batch_size": 4, "micro_batch_size": 4}
     weights, losses = [], []
-    for layout, tokens, recompute in (("flat", 16384, False), ("trees", 16384, False), ("trees", 60, True)):
+    for layout, tokens, gradient_checkpointing in (
+        ("flat", 16384, False),
+        ("trees", 16384, False),
+        ("trees", 60, True),
+    ):
         model = tiny("Llama", "float64", moved=False)
-        more = common | {"layout": layout, "tokens": tokens, "recompute": recompute}
+        more = common | {"layout": layout, "tokens": tokens, "gradient_checkpointing": gradient_checkpointing}
         folder = tmp_path / f"{layout}-{tokens}"
         if kind == "critic":
             trainer: Any = trainers.CriticTrainer(model, data, CriticSettings(beta=0.5, **more), folder, 0)
         else:
             trainer = trainers.PolicyTrainer(
-                model, data, PolicySettings(beta=0.5, replay=0.5, **more), folder, 0, replay=0.5
+                model, data, PolicySettings(beta=0.5, sft_replay=0.5, **more), folder, 0, replay=0.5
             )
         history = trainer.fit()
         assert len(history) == 50
@@ -395,7 +397,7 @@ def test_reference_log_probs_are_kept_by_weights_and_tokens(tmp_path: Path, monk
     model, rows = tiny("Llama", "float32"), dialogues().rows
     first = reference.reference_logprobs(model, rows, Layout("blocks"), tmp_path)
     with torch.no_grad(), model.disable_adapter():
-        assert (torch.cat(first) - single_rows(model, rows)).abs().max().item() < 1e-4
+        assert (torch.cat(first) - alone(model, rows)).abs().max().item() < 1e-4
     assert len(list(tmp_path.iterdir())) == 1
     computed: list[int] = []
     true = reference.row_logprobs
@@ -419,7 +421,7 @@ def test_an_adapter_that_starts_trained_is_its_own_reference(tmp_path: Path) -> 
     from sweetrl.learning.trainers import CriticTrainer
 
     data = dialogues()
-    options = CriticSettings(learning_rate=1e-3, batch_size=4, micro_batch=4, epochs=1)
+    options = CriticSettings(learning_rate=1e-3, batch_size=4, micro_batch_size=4, epochs=1)
     first = CriticTrainer(tiny("Llama", "float32"), data, options, tmp_path, 0).fit()[0]
     assert first["loss/preference"] == pytest.approx(0.6931, abs=1e-4)
     assert first["reward/margin"] == pytest.approx(0.0, abs=1e-5)

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import Result, write_results
 from sweetrl.evaluation.report import percent
 from sweetrl.io import write_json
 from sweetrl.reproduce import report
-from sweetrl.reproduce.variants import VARIANTS
 from sweetrl.reproduce.run import RESULTS, SUMMARY, Profile
-from sweetrl.reproduce.tables import Measured, claims, difference, picking_gap, row_of, verdict
+from sweetrl.reproduce.tables import CLAIMS, Measured, claims, difference, picking_gap, row_of, verdict
+from sweetrl.reproduce.variants import VARIANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,7 +69,7 @@ def test_lost_dialogues_are_left_out_of_both_sides() -> None:
 def test_picks_are_compared_by_task_over_all_n_but_one() -> None:
     def points(*rewards: tuple[float | None, ...]) -> list[dict[str, Any]]:
         return [
-            {"task_id": f"t{task}", "n": n, "reward": reward}
+            {"task_id": f"t{task}", "n": n, "reward": reward, "success": reward == 1.0}
             for task, row in enumerate(rewards)
             for n, reward in zip((1, 2, 4), row, strict=True)
         ]
@@ -77,6 +79,22 @@ def test_picks_are_compared_by_task_over_all_n_but_one() -> None:
     found = picking_gap(better, worse, 0.95, 200)
     assert (found["value"], found["n"]) == (pytest.approx(0.5 / 3), 3), "a lost task is left out"
     assert found["low"] <= found["value"] <= found["high"]
+    own = [one | {"success": one["reward"] == 0.9} for one in worse]
+    assert picking_gap(better, own, 0.95, 200)["value"] == pytest.approx(1.0 / 3), "success is what the points say"
+
+
+def test_picks_of_an_earlier_version_are_read() -> None:
+    """Their points have no `success`: a reward of 1 was one."""
+
+    def points(*rewards: float) -> list[dict[str, Any]]:
+        return [{"critic": "x", "n": 2, "task_id": f"t{n}", "reward": r, "turns": 3} for n, r in enumerate(rewards)]
+
+    def now(old: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [one | {"success": one["reward"] == 1.0} for one in old]
+
+    better, worse = points(1.0, 1.0, 0.9), points(1.0, 0.0, 1.0)
+    assert picking_gap(better, worse, 0.95, 200) == picking_gap(now(better), now(worse), 0.95, 200)
+    assert picking_gap(better, points(0.9, 0.9, 0.9), 0.95, 200)["value"] == pytest.approx(2 / 3)
 
 
 def test_claims_say_confirmed_refuted_or_open() -> None:
@@ -110,7 +128,7 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     point = {"n": 1, "success": {"value": 0.2, "low": 0.1, "high": 0.3}}
     for name, wins in (("sweet", 6), ("random", 3)):
         points = [
-            {"task_id": str(task), "n": n, "reward": float(n > 1 and task < wins)}
+            {"task_id": str(task), "n": n, "reward": 0.9, "success": n > 1 and task < wins}
             for n in (1, 2, 4)
             for task in range(8)
         ]
@@ -139,7 +157,7 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")
 
 
-def test_cells_that_cost_more_have_seeds_and_columns_of_their_own(
+def test_variants_that_cost_more_have_seeds_and_columns_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "reproduce" / "small"
@@ -148,7 +166,7 @@ def test_cells_that_cost_more_have_seeds_and_columns_of_their_own(
         (place / "params.yaml").write_text((source / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     ways = {
         "sweet": {"train-policy": {"pairs": 9.0}},
-        "sweet-iterations": {"rounds": {"iteration_2/success": 0.4, "iteration_3/success": 0.5}},
+        "sweet-iterations": {"iterate": {"iteration_2/success": 0.4, "iteration_3/success": 0.5}},
         "grpo": {"train-policy": {"final/success": 0.3}},
         "large-sweet": {},
         "large-rft": {},
@@ -170,9 +188,9 @@ def test_cells_that_cost_more_have_seeds_and_columns_of_their_own(
     assert "large-zero-shot 7" in found["missing"] and "large-zero-shot 8" not in found["missing"]
     tables = Path("results.md").read_text(encoding="utf-8")
     way = f"{percent(0.4)}, {percent(0.5)}"
-    assert f"| SWEET-RL, three rounds | 6,000 | {way} |" in tables
+    assert f"| SWEET-RL, three iterations | 6,000 | {way} |" in tables
     assert tables.index("### Table 4") < tables.index("### Online")
-    assert "beyond the paper: further rounds" in tables
+    assert "beyond the paper: further iterations" in tables
     page = Path("report.html").read_text(encoding="utf-8")
     assert page.count("<svg") == 3
     assert f"learnt from 6,000 dialogues; success on training tasks on the way:\n{way}." in page
@@ -190,6 +208,38 @@ def test_the_guide_shows_the_tables_that_were_measured() -> None:
     assert pages == measured
     results = json.loads((ROOT / "reproduce" / "frontend" / "results.json").read_text(encoding="utf-8"))
     assert report.markdown(results) == measured
+
+
+@pytest.mark.parametrize("profile", ["small", "frontend"])
+def test_what_was_measured_is_stored_as_it_would_be_today(profile: str) -> None:
+    """The keys, rows, labels and claims of the recorded results are those that the code writes."""
+    found = json.loads((ROOT / "reproduce" / profile / "results.json").read_text(encoding="utf-8"))
+    told = [replace(one, irrelevant=0 if profile == "small" else None) for one in results(0.5, 7)]
+    today = row_of(replace(measured("sweet", {7: 0.5}), results={7: told}), None, 0.95, 10)
+    for name, row in found["rows"].items():
+        assert set(row) - {"difference", "dialogues", "on_the_way"} == set(today), name
+        variant = VARIANTS[row["variant"]]
+        assert (name, row["label"], row["table"]) == (variant.name, variant.label, variant.table)
+    assert {one["claim"] for one in found["claims"]} <= {words for _, _, words in CLAIMS}
+    assert set(found["hours"]) <= {report.SEED_DATA, report.PICKING, *(one.table for one in VARIANTS.values())}
+    assert ("scoring" in found) == (profile == "frontend")
+
+
+def test_results_of_an_earlier_version_are_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow.parquet as pq
+
+    folder = tmp_path / "reproduce" / "small"
+    place = folder / "online" / "grpo" / "7"  # where an earlier version had it, too
+    place.mkdir(parents=True)
+    for source, target in ((ROOT, tmp_path), (ROOT / "reproduce" / "small", folder)):
+        (target / "params.yaml").write_text((source / "params.yaml").read_text(encoding="utf-8"), encoding="utf-8")
+    write_results(place / RESULTS, results(0.4, 7))
+    old = pq.read_table(place / RESULTS)
+    pq.write_table(old.rename_columns({"topic": "domain"}), place / RESULTS)
+    write_json(place / SUMMARY, {"cell": "grpo", "seed": 7, "stages": {}, "dialogues": 6000})
+    monkeypatch.chdir(folder)
+    with pytest.raises(UserError, match=r"online/grpo/7/results\.parquet: column `topic` is missing; run the stage"):
+        report.write(Profile())
 
 
 def test_the_profile_of_pages_compares_likeness(
@@ -212,7 +262,7 @@ def test_the_profile_of_pages_compares_likeness(
     report.write(Profile())
     assert "2 of 4 rows; results.json, results.md\n" in capsys.readouterr().out
     found = json.loads(Path("results.json").read_text(encoding="utf-8"))
-    assert found["reward"] == "layout"
+    assert found["scoring"] == "layout"
     verdicts = {one["claim"]: one["verdict"] for one in found["claims"]}
     assert verdicts["SWEET-RL is above Multi-Turn DPO"] == "confirmed"
     tables = Path("results.md").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.reproduce import run
-from sweetrl.reproduce.variants import VARIANTS, TABLES, variant_named, merged, settings_of
 from sweetrl.reproduce.run import VARIANT_LISTS
+from sweetrl.reproduce.variants import TABLES, VARIANTS, merged, settings_of, variant_named
 from sweetrl.settings import parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,24 +24,24 @@ def project() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_cells_settings_are_settings(name: str) -> None:
+def test_a_variants_settings_are_settings(name: str) -> None:
     settings = settings_of(project(), VARIANTS[name])
     assert settings.method == VARIANTS[name].settings.get("method", "sweet")
 
 
-def test_a_cell_stands_in_a_table_and_is_compared_with_one_on_its_base() -> None:
+def test_a_variant_stands_in_a_table_and_is_compared_with_one_on_its_base() -> None:
     for variant in VARIANTS.values():
         assert variant.table in TABLES
         assert VARIANTS[variant.against].settings.get("model.base") == variant.settings.get("model.base")
 
 
-def test_cells_differ_from_each_other() -> None:
+def test_variants_differ_from_each_other() -> None:
     differences = [(sorted(variant.settings.items()), variant.data) for variant in VARIANTS.values()]
     assert all(differences.count(one) == 1 for one in differences)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_profile_names_cells_and_settings_that_there_are(profile: str) -> None:
+def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> None:
     values = yaml.safe_load((ROOT / "reproduce" / profile / "params.yaml").read_text(encoding="utf-8"))
     for part in VARIANT_LISTS if profile != "frontend" else VARIANT_LISTS[:1]:
         assert {variant_named(name).folder for name in values[part]} == {part}, "each list is a matrix of its own"
@@ -69,11 +69,23 @@ def test_all_profiles_run_the_same_pipeline() -> None:
     pages, programs = (yaml.safe_load(texts[name])["stages"] for name in ("frontend", "small"))
     for name in ("seed-data", "variant", "report"):
         assert pages[name]["cmd"] == programs[name]["cmd"]
-    base = "../../models/base"
+    base, domains = "../../models/base", "../../src/sweetrl/domains"
     for name in ("seed-data", "variant"):  # the same, but with a browser for the sandbox
-        own = {dep.replace("base-frontend", "base") for dep in pages[name]["deps"]}
+        words = (("base-frontend", "base"), ("domains/frontend", "domains/backend"))
+        own = {dep.replace(*words[0]).replace(*words[1]) for dep in pages[name]["deps"]}
         assert own == set(programs[name]["deps"]) - {"../../src/sweetrl/sandbox"} | {"../../src/sweetrl/browser"}
-        assert f"{base}-frontend" in pages[name]["deps"]
+        assert {f"{base}-frontend", f"{domains}/frontend"} <= set(pages[name]["deps"])
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_a_profile_depends_on_is_there_and_what_it_makes_is_ignored(profile: str) -> None:
+    folder = ROOT / "reproduce" / profile
+    stages = yaml.safe_load((folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    named = [dep for stage in stages.values() for dep in stage["deps"] if dep.startswith("../../")]
+    assert named and all((folder / dep).exists() for dep in named)
+    ignored = (folder / ".gitignore").read_text(encoding="utf-8").splitlines()
+    outs = [out for stage in stages.values() for out in stage["outs"] if isinstance(out, str)]
+    assert {f"/{out.partition('/')[0]}" for out in outs} | {"/.work"} <= set(ignored)
 
 
 def test_the_profile_of_pages_is_about_pages() -> None:
@@ -84,7 +96,7 @@ def test_the_profile_of_pages_is_about_pages() -> None:
     assert all(variant_named(name).pages[0] for name in values["variants"])
 
 
-def test_an_unknown_cell_is_one_sentence() -> None:
+def test_an_unknown_variant_is_one_sentence() -> None:
     with pytest.raises(UserError, match="there is no variant `swet`; there are zero-shot, "):
         variant_named("swet")
 

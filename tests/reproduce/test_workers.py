@@ -93,7 +93,7 @@ def test_what_fails_is_named_and_nothing_is_built_upon_it(profile: Profile) -> N
     assert "dvc.yaml" not in begun
 
 
-def test_lanes_follow_the_processors(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_follow_the_processors(profile: Profile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers.os, "cpu_count", lambda: 2)
     assert workers.default_workers(profile) == 2
     profile.settings["model"]["threads"] = 0

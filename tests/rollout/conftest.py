@@ -1,17 +1,22 @@
-"""A scripted engine, a person who always says the same, and a scorer that counts letters: all plain functions."""
+"""A scripted engine, a user who counts questions, and a scorer that counts letters: all plain functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.errors import SimulatorError
-from sweetrl.types import Completion, Message, Prompt, Sampling, Score, Task, TestResult, Usage
+from sweetrl.errors import EngineError, SimulatorError, UserLeft
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.settings import AgentSettings
+from sweetrl.types import Completion, Message, Prompt, Sampling, Score, Task, TestResult, Trajectory, Usage
 
 
 def make_task(number: int) -> Task:
@@ -23,18 +28,23 @@ def make_task(number: int) -> Task:
     )
 
 
-class Person:
-    """Says how many questions it has heard; cannot speak about tasks whose number is in `mute`."""
+class CountingUser:
+    """Says how many questions they have heard; cannot speak about tasks whose number is in `mute`, and leaves when
+    they are asked a second time about those in `leaves`."""
 
     name = "counting"
 
-    def __init__(self, mute: Sequence[int] = ()) -> None:
+    def __init__(self, mute: Sequence[int] = (), leaves: Sequence[int] = ()) -> None:
         self.mute = {make_task(number).id for number in mute}
+        self.leaves = {make_task(number).id for number in leaves}
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        asked = sum(message.role == "assistant" for message in messages)
         if task.id in self.mute:
-            raise SimulatorError("the person left the room")
-        return f"That is question {sum(message.role == 'assistant' for message in messages)}."
+            raise SimulatorError("the user fell silent")
+        if task.id in self.leaves and asked == 2:
+            raise UserLeft
+        return f"That is question {asked}."
 
 
 @dataclass
@@ -71,20 +81,56 @@ class ScriptedEngine:
     def close(self) -> None: ...
 
 
+class SlowEngine:
+    """An AsyncEngine around a batch engine: waits at random, refuses prompts about tasks in `broken`."""
+
+    speaks_tokens = True
+    name = "slow"
+
+    def __init__(self, engine: Any, seed: int = 0, broken: Sequence[str] = ()) -> None:
+        self.engine, self.chance, self.broken = engine, random.Random(seed), broken
+        self.active = self.most = 0
+
+    async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        self.active += 1
+        self.most = max(self.most, self.active)
+        await asyncio.sleep(self.chance.random() * 0.004)
+        self.active -= 1
+        if prompt.group in self.broken:
+            raise EngineError("the server is on fire")
+        return list(self.engine.sample([prompt], sampling)[0])
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def close(self) -> None: ...
+
+
+class SlowUser:
+    """Answers like `user`, after a while."""
+
+    name = "counting"
+
+    def __init__(self, user: Any, seed: int = 0) -> None:
+        self.user, self.chance = user, random.Random(seed)
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        raise AssertionError("the loop awaits answers")
+
+    async def answer(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        await asyncio.sleep(self.chance.random() * 0.004)
+        return str(self.user.reply(task, messages, seed))
+
+
 class LetterScorer:
-    """Reward is the share of the letter "a" in the answer; `stop_after` answers it cannot go on."""
+    """Reward is the share of the letter "a" in the answer."""
 
-    def __init__(self, stop_after: Callable[[], None] | None = None) -> None:
-        self.stop_after = stop_after
-
-    def score(self, items: Sequence[tuple[Task, str | None]]) -> list[Score]:
-        if self.stop_after is not None:
-            self.stop_after()
-        return [self._one(answer or "") for _, answer in items]
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        return [self._one(one.answer or "") for one in dialogues]
 
     def _one(self, answer: str) -> Score:
         share = answer.count("a") / max(len(answer), 1)
-        return Score(share, (TestResult("test1", share == 1.0, "equal"),), "fixed", "none")
+        return Score(share, (TestResult("test1", share == 1.0, "equal"),), semantics="fixed", isolation="none")
 
 
 @pytest.fixture(scope="session")
@@ -97,14 +143,29 @@ def chat(tiny_model: Path) -> ChatFormat:
 @pytest.fixture(scope="session")
 def cast(chat: ChatFormat) -> Any:
     """Everything above, without importing from a conftest."""
+    shared = chat
 
     class Cast:
+        chat = shared
         task = staticmethod(make_task)
-        person = Person
+        user = CountingUser
         scorer = LetterScorer
+        slow_engine = SlowEngine
+        slow_user = SlowUser
+
+        @staticmethod
+        def attempts(tasks: int, k: int = 2) -> list[tuple[Task, int]]:
+            return [(make_task(number), attempt) for number in range(tasks) for attempt in range(k)]
 
         @staticmethod
         def engine(*replies: str, cut: Sequence[int] = ()) -> ScriptedEngine:
             return ScriptedEngine(chat, replies, frozenset(cut))
+
+        @staticmethod
+        def context(
+            engine: Any, agent: AgentSettings, user: Any = None, chat: ChatFormat | None = chat
+        ) -> RolloutContext:
+            """Dialogues of `engine` and `user` about programs, scored by their letters."""
+            return RolloutContext(Backend(), engine, chat, user or CountingUser(), LetterScorer(), agent)
 
     return Cast

@@ -15,12 +15,11 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.transformers import TransformersEngine
-from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.ledger import DialogueCost, Ledger, cost_metrics
 from sweetrl.rollout.run import rollout_scored
 from sweetrl.settings import AgentSettings
 
-AGENT = AgentSettings(rounds=3, max_new_tokens=8)
+AGENT = AgentSettings(max_turns=3, max_new_tokens=8)
 
 
 def cost_of(number: int, **changes: Any) -> DialogueCost:
@@ -54,9 +53,9 @@ def test_a_model_in_this_process(tiny_model: Path, cast: Any, tmp_path: Path) ->
     folders = {}
     for ledger in (None, Ledger(tmp_path / "costs.jsonl")):
         engine = TransformersEngine(tiny_model, device="cpu", threads=1, rows=8)
-        actors = RolloutContext(engine, engine.chat, cast.person(mute=[3]), cast.scorer(), AGENT)
+        context = cast.context(engine, AGENT, cast.user(mute=[3]), engine.chat)
         store = TrajectoryStore(tmp_path / str(ledger is None))
-        rollout_scored(attempts, actors, store, seed=1, policy_name="tiny", batch=4, shard=4, ledger=ledger)
+        rollout_scored(attempts, context, store, seed=1, policy_name="tiny", batch=4, shard=4, ledger=ledger)
         folders[ledger is None] = {path.name: path.read_bytes() for path in store.folder.iterdir()}
     assert folders[True] == folders[False]
     assert ledger is not None
@@ -76,9 +75,9 @@ def test_servers_with_gpus(fake_server: Any, cast: Any, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "costs.jsonl")
     with fake_server(latency=lambda body: 0.02, scripted=["500"]) as server:
         engine = OpenAIEngine(Access((server.url,), "a-model", concurrency=4, gpus=8))
-        actors = RolloutContext(engine, None, cast.person(), cast.scorer(), AgentSettings(rounds=5, max_new_tokens=64))
+        context = cast.context(engine, AgentSettings(max_turns=5, max_new_tokens=64), chat=None)
         store = TrajectoryStore(tmp_path / "shards")
-        rollout_scored(attempts, actors, store, seed=1, policy_name="far", batch=6, shard=5, ledger=ledger)
+        rollout_scored(attempts, context, store, seed=1, policy_name="far", batch=6, shard=5, ledger=ledger)
         usage = engine.usage()
         engine.close()
     costs = ledger.read()

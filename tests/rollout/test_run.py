@@ -14,12 +14,12 @@ from sweetrl.seeds import dialogue_seed
 from sweetrl.settings import AgentSettings
 from sweetrl.types import Message
 
-AGENT = AgentSettings(rounds=4, max_new_tokens=12)
+AGENT = AgentSettings(max_turns=4, max_new_tokens=12)
 
 
 def test_a_dialogue_until_its_answer(chat: ChatFormat, cast: Any) -> None:
     engine = cast.engine("Why?", "thought OUTPUT: How?", "I WANT TO ANSWER: aa", cut=[1])
-    (one,) = rollout([(cast.task(3), 2)], engine, chat, cast.person(), AGENT, seed=5, policy_name="base")
+    (one,) = rollout([(cast.task(3), 2)], cast.context(engine, AGENT), seed=5, policy_name="base")
     assert [message.role for message in one.messages] == ["user", "assistant", "user", "assistant", "user", "assistant"]
     assert one.messages[0] == Message("user", "I want function number 3.")
     assert one.messages[3].content == " How?"
@@ -39,7 +39,7 @@ def test_a_dialogue_until_its_answer(chat: ChatFormat, cast: Any) -> None:
 
 def test_the_context_is_the_sampled_ids_and_what_came_between(chat: ChatFormat, cast: Any) -> None:
     engine = cast.engine("Why?", "How?", "I WANT TO ANSWER: aa", cut=[1])
-    rollout([(cast.task(0), 0)], engine, chat, cast.person(), AGENT, seed=5)
+    rollout([(cast.task(0), 0)], cast.context(engine, AGENT), seed=5)
     first, second, third = (prompts[0] for prompts in engine.asked)
     after_first = chat.reply("Why?") + chat.follow(True, "That is question 1.")
     after_second = chat.reply("How?")[:-1] + chat.follow(False, "That is question 2.")
@@ -49,31 +49,31 @@ def test_the_context_is_the_sampled_ids_and_what_came_between(chat: ChatFormat, 
     assert seeds == [dialogue_seed(5, "train-00000", 0, turn) for turn in range(3)]
 
 
-def test_the_last_round_answers_with_or_without_the_marker(chat: ChatFormat, cast: Any) -> None:
+def test_the_last_turn_answers_with_or_without_the_marker(cast: Any) -> None:
     engine = cast.engine(*["Why?"] * 9)
-    (one,) = rollout([(cast.task(0), 0)], engine, chat, cast.person(), AGENT)
+    (one,) = rollout([(cast.task(0), 0)], cast.context(engine, AGENT))
     assert (one.outcome, one.answer, len(one.turns)) == ("max_turns_reached", "Why?", 4)
 
 
-def test_lost_dialogues_name_the_cause_and_disturb_nobody(chat: ChatFormat, cast: Any) -> None:
+def test_lost_dialogues_name_the_cause_and_disturb_nobody(cast: Any) -> None:
     engine = cast.engine("Why?", "I WANT TO ANSWER: a")
     attempts = [(cast.task(number), 0) for number in range(3)]
-    one, two, three = rollout(attempts, engine, chat, cast.person(mute=[1]), AGENT)
-    assert (two.outcome, two.answer, two.error) == ("lost", None, "the person left the room")
+    one, two, three = rollout(attempts, cast.context(engine, AGENT, cast.user(mute=[1])))
+    assert (two.outcome, two.answer, two.error) == ("lost", None, "the user fell silent")
     assert [turn.raw for turn in two.turns] == ["Why?"]
     assert one.outcome == three.outcome == "answered"
     engine = cast.engine("Why?")  # has nothing to say after that: no room in its context
-    (one,) = rollout(attempts[:1], engine, chat, cast.person(), AGENT)
+    (one,) = rollout(attempts[:1], cast.context(engine, AGENT))
     assert one.outcome == "lost"
     assert "no room" in one.error
     assert one.messages[-1].role == "user"
 
 
-def test_progress_counts_every_dialogue_once(chat: ChatFormat, cast: Any) -> None:
+def test_progress_counts_every_dialogue_once(cast: Any) -> None:
     done: list[int] = []
     attempts = [(cast.task(number), 0) for number in range(7)]
     engine = cast.engine("Why?", "I WANT TO ANSWER: a")
-    rollout(attempts, engine, chat, cast.person(mute=[2]), AGENT, batch=3, progress=done.append)
+    rollout(attempts, cast.context(engine, AGENT, cast.user(mute=[2])), batch=3, progress=done.append)
     assert sum(done) == 7
     assert [len(prompts) for prompts in engine.asked] == [3, 2, 3, 3, 1, 1]
 
@@ -87,7 +87,7 @@ def test_a_real_engine_repeats_itself_to_the_last_bit(tiny: TransformersEngine, 
     attempts = [(cast.task(number), attempt) for number in range(5) for attempt in range(2)]
 
     def run(selection: list[Any], batch: int = 16) -> list[Any]:
-        return rollout(selection, tiny, tiny.chat, cast.person(), AGENT, seed=1, batch=batch)
+        return rollout(selection, cast.context(tiny, AGENT, chat=tiny.chat), seed=1, batch=batch)
 
     whole = run(attempts)
     assert whole == run(attempts)
@@ -98,5 +98,5 @@ def test_a_real_engine_repeats_itself_to_the_last_bit(tiny: TransformersEngine, 
         assert [turn.token_ids for turn in one.turns] == [turn.token_ids for turn in two.turns]
         for left, right in zip(one.turns, two.turns, strict=True):
             assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
-    other = rollout(attempts, tiny, tiny.chat, cast.person(), AGENT, seed=2)
+    other = rollout(attempts, cast.context(tiny, AGENT, chat=tiny.chat), seed=2)
     assert [one.turns[0].token_ids for one in other] != [one.turns[0].token_ids for one in whole]

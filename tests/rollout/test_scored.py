@@ -13,16 +13,14 @@ from typing import Any
 
 import pytest
 
-import sweetrl.colbench.store as store_module
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.run import rollout, rollout_scored
 from sweetrl.rollout.scored import scored, summarize
 from sweetrl.settings import AgentSettings
 
-AGENT = AgentSettings(rounds=3, max_new_tokens=16)
+AGENT = AgentSettings(max_turns=3, max_new_tokens=16)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -30,21 +28,19 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture
-def actors(chat: ChatFormat, cast: Any) -> RolloutContext:
-    return RolloutContext(
-        cast.engine("Why?", "I WANT TO ANSWER:aab"), chat, cast.person(mute=[3]), cast.scorer(), AGENT
-    )
+def context(cast: Any) -> RolloutContext:
+    return cast.context(cast.engine("Why?", "I WANT TO ANSWER:aab"), AGENT, cast.user(mute=[3]))
 
 
-def collect(attempts: list[Any], actors: RolloutContext, folder: Path, **changes: Any) -> TrajectoryStore:
+def collect(attempts: list[Any], context: RolloutContext, folder: Path, **changes: Any) -> TrajectoryStore:
     settings = {"seed": 1, "policy_name": "base", "batch": 2, "shard": 4} | changes
-    return rollout_scored(attempts, actors, TrajectoryStore(folder), **settings)
+    return rollout_scored(attempts, context, TrajectoryStore(folder), **settings)
 
 
-def test_every_attempt_is_there_in_order_with_its_score(actors: RolloutContext, cast: Any, tmp_path: Path) -> None:
+def test_every_attempt_is_there_in_order_with_its_score(context: RolloutContext, cast: Any, tmp_path: Path) -> None:
     attempts = [(cast.task(number), attempt) for number in range(5) for attempt in range(2)]
     done: list[int] = []
-    store = collect(attempts, actors, tmp_path, progress=done.append)
+    store = collect(attempts, context, tmp_path, progress=done.append)
     assert sum(done) == 10
     assert list(store.shards()) == [0, 1, 2]
     found = list(store.read())
@@ -57,12 +53,12 @@ def test_every_attempt_is_there_in_order_with_its_score(actors: RolloutContext, 
             assert [test.passed for test in one.tests] == [False]
 
 
-def test_present_shards_are_left_alone(actors: RolloutContext, cast: Any, tmp_path: Path) -> None:
+def test_present_shards_are_left_alone(context: RolloutContext, cast: Any, tmp_path: Path) -> None:
     attempts = [(cast.task(number), 0) for number in range(10)]
-    collect(attempts, actors, tmp_path / "whole")
-    collect(attempts, actors, tmp_path / "resumed")
+    collect(attempts, context, tmp_path / "whole")
+    collect(attempts, context, tmp_path / "resumed")
     (tmp_path / "resumed" / "shard-00001.parquet").unlink()
-    silent = replace(actors, engine=cast.engine("Why?", "I WANT TO ANSWER:aab"))
+    silent = replace(context, engine=cast.engine("Why?", "I WANT TO ANSWER:aab"))
     done: list[int] = []
     collect(attempts, silent, tmp_path / "resumed", progress=done.append)
     assert sum(done) == 10
@@ -71,12 +67,12 @@ def test_present_shards_are_left_alone(actors: RolloutContext, cast: Any, tmp_pa
 
 
 def test_a_full_disk_leaves_finished_shards_and_one_sentence(
-    actors: RolloutContext, cast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    context: RolloutContext, cast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import pyarrow.parquet as pq
 
     attempts = [(cast.task(number), 0) for number in range(10)]
-    collect(attempts, actors, tmp_path / "whole")
+    collect(attempts, context, tmp_path / "whole")
     write = pq.write_table
 
     def full(table: Any, where: Any, **options: Any) -> None:
@@ -87,19 +83,19 @@ def test_a_full_disk_leaves_finished_shards_and_one_sentence(
 
     monkeypatch.setattr(pq, "write_table", full)
     with pytest.raises(UserError, match=r"shard-00002.parquet: no space left on the disk; free some") as caught:
-        collect(attempts, actors, tmp_path / "resumed")
+        collect(attempts, context, tmp_path / "resumed")
     assert "\n" not in str(caught.value)
     assert sorted(contents(tmp_path / "resumed")) == ["shard-00000.parquet", "shard-00001.parquet"]
     monkeypatch.undo()
-    assert store_module.TrajectoryStore(tmp_path / "resumed").count() == 8
-    collect(attempts, actors, tmp_path / "resumed")
+    assert TrajectoryStore(tmp_path / "resumed").count() == 8
+    collect(attempts, context, tmp_path / "resumed")
     assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
 
 
-def test_summary_means(actors: RolloutContext, cast: Any) -> None:
+def test_summary_means(context: RolloutContext, cast: Any) -> None:
     attempts = [(cast.task(number), 0) for number in (2, 3)]
-    spoken = rollout(attempts, actors.engine, actors.chat, actors.simulator, AGENT)
-    numbers = summarize(scored(spoken, actors.scorer))
+    spoken = rollout(attempts, context)
+    numbers = summarize(scored(spoken, context.scorer))
     assert numbers["dialogues"] == 2
     assert numbers["reward"] == pytest.approx(2 / 3)
     assert (numbers["success"], numbers["share_lost"], numbers["share_answered"]) == (0.0, 0.5, 0.5)
@@ -110,32 +106,33 @@ def test_summary_means(actors: RolloutContext, cast: Any) -> None:
 RUN = """
 import sys
 from pathlib import Path
-from sweetrl.domains.backend.rewards import Score
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.types import Task
+from sweetrl.domains.backend import Backend
 from sweetrl.engines.transformers import TransformersEngine
-from sweetrl.rollout.scored import RolloutContext, rollout_scored
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.run import rollout_scored
 from sweetrl.settings import AgentSettings
+from sweetrl.types import Score, Task
 
-class Person:
+class User:
     name = "quiet"
     def reply(self, task, messages, seed):
         return f"It is {seed % 10}."
 
 class Scorer:
-    def score(self, items):
-        return [Score(0.5, (), "fixed", "none") for _ in items]
+    def score(self, dialogues):
+        return [Score(0.5, semantics="fixed", isolation="none") for _ in dialogues]
 
 model, *folders = sys.argv[1:]
 engine = TransformersEngine(model, device="cpu", threads=1, rows=8)
-agent = AgentSettings(rounds=4, max_new_tokens=24)
-actors = RolloutContext(engine, engine.chat, Person(), Scorer(), agent)
+agent = AgentSettings(max_turns=4, max_new_tokens=24)
+context = RolloutContext(Backend(), engine, engine.chat, User(), Scorer(), agent)
 tasks = [Task(f"t-{n}", f"I want function {n}.", "def f(): ...") for n in range(20)]
 attempts = [(task, k) for task in tasks for k in range(4)]
 for folder in folders:
     print("go", flush=True)
     store = TrajectoryStore(Path(folder))
-    rollout_scored(attempts, actors, store, seed=3, policy_name="tiny", batch=4, shard=8)
+    rollout_scored(attempts, context, store, seed=3, policy_name="tiny", batch=4, shard=8)
 """
 
 

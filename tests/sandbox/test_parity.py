@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 from sweetrl.colbench.files import read_tasks
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.checks import function_name
-from sweetrl.domains.backend.rewards import CodeScorer, score_file
+from sweetrl.domains.backend.rewards import CodeScorer
+from sweetrl.domains.backend.score_file import score_file
 from sweetrl.settings import RewardSettings
 from sweetrl.types import Task
 
@@ -47,7 +49,7 @@ def compare(tasks: list[Task]) -> Counter[str]:
     items = [(task, answer) for _, task, answer in named]
     expected = official(items)
     with CodeScorer(RewardSettings(semantics="official", wall_seconds=4.0, call_seconds=2.0)) as scorer:
-        scores = scorer.score(items)
+        scores = scorer.score_answers(items)
     different = []
     for (kind, task, answer), verdicts, score in zip(named, expected, scores, strict=True):
         if [test.passed for test in score.tests] != verdicts:
@@ -57,7 +59,7 @@ def compare(tasks: list[Task]) -> Counter[str]:
 
 
 def test_references_score_as_in_the_official_evaluator(real_backend_tasks: Path, tmp_path: Path) -> None:
-    tasks = list(read_tasks(real_backend_tasks))
+    tasks = list(read_tasks(real_backend_tasks, Backend()))
     answers = tmp_path / "answers.jsonl"
     answers.write_text("".join(json.dumps({"index": i, "answer": t.ground_truth}) + "\n" for i, t in enumerate(tasks)))
     report = score_file(real_backend_tasks, answers, "official", tmp_path / "out.json")
@@ -68,7 +70,7 @@ def test_references_score_as_in_the_official_evaluator(real_backend_tasks: Path,
 
 
 def test_mutants_of_some_real_tasks(real_backend_tasks: Path) -> None:
-    tasks = list(read_tasks(real_backend_tasks))
+    tasks = list(read_tasks(real_backend_tasks, Backend()))
     kinds = compare(tasks[::100] + [tasks[i] for i in (37, 270)])
     assert len(kinds) >= 50
 
@@ -76,7 +78,7 @@ def test_mutants_of_some_real_tasks(real_backend_tasks: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_mutants_of_all_real_tasks(real_backend_tasks: Path) -> None:
-    tasks = list(read_tasks(real_backend_tasks))
+    tasks = list(read_tasks(real_backend_tasks, Backend()))
     kinds = compare(tasks)
     per_task = sum(kinds.values()) / len(tasks)
     assert per_task >= 40

@@ -14,7 +14,7 @@ from sweetrl.settings import LoraSettings, ModelSettings
 PARAMS = """
 seed: 7
 model: {base: models/base, device: cpu, threads: 1}
-agent: {rounds: 2, max_new_tokens: 6}
+agent: {max_turns: 2, max_new_tokens: 6}
 collect: {tasks: 5, attempts: 2, batch: 2, shard: 3}
 rank: {share: 1.0, candidates: 3, block: 2}
 evaluate: {tasks: 5, batch: 2, resamples: 50}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from sweetrl.colbench.store import write_task_table
 from sweetrl.domains.backend.suite import generate
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
+from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
+from sweetrl.plugins import load_domain
 from sweetrl.settings import LoraSettings, ModelSettings, Settings, parse_settings
 from sweetrl.stages import best_of_n as stage
-from sweetrl.types import Score
+from sweetrl.types import Message, Reply, Score, Trajectory
 
 
 class LongScorer:
@@ -28,8 +31,8 @@ class LongScorer:
     def __exit__(self, *error: object) -> None:
         """Nothing to free."""
 
-    def score(self, items: Any) -> list[Score]:
-        return [Score(min(1.0, len(answer or "") / 50), (), "fixed", "none") for _, answer in items]
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        return [Score(min(1.0, len(one.answer or "") / 50), semantics="fixed", isolation="none") for one in dialogues]
 
 
 @pytest.fixture
@@ -38,19 +41,19 @@ def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    monkeypatch.setattr("sweetrl.domains.backend.rewards.Scorer", LongScorer)
-    write_task_table(stage.TASKS, generate("test", 3, seed=1))
+    monkeypatch.setattr("sweetrl.domains.backend.rewards.CodeScorer", LongScorer)
+    write_task_table(TEST_TASKS, generate("test", 3, seed=1))
     model = attach_adapter(load_base(ModelSettings(base=str(tiny_model)))[0], LoraSettings(rank=2), 1)
     for name, value in model.named_parameters():
         if "lora_B" in name:
             value.data.fill_(0.3)
-    save_adapter(model, stage.CRITIC, str(tiny_model))
+    save_adapter(model, CRITIC, str(tiny_model))
     return parse_settings(
         {
             "model": {"base": str(tiny_model), "threads": 1, "device": "cpu"},
-            "agent": {"rounds": 2, "max_new_tokens": 8},
+            "agent": {"max_turns": 2, "max_new_tokens": 8},
             "evaluate": {"resamples": 100},
-            "best_of_n": {"tasks": 3, "most": 4, "batch": 2},
+            "best_of_n": {"tasks": 3, "max_n": 4, "batch": 2},
         }
     )
 
@@ -59,7 +62,7 @@ def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage.best_of_n(settings)
-    whole = read_json(stage.OUT)
+    whole = read_json(BEST_OF_N)
     assert {name: [place["n"] for place in places] for name, places in whole["curves"].items()} == {
         name: [1, 2, 4] for name in ("trained", "random", "oracle")
     }
@@ -69,7 +72,7 @@ def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
 
     from sweetrl.evaluation import best_of_n as core
 
-    stage.OUT.unlink()
+    BEST_OF_N.unlink()
     done, real = [], core.best_of_n
 
     def dies(tasks: Any, *more: Any) -> Any:
@@ -84,7 +87,7 @@ def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
         stage.best_of_n(settings)
     stage.best_of_n(settings)
     assert [len(one) for one in done if one != "killed"] == [2, 1], "what was finished is not done again"
-    assert read_json(stage.OUT) == whole
+    assert read_json(BEST_OF_N) == whole
 
 
 def test_one_task_is_too_few(settings: Settings) -> None:
@@ -95,17 +98,17 @@ def test_one_task_is_too_few(settings: Settings) -> None:
 
 def test_a_real_engine_judges(settings: Settings) -> None:
     from sweetrl.colbench.store import read_task_table
+    from sweetrl.learning.critic_kinds import make_critic
     from sweetrl.learning.critics import JudgeCritic
-    from sweetrl.stages.rank import make_critic
-    from sweetrl.types import Message, Reply, Trajectory
 
     judge = settings.judge.model_copy(update={"max_new_tokens": 4, "comparisons": 4})
     rank = settings.rank.model_copy(update={"critic": "judge"})
-    critic = make_critic(settings.model_copy(update={"judge": judge, "rank": rank}), Path("no such critic"))
+    domain = load_domain(settings.model_copy(update={"judge": judge, "rank": rank}))
+    critic = make_critic(domain, Path("no such critic"))
     assert isinstance(critic, JudgeCritic)
-    task = read_task_table(stage.TASKS)[0]
+    task = read_task_table(TEST_TASKS)[0]
     dialogue = Trajectory(task, 0, (Message("user", task.problem_description), Message("assistant", "What?")))
     replies = [Reply((number,), text) for number, text in enumerate(("What is the rate?", "Is there a limit?", "Hm"))]
-    found = critic.advantages([(dialogue, [replies])])
-    assert found == critic.advantages([(dialogue, [replies])])
+    found = critic.rate([(dialogue, [replies])])
+    assert found == critic.rate([(dialogue, [replies])])
     assert len(found[0][0]) == 3 and sum(found[0][0]) == pytest.approx(1.5), "each comparison is won once"

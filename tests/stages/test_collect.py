@@ -19,7 +19,7 @@ from sweetrl.stages.collect import collect
 VALUES: dict[str, Any] = {
     "seed": 7,
     "model": {"base": "models/base", "device": "cpu", "threads": 1},
-    "agent": {"rounds": 3, "max_new_tokens": 12},
+    "agent": {"max_turns": 3, "max_new_tokens": 12},
     "collect": {"tasks": 5, "attempts": 2, "batch": 4, "shard": 4},
 }
 
@@ -80,7 +80,7 @@ def test_a_full_disk_keeps_finished_shards(project: Path, monkeypatch: pytest.Mo
     (kept,) = Path(".scratch").glob("collect-*/shards/*")
     moment = kept.stat().st_mtime_ns
     monkeypatch.setattr(pq, "write_table", write)
-    monkeypatch.setattr("sweetrl.stages.common.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
+    monkeypatch.setattr("sweetrl.running.stage.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
     collect(settings())
     assert kept.stat().st_mtime_ns == moment  # not made again
     assert contents() == whole

@@ -6,8 +6,8 @@ from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.domains.backend.suite import generate
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results
+from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, PREFERENCES, REPORT, RESULTS, SCRATCH, TEST_TASKS
 from sweetrl.settings import LoraSettings, ModelSettings, parse_settings
-from sweetrl.stages import evaluate as stage
 from sweetrl.stages.evaluate import evaluate
 from sweetrl.types import TestResult
 
@@ -28,21 +28,21 @@ class FakeScorer:
     def __exit__(self, *error):
         return None
 
-    def score(self, items):
+    def score(self, dialogues):
         from sweetrl.types import Score
 
         type(self).calls += 1
         return [
             Score(
-                0.1 if len(answer or "") > 40 else 0.0,
+                0.1 if len(one.answer or "") > 40 else 0.0,
                 tuple(
-                    TestResult(name, n == 0 and len(answer or "") > 40, "passed")
-                    for n, (name, _) in enumerate(task.test_cases)
+                    TestResult(name, n == 0 and len(one.answer or "") > 40, "passed")
+                    for n, (name, _) in enumerate(one.task.test_cases)
                 ),
-                "fixed",
-                "none",
+                semantics="fixed",
+                isolation="none",
             )
-            for task, answer in items
+            for one in dialogues
         ]
 
 
@@ -52,14 +52,14 @@ def settings(tiny_model, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    monkeypatch.setattr("sweetrl.domains.backend.rewards.Scorer", FakeScorer)
-    write_task_table(stage.TASKS, generate("test", TASKS, seed=1))
+    monkeypatch.setattr("sweetrl.domains.backend.rewards.CodeScorer", FakeScorer)
+    write_task_table(TEST_TASKS, generate("test", TASKS, seed=1))
     model, _ = load_base(ModelSettings(base=str(tiny_model)))
     adapted = attach_adapter(model, LoraSettings(rank=2), 1)
     for name, value in adapted.named_parameters():
         if "lora_B" in name:
             value.data.fill_(0.5)
-    save_adapter(adapted, stage.POLICY, str(tiny_model))
+    save_adapter(adapted, POLICY, str(tiny_model))
     return make_settings(tiny_model)
 
 
@@ -67,33 +67,33 @@ def make_settings(tiny_model, **evaluation):
     return parse_settings(
         {
             "model": {"base": str(tiny_model), "threads": 1},
-            "agent": {"rounds": 3, "max_new_tokens": 12},
+            "agent": {"max_turns": 3, "max_new_tokens": 12},
             "evaluate": {"tasks": TASKS, "batch": 2, "resamples": 200, **evaluation},
         }
     )
 
 
 def outputs():
-    paths = [stage.RESULTS, stage.EVALUATION, stage.REPORT, *sorted(stage.DIALOGUES.rglob("*.parquet"))]
+    paths = [RESULTS, EVALUATION, REPORT, *sorted(EVALUATION_DIALOGUES.rglob("*.parquet"))]
     return {path: path.read_bytes() for path in paths}
 
 
 def test_both_policies_attempt_the_same_tasks_and_equal_runs_give_equal_bytes(settings, capsys, monkeypatch):
     evaluate(settings)
     first = outputs()
-    rows = read_results(stage.RESULTS)
+    rows = read_results(RESULTS)
     assert [(row.policy, row.task_id) for row in rows] == [
         (policy, f"synthetic-test-1-{index:05d}") for policy in ("base", "trained") for index in range(TASKS)
     ]
-    base, trained = (list(TrajectoryStore(stage.DIALOGUES / name).read()) for name in ("base", "trained"))
+    base, trained = (list(TrajectoryStore(EVALUATION_DIALOGUES / name).read()) for name in ("base", "trained"))
     assert [one.seed for one in base] == [one.seed for one in trained]
     assert [one.messages for one in base] != [one.messages for one in trained]
-    assert len(TrajectoryStore(stage.DIALOGUES / "base").shards()) == 3
-    found = json.loads(stage.EVALUATION.read_text())
+    assert len(TrajectoryStore(EVALUATION_DIALOGUES / "base").shards()) == 3
+    found = json.loads(EVALUATION.read_text())
     assert found["tasks"] == TASKS and 0.0 <= found["reward_before"] <= 1.0
     assert "before and" in capsys.readouterr().out
-    assert "What the critic thinks" not in stage.REPORT.read_text()
-    assert not list(stage.Path(".scratch").glob("evaluate-*"))
+    assert "What the critic thinks" not in REPORT.read_text()
+    assert not list(SCRATCH.glob("evaluate-*"))
 
     # Killed after a shard of the second policy: what is finished is not done again, and the bytes are the same.
     write_shard, written = TrajectoryStore.write_shard, []
@@ -118,24 +118,24 @@ def test_both_policies_attempt_the_same_tasks_and_equal_runs_give_equal_bytes(se
 
 
 def test_candidates_appear_in_the_report(settings):
-    from sweetrl.learning.preferences import write_candidates
+    from sweetrl.learning.preferences import CANDIDATES, write_candidates
     from sweetrl.types import Candidate, RankedState
 
     replies = (Candidate((1, 2), "What is the rate?", 3, 0.25), Candidate((3,), "Hm <b>?", 1, -0.125))
-    write_candidates(stage.CANDIDATES, [RankedState("some-task", 0, 0, (5, 6), replies)])
+    write_candidates(PREFERENCES / CANDIDATES, [RankedState("some-task", 0, 0, (5, 6), replies)])
     evaluate(settings)
-    page = stage.REPORT.read_text()
+    page = REPORT.read_text()
     assert "What the critic thinks" in page and "+0.250" in page and "Hm &lt;b&gt;?" in page
 
 
 def test_what_is_missing_is_said_before_anything_is_done(settings, tiny_model):
     with pytest.raises(UserError, match="at least 2 tasks"):
         evaluate(make_settings(tiny_model, tasks=1))
-    (stage.POLICY / "adapter_config.json").unlink()
+    (POLICY / "adapter_config.json").unlink()
     with pytest.raises(
         UserError, match=r"models/policy: there is no trained policy here; run the stage `train-policy`"
     ):
         evaluate(settings)
-    stage.TASKS.unlink()
+    TEST_TASKS.unlink()
     with pytest.raises(UserError, match=r"data/tasks/test.parquet: there is no such file"):
         evaluate(settings)

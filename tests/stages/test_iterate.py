@@ -15,15 +15,16 @@ from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.domains.backend.suite import generate
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
+from sweetrl.paths import ITERATIONS_DATA, ITERATIONS_MODELS, ITERATIONS_REPORT, LAST_POLICY
 from sweetrl.seeds import part_seed
 from sweetrl.settings import Settings, load_settings, parse_settings
 from sweetrl.stages import evaluate_iterations as evaluating
-from sweetrl.stages import iterations as module
+from sweetrl.stages import iterate as module
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ROOT / "models/base"
 TRAINER = {
-    **{"learning_rate": 1e-3, "epochs": 1, "batch_size": 2, "micro_batch": 2, "checkpoints": 1},
+    **{"learning_rate": 1e-3, "epochs": 1, "batch_size": 2, "micro_batch_size": 2, "checkpoints": 1},
     "lora": {"rank": 4},
 }
 VALUES: dict[str, Any] = {
@@ -31,7 +32,7 @@ VALUES: dict[str, Any] = {
     "iterations": 3,
     "method": "multi-turn-dpo",
     "model": {"base": "models/base", "device": "cpu", "threads": 1},
-    "agent": {"iterations": 8, "max_new_tokens": 128},
+    "agent": {"max_turns": 8, "max_new_tokens": 128},
     "collect": {"tasks": 4, "attempts": 3, "batch": 12, "shard": 12},
     "validate": {"minimum_pairs": 1},
     "critic": {**TRAINER, "pairs": "all"},
@@ -77,7 +78,7 @@ def settings(**changes: Any) -> Settings:
     return parse_settings(VALUES | changes)
 
 
-def first_round(wanted: Settings, *stages: str) -> None:
+def first_iteration(wanted: Settings, *stages: str) -> None:
     Path("params.yaml").write_text(yaml.safe_dump(wanted.model_dump(mode="json", by_alias=True)))
     for stage in stages:
         in_process(Path(), stage)
@@ -88,7 +89,7 @@ def files(*folders: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in found}
 
 
-def test_a_round_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_same_bytes(
+def test_an_iteration_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_same_bytes(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sweetrl.engines.transformers import load_model
@@ -97,7 +98,7 @@ def test_a_round_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_s
     made = []
     ran: list[tuple[str, str]] = []
     first = project("first")
-    first_round(wanted, *module.STAGES)
+    first_iteration(wanted, *module.STAGES)
     for name in ("undisturbed", "killed"):
         shutil.copytree(first, first.with_name(name), symlinks=True)
         monkeypatch.chdir(first.with_name(name))
@@ -110,57 +111,57 @@ def test_a_round_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_s
 
             with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
                 patch.setattr(module, "run_stage_in", dies)
-                module.iterations(wanted)
-            assert not module.DATA.exists()
+                module.iterate(wanted)
+            assert not ITERATIONS_DATA.exists()
 
             def counted(folder: Path, stage: str, *more: Any, **options: Any) -> None:
                 ran.append((folder.name, stage))
                 in_process(folder, stage)
 
             monkeypatch.setattr(module, "run_stage_in", counted)
-        module.iterations(wanted)
-        made.append(files(module.DATA, module.MODELS))
+        module.iterate(wanted)
+        made.append(files(ITERATIONS_DATA, ITERATIONS_MODELS))
     assert ran == [("3", stage) for stage in module.STAGES[1:]], "what was finished is not run again"
     assert made[0] == made[1]
     assert not list(Path(".scratch").glob("*"))
 
     for number, tasks in ((2, range(4, 8)), (3, (8, 9, 0, 1))):
-        found = list(TrajectoryStore(module.DATA / str(number) / "trajectories").read())
+        found = list(TrajectoryStore(ITERATIONS_DATA / str(number) / "trajectories").read())
         ids = [task.id for task in generate("train", 10, seed=1)]
         assert [one.task.id for one in found] == [ids[n] for n in tasks for _ in range(3)]
-        written = load_settings(module.DATA / str(number) / "params.yaml")
+        written = load_settings(ITERATIONS_DATA / str(number) / "params.yaml")
         assert written.seed == part_seed(7, "round", number)
         assert (written.iterations, written.tracking) == (1, wanted.tracking)
-        assert (module.MODELS / str(number) / "critic/skipped.json").exists(), "this method has none"
+        assert (ITERATIONS_MODELS / str(number) / "critic/skipped.json").exists(), "this method has none"
     # One adapter on the base that is iteration one's policy, and those of iterations two and three on top of it.
-    stacked = load_model(BASE, module.LAST, "float32", "cpu").state_dict()
+    stacked = load_model(BASE, LAST_POLICY, "float32", "cpu").state_dict()
     model = load_model(BASE, Path("models/policy"), "float32", "cpu")
     for number in (2, 3):
         model.save_pretrained("start")
-        model = load_model("start", module.MODELS / str(number) / "policy", "float32", "cpu")
+        model = load_model("start", ITERATIONS_MODELS / str(number) / "policy", "float32", "cpu")
     for name, value in model.state_dict().items():
         assert (value - stacked[name]).abs().max().item() < 1e-4, name
 
-    first_round(wanted, "evaluate")
+    first_iteration(wanted, "evaluate")
     evaluating.evaluate_iterations(wanted)
-    comparison = read_json(evaluating.OUT / "comparison.json")
+    comparison = read_json(ITERATIONS_REPORT / "comparison.json")
     assert (comparison["tasks"], comparison["iterations"]) == (6, 3)
-    assert read_json(evaluating.OUT / "evaluation.json")["tasks"] == 6
-    assert "<html" in (evaluating.OUT / "report.html").read_text()
+    assert read_json(ITERATIONS_REPORT / "evaluation.json")["tasks"] == 6
+    assert "<html" in (ITERATIONS_REPORT / "report.html").read_text()
 
 
-def test_sweet_ranks_with_a_critic_of_its_own_in_every_round(project: Any) -> None:
+def test_sweet_ranks_with_a_critic_of_its_own_in_every_iteration(project: Any) -> None:
     project("sweet")
     wanted = settings(method="sweet", iterations=2)
-    first_round(wanted, *module.STAGES)
-    module.iterations(wanted)
+    first_iteration(wanted, *module.STAGES)
+    module.iterate(wanted)
     for place in ("models/iterations/2/critic", "models/iterations/2/policy", "models/iterations/policy"):
         assert (Path(place) / "adapter_model.safetensors").exists()
     first, second = (
         Path(place, "adapter_model.safetensors") for place in ("models/critic", "models/iterations/2/critic")
     )
     assert first.read_bytes() != second.read_bytes()
-    assert (module.DATA / "2/preferences/candidates.parquet").exists()
+    assert (ITERATIONS_DATA / "2/preferences/candidates.parquet").exists()
 
 
 @pytest.mark.parametrize(
@@ -169,19 +170,19 @@ def test_sweet_ranks_with_a_critic_of_its_own_in_every_round(project: Any) -> No
 )
 def test_where_there_is_nothing_to_repeat_it_says_so(project: Any, changes: dict[str, Any], why: str) -> None:
     project("once")
-    module.iterations(settings(**changes))
+    module.iterate(settings(**changes))
     evaluating.evaluate_iterations(settings(**changes))
-    for out in (module.DATA, module.MODELS, evaluating.OUT):
+    for out in (ITERATIONS_DATA, ITERATIONS_MODELS, ITERATIONS_REPORT):
         assert [path.name for path in out.iterdir()] == ["skipped.json"]
         assert why in read_json(out / "skipped.json")["why"]
 
 
-def test_the_first_round_is_the_pipelines_and_servers_of_one_model_are_refused() -> None:
+def test_the_first_iteration_is_the_pipelines_and_servers_of_one_model_are_refused() -> None:
     wanted = settings()
     assert module.iteration_settings(wanted, 1) is wanted
     assert part_seed(7, "round", 1) == 7
     assert len({part_seed(seed, "round", number) for seed in range(20) for number in range(2, 6)}) == 80
-    with pytest.raises(UserError, match="iterations after the first need another model"):
+    with pytest.raises(UserError, match="iterations after the first need a new model"):
         module.why_once(settings(engine={"kind": "vllm", "urls": "http://localhost:8000/v1"}))
 
 

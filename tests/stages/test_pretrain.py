@@ -1,18 +1,98 @@
-"""Table 4's larger base: the small one with more layers, trained on by the stage `pretrain`."""
+"""The stage `pretrain`: what it trains on, a domain of one's own, and Table 4's larger base (the small one grown)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sweetrl.colbench.domain import Domain
+from sweetrl.domains.backend import Backend
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
+from sweetrl.plugins import load_domain
 from sweetrl.reproduce import larger
 from sweetrl.settings import parse_settings
 from sweetrl.stages import pretrain as module
+from sweetrl.types import Split, Task
 
 BASE = Path(__file__).resolve().parents[2] / "models/base"
+
+
+class Few(Domain):
+    """A domain with `contents` different tasks, each of which comes `times` times; every seed yields all of them."""
+
+    def __init__(self, contents: int, times: int = 1, reference: bool = True) -> None:
+        self.contents, self.times, self.has_reference = contents, times, reference
+
+    def tasks(self, split: Split, count: int, seed: int, difficulty: int) -> Iterator[Task]:
+        for number in range(min(count, self.contents * self.times)):
+            word = f"word {(number + seed) % self.contents}"
+            hidden = None if self.has_reference else word
+            yield Task(
+                f"{split}-{number}", "Say my word.", word if self.has_reference else "", hidden_information=hidden
+            )
+
+
+@pytest.mark.parametrize("times", [1, 3])
+@pytest.mark.parametrize("reference", [True, False])
+@pytest.mark.parametrize(("contents", "held"), [(2, 1), (9, 1), (40, 4), (900, 8)])
+def test_a_domain_with_few_contents_keeps_some_of_them_for_measuring(
+    contents: int, held: int, reference: bool, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "HELD_OUT", 8)
+    domain = Few(contents, times, reference)
+    trained, fresh = module._tasks(domain)
+    given = {domain.reference(task) for task in trained}, {domain.reference(task) for task in fresh}
+    assert not given[0] & given[1] and given[0] | given[1] == {f"word {number}" for number in range(contents)}
+    assert len(given[1]) == held and len(trained) == (contents - held) * times
+    assert len(fresh) == min(8, held * times)
+
+
+@pytest.mark.parametrize(("contents", "times"), [(0, 1), (1, 1), (1, 50)])
+def test_too_few_tasks_are_one_sentence(contents: int, times: int) -> None:
+    with pytest.raises(UserError, match=rf"Few: `tasks` yields {contents} different tasks to train on, too few"):
+        module._tasks(Few(contents, times))
+
+
+def test_a_domain_with_many_contents_is_measured_on_those_of_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "TASKS", 200)
+    monkeypatch.setattr(module, "HELD_OUT", 20)
+    trained, fresh = module._tasks(Backend())
+    seed, difficulty = Backend().settings.pretrain.seed, Backend().settings.tasks.difficulty
+    assert trained == list(Backend().tasks("train", 200, seed, difficulty)), "none of them is given up"
+    other = list(Backend().tasks("train", 200, seed + 1, difficulty))
+    assert len(fresh) == 20 and all(task in other for task in fresh)
+    assert not {task.ground_truth for task in fresh} & {task.ground_truth for task in trained}
+
+
+def test_a_domain_of_ones_own_gets_a_base_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """examples/forms.py: some 2,000 contents, so that no seed has one that another has not."""
+    from sweetrl.engines.chat import ChatFormat
+    from sweetrl.engines.transformers import load_model
+    from sweetrl.models import load_tokenizer
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    monkeypatch.setattr(module, "HELD_OUT", 4)
+    Path("params.yaml").write_text("seed: 7\n")
+    sizes = {"layers": 2, "width": 32, "vocabulary": 512, "steps": 4, "batch_size": 2}
+    settings = parse_settings(
+        {"suite": "examples.forms:Forms", "model": {"device": "cpu", "threads": 1}, "pretrain": sizes}
+    )
+    module.pretrain(settings)
+    recipe = read_json(Path("models/base/recipe.json"))
+    assert recipe["settings"] == settings.pretrain.model_dump(mode="json")
+    domain, tokenizer = load_domain(settings), load_tokenizer(Path("models/base"))
+    config = load_model(Path("models/base"), None, "float32", "cpu").config
+    assert (config.num_hidden_layers, config.hidden_size, config.vocab_size) == (2, 32, len(tokenizer))
+    assert config.max_position_embeddings == domain.pretraining.positions == 512
+    for value in domain.pretraining.words:
+        assert len(tokenizer.encode(value, add_special_tokens=False)) == 1, value
+    task = next(domain.tasks("test", 1, 3, 3))
+    ids = ChatFormat(tokenizer).open(domain.system_prompt("short"), task.problem_description)
+    assert task.problem_description in tokenizer.decode(ids)
 
 
 def test_a_larger_base_reads_the_token_ids_of_the_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

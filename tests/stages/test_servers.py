@@ -1,4 +1,4 @@
-"""The stages `collect` and `evaluate` against servers: an agent of text, vLLM with adapters, a model as the person."""
+"""The stages `collect` and `evaluate` against servers: an agent of text, vLLM with adapters, a model as the user."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from sweetrl.engines.vllm import adapter_name
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results
 from sweetrl.io import read_json
+from sweetrl.paths import EVALUATION_DIALOGUES, POLICY, RESULTS, TRAJECTORIES
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages import collect as collecting
 from sweetrl.stages import evaluate as evaluating
@@ -31,8 +32,8 @@ def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         write_task_table(Path(f"data/tasks/{split}.parquet"), generate(split, TASKS, seed=1))
     Path("models").mkdir()
     Path("models/base").symlink_to(tiny_model)
-    evaluating.POLICY.mkdir()
-    (evaluating.POLICY / "adapter_config.json").write_text('{"r": 8}')
+    POLICY.mkdir()
+    (POLICY / "adapter_config.json").write_text('{"r": 8}')
     return tmp_path
 
 
@@ -43,7 +44,7 @@ def settings(engine: dict[str, Any], simulator: dict[str, Any] | None = None, **
     )
     values: dict[str, Any] = {
         "model": {"base": "models/base", "device": "cpu", "threads": 1},
-        "agent": {"rounds": 5, "max_new_tokens": 64},
+        "agent": {"max_turns": 5, "max_new_tokens": 64},
         "engine": engine | retry_policy,
         "simulator": simulator,
         "collect": {"tasks": TASKS, "attempts": 2, "batch": 4, "shard": 5},
@@ -53,27 +54,27 @@ def settings(engine: dict[str, Any], simulator: dict[str, Any] | None = None, **
 
 
 def leaky(body: dict[str, Any]) -> str:
-    """A person's model that gives code away in every reply about a table."""
+    """A user's model that gives code away in every reply about a table."""
     return "It is\nx = 7" if "what is the rate" in body["messages"][0]["content"].lower() else "I do not know."
 
 
-def test_an_agent_of_text_and_a_model_as_the_person(fake_server: Any, project: Path) -> None:
-    with fake_server() as server, fake_server(reply=leaky) as people:
+def test_an_agent_of_text_and_a_model_as_the_user(fake_server: Any, project: Path) -> None:
+    with fake_server() as server, fake_server(reply=leaky) as users:
         engine = {"kind": "openai", "urls": server.url, "model": "their-agent"}
-        person = {"kind": "llm", "server": {"urls": people.url, "model": "a-person"}, "recording": "answers.jsonl"}
-        collecting.collect(settings(engine, person))
-        asked = people.requests
-        first = {path.name: path.read_bytes() for path in collecting.TRAJECTORIES.iterdir()}
-        collecting.collect(settings(engine, person))
-        assert people.requests == asked  # the recording speaks
-        assert {path.name: path.read_bytes() for path in collecting.TRAJECTORIES.iterdir()} == first
+        user = {"kind": "llm", "server": {"urls": users.url, "model": "a-user"}, "recording": "answers.jsonl"}
+        collecting.collect(settings(engine, user))
+        asked = users.requests
+        first = {path.name: path.read_bytes() for path in TRAJECTORIES.iterdir()}
+        collecting.collect(settings(engine, user))
+        assert users.requests == asked  # the recording speaks
+        assert {path.name: path.read_bytes() for path in TRAJECTORIES.iterdir()} == first
         collecting.collect(settings(engine, {"kind": "replay", "recording": "answers.jsonl", "server": {}}))
-        assert people.requests == asked
-        replayed = [one.messages for one in TrajectoryStore(collecting.TRAJECTORIES).read()]
+        assert users.requests == asked
+        replayed = [one.messages for one in TrajectoryStore(TRAJECTORIES).read()]
         with pytest.raises(UserError, match=r"dialogues are lost.*leaks the reference \(code\) in each of 3 attempts"):
-            collecting.collect(settings(engine, person | {"leaks": "refuse", "recording": ""}))
+            collecting.collect(settings(engine, user | {"leaks": "refuse", "recording": ""}))
     assert sorted(first) == ["shard-00000.parquet", "shard-00001.parquet", "shard-00002.parquet"]
-    found = list(TrajectoryStore(collecting.TRAJECTORIES).read())
+    found = list(TrajectoryStore(TRAJECTORIES).read())
     assert [one.messages for one in found] == replayed
     assert len(found) == 2 * TASKS
     for one in found:
@@ -92,11 +93,11 @@ def test_an_evaluation_loads_the_adapter_into_the_server(fake_server: Any, proje
         evaluating.evaluate(settings({"kind": "vllm", "urls": server.url}))
         models = [body["model"] for body in server.bodies]
         assert server.adapters == {}
-    assert set(models) == {"base", adapter_name(evaluating.POLICY)}
+    assert set(models) == {"base", adapter_name(POLICY)}
     assert models == sorted(models, key=lambda name: name != "base")  # first the one policy, then the other
-    rows = read_results(evaluating.RESULTS)
+    rows = read_results(RESULTS)
     assert [row.policy for row in rows] == ["base"] * TASKS + ["trained"] * TASKS
-    (one, *_) = TrajectoryStore(evaluating.DIALOGUES / "trained").read()
+    (one, *_) = TrajectoryStore(EVALUATION_DIALOGUES / "trained").read()
     assert all(len(turn.token_ids) == len(turn.logprobs) > 0 for turn in one.turns)
     assert (tokenizer.decode(one.turns[0].token_ids[:-1]), one.turns[0].finish_reason) == (one.turns[0].raw, "stop")
 
@@ -155,16 +156,16 @@ def test_what_an_engine_of_text_cannot_do_is_said(fake_server: Any, project: Pat
         collecting.collect(settings({"kind": "transformers"}, {"kind": "replay", "server": {}}))
 
 
-def test_a_model_in_this_process_can_be_the_person(project: Path) -> None:
-    person = {"kind": "llm", "server": {"model": "models/base", "max_new_tokens": 8, "temperature": 1.0}}
+def test_a_model_in_this_process_can_be_the_user(project: Path) -> None:
+    user = {"kind": "llm", "server": {"model": "models/base", "max_new_tokens": 8, "temperature": 1.0}}
     everything = {"tasks": TASKS, "attempts": 2, "batch": 4, "shard": 5, "lost_share": 1.0}  # a random model
-    agent = {"rounds": 2, "max_new_tokens": 8}
-    changed = settings({"kind": "transformers"}, person, agent=agent, collect=everything)
+    agent = {"max_turns": 2, "max_new_tokens": 8}
+    changed = settings({"kind": "transformers"}, user, agent=agent, collect=everything)
     collecting.collect(changed)
-    first = {path.name: path.read_bytes() for path in collecting.TRAJECTORIES.iterdir()}
+    first = {path.name: path.read_bytes() for path in TRAJECTORIES.iterdir()}
     collecting.collect(changed)
-    assert {path.name: path.read_bytes() for path in collecting.TRAJECTORIES.iterdir()} == first
-    found = list(TrajectoryStore(collecting.TRAJECTORIES).read())
+    assert {path.name: path.read_bytes() for path in TRAJECTORIES.iterdir()} == first
+    found = list(TrajectoryStore(TRAJECTORIES).read())
     heard = [one.messages[2].content for one in found if one.outcome != "lost"]
-    assert {one.error for one in found} <= {"", "the person said nothing"}
+    assert {one.error for one in found} <= {"", "the user said nothing"}
     assert len(heard) >= 3 and all(heard)

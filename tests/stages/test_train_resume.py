@@ -23,14 +23,14 @@ PARAMS = """
 seed: 7
 model: {base: models/base, device: cpu, threads: 1}
 critic: &trainer
-  {learning_rate: 1.0e-3, epochs: 15, batch_size: 4, micro_batch: 2, checkpoints: 20, lora: {rank: 4, dropout: 0.1}}
-policy: {<<: *trainer, replay: 0.5}
-multi_turn_dpo: {<<: *trainer, replay: 0.5}
+  {learning_rate: 1.0e-3, epochs: 15, batch_size: 4, micro_batch_size: 2, checkpoints: 20, lora: {rank: 4, dropout: 0.1}}
+policy: {<<: *trainer, sft_replay: 0.5}
+multi_turn_dpo: {<<: *trainer, sft_replay: 0.5}
 rft: *trainer
 """
 RUN = """
 import sys
-from sweetrl.stages.common import stage_main
+from sweetrl.running.stage import stage_main
 from sweetrl.stages.train_critic import train_critic
 from sweetrl.stages.train_policy import train_policy
 
@@ -194,7 +194,7 @@ def test_so_does_a_killed_run_of_a_baseline(project: Callable[[str], Path], meth
 
 
 @pytest.mark.parametrize("method", ["multi-turn-dpo", "rft", "single-turn", "zero-shot"])
-def test_a_baseline_trains_what_it_needs_and_says_what_it_leaves_out(
+def test_a_baseline_trains_what_it_needs_and_says_what_it_skips(
     project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
     from safetensors.torch import load_file
@@ -221,9 +221,73 @@ def test_a_baseline_trains_what_it_needs_and_says_what_it_leaves_out(
     moved = any(bool(value.any()) for name, value in weights.items() if "lora_B" in name)
     assert moved == (method in ("multi-turn-dpo", "rft"))
     printed = capsys.readouterr().out
-    assert f"left out: the method `{method}` has no critic" in printed
+    assert f"skipped: the method `{method}` has no critic" in printed
     assert ("trains nothing" in printed) == (not moved)
     assert not list(Path(".scratch").glob("*"))
+
+
+OWN_METHOD = """
+import sweetrl
+
+class Best(sweetrl.Method):
+    needs = frozenset({"trajectories"})
+
+    class Options(sweetrl.TrainerSettings):
+        least: float = 0.0
+
+    settings_type = Options
+
+    def data(self, job):
+        least = self.settings_of(job.settings).least
+        return job.rows(one for one in job.inputs.trajectories() if one.reward >= least)
+"""
+
+
+def test_of_an_own_method_without_a_critic_the_other_stages_are_skipped(
+    project: Callable[[str], Path],
+    own_code: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from safetensors.torch import load_file
+
+    from sweetrl.errors import UserError
+    from sweetrl.io import read_json
+    from sweetrl.settings import parse_settings
+    from sweetrl.stages.rank import rank
+    from sweetrl.stages.train_critic import train_critic
+    from sweetrl.stages.train_policy import train_policy
+
+    folder = project("own")
+    own_code(folder, OWN_METHOD)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    shutil.rmtree(folder / "data/preferences")
+    (folder / "data/pairs.parquet").unlink()
+
+    def settings(**options: Any) -> Any:
+        trainer = {"learning_rate": 1e-3, "batch_size": 4, "micro_batch_size": 2, "lora": {"rank": 4}}
+        model = {"device": "cpu", "threads": 1}
+        return parse_settings({"method": "mine:Best", "method_options": trainer | options, "model": model})
+
+    for stage, out, why in (
+        (train_critic, "models/critic", "the method `mine:Best` has no critic"),
+        (rank, "data/preferences", "the method `mine:Best` ranks no replies"),
+    ):
+        stage(settings())
+        assert [path.name for path in Path(out).iterdir()] == ["skipped.json"]
+        name = out.rpartition("/")[2].replace("critic", "train-critic").replace("preferences", "rank")
+        assert read_json(Path(out) / "skipped.json") == {"method": "mine:Best", "stage": name, "why": why}
+        assert f"{name}: skipped: {why} (" in capsys.readouterr().out
+    weights = []
+    for least in (0.0, 1.0):
+        train_policy(settings(least=least))
+        weights.append(load_file("models/policy/adapter_model.safetensors"))
+        assert any(bool(value.any()) for name, value in weights[-1].items() if "lora_B" in name)
+    assert any(bool((value != weights[1][name]).any()) for name, value in weights[0].items()), "its option counts"
+    assert not list(Path(".scratch").glob("*"))
+    with pytest.raises(UserError, match=r"params\.yaml: method_options of mine:Best: unknown parameter `most`"):
+        train_policy(settings(most=1.0))
 
 
 def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +318,7 @@ def test_a_critic_with_a_head_resumes_and_ranks(
 
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     model = {"base": "models/base", "device": "cpu", "threads": 1}
-    critic = {"epochs": 4, "batch_size": 4, "micro_batch": 4, "checkpoints": 4, "lora": {"rank": 4}}
+    critic = {"epochs": 4, "batch_size": 4, "micro_batch_size": 4, "checkpoints": 4, "lora": {"rank": 4}}
     settings = parse_settings(
         {
             "model": model,

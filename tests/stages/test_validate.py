@@ -6,12 +6,13 @@ import pytest
 
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.domains.backend.suite.agents import Demonstrator, OracleAgent, Skill
 from sweetrl.errors import UserError
 from sweetrl.learning.pairs import read_pairs
+from sweetrl.paths import ACCEPTED, DATA_DOCS, PAIRS, TRAJECTORIES, VALIDATION
 from sweetrl.settings import parse_settings
-from sweetrl.stages import validate as stage
 from sweetrl.stages.validate import validate
 from sweetrl.types import AgentTurn, Message, TestResult, Trajectory
 
@@ -29,7 +30,7 @@ def batch(tiny_model):
         for attempt in range(ATTEMPTS):
             seed = number * 10 + attempt + 1
             agent = OracleAgent() if attempt == 0 else Demonstrator(Skill(0.5), 10, random.Random(seed))
-            environment = Environment(task, ScriptedSimulator(), seed=seed)
+            environment = Environment(task, Backend(), ScriptedSimulator(), seed=seed)
             turns = []
             while not environment.done:
                 raw = agent.act(task, environment.messages)
@@ -77,7 +78,7 @@ def make_settings(tiny_model, **validation):
 
 
 def write(trajectories):
-    store = TrajectoryStore(stage.TRAJECTORIES)
+    store = TrajectoryStore(TRAJECTORIES)
     for start in range(0, len(trajectories), SHARD):
         store.write_shard(start // SHARD, trajectories[start : start + SHARD])
 
@@ -92,8 +93,8 @@ def changed(batch, index, **values):
 def failure(settings):
     with pytest.raises(UserError) as error:
         validate(settings)
-    assert not stage.PAIRS.exists() and not stage.REPORT.exists() and not stage.ACCEPTED.exists()
-    assert (stage.DATA_DOCS / "index.html").exists()
+    assert not PAIRS.exists() and not VALIDATION.exists() and not ACCEPTED.exists()
+    assert (DATA_DOCS / "index.html").exists()
     assert "reports/data-docs/index.html" in str(error.value)
     return str(error.value)
 
@@ -101,18 +102,18 @@ def failure(settings):
 def test_a_good_batch_is_accepted_with_equal_bytes_each_time(batch, settings, capsys):
     write(batch)
     validate(settings)
-    pairs = read_pairs(stage.PAIRS)
+    pairs = read_pairs(PAIRS)
     assert len(pairs) == TASKS * (ATTEMPTS - 1)
     assert all(pair.chosen_reward == 1.0 and pair.chosen_attempt == 0 for pair in pairs)
-    report = json.loads(stage.REPORT.read_text())
+    report = json.loads(VALIDATION.read_text())
     assert report["batch"]["trajectories"] == TASKS * ATTEMPTS and report["batch"]["tasks"] == TASKS
     assert report["pairs"]["pairs"] == len(pairs)
     assert {"turn_order", "leak", "tokens", "enough_pairs"} <= {one["rule"] for one in report["expectations"]}
     assert all(one["unexpected"] == 0 for one in report["expectations"])
-    assert list(stage.DATA_DOCS.rglob("*trajectories*"))
+    assert list(DATA_DOCS.rglob("*trajectories*"))
     assert "18 dialogues at 6 tasks hold all" in capsys.readouterr().out
 
-    first = {path: path.read_bytes() for path in (stage.PAIRS, stage.REPORT, stage.ACCEPTED)}
+    first = {path: path.read_bytes() for path in (PAIRS, VALIDATION, ACCEPTED)}
     validate(settings)  # the same batch again: compared with what it was compared with before, i.e. nothing
     assert {path: path.read_bytes() for path in first} == first
 
@@ -198,7 +199,7 @@ def test_duplicates_beyond_the_share(batch, settings, tiny_model):
     ]
     write(copies)  # 8 of 18 repeat attempt 0
     validate(make_settings(tiny_model, duplicate_share=0.5))
-    for path in (stage.PAIRS, stage.REPORT, stage.ACCEPTED):
+    for path in (PAIRS, VALIDATION, ACCEPTED):
         path.unlink()
     message = failure(make_settings(tiny_model, duplicate_share=0.4))
     assert "at most 40% of the attempts may repeat another" in message and "8 of 18" in message
@@ -211,7 +212,7 @@ def test_lost_dialogues(batch, settings, tiny_model):
     message = failure(settings)
     assert "at most 5% of the dialogues may be lost" in message and "the server is gone" in message
     validate(make_settings(tiny_model, lost_share=0.1))
-    assert len(read_pairs(stage.PAIRS)) == TASKS * (ATTEMPTS - 1) - 1
+    assert len(read_pairs(PAIRS)) == TASKS * (ATTEMPTS - 1) - 1
 
 
 def test_too_few_pairs(batch, settings, tiny_model):
@@ -220,11 +221,26 @@ def test_too_few_pairs(batch, settings, tiny_model):
     assert "at least 50 preference pairs (validate.minimum_pairs), found 12; raise collect.tasks" in message
 
 
+def test_a_method_without_pairs_needs_none(batch, settings, tiny_model):
+    write(batch)
+    few = make_settings(tiny_model, minimum_pairs=50)
+    validate(few.model_copy(update={"method": "rft"}))
+    assert len(read_pairs(PAIRS)) == TASKS * (ATTEMPTS - 1)
+    assert "enough_pairs" not in VALIDATION.read_text()
+
+
+def test_a_reward_of_ones_own_has_no_bounds(batch, settings, own_code, tmp_path):
+    own_code(tmp_path, "def brief(task, dialogue):\n    return 1.5\n")
+    write(changed(batch, 10, reward=1.5, tests=()))
+    assert "rewards must lie in 0 to 1" in failure(settings)
+    validate(settings.model_copy(update={"reward": settings.reward.model_copy(update={"function": "mine:brief"})}))
+
+
 def test_a_shard_without_a_column_or_without_sense(batch, settings):
     import pyarrow.parquet as pq
 
     write(batch)
-    path = stage.TRAJECTORIES / "shard-00001.parquet"
+    path = TRAJECTORIES / "shard-00001.parquet"
     pq.write_table(pq.read_table(path).drop_columns(["reward"]), path)
     assert "shard-00001.parquet: column `reward` is missing" in failure(settings)
     path.write_bytes(b"PAR1 and then the disk was full")
@@ -238,7 +254,7 @@ def test_no_shards(settings):
 def test_a_batch_is_compared_with_the_one_accepted_before(batch, settings, tiny_model):
     write(batch)
     validate(settings)
-    before = stage.ACCEPTED.read_bytes()
+    before = ACCEPTED.read_bytes()
 
     worse = [
         replace(one, reward=0.1, tests=tuple(replace(test, passed=i < 1) for i, test in enumerate(one.tests)))
@@ -248,16 +264,16 @@ def test_a_batch_is_compared_with_the_one_accepted_before(batch, settings, tiny_
     ]
     write(worse)
     tight = make_settings(tiny_model, reward_shift=0.01)
-    stage.PAIRS.unlink()
+    PAIRS.unlink()
     with pytest.raises(UserError, match=r"mean reward may differ by at most 0.01 .* accepted batch's 0.633, found 0.4"):
         validate(tight)
-    assert stage.ACCEPTED.read_bytes() == before and not stage.PAIRS.exists()
+    assert ACCEPTED.read_bytes() == before and not PAIRS.exists()
 
     validate(make_settings(tiny_model, reward_shift=0.5))
-    accepted = json.loads(stage.ACCEPTED.read_text())
+    accepted = json.loads(ACCEPTED.read_text())
     assert accepted["accepted"]["mean_reward"] == pytest.approx(0.4)
     assert accepted["previous"]["mean_reward"] == pytest.approx(19 / 30)
-    assert "shift" not in stage.REPORT.read_text()  # the outputs do not depend on the batch before
+    assert "shift" not in VALIDATION.read_text()  # the outputs do not depend on the batch before
 
     with pytest.raises(UserError, match=r"accepted batch's 0\.633"):  # accepted meanwhile, and still compared
         validate(tight)
@@ -265,6 +281,6 @@ def test_a_batch_is_compared_with_the_one_accepted_before(batch, settings, tiny_
 
 def test_a_broken_summary_is_named(batch, settings):
     write(batch)
-    stage.ACCEPTED.write_text('{"accepted": {}}')
+    ACCEPTED.write_text('{"accepted": {}}')
     with pytest.raises(UserError, match=r"data/accepted.json: this is not a batch's summary"):
         validate(settings)

@@ -167,19 +167,19 @@ def test_a_stage_of_another_pipeline_file_is_run_by_its_address(
 
     commands = []
     monkeypatch.setattr(tasks.pipeline, "run_program", lambda command, *more: commands.append(command) or 0)
-    tasks.pipeline.execute_stage(tmp_path, "rounds")
+    tasks.pipeline.execute_stage(tmp_path, "iterate")
     tasks.pipeline.execute_stage(tmp_path, "collect")
     assert [command[-2:] for command in commands] == [
-        ["--single-item", "rounds/dvc.yaml:rounds"],
+        ["--single-item", "iterations/dvc.yaml:iterate"],
         ["--single-item", "collect"],
     ]
 
 
-def test_one_round_needs_no_flow_of_its_own(tmp_path: Path) -> None:
-    from flows.rounds import wanted
+def test_one_iteration_needs_no_flow_of_its_own(tmp_path: Path) -> None:
+    from flows.iterate import wanted
 
-    (tmp_path / "params.yaml").write_text("rounds: 1\n")
-    with pytest.raises(UserError, match="`rounds` is 1, which is what `make run` does"):
+    (tmp_path / "params.yaml").write_text("iterations: 1\n")
+    with pytest.raises(UserError, match="`iterations` is 1, which is what `make run` does"):
         wanted(tmp_path)
-    (tmp_path / "params.yaml").write_text("rounds: 3\n")
+    (tmp_path / "params.yaml").write_text("iterations: 3\n")
     assert wanted(tmp_path) == 3

@@ -29,7 +29,7 @@ def test_everything_noted_is_written_once_at_the_end(here: Path) -> None:
     (here / "data/a.txt").write_text("a")
     (here / "notes.txt").write_text("look here")
     log = RunLog(SETTINGS, "collect", tags={"sweetrl.stage": "collect"})
-    log.log_params({"seed": 7, "agent": {"rounds": 10}, "long": "x" * 7000})
+    log.log_params({"seed": 7, "agent": {"max_turns": 10}, "long": "x" * 7000})
     for step in range(1500):
         log.log_metrics({"loss": 1.0 / (step + 1), "rate": 0.1}, step)
     log.log_metric_series("margin", [0.1, 0.2, 0.3], first_step=1)

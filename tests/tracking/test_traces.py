@@ -65,7 +65,7 @@ def test_a_share_of_the_dialogues_is_traced(tmp_path: Path, monkeypatch: pytest.
     spans = by_task["t-1"].data.spans
     assert [span.name for span in spans] == ["base t-1", "turn 1", "turn 2"]
     assert spans[0].outputs["answer"] == " x" and spans[0].attributes["sweetrl.reward"] == 0.5
-    assert (spans[1].inputs, spans[1].outputs) == ({"person": "I want f1."}, {"agent": "Why?"})
+    assert (spans[1].inputs, spans[1].outputs) == ({"user": "I want f1."}, {"agent": "Why?"})
     assert by_task["t-3"].data.spans[0].outputs["error"] == "the server is on fire"
     assert str(by_task["t-3"].info.state) in ("TraceState.ERROR", "ERROR")
     assert by_task["t-4"].data.spans[0].attributes["sweetrl.leaks"] == "2:code"

@@ -1,4 +1,4 @@
-"""What counts as a leak, and what a person may well say: both by example, and on whole suites."""
+"""What counts as a leak, and what a user may well say: both by example, and on whole suites."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from sweetrl.colbench.files import read_tasks
-from sweetrl.domains.backend.leaks import find_leak, leaks_of
+from sweetrl.colbench.leaks import leaks_of
+from sweetrl.domains.backend import Backend
+from sweetrl.domains.backend.leaks import find_leak
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.domains.backend.suite.agents import OracleAgent
 from sweetrl.types import Message, Task
@@ -76,27 +78,27 @@ def test_facts_in_plain_words_are_not(reply: str) -> None:
     assert find_leak(TASK, reply) is None
 
 
-def test_leaks_are_looked_for_in_what_the_person_said_later() -> None:
+def test_leaks_are_looked_for_in_what_the_user_said_later() -> None:
     said = ["x = f(1)", "Why?", "It is 7.", "And?", "rate = 7"]
     messages = [Message("user" if at % 2 == 0 else "assistant", text) for at, text in enumerate(said)]
-    assert [(index, leak.kind) for index, leak in leaks_of(TASK, messages)] == [(4, "code")]
+    assert [(index, leak.kind) for index, leak in leaks_of(TASK, messages, find_leak)] == [(4, "code")]
 
 
-def test_the_scripted_person_never_leaks() -> None:
-    agent, person = OracleAgent(), ScriptedSimulator()
+def test_the_scripted_user_never_leaks() -> None:
+    agent, user = OracleAgent(), ScriptedSimulator()
     heard = 0
     for task in generate("train", 60, seed=3, difficulty=4):
         messages = [Message("user", task.problem_description)]
         for turn in range(6):
             messages.append(Message("assistant", agent.act(task, messages)))
-            messages.append(Message("user", person.reply(task, messages, turn)))
+            messages.append(Message("user", user.reply(task, messages, turn)))
             heard += 1
-        assert leaks_of(task, messages) == []
+        assert leaks_of(task, messages, find_leak) == []
     assert heard == 360
 
 
 def test_real_references_are_recognised_and_real_requests_are_no_leaks(real_backend_tasks: Path) -> None:
-    tasks = list(read_tasks(real_backend_tasks))
+    tasks = list(read_tasks(real_backend_tasks, Backend()))
     kinds: Counter[str] = Counter()
     plain = 0
     for task in tasks:

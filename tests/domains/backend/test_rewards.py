@@ -1,4 +1,4 @@
-"""From answers to rewards: semantics, reasons, extraction, references, files."""
+"""From answers to rewards: semantics, reasons, extraction, references."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import pytest
 
 from sweetrl.domains.backend.checks import parse_check
 from sweetrl.domains.backend.extraction import fixed_sources, official_source
-from sweetrl.domains.backend.rewards import CodeScorer, score_file
-from sweetrl.errors import UserError
+from sweetrl.domains.backend.rewards import CodeScorer
 from sweetrl.settings import RewardSettings
-from sweetrl.types import Task
+from sweetrl.types import Message, Task, Trajectory
 
 REFERENCE = "def f(x):\n    return {'half': x / 2}"
 TASK = Task("t", "halve", REFERENCE, (("test1", "f(1)"), ("test2", "f(2)")))
@@ -23,7 +22,7 @@ NONE = Task("n", "nothing", "def f(x):\n    return None if x else 1 / x", (("a",
 
 def rewards(semantics: str, *items: tuple[Task, str | None], **options: Any) -> list[tuple[float, list[str]]]:
     with CodeScorer(RewardSettings(semantics=semantics, workers=1, **options)) as scorer:  # type: ignore[arg-type]
-        return [(score.reward, [test.reason for test in score.tests]) for score in scorer.score(items)]
+        return [(score.reward, [test.reason for test in score.tests]) for score in scorer.score_answers(items)]
 
 
 def test_semantics_differ_where_they_should() -> None:
@@ -123,58 +122,38 @@ def test_tolerance_is_a_setting() -> None:
     assert rewards("fixed", (TASK, close), tolerance=1e-6)[0][0] == 1.0
 
 
+def test_a_dialogue_is_scored_by_its_answer() -> None:
+    answers = ["def f(x): return {'half': 0.5}", None, REFERENCE]
+    dialogues = [Trajectory(TASK, 0, (Message("user", "halve"),), answer=answer) for answer in answers]
+    with CodeScorer(RewardSettings(workers=1)) as scorer:
+        scores = scorer.score(dialogues)
+        assert scores == scorer.score_answers([(TASK, answer) for answer in answers])
+    assert [score.reward for score in scores] == [0.5, 0.0, 1.0]
+    assert {score.semantics for score in scores} == {"fixed"} and scores[0].isolation == scores[2].isolation != ""
+    assert all(score.solved is None and score.parts == {} for score in scores)
+
+
+def test_equal_answers_to_a_task_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Any] = []
+    with CodeScorer(RewardSettings(workers=1)) as scorer:
+        submit = scorer.sandbox.submit
+        monkeypatch.setattr(scorer.sandbox, "submit", lambda job: [jobs.append(job), submit(job)][1])
+        scores = scorer.score_answers([(TASK, REFERENCE), (TASK, "def f(x): return 1"), (TASK, REFERENCE)] * 5)
+    assert [score.reward for score in scores] == [1.0, 0.0, 1.0] * 5
+    assert len(jobs) == 3, "two answers and the reference"
+
+
 def test_references_are_run_once_and_kept(tmp_path: Path) -> None:
     item = (TASK, "def f(x): return {'half': x * 0.5}")
     with CodeScorer(RewardSettings(workers=1), tmp_path) as scorer:
-        assert scorer.score([item])[0].reward == 1.0
+        assert scorer.score_answers([item])[0].reward == 1.0
     kept = list(tmp_path.rglob("*.json"))
     assert len(kept) == 1
     rows = json.loads(kept[0].read_text())
     rows[0][1] = ["d", "half", 7]
     kept[0].write_text(json.dumps(rows))
     with CodeScorer(RewardSettings(workers=1), tmp_path) as scorer:
-        assert scorer.score([item])[0].reward == 0.5  # it believed the file
+        assert scorer.score_answers([item])[0].reward == 0.5  # it believed the file
     kept[0].write_text("{broken")
     with CodeScorer(RewardSettings(workers=1), tmp_path) as scorer:
-        assert scorer.score([item])[0].reward == 1.0
-
-
-def write(path: Path, *rows: Any) -> Path:
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture
-def tasks(tmp_path: Path) -> Path:
-    row = {"problem_description": "halve", "ground_truth": REFERENCE, "test_cases": {"test1": "f(1)", "test2": "f(2)"}}
-    return write(tmp_path / "tasks.jsonl", row, {**row, "problem_description": "halve again"})
-
-
-def test_score_file(tasks: Path, tmp_path: Path) -> None:
-    trajectory = {"task": json.loads(tasks.read_text().splitlines()[1]), "dialogue_history": [], "answer": REFERENCE}
-    rows = [{"index": 1, "answer": "def f(x): return {'half': 0.5}"}, trajectory, {"index": 0, "answer": None}]
-    report = score_file(tasks, write(tmp_path / "a.jsonl", *rows), "official", tmp_path / "out.json")
-    assert [(row["index"], row["score"]) for row in report["results"]] == [(1, 0.5), (1, 1.0), (0, 0.0)]
-    assert report["summary"]["score"] == 0.5 and report["summary"]["success"] == pytest.approx(1 / 3)
-    assert report["summary"]["isolation"].endswith("rlimits")
-    assert json.loads((tmp_path / "out.json").read_text()) == report
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("{broken", "line 2"),
-        ({"index": 5, "answer": ""}, "line 2: `index` is 5"),
-        ({"index": "1", "answer": ""}, "line 2: `index` must be"),
-        ({"index": 1}, "line 2: the key `answer` is missing"),
-        ({"index": 1, "answer": 3}, "line 2: `answer` must be"),
-        ({"answer": ""}, "line 2: expected the keys"),
-        ({"task": {"problem_description": "x", "ground_truth": "y"}, "answer": ""}, "line 2: this task is not in"),
-    ],
-)
-def test_bad_rows_are_named(tasks: Path, tmp_path: Path, row: Any, message: str) -> None:
-    answers = write(tmp_path / "a.jsonl", {"index": 0, "answer": ""}, row)
-    with pytest.raises(UserError, match=message):
-        score_file(tasks, answers, "fixed")
-    with pytest.raises(UserError, match="unknown semantics"):
-        score_file(tasks, answers, "exact")
+        assert scorer.score_answers([item])[0].reward == 1.0

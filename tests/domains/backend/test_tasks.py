@@ -1,4 +1,4 @@
-"""The synthetic suite: disjoint splits, tests that expose every detail, people that know what they should."""
+"""The synthetic suite: disjoint splits, tests that expose every detail, users that know what they should."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweetrl.colbench.environment import Environment
+from sweetrl.colbench.files import read_tasks
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.domains.backend.suite.agents import (
     NOTHING,
@@ -36,8 +38,8 @@ def content(task: Task) -> str:
     return f"{request.domain.name}|{request.function}|{request.argument}|{facts}"
 
 
-def play(agent, task: Task, rounds: int = 10) -> Environment:
-    environment = Environment(task, ScriptedSimulator(), rounds=rounds)
+def play(agent, task: Task, max_turns: int = 10) -> Environment:
+    environment = Environment(task, Backend(), ScriptedSimulator(), max_turns=max_turns)
     while not environment.done:
         environment.step(agent.act(task, environment.messages))
     return environment
@@ -51,7 +53,7 @@ def some_tasks() -> list[Task]:
 def test_the_suite_is_as_large_and_as_varied_as_promised():
     assert len(DOMAINS) >= 12
     assert len(KINDS) >= 12
-    assert len(KINDS) > 10, "more kinds of detail than rounds to ask in"
+    assert len(KINDS) > 10, "more kinds of detail than turns to ask in"
     for domain in DOMAINS:
         assert len(set(domain.relevant)) == len(domain.relevant) == 9, (
             "an agent can ask for all of them, and then answer"
@@ -185,7 +187,7 @@ def test_questions_in_other_words_are_understood(question, name):
     assert name in kinds_asked(question)
 
 
-def test_the_person_answers_from_the_reference_only(some_tasks):
+def test_the_user_answers_from_the_reference_only(some_tasks):
     simulator = ScriptedSimulator()
     for task in some_tasks[:100]:
         facts = read_facts(task.hidden_information)
@@ -203,7 +205,7 @@ def test_the_person_answers_from_the_reference_only(some_tasks):
         assert simulator.reply(task, odd, seed=4) in UNKNOWN
 
 
-def test_the_person_says_at_most_two_sentences_even_when_asked_for_everything(some_tasks):
+def test_the_user_says_at_most_two_sentences_even_when_asked_for_everything(some_tasks):
     everything = " ".join(kind.questions[0] for kind in KINDS)
     task = next(t for t in some_tasks if len(read_facts(t.hidden_information)) == 4)
     reply = ScriptedSimulator().reply(task, [Message("user", ""), Message("assistant", everything)], 0)
@@ -217,13 +219,13 @@ def test_the_oracle_solves_everything_and_answering_at_once_solves_next_to_nothi
     oracle = [play(OracleAgent(), task).answer for task in tasks]
     at_once = [write_answer(read_request(task.problem_description), {}) for task in tasks]
     with CodeScorer(RewardSettings()) as scorer:
-        assert all(score.reward == 1.0 for score in scorer.score(list(zip(tasks, oracle, strict=True))))
-        blind = scorer.score(list(zip(tasks, at_once, strict=True)))
+        assert all(score.reward == 1.0 for score in scorer.score_answers(list(zip(tasks, oracle, strict=True))))
+        blind = scorer.score_answers(list(zip(tasks, at_once, strict=True)))
     assert sum(score.reward == 1.0 for score in blind) == 0
 
 
 def test_the_demonstrator_has_the_faults_of_a_base_agent(some_tasks):
-    demonstrator = Demonstrator(Skill(0.6), rounds=10, rng=random.Random(0))
+    demonstrator = Demonstrator(Skill(0.6), max_turns=10, rng=random.Random(0))
     repeated = irrelevant = early = won = 0
     for task in some_tasks:
         environment = play(demonstrator, task)
@@ -242,7 +244,7 @@ def test_the_demonstrator_has_the_faults_of_a_base_agent(some_tasks):
 
 def test_a_perfect_demonstrator_asks_in_the_order_of_the_program_and_wins(some_tasks):
     order = [kind.name for kind in KINDS]
-    demonstrator = Demonstrator(Skill(1.0, forget=0.0), rounds=10, rng=random.Random(0))
+    demonstrator = Demonstrator(Skill(1.0, forget=0.0), max_turns=10, rng=random.Random(0))
     for task in some_tasks[:50]:
         environment = play(demonstrator, task)
         questions = [m.content for m in environment.messages if m.role == "assistant"][:-1]
@@ -265,11 +267,8 @@ def test_a_foreign_request_is_refused():
         read_request("Sort a list. The signature of the function is: def order(xs)")
 
 
-def test_tasks_have_the_official_form(some_tasks, tmp_path):
-    from sweetrl.colbench.files import read_tasks, write_tasks
-
-    path = tmp_path / "tasks.jsonl"
-    write_tasks(path, some_tasks[:20])
+def test_tasks_have_the_official_form(some_tasks, tmp_path, write_tasks):
+    path = write_tasks(tmp_path / "tasks.jsonl", some_tasks[:20])
     row = json.loads(path.read_text().splitlines()[0])
     assert {"problem_description", "ground_truth", "test_cases"} <= set(row)
-    assert [t.ground_truth for t in read_tasks(path)] == [t.ground_truth for t in some_tasks[:20]]
+    assert [t.ground_truth for t in read_tasks(path, Backend())] == [t.ground_truth for t in some_tasks[:20]]

@@ -11,11 +11,13 @@ from html.parser import HTMLParser
 import pytest
 from PIL import Image
 
+from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.evaluation import Pages, chosen, first_page, needed, summary, thumbnail, win_rate
 from sweetrl.evaluation.metrics import compare, result_of
-from sweetrl.evaluation.report import Report, render
+from sweetrl.evaluation.report import Report
 from sweetrl.types import Message, Task, Trajectory
 
+FRONTEND = Frontend()
 EVIL = "<script>alert('x')</script> \"quoted\""
 
 
@@ -44,7 +46,7 @@ AFTER = [trajectory(index, reward, 3) for index, reward in enumerate([0.7, 0.6, 
     trajectory(5, 0.0, 2, "timeout")
 ]
 DIALOGUES = {"base": BEFORE, "trained": AFTER}
-RESULTS = [result_of(one, name, 6) for name, spoken in DIALOGUES.items() for one in spoken]
+RESULTS = [result_of(one, name, FRONTEND, 6) for name, spoken in DIALOGUES.items() for one in spoken]
 FIRST = {(name, one.task.id): 0.1 for name, spoken in DIALOGUES.items() for one in spoken if first_page(one.messages)}
 PNG = io.BytesIO()
 Image.effect_noise((1366, 4000), 60).convert("RGB").save(PNG, "PNG")
@@ -60,7 +62,7 @@ def pages():
 @pytest.fixture(scope="module")
 def report(pages):
     comparison = compare(RESULTS, resamples=200) | {"pages": summary(DIALOGUES, RESULTS, pages, 0.95, 200, 0)}
-    return Report(comparison, RESULTS, BEFORE, AFTER, (), {"Seed": 7}, {}, pages)
+    return Report(FRONTEND, comparison, RESULTS, BEFORE, AFTER, (), {"Seed": 7}, {})
 
 
 def test_the_summary_says_what_became_of_the_pages(report):
@@ -80,7 +82,7 @@ def test_the_summary_says_what_became_of_the_pages(report):
 def test_lost_dialogues_are_left_out(pages):
     lost = replace(AFTER[0], reward=None, outcome="lost")
     dialogues = {"base": BEFORE, "trained": [lost, *AFTER[1:]]}
-    results = [result_of(one, name, 6) for name, spoken in dialogues.items() for one in spoken]
+    results = [result_of(one, name, FRONTEND, 6) for name, spoken in dialogues.items() for one in spoken]
     found = summary(dialogues, results, pages, 0.95, 200, 0)
     assert found["policies"]["base"]["last_page"]["n"] == found["policies"]["trained"]["no_answer"]["n"] == 5
 
@@ -95,7 +97,7 @@ def test_questions_are_not_pages():
     asked = replace(
         BEFORE[0], messages=(*BEFORE[0].messages[:1], Message("assistant", "Blue?"), *BEFORE[0].messages[2:])
     )
-    assert result_of(asked, "base", 6).questions == 1
+    assert result_of(asked, "base", FRONTEND, 6).questions == 1
 
 
 def test_the_dialogues_shown_are_of_different_tasks():
@@ -128,18 +130,18 @@ class Checker(HTMLParser):
             assert self.open.pop() == tag
 
 
-def test_training_helped_only_where_interval_and_test_say_so(report):
+def test_training_helped_only_where_interval_and_test_say_so(report, pages):
     def said(low, p_value):
         change = {**report.comparison["difference"]["reward"], "low": low, "p_value": p_value}
         difference = {**report.comparison["difference"], "reward": change}
-        return render(replace(report, comparison={**report.comparison, "difference": difference}))
+        return FRONTEND.report(replace(report, comparison={**report.comparison, "difference": difference}), pages)
 
     assert "Training helped: the mean reward" in said(0.01, 0.01)
     assert "No difference is shown" in said(0.01, 0.2) and "No difference is shown" in said(-0.01, 0.01)
 
 
-def test_the_page_is_whole_stands_alone_and_escapes_everything(report):
-    html = render(report)
+def test_the_page_is_whole_stands_alone_and_escapes_everything(report, pages):
+    html = FRONTEND.report(report, pages)
     checker = Checker()
     checker.feed(html)
     assert checker.open == [] and "script" not in checker.tags and "link" not in checker.tags
@@ -149,4 +151,4 @@ def test_the_page_is_whole_stands_alone_and_escapes_everything(report):
     assert "no page was shown" in html and "[SEE RENDERED HTML]" in html and "Not so &lt;script&gt;" in html
     assert "Likeness to the reference (layout)" in html and "rival.jsonl" in html
     assert "No difference is shown: the mean reward (layout) changed by +13.3 points" in html
-    assert render(report) == html
+    assert FRONTEND.report(report, pages) == html

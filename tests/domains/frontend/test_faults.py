@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sweetrl.colbench.environment import Environment
+from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.suite import generate
-from sweetrl.domains.frontend.suite.agents import SHOW, OracleAgent, belief, person, show
+from sweetrl.domains.frontend.suite.agents import SHOW, OracleAgent, belief, scripted_user, show
 from sweetrl.domains.frontend.suite.designs import BY_NAME, Design
 from sweetrl.domains.frontend.suite.tasks import read_facts, read_request, wanted_design
 from sweetrl.evaluation.metrics import Result, result_of, summarize_policy
 from sweetrl.types import Message, Task, Trajectory
 
 TASKS = list(generate("test", 40, 3))
-ROUNDS = 8
+FRONTEND = Frontend()
+MAX_TURNS = 8
 
 
 class Writes:
@@ -41,11 +43,11 @@ class Writes:
 
 
 def talk(task: Task, agent: object) -> Result:
-    environment = Environment(task, person(), ROUNDS)
+    environment = Environment(task, FRONTEND, scripted_user(), MAX_TURNS)
     while not environment.done:
         environment.step(agent.act(task, environment.messages))  # type: ignore[attr-defined]
     spoken = Trajectory(task, 0, environment.messages, (), environment.answer, 0.5, (), environment.outcome)
-    return result_of(spoken, "base", ROUNDS)
+    return result_of(spoken, "base", FRONTEND, MAX_TURNS)
 
 
 def test_the_oracle_is_told_everything_and_makes_no_mistake() -> None:
@@ -63,7 +65,7 @@ def test_an_answer_before_all_is_told_is_premature() -> None:
         assert result.details is not None and result.untold is not None
         assert result.forgotten == result.mistaken == 0
         assert result.premature is (result.untold > 0)
-        assert result.details - result.untold <= 3, "the person names three differences at a time"
+        assert result.details - result.untold <= 3, "the user names three differences at a time"
     assert any(result.premature for result in (talk(task, Writes(1, "settled")) for task in TASKS))
 
 
@@ -89,5 +91,6 @@ def test_the_summary_says_nothing_of_questions_where_nobody_knows() -> None:
 
 def test_a_page_of_others_has_no_known_details() -> None:
     task = Task("page-1", "A page, please.", "<html><body>Hello</body></html>", suite="frontend")
-    result = result_of(Trajectory(task, 0, (Message("user", task.problem_description),), (), None, 0.0), "base")
+    silent = Trajectory(task, 0, (Message("user", task.problem_description),), (), None, 0.0)
+    result = result_of(silent, "base", FRONTEND)
     assert result.details is None and result.premature is None

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from sweetrl.domains.backend.suite import generate as generate_programs
+from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.designs import write_page
 from sweetrl.domains.frontend.suite.judge import worth
@@ -40,9 +41,9 @@ def test_the_oracle_ranks_pages_and_critics_are_measured_by_it():
     replies = [
         Reply((number,), text) for number, text in enumerate((PLAIN, WANTED, "Blue?", f"{ANSWER_MARKER}{PLAIN}"))
     ]
-    (((plain, wanted, asked, ended),),) = OracleCritic().advantages([(dialogue, [replies])])
+    (((plain, wanted, asked, ended),),) = OracleCritic(Frontend()).rate([(dialogue, [replies])])
     assert wanted > plain > asked > ended
     advantages = (0.2, 0.1, 0.0, 0.2)  # right about 3 of the 6 pairs, undecided about one
     candidates = tuple(Candidate(one.token_ids, one.text, 1, a) for one, a in zip(replies, advantages, strict=True))
-    found = judged_metrics([RankedState(TASK.id, 0, 0, (1,), candidates)], [dialogue])
+    found = judged_metrics([RankedState(TASK.id, 0, 0, (1,), candidates)], [dialogue], Frontend())
     assert found == {"ranked/better_over_worse": pytest.approx(2.5 / 6)}

@@ -3,34 +3,35 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.colbench.environment import Environment
-from sweetrl.colbench.prompts import privileged_prefix, system_prompt
+from sweetrl.domains.backend import Backend
+from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.pages import PLACEHOLDER, find_page, last_page, read_reply, without_pages
 from sweetrl.evaluation.checks import leak, protocol
-from sweetrl.evaluation.checks import tests_agree as agree
-from sweetrl.rollout.dialogue import open_dialogue
-from sweetrl.settings import AgentSettings
+from sweetrl.rollout.dialogue import Dialogue
 from sweetrl.types import Message, Task
 
+FRONTEND = Frontend()
 TASK = Task("p", "A page for my cafe.", '<html><body class="bg-white">x</body></html>', suite="frontend")
 ONE, TWO = '<html lang="en">\n<body>one</body></html>', "<html><body>two</body></html>"
 
 
-class Person:
+class Wordy:
     name = "fixed"
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         return "Wider. " * 400
 
 
-def dialogue(*replies: str, rounds: int = 10) -> Environment:
-    environment = Environment(TASK, Person(), rounds=rounds, reply_characters=1000)
+def dialogue(*replies: str, max_turns: int = 10) -> Environment:
+    environment = Environment(TASK, FRONTEND, Wordy(), max_turns, FRONTEND.reply_characters)
     for reply in replies:
         environment.step(reply)
     return environment
@@ -84,7 +85,7 @@ def test_the_last_page_is_the_answer_marker_or_not() -> None:
     assert (marked.outcome, marked.answer) == ("answered", TWO)
     inside = dialogue(ONE, f"I WANT TO ANSWER: {TWO}")
     assert inside.answer == TWO
-    worn = dialogue(ONE, "Is it blue?", rounds=2)
+    worn = dialogue(ONE, "Is it blue?", max_turns=2)
     assert (worn.outcome, worn.answer) == ("max_turns_reached", ONE)
     never = dialogue("Is it blue?", "I WANT TO ANSWER: <html>cut")
     assert never.done and never.answer is None and never.outcome == "answered"
@@ -92,7 +93,7 @@ def test_the_last_page_is_the_answer_marker_or_not() -> None:
     assert thought.answer is None
 
 
-def test_the_persons_words_are_cut_at_a_thousand() -> None:
+def test_the_users_words_are_cut_at_a_thousand() -> None:
     assert len(dialogue(ONE).messages[-1].content) == 1000
 
 
@@ -100,25 +101,23 @@ def test_last_page_looks_at_the_agent_only() -> None:
     assert last_page([Message("user", ONE), Message("assistant", "hm")]) is None
 
 
-def test_prompts_are_those_of_the_suite() -> None:
-    assert "page" in system_prompt("short", "frontend") and system_prompt("short", "frontend") != system_prompt("short")
-    assert "tailwindcss@2.2.19" in system_prompt("full", "frontend")
-    assert privileged_prefix(TASK) == f"The finished page is:\n{TASK.ground_truth}\n"
-    opened = open_dialogue(TASK, 0, None, Person(), AgentSettings(), 1000, 0)
-    assert opened.texts[0] == ("system", system_prompt("short", "frontend"))
+def test_prompts_are_those_of_the_suite(by_hand: Callable[..., Dialogue]) -> None:
+    short = FRONTEND.system_prompt("short")
+    assert "page" in short and short != Backend().system_prompt("short")
+    assert "tailwindcss@2.2.19" in FRONTEND.system_prompt("full")
+    assert FRONTEND.privileged_prompt(TASK) == f"The finished page is:\n{TASK.ground_truth}\n"
+    assert by_hand(TASK, Wordy()).texts[0] == ("system", short)
 
 
-def test_collected_dialogues_are_checked_by_the_same_rules() -> None:
-    opened = open_dialogue(TASK, 0, None, Person(), AgentSettings(rounds=2), 1000, 0)
-    opened.environment.step(ONE)
-    opened.environment.step("done?")
-    one = opened.close("agent")
-    assert one.answer == ONE
-    assert protocol(one, 2) is None and agree(one) is None
-    from dataclasses import replace
-
-    assert "the answer is not what" in str(protocol(replace(one, answer="done?"), 2))
+def test_collected_dialogues_are_checked_by_the_same_rules(by_hand: Callable[..., Dialogue]) -> None:
+    spoken = by_hand(TASK, Wordy(), max_turns=2)
+    spoken.environment.step(ONE)
+    spoken.environment.step("done?")
+    one = spoken.close("agent")
+    assert one.answer == ONE and len(one.messages[2].content) == 1000
+    assert protocol(one, FRONTEND, 2) is None and FRONTEND.check_score(one) is None
+    assert "the answer is not what" in str(protocol(replace(one, answer="done?"), FRONTEND, 2))
     told = replace(
         one, messages=(one.messages[0], one.messages[1], Message("user", TASK.ground_truth), one.messages[3])
     )
-    assert "holds line 1 of the reference" in str(leak(told))
+    assert "holds line 1 of the reference" in str(leak(told, FRONTEND.hidden_fragments(TASK)))

@@ -13,6 +13,7 @@ import pytest
 
 from sweetrl.browser.renderer import Renderer
 from sweetrl.colbench.environment import Environment
+from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.canvas import DRAWN
 from sweetrl.domains.frontend.differences import Difference, compare
 from sweetrl.domains.frontend.outline import Outline, outline_of, words_of
@@ -51,7 +52,7 @@ def test_a_browser_shows_what_the_sketch_says(renderer: Renderer) -> None:
 
 def test_whoever_listens_arrives_at_the_rendered_page(renderer: Renderer) -> None:
     for task in TASKS[:4]:
-        environment = Environment(task, PageUser(renderer.render), reply_characters=1000)
+        environment = Environment(task, Frontend(), PageUser(renderer.render), reply_characters=1000)
         while not environment.done:
             environment.step(OracleAgent().act(task, environment.messages))
         assert environment.answer == task.ground_truth
@@ -68,7 +69,7 @@ def test_a_picture_behind_text_is_masked_like_any_other(renderer: Renderer) -> N
 
 
 def edits() -> Any:
-    folder = str(Path(__file__).resolve().parents[1])
+    folder = str(Path(__file__).resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     import page_edits  # type: ignore[import-not-found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import random
 import resource
 import sys
@@ -16,7 +17,7 @@ import pytest
 
 from sweetrl.browser import Box, Element, Page, Renderer
 from sweetrl.browser.binary import find_browser
-from sweetrl.colbench import layout
+from sweetrl.domains.frontend import layout
 from sweetrl.domains.frontend.rewards import ClipReward, LayoutReward, make_reward, score_pages
 from sweetrl.errors import UserError
 from sweetrl.settings import BrowserSettings, SimilaritySettings
@@ -24,7 +25,6 @@ from sweetrl.settings import BrowserSettings, SimilaritySettings
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
 import page_edits
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "colbench" / "frontend_150.jsonl"
 LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
 HOME = (
     f"<html>{LINK}<body class='bg-gray-100'><nav class='bg-blue-700 text-white p-4 flex justify-between'><b>Bakery</b>"
@@ -168,12 +168,8 @@ def ordered(scores: dict[str, float]) -> Counter[tuple[str, str, bool]]:
 
 
 @pytest.mark.parametrize("count", [5, pytest.param(50, marks=pytest.mark.slow)])
-def test_layout_puts_edits_of_real_pages_in_order(count: int, renderer: Renderer):
-    import json
-
-    if not SHARED.exists():
-        pytest.skip("the real ColBench tasks (CC-BY-NC) are not here: put frontend_150.jsonl in ../shared/colbench")
-    rows = [json.loads(line) for line in SHARED.read_text(encoding="utf-8").splitlines()]
+def test_layout_puts_edits_of_real_pages_in_order(count: int, renderer: Renderer, real_frontend_tasks: Path):
+    rows = [json.loads(line) for line in real_frontend_tasks.read_text(encoding="utf-8").splitlines()]
     found: Counter[tuple[str, str, bool]] = Counter()
     spent, pairs = 0.0, 0
     for at in range(100, 100 + count):

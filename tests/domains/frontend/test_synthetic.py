@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
+from pathlib import Path
 from statistics import mean
 
 import pytest
@@ -11,21 +13,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.colbench.environment import Environment
-from sweetrl.colbench.files import read_tasks, write_tasks
-from sweetrl.domains.backend.leaks import find_leak
+from sweetrl.colbench.files import read_tasks
+from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.differences import compare
 from sweetrl.domains.frontend.outline import outline_of
 from sweetrl.domains.frontend.pages import find_page
 from sweetrl.domains.frontend.suite import generate
-from sweetrl.domains.frontend.suite.agents import OracleAgent, belief, demonstrate, listen, person
+from sweetrl.domains.frontend.suite.agents import OracleAgent, belief, demonstrate, listen, scripted_user
 from sweetrl.domains.frontend.suite.designs import BY_NAME, DETAILS, Design, read_page, write_page
 from sweetrl.domains.frontend.suite.sketch import sketch, sketch_design
 from sweetrl.domains.frontend.suite.tasks import draw_design, read_facts, read_request, wanted_design, write_facts
 from sweetrl.evaluation.checks import leak, protocol, turn_order
-from sweetrl.rollout.dialogue import open_dialogue
-from sweetrl.settings import AgentSettings
+from sweetrl.rollout.dialogue import Dialogue
 from sweetrl.types import Task
 
+FRONTEND = Frontend()
 TASKS = list(generate("train", 120, 7))
 
 
@@ -56,9 +58,9 @@ def test_requests_tell_title_and_sections_and_nothing_hidden() -> None:
         read_request("Write a function. The signature of the function is: def f(x)")
 
 
-def test_the_files_hold_them(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_files_hold_them(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
     write_tasks(tmp_path / "pages.jsonl", TASKS)
-    assert list(read_tasks(tmp_path / "pages.jsonl", "frontend")) == TASKS
+    assert list(read_tasks(tmp_path / "pages.jsonl", FRONTEND)) == TASKS
 
 
 @given(st.integers(0, 10**9))
@@ -88,30 +90,31 @@ def test_every_hidden_detail_can_be_seen() -> None:
 
 
 def play(task: Task) -> Environment:
-    environment = Environment(task, person(), reply_characters=1000)
+    environment = Environment(task, FRONTEND, scripted_user(), reply_characters=1000)
     while not environment.done:
         environment.step(OracleAgent().act(task, environment.messages))
     return environment
 
 
-def test_whoever_listens_arrives_at_the_page_within_the_rounds() -> None:
-    rounds = []
+def test_whoever_listens_arrives_at_the_page_within_the_turns() -> None:
+    turns = []
     for task in TASKS:
         ended = play(task)
         assert ended.answer == task.ground_truth, task.id
         assert ended.outcome == "answered"
-        rounds.append(ended.round)
-    assert 3.5 < mean(rounds) < 6 and max(rounds) < 9
+        turns.append(ended.turn)
+    assert 3.5 < mean(turns) < 6 and max(turns) < 9
 
 
-def test_what_people_say_is_no_leak_and_follows_the_protocol() -> None:
+def test_what_the_user_says_is_no_leak_and_follows_the_protocol(by_hand: Callable[..., Dialogue]) -> None:
     for task in TASKS[:40]:
-        dialogue = open_dialogue(task, 0, None, person(), AgentSettings(), 1000, 3)
+        dialogue = by_hand(task, scripted_user(), seed=3)
         while not dialogue.environment.done:
             dialogue.environment.step(OracleAgent().act(task, dialogue.environment.messages))
         ended = dialogue.close("oracle")
-        assert turn_order(ended) is None and protocol(ended, 10) is None and leak(ended) is None
-        assert not any(find_leak(task, message.content) for message in ended.messages[2::2])
+        assert turn_order(ended) is None and protocol(ended, FRONTEND, 10) is None
+        assert leak(ended, FRONTEND.hidden_fragments(task)) is None
+        assert not any(FRONTEND.find_leak(task, message.content) for message in ended.messages[2::2])
 
 
 def test_nobody_reads_more_out_of_words_than_is_in_them() -> None:

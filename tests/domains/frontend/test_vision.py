@@ -1,4 +1,4 @@
-"""The critic that prompts at pages, with a tiny Qwen2-VL of random weights."""
+"""The critic that looks at pages, with a tiny Qwen2-VL of random weights."""
 
 from __future__ import annotations
 
@@ -117,12 +117,12 @@ def test_it_learns_ranks_and_comes_back(adapted, tiny_vision: Path, tmp_path: Pa
     assert losses[-1] < losses[0]
     replies = [Reply((1,), good.messages[3].content), Reply((2,), bad.messages[3].content), Reply((3,), "Blue?")]
     work = [(good, [[], replies])]
-    ((first, found),) = VisionCritic(model.eval(), processor, render).advantages(work)
+    ((first, found),) = VisionCritic(model.eval(), processor, render).rate(work)
     assert first == [] and len(set(found)) == 3
     save_adapter(model, tmp_path / "critic", str(tiny_vision))
     again, processor = load_vision(tiny_vision, "float32", "cpu", tokens=16)
     loaded = VisionCritic(load_adapter(again, tmp_path / "critic"), processor, render)
-    assert loaded.advantages(work)[0][1] == pytest.approx(found, abs=1e-6)
+    assert loaded.rate(work)[0][1] == pytest.approx(found, abs=1e-6)
 
 
 def test_another_model_is_refused_in_one_sentence(tmp_path: Path):

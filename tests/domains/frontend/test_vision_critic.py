@@ -1,4 +1,4 @@
-"""The critic that prompts at pages, through its stages: trained on pairs, loaded, ranking replies by their pictures."""
+"""The critic that looks at pages, through its stages: trained on pairs, loaded, ranking replies by their pictures."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from sweetrl.browser.renderer import Renderer
-from sweetrl.colbench.environment import final_answer, outcome_of
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import demonstrate
 from sweetrl.errors import UserError
+from sweetrl.learning.critic_kinds import make_critic
 from sweetrl.learning.pairs import trajectory_pairs, write_pairs
 from sweetrl.paths import CRITIC, PAIRS, TRAJECTORIES
+from sweetrl.plugins import load_domain
 from sweetrl.settings import Settings, parse_settings
-from sweetrl.stages.rank import make_critic
 from sweetrl.stages.train_critic import train_critic
 from sweetrl.types import Reply, Trajectory
 
@@ -34,8 +35,18 @@ def settings(model: str, **changes: Any) -> Settings:
 
 def dialogue(attempt: int, quality: float, reward: float) -> Trajectory:
     messages = demonstrate(TASK, 2, 1, quality, quality, 0.0).messages
-    answer = final_answer(messages, "frontend")
-    return Trajectory(TASK, attempt, messages, (), answer, reward, outcome=outcome_of(messages))
+    domain = Frontend()
+    return Trajectory(
+        TASK, attempt, messages, (), domain.final_answer(messages), reward, outcome=domain.outcome(messages)
+    )
+
+
+def collected() -> tuple[Trajectory, Trajectory]:
+    """Write what the stage reads; return the better and the worse of the two dialogues."""
+    good, bad = dialogue(0, 1.0, 0.9), dialogue(1, 0.0, 0.3)
+    TrajectoryStore(TRAJECTORIES).write_shard(0, [good, bad])
+    write_pairs(PAIRS, trajectory_pairs([good, bad], "all", 0.1)[0])
+    return good, bad
 
 
 def test_it_is_trained_and_ranks(
@@ -49,28 +60,27 @@ def test_it_is_trained_and_ranks(
         pytest.skip(f"no browser here: {error}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    good, bad = dialogue(0, 1.0, 0.9), dialogue(1, 0.0, 0.3)
-    TrajectoryStore(TRAJECTORIES).write_shard(0, [good, bad])
-    write_pairs(PAIRS, trajectory_pairs([good, bad], "all", 0.1)[0])
+    good, bad = collected()
     train_critic(wanted)
     assert "2 steps on 1 pairs of dialogues" in capsys.readouterr().out
     run = json.loads(Path("reports/runs/train-critic.json").read_text())
     assert run["metrics"]["pairs"] == 1
     assert {path.name for path in CRITIC.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
-    critic = make_critic(wanted, CRITIC)
+    critic = make_critic(load_domain(wanted), CRITIC)
     replies = [Reply((number,), one.messages[-1].content) for number, one in enumerate((good, bad))]
-    ((values,),) = critic.advantages([(good, [replies])])
+    ((values,),) = critic.rate([(good, [replies])])
     assert len(values) == 2 and values[0] != values[1]
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"suite": "backend"}, "`vision-head` prompts at pages"), ({}, r"critic\.vision\.model: this is empty")],
+    [({"suite": "backend"}, "`vision-head` looks at pages"), ({}, r"critic\.vision\.model: this is empty")],
 )
 def test_what_cannot_work_is_one_sentence(
     changes: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    collected()
     with pytest.raises(UserError, match=said):
         train_critic(settings("", **changes))

@@ -1,4 +1,4 @@
-"""People who look at pages: the one who compares by rule, and the one whom a vision model plays."""
+"""Users who look at pages: the one who compares by rule, and the one whom a vision model plays."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from sweetrl.browser.page import Page
 from sweetrl.colbench.recording import Recording
-from sweetrl.domains.backend.leaks import find_leak
-from sweetrl.domains.frontend.suite.agents import person
+from sweetrl.domains.frontend import Frontend
+from sweetrl.domains.frontend.suite.agents import scripted_user
 from sweetrl.domains.frontend.suite.designs import Design, write_page
 from sweetrl.domains.frontend.suite.sketch import sketch
 from sweetrl.domains.frontend.users import AGENTS_PAGE, NO_AGENTS_PAGE, WANTED_PAGE, PageUser, VisionUser, vision_prompt
@@ -24,6 +24,7 @@ from sweetrl.protocols import AsyncUserSimulator
 from sweetrl.rollout.users import EngineSpeaker
 from sweetrl.types import Message, Sampling, Task
 
+FRONTEND = Frontend()
 PLAIN = Design("gym", "Star Gym", ("about", "contact"))
 WANTED = PLAIN.with_(header_color="red", footer_color="blue")
 TASK = Task("p", "I need a web page.", write_page(WANTED), suite="frontend")
@@ -39,19 +40,20 @@ def after(*said: str) -> list[Message]:
 
 
 def test_differences_then_agreement() -> None:
-    said = person().reply(TASK, after(f"Look: {write_page(PLAIN)}"), 3)
+    said = scripted_user().reply(TASK, after(f"Look: {write_page(PLAIN)}"), 3)
     assert "red" in said and "footer" in said and said.count(".") == 2
-    assert person().reply(TASK, after(write_page(PLAIN)), 3) == person().reply(TASK, after(write_page(PLAIN)), 3)
-    assert "looks right" in person().reply(TASK, after(write_page(WANTED)), 3) or "right" in said
+    first, again = (scripted_user().reply(TASK, after(write_page(PLAIN)), 3) for _ in range(2))
+    assert first == again
+    assert "looks right" in scripted_user().reply(TASK, after(write_page(WANTED)), 3) or "right" in said
 
 
 def test_questions_come_first() -> None:
-    said = person().reply(TASK, after(f"What colour is the footer? {write_page(PLAIN)}"), 3)
+    said = scripted_user().reply(TASK, after(f"What colour is the footer? {write_page(PLAIN)}"), 3)
     assert said.startswith("The footer is blue. ") and "header" in said
-    assert person().reply(TASK, after("What colour is the footer?"), 3) == "The footer is blue."
-    assert person().reply(TASK, after("Who are you?"), 3) in UNKNOWN
-    assert person().reply(TASK, after("Here you are."), 3) in NO_PAGE
-    assert "I do not know" not in person().reply(TASK, after(f"Is it good? {write_page(PLAIN)}"), 3)
+    assert scripted_user().reply(TASK, after("What colour is the footer?"), 3) == "The footer is blue."
+    assert scripted_user().reply(TASK, after("Who are you?"), 3) in UNKNOWN
+    assert scripted_user().reply(TASK, after("Here you are."), 3) in NO_PAGE
+    assert "I do not know" not in scripted_user().reply(TASK, after(f"Is it good? {write_page(PLAIN)}"), 3)
 
 
 def test_only_so_many_differences_are_named() -> None:
@@ -62,9 +64,9 @@ def test_only_so_many_differences_are_named() -> None:
 
 
 def test_pages_are_rendered_aside() -> None:
-    assert isinstance(person(), AsyncUserSimulator)
-    one = asyncio.run(person().answer(TASK, after(write_page(PLAIN)), 3))
-    assert one == person().reply(TASK, after(write_page(PLAIN)), 3)
+    assert isinstance(scripted_user(), AsyncUserSimulator)
+    one = asyncio.run(scripted_user().answer(TASK, after(write_page(PLAIN)), 3))
+    assert one == scripted_user().reply(TASK, after(write_page(PLAIN)), 3)
 
 
 def test_a_browser_that_fails_loses_the_dialogue_and_a_missing_one_ends_the_run() -> None:
@@ -89,7 +91,7 @@ def drawn(html: str) -> Page:
 
 def vision(server: Any, **how: Any) -> VisionUser:
     engine = OpenAIEngine(Access((server.url,), "eyes"))
-    return VisionUser(EngineSpeaker(engine, Sampling(256, 0.0)), drawn, **how)
+    return VisionUser(EngineSpeaker(engine, Sampling(256, 0.0)), FRONTEND, drawn, **how)
 
 
 def test_one_message_of_texts_and_two_pictures(fake_server: Any) -> None:
@@ -149,7 +151,7 @@ def test_an_answer_with_markup_is_asked_for_again(fake_server: Any) -> None:
     ],
 )
 def test_leaks_of_a_page(reply: str, leaks: bool) -> None:
-    assert (find_leak(TASK, reply) is not None) == leaks
+    assert (FRONTEND.find_leak(TASK, reply) is not None) == leaks
 
 
 def test_words_are_cut_recorded_and_found_again(fake_server: Any, tmp_path: Path) -> None:
@@ -161,7 +163,7 @@ def test_words_are_cut_recorded_and_found_again(fake_server: Any, tmp_path: Path
 
 
 def test_a_template_of_ones_own(tmp_path: Path) -> None:
-    path = tmp_path / "person.txt"
+    path = tmp_path / "user.txt"
     path.write_text("{request}|{dialogue}")
     assert vision_prompt(TASK, after("x")[:1], str(path)) == "I need a web page.|Person: I need a web page."
     path.write_text("{request}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sweetrl.cli import app
-from sweetrl.colbench.files import read_trajectories, write_tasks
+from sweetrl.colbench.files import read_trajectories
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import generate
 from sweetrl.errors import UserError
 from sweetrl.types import Task
@@ -27,7 +29,7 @@ FOREIGN = [
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_tasks: Callable[..., Path]) -> Path:
     """An empty folder that is no project, with two task files."""
     monkeypatch.chdir(tmp_path)
     tasks = [Task(**{**vars(one), "test_cases": (("test1", "f(1)"), ("test2", "f(5)"))}) for one in FOREIGN]
@@ -58,17 +60,17 @@ def right(body: dict[str, Any]) -> str:
 
 
 def test_collect_writes_official_files_and_shards(fake_server: Any, here: Path) -> None:
-    with fake_server(reply=right) as server, fake_server(reply=says) as people:
-        far = ["--url", server.url, "--model", "mine", "--person-url", people.url, "--person-model", "theirs"]
+    with fake_server(reply=right) as server, fake_server(reply=says) as users:
+        far = ["--url", server.url, "--model", "mine", "--user-url", users.url, "--user-model", "theirs"]
         output = sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "all.jsonl", "--attempts", 2, *far)
         sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "shards", "--attempts", 2, "--limit", 3, *far)
         with pytest.raises(UserError, match=r"all\.jsonl: this is there already"):
             sweetrl("collect", "--tasks", "tasks.jsonl", "--out", "all.jsonl", *far)
     facts = dict(line.split("\t") for line in output.splitlines() if "\t" in line)
-    assert (facts["agent"], facts["person"], facts["tasks"], facts["dialogues"]) == ("mine", "llm", "5", "10")
+    assert (facts["agent"], facts["user"], facts["tasks"], facts["dialogues"]) == ("mine", "llm", "5", "10")
     assert (facts["success"], facts["share leaked"], facts["written"]) == ("0.6", "0", "all.jsonl")
-    assert float(facts["prompt tokens"]) > 0 and float(facts["person prompt tokens"]) > 0
-    found = list(read_trajectories(Path("all.jsonl"), attempts=2))
+    assert float(facts["prompt tokens"]) > 0 and float(facts["user prompt tokens"]) > 0
+    found = list(read_trajectories(Path("all.jsonl"), Backend(), attempts=2))
     assert [one.attempt for one in found] == [0] * 5 + [1] * 5
     assert [one.reward for one in found] == [1.0, 0.0, 1.0, 0.0, 1.0] * 2
     shards = list(TrajectoryStore(Path("shards")).read())
@@ -78,8 +80,8 @@ def test_collect_writes_official_files_and_shards(fake_server: Any, here: Path) 
 
 def test_evaluate_has_intervals_and_goes_on_after_a_failure(fake_server: Any, here: Path) -> None:
     words = ["evaluate", "--tasks", "tasks.jsonl", "--json", "numbers.json", "--url"]
-    with fake_server(reply=right) as server, fake_server(reply=says) as people:
-        more = ["--model", "mine", "--person-url", people.url, "--person-model", "theirs", "--concurrency", 1]
+    with fake_server(reply=right) as server, fake_server(reply=says) as users:
+        more = ["--model", "mine", "--user-url", users.url, "--user-model", "theirs", "--concurrency", 1]
         server._chat, chat = (lambda body: chat(body) if server.requests < 7 else (418, {"error": "tea"})), server._chat
         with pytest.raises(UserError, match=r"2 of 5 dialogues are lost|1 of 5 dialogues are lost"):
             sweetrl(*words, server.url, *more)
@@ -94,13 +96,13 @@ def test_evaluate_has_intervals_and_goes_on_after_a_failure(fake_server: Any, he
     assert "success\t60.0% (" in output
 
 
-def test_a_model_in_this_process_and_the_scripted_person(here: Path, tiny_model: Path) -> None:
-    Path("params.yaml").write_text("agent: {rounds: 2, max_new_tokens: 8}\nmodel: {device: cpu, threads: 1}\n")
+def test_a_model_in_this_process_and_the_scripted_user(here: Path, tiny_model: Path) -> None:
+    Path("params.yaml").write_text("agent: {max_turns: 2, max_new_tokens: 8}\nmodel: {device: cpu, threads: 1}\n")
     output = sweetrl("evaluate", "--tasks", "synthetic.parquet", "--model", tiny_model, "--out", "said.jsonl")
     assert f"agent\t{tiny_model}\n" in output and "dialogues\t4\n" in output
-    assert len(list(read_trajectories(Path("said.jsonl"), attempts=1))) == 4
+    assert len(list(read_trajectories(Path("said.jsonl"), Backend(), attempts=1))) == 4
 
 
-def test_the_scripted_person_is_not_asked_about_foreign_tasks(here: Path) -> None:
-    with pytest.raises(UserError, match=r"tasks.jsonl: the scripted person knows nothing about these tasks"):
+def test_the_scripted_user_is_not_asked_about_foreign_tasks(here: Path) -> None:
+    with pytest.raises(UserError, match=r"tasks.jsonl: the scripted user knows nothing about these tasks"):
         sweetrl("evaluate", "--tasks", "tasks.jsonl", "--url", "http://localhost:1/v1", "--model", "mine")

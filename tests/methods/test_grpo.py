@@ -16,11 +16,11 @@ BASE = Path(__file__).resolve().parents[2] / "models/base"
 VALUES: dict[str, Any] = {
     "method": "grpo",
     "model": {"base": "models/base", "device": "cpu", "threads": 1},
-    "agent": {"rounds": 6, "max_new_tokens": 96},
+    "agent": {"max_turns": 6, "max_new_tokens": 96},
     "collect": {"tasks": 2, "batch": 8, "shard": 4},
     "grpo": {
-        **{"learning_rate": 1e-3, "iterations": 3, "tasks": 2, "group": 4, "batch_size": 4, "micro_batch": 4},
-        **{"warmup": 0.0, "checkpoints": 3, "lora": {"rank": 4}},
+        **{"learning_rate": 1e-3, "iterations": 3, "tasks": 2, "group_size": 4, "batch_size": 4, "micro_batch_size": 4},
+        **{"warmup_ratio": 0.0, "checkpoints": 3, "lora": {"rank": 4}},
     },
 }
 ADAPTER = Path("models/policy/adapter_model.safetensors")
@@ -55,7 +55,7 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
 
     project("undisturbed")
     with monkeypatch.context() as patch:
-        patch.setattr("sweetrl.stages.common.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
+        patch.setattr("sweetrl.running.stage.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
         train_policy(settings())
     assert "6 steps on 24 dialogues of its own" in capsys.readouterr().out
     weights = ADAPTER.read_bytes()
@@ -87,13 +87,13 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
     kept = scratch / "iteration-0001/dialogues/shard-00000.parquet"
     moment = kept.stat().st_mtime_ns
     with monkeypatch.context() as patch:
-        patch.setattr("sweetrl.stages.common.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr("sweetrl.running.stage.shutil.rmtree", lambda *_, **__: None)
         train_policy(settings())
     assert kept.stat().st_mtime_ns == moment, "finished shards are not made again"
     assert ADAPTER.read_bytes() == weights
 
 
-def test_the_other_stages_are_left_out(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_other_stages_are_skipped(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
     from sweetrl.stages.rank import rank
     from sweetrl.stages.train_critic import train_critic
 

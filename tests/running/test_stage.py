@@ -6,7 +6,9 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,7 @@ from sweetrl.io import publish, read_json
 from sweetrl.running.parameters import stage_parameters
 from sweetrl.running.stage import stage_run
 from sweetrl.settings import parse_settings
+from sweetrl.tracking.hashes import dvc_hash
 
 SETTINGS = parse_settings({"seed": 5, "collect": {"tasks": 3}})
 
@@ -81,6 +84,62 @@ def test_other_parameters_or_data_get_another_scratch_folder(here: Path) -> None
     assert name(SETTINGS, "input.txt") != first
 
 
+OWN = """
+import sweetrl
+
+class Forms(sweetrl.Domain):
+    pass
+
+class Best(sweetrl.Method):
+    pass
+
+def brief(task, dialogue):
+    return 1.0
+
+class Terse:
+    def reply(self, task, messages, seed):
+        return "No."
+"""
+CHOSEN: dict[str, dict[str, Any]] = {
+    "suite": {"suite": "mine:Forms"},
+    "method": {"method": "mine:Best"},
+    "reward": {"reward": {"function": "mine:brief"}},
+    "simulator": {"simulator": {"kind": "mine:Terse"}},
+}
+KEYS = {"reward": "reward.function", "simulator": "simulator.kind"}
+
+
+@pytest.mark.parametrize("place", CHOSEN)
+def test_a_stage_with_own_code_refuses_a_source_that_is_elsewhere(
+    here: Path, own_code: Callable[..., Path], place: str
+) -> None:
+    own_code(here, OWN)
+    (here / "elsewhere.py").touch()
+    began = False
+    with (
+        pytest.raises(UserError, match=rf"`{KEYS.get(place, place)}: mine:\w+` is written in mine\.py, but `sources"),
+        stage_run("collect", parse_settings(CHOSEN[place] | {"sources": {place: "elsewhere.py"}}), torch=False),
+    ):
+        began = True
+    assert not began and not (here / "reports").exists()
+    with stage_run("collect", parse_settings(CHOSEN[place] | {"sources": {place: "mine.py"}}), torch=False):
+        pass
+    inputs = read_json(here / "reports/runs/collect.json")["inputs"]
+    assert inputs == {f"source-{place}": {"path": str(here / "mine.py"), "hash": dvc_hash(here / "mine.py")}}
+
+
+@pytest.mark.parametrize("place", CHOSEN)
+def test_a_change_of_own_code_gets_another_scratch_folder(
+    here: Path, own_code: Callable[..., Path], place: str
+) -> None:
+    def name(text: str) -> str:
+        own_code(here, text)
+        with stage_run("collect", parse_settings(CHOSEN[place]), torch=False) as run:
+            return run.scratch().name
+
+    assert name(OWN) == name(OWN) != name(OWN.replace("1.0", "0.5"))
+
+
 def test_seeds_are_set(here: Path) -> None:
     drawn = []
     for _ in range(2):
@@ -121,14 +180,35 @@ def test_parameters_of_a_stage_are_named_as_in_dvc_yaml() -> None:
 )
 def test_a_stage_says_in_one_sentence_what_is_wrong(here: Path, body: str, code: int, sentence: str) -> None:
     (here / "params.yaml").write_text("seed: 7\n")
-    program = f"import os\nfrom sweetrl.stages.common import *\ndef stage(settings):\n    {body}\nstage_main(stage)\n"
+    program = f"import os\nfrom sweetrl.running.stage import *\ndef stage(settings):\n    {body}\nstage_main(stage)\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False)
     assert done.returncode == code
     assert done.stderr.startswith(sentence) and len(done.stderr.splitlines()) == bool(sentence)
 
 
 def test_a_missing_parameter_file_is_one_sentence(here: Path) -> None:
-    program = "from sweetrl.stages.common import *\nstage_main(print)"
+    program = "from sweetrl.running.stage import *\nstage_main(print)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "error: params.yaml: there is no such parameter file; run from the project's root.\n"
+
+
+def test_a_stage_without_an_extra_says_which_and_hides_no_other_missing_module(here: Path) -> None:
+    (here / "params.yaml").write_text("seed: 7\n")
+    program = (
+        "import sys; sys.modules[sys.argv[1]] = None\n"  # as if it were not installed
+        "from sweetrl.running.stage import *\n"
+        "def stage(settings):\n    __import__(sys.argv[1])\nstage_main(stage)\n"
+    )
+
+    def run(module: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", program, module], capture_output=True, text=True, check=False)
+
+    for module, extra in (("great_expectations", "pipeline"), ("jinja2", "report")):
+        done = run(module)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == (
+            f"error: {module} is not installed; it comes with an extra: pip install 'sweetrl[{extra}]'.\n"
+        )
+    done = run("no_such_package")
+    assert done.returncode == 1 and "in stage_main" in done.stderr and "pip install" not in done.stderr

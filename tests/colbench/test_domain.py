@@ -1,0 +1,282 @@
+"""What a domain is where it says nothing: one of a dozen lines, and what is said about the parts that one lacks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels
+from sweetrl.colbench.environment import Environment
+from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.leaks import leaks_of
+from sweetrl.colbench.simulators import LlmSimulator
+from sweetrl.domains.backend import Backend
+from sweetrl.errors import UserError
+from sweetrl.evaluation.checks import leak
+from sweetrl.settings import Settings
+from sweetrl.types import Leak, Message, Score, Split, Task, Trajectory
+
+
+class Echo(Domain):
+    prompt = "Find out what the user wants to hear, then say it."
+
+    def tasks(self, split: Split, count: int, seed: int, difficulty: int) -> Iterator[Task]:
+        for number in range(count):
+            yield Task(f"{split}-{number}", "Say my word.", f"word{number}")
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        return f"It is {task.ground_truth}." if "?" in messages[-1].content else "Ask me."
+
+    def reward(self, task: Task, dialogue: Trajectory) -> float:
+        return float((dialogue.answer or "").strip() == task.ground_truth)
+
+
+class Bare(Domain):
+    """Has nothing at all."""
+
+
+ECHO, BARE = Echo(), Bare()
+TASK = next(ECHO.tasks("train", 1, 0, 1))
+RECIPE = Task("r", "What do I cook?", "mix(flour, 200) + mix(water, 120)\nbake(30, at=220)\nand then eat all of it")
+
+
+def said(*texts: str) -> tuple[Message, ...]:
+    return tuple(Message("assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
+
+
+def test_a_dozen_lines_are_a_domain() -> None:
+    for last, reward in (("I WANT TO ANSWER: word0", 1.0), ("I WANT TO ANSWER: word1", 0.0)):
+        environment = Environment(TASK, ECHO, ECHO.scripted_user(None))
+        for reply in ("Hm.", "What is it?", last):
+            environment.step(reply)
+        heard = [message.content for message in environment.messages if message.role == "user"]
+        assert heard == ["Say my word.", "Ask me.", "It is word0."]
+        assert (environment.outcome, environment.answer) == ("answered", last.partition(":")[2])
+        dialogue = Trajectory(TASK, 0, environment.messages, answer=environment.answer)
+        with ECHO.open() as tools:
+            assert ECHO.scorer(tools).score([dialogue]) == [Score(reward, semantics="echo")]
+        assert ECHO.questions(dialogue) == ["Hm.", "What is it?"]
+        assert ECHO.check_score(dialogue) is None and ECHO.diagnose(dialogue, [], 10) == {}
+        assert ECHO.judge(TASK, environment.messages, last) is None
+    assert ECHO.score(TASK, " word0 ") == Score(1.0, semantics="echo")
+    assert ECHO.score(TASK, None).reward == 0.0
+    assert (ECHO.name, ECHO.scoring(), ECHO.spec) == ("echo", "echo", f"{Echo.__module__}:Echo")
+
+
+def test_a_subclass_of_a_built_in_domain_has_its_own_name() -> None:
+    class Other(Backend):
+        """Another one."""
+
+    class Named(Other):
+        name, spec = "called", "a.module:Named"
+
+    assert (Backend.name, Backend.spec) == ("backend", "backend")
+    assert (Other.name, Other.spec) == ("other", f"{Other.__module__}:{Other.__qualname__}")
+    assert (Named.name, Named.spec) == ("called", "a.module:Named")
+
+
+@pytest.mark.parametrize(
+    ("last", "outcome", "answer", "kind"),
+    [
+        ("I WANT TO ANSWER: word0", "answered", " word0", ANSWER),
+        ("Is it word0?", "max_turns_reached", "Is it word0?", QUESTION),
+        ("", "max_turns_reached", "", QUESTION),
+    ],
+)
+def test_how_a_dialogue_ends(last: str, outcome: str, answer: str, kind: str) -> None:
+    messages = said("Say my word.", last)
+    assert (ECHO.outcome(messages), ECHO.final_answer(messages), ECHO.reply_type(last)) == (outcome, answer, kind)
+    assert ECHO.outcome(said("Say my word.", last, "Well?")) == ECHO.outcome(()) == "lost"
+
+
+def test_a_thought_is_no_part_of_a_reply() -> None:
+    assert ECHO.reply_type("I WANT TO ANSWER: soon OUTPUT: What is it?") == QUESTION
+    assert ECHO.reply_type("Is it this? OUTPUT: I WANT TO ANSWER: word0") == ANSWER
+
+
+def test_the_last_reply_counts_as_the_answer() -> None:
+    messages = said("Say my word.", "What is it?", "It is word0.", "word0?")
+    for outcome, questions in (("answered", 2), ("max_turns_reached", 1), ("user_left", 1), ("lost", 2)):
+        dialogue = Trajectory(TASK, 0, messages, outcome=outcome)  # type: ignore[arg-type]
+        assert len(ECHO.questions(dialogue)) == questions, outcome
+
+
+# Prompts
+
+
+def test_one_prompt_serves_for_all_until_others_are_given(tmp_path: Path) -> None:
+    class Wordy(Echo):
+        prompts: ClassVar = {"full": "Ask one question at a time, then say it."}
+
+    assert {ECHO.system_prompt(name) for name in ("short", "full", "single")} == {Echo.prompt}
+    assert Wordy().system_prompt("full") == Wordy.prompts["full"] != Wordy().system_prompt("single") == Echo.prompt
+    (tmp_path / "mine.txt").write_text(" Ask. \n")
+    assert ECHO.system_prompt(str(tmp_path / "mine.txt")) == "Ask."
+    with pytest.raises(UserError, match=r"^shrot: there is no such prompt"):
+        ECHO.system_prompt("shrot")
+
+
+def test_the_critic_reads_the_reference_or_what_stands_for_it() -> None:
+    assert ECHO.privileged_prompt(TASK) == "The hidden reference is:\nword0\n"
+    told = Task("a", "Say it.", "", hidden_information="\nThe word is {red}.\n")
+    assert ECHO.privileged_prompt(told) == "The hidden reference is:\nThe word is {red}.\n"
+    both = Task("a", "Say it.", "word", hidden_information="red")
+    assert ECHO.reference(both) == "word" and "red" not in ECHO.privileged_prompt(both)
+
+
+# Leaks
+
+
+def test_a_quotation_of_the_reference_is_a_leak() -> None:
+    quoted = "You mix(flour, 200) + mix(water, 120), I think."
+    assert ECHO.find_leak(RECIPE, quoted) == Leak("quote", "mix ( flour , 200 ) + mix")
+    assert ECHO.find_leak(RECIPE, "Mix 200 of flour with water, bake it at 220.") is None
+    assert ECHO.find_leak(TASK, "It is word0.") is None
+    hidden = Task("r", "What do I cook?", "", hidden_information=RECIPE.ground_truth)
+    assert ECHO.find_leak(hidden, quoted) == ECHO.find_leak(RECIPE, quoted)
+    messages = said("What?", "?", "bake(30, at=220), and then", "And?", "eat it")
+    assert [(at, one.kind) for at, one in leaks_of(RECIPE, messages, ECHO.find_leak)] == [(2, "quote")]
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("First mix(flour,200)+mix(water,120).", "line 1 of the reference"),
+        ("Then bake(30, at=220)\nand then eat all of it.", "line 2 of the reference"),
+        ("The hidden reference is: eggs", "the critic's privileged prefix"),
+    ],
+)
+def test_what_nobody_says_by_chance_is_found_when_dialogues_are_validated(words: str, name: str) -> None:
+    dialogue = Trajectory(RECIPE, 0, said(RECIPE.problem_description, "How?", words, "I WANT TO ANSWER: x"))
+    assert leak(dialogue, ECHO.hidden_fragments(RECIPE)) == f"message 2 (user) holds {name}"
+    plain = Trajectory(RECIPE, 0, said(RECIPE.problem_description, "How?", "and then eat all of it", "Yes."))
+    assert leak(plain, ECHO.hidden_fragments(RECIPE), ECHO.system_prompt("full")) is None
+
+
+def test_a_task_without_a_reference_has_no_more_to_hide_than_the_prompt() -> None:
+    (fragment,) = ECHO.hidden_fragments(Task("a", "Chat with me.", ""))
+    assert (fragment.name, fragment.text) == ("the critic's privileged prefix", "Thehiddenreferenceis:")
+
+
+# What a domain does without
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (
+            lambda: BARE.tasks("train", 1, 0, 1),
+            "this domain has no tasks of its own; set `tasks.source: files` and name task files.",
+        ),
+        (
+            lambda: BARE.scripted_user(None).reply(TASK, said("Say my word.", "?"), 0),
+            "this domain has no scripted user; set `simulator.kind` to `llm`, `replay` or `human`.",
+        ),
+        (
+            lambda: BARE.score(TASK, "word0"),
+            "the domain has no reward; give the class a method `reward`, or a `scorer`.",
+        ),
+        (lambda: BARE.system_prompt("short"), "the domain has no system prompt; give the class a `prompt`."),
+        (
+            lambda: BARE.demonstrate(TASK, Settings().pretrain, 10, 0),
+            "the domain has no scripted agent (`demonstrate`) to pre-train a base agent on.",
+        ),
+    ],
+)
+def test_a_missing_part_is_one_sentence(ask: Callable[[], Any], sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        ask()
+    assert str(caught.value) == f"{Bare.__module__}:Bare: {sentence}"
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: BARE.model_user("vision", pytest.fail, None),
+        lambda: BARE.fit_critic("vision", [], [], Path("none"), "cpu"),
+        lambda: BARE.load_critic("vision", Path("none")),
+    ],
+)
+def test_pages_are_for_domains_that_have_some(ask: Callable[[], Any]) -> None:
+    with pytest.raises(UserError, match="`vision` looks at pages; set `suite: frontend` or take"):
+        ask()
+
+
+def test_a_model_plays_the_user_with_the_domains_words(tmp_path: Path) -> None:
+    (tmp_path / "user.txt").write_text("{request}|{reference}|{dialogue}")
+    (tmp_path / "again.txt").write_text("In other words, please.")
+
+    class Spoken(Echo):
+        simulator_template = str(tmp_path / "user.txt")
+        reminder_template = str(tmp_path / "again.txt")
+
+    asked = []
+
+    class Model:
+        name = "a-model"
+
+        async def say(self, instruction: str, seed: int) -> str:
+            asked.append(instruction)
+            return "Eat it." if "In other words" in instruction else "mix(flour, 200) + mix(water, 120)"
+
+    user = Spoken().model_user("llm", Model, None, leaks="refuse")
+    assert isinstance(user, LlmSimulator)
+    assert user.reply(RECIPE, said("What do I cook?", "How?"), 0) == "Eat it."
+    told = f"What do I cook?|{RECIPE.ground_truth}|Person: What do I cook?\nAssistant: How?"
+    assert asked == [told, f"{told}\n\nIn other words, please."]
+
+
+# Files and settings
+
+
+def test_tasks_come_back_from_a_file_as_the_domains_own(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
+    tasks = [ECHO.own(task) for task in ECHO.tasks("test", 3, 0, 1)]
+    assert {task.suite for task in tasks} == {Echo.spec} and ECHO.own(tasks[0]) is tasks[0]
+    assert list(read_tasks(write_tasks(tmp_path / "t.jsonl", tasks), ECHO)) == tasks
+    assert ECHO.own(TASK) == Task("train-0", "Say my word.", "word0", suite=Echo.spec)
+    for key, value, words in (
+        ("test_cases", {"a": 1}, "`test_cases.a` must be a string (a call), found a whole number"),
+        ("ground_truth", 1, "`ground_truth` must be a string, found a whole number"),
+        ("id", "", "`id` is empty"),
+    ):
+        with pytest.raises(UserError) as caught:
+            ECHO.parse_task({"problem_description": "a", "ground_truth": "b", key: value}, "here", "x")
+        assert str(caught.value).startswith(f"here: {words}")
+
+
+def test_settings_are_a_copys_own() -> None:
+    assert (ECHO.settings.suite, ECHO.options) == (Echo.spec, {})
+    settings = Settings.model_validate({"suite": Echo.spec, "suite_options": {"loud": True}, "agent": {"max_turns": 3}})
+    loud = ECHO.configured(settings)
+    assert isinstance(loud, Echo) and loud.settings is settings and loud.options == {"loud": True}
+    assert loud.evaluation_rules() == [{"loud": True}] != ECHO.evaluation_rules()
+    assert ECHO.settings.agent.max_turns != 3 and ECHO.options == {}
+
+
+def test_a_reward_of_ones_own_has_no_bounds_and_the_plain_names() -> None:
+    backend = Backend()
+    assert backend.reward_bounds == (0.0, 1.0) and backend.shown_labels == backend.labels
+    own = backend.configured(Settings.model_validate({"reward": {"function": "somewhere:brief"}}))
+    assert own.reward_bounds == (-math.inf, math.inf)
+    assert own.labels == backend.labels and own.labels.reward == "Tests passed"
+    shown = own.shown_labels
+    assert (shown.reward, shown.reward_axis, shown.reward_title) == ("Mean reward", "reward, %", "Rewards")
+    assert (shown.decided, "Success is what the domain itself says" in shown.measured) == (Labels.decided, True)
+    assert (shown.answer, shown.success, shown.faults) == ("program", "Success rate", backend.labels.faults)
+
+
+# At a terminal
+
+
+def test_code_stands_apart_from_words() -> None:
+    class Program(Echo):
+        syntax = "python"
+
+    text = "Here:\n```python\nx = 1\n```\nDone."
+    assert Program().display(text) == [("", "Here:"), ("python", "x = 1"), ("", "Done.")]
+    assert Program().display("```python\nx = 1\n```") == [("python", "x = 1")]
+    assert ECHO.display(text) == [("", text)] and ECHO.file_of(text) is None

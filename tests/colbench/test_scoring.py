@@ -1,0 +1,170 @@
+"""Rewards that are plain functions: numbers, named parts, bounds, and another scorer's verdict beneath."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy
+import pytest
+
+from sweetrl.colbench.domain import Domain
+from sweetrl.colbench.scoring import RewardScorer
+from sweetrl.errors import UserError
+from sweetrl.rollout.scored import with_score
+from sweetrl.types import Message, Score, Task, TestResult, Trajectory
+
+DIALOGUES = [
+    Trajectory(Task(f"t-{number}", "Say it.", "word"), 0, (Message("user", "Say it."),), answer="a" * number)
+    for number in range(4)
+]
+TESTS = (TestResult("test1", True, "passed"), TestResult("test2", False, "wrong"))
+
+
+def length(task: Task, dialogue: Trajectory) -> float:
+    return len(dialogue.answer or "") / 4
+
+
+class Own:
+    """A domain's scorer: half of the tests of each answer passed, all of them where the answer is long."""
+
+    def __init__(self, solved: bool | None = None) -> None:
+        self.solved = solved
+
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        return [
+            Score(
+                1.0 if len(one.answer or "") > 2 else 0.5,
+                TESTS,
+                {"tests": 0.5},
+                self.solved,
+                semantics="fixed",
+                isolation="walls",
+                notes={"topic": one.task.id},
+            )
+            for one in dialogues
+        ]
+
+
+def test_a_number_is_the_reward() -> None:
+    scores = RewardScorer(length, "mine").score(DIALOGUES)
+    assert scores == [Score(number / 4, semantics="mine") for number in range(4)]
+    for one in (1, Fraction(1), numpy.float32(1.0), numpy.int64(1)):
+        (score,) = RewardScorer(lambda task, dialogue, one=one: one, "mine").score(DIALOGUES[:1])
+        assert score == Score(1.0, semantics="mine") and type(score.reward) is float
+    assert RewardScorer(length, "mine").score([]) == []
+
+
+def test_named_parts_are_kept_and_their_sum_is_the_reward() -> None:
+    def brief(task: Task, dialogue: Trajectory) -> Mapping[str, float]:
+        return {"right": 0.5, "brief": -0.25 * (len(dialogue.answer or "") > 2), "polite": True}
+
+    scores = RewardScorer(brief, "brief", (-1.0, 2.0)).score(DIALOGUES[2:])
+    assert [score.reward for score in scores] == [1.5, 1.25]
+    assert scores[1].parts == {"right": 0.5, "brief": -0.25, "polite": 1.0}
+    scored = with_score(DIALOGUES[3], scores[1])
+    assert (scored.reward, scored.parts, scored.solved) == (1.25, scores[1].parts, None)
+
+
+@pytest.mark.parametrize(
+    ("found", "shown"),
+    [
+        (math.nan, "nan"),
+        (math.inf, "inf"),
+        ("1", "'1'"),
+        (None, "None"),
+        (True, "True"),
+        ({}, "{}"),
+        ({"right": math.nan}, "{'right': nan}"),
+        ({"right": 0.5, "brief": None}, "{'right': 0.5, 'brief': None}"),
+        ({"right": "1"}, "{'right': '1'}"),
+        ([0.5], "[0.5]"),
+    ],
+)
+def test_what_is_no_reward_is_refused(found: Any, shown: str) -> None:
+    with pytest.raises(UserError) as caught:
+        RewardScorer(lambda task, dialogue: found, "mine", (-math.inf, math.inf)).score(DIALOGUES[1:])
+    assert str(caught.value) == (
+        f"task t-1: the reward mine returned {shown}; it must return a number or a dict of named numbers."
+    )
+
+
+@pytest.mark.parametrize("value", [1.01, -0.5])
+def test_a_reward_out_of_its_range_is_refused(value: float) -> None:
+    with pytest.raises(UserError) as caught:
+        RewardScorer(lambda task, dialogue: {"a": value - 1, "b": 1}, "mine").score(DIALOGUES)
+    assert str(caught.value) == (
+        f"task t-0: the reward mine returned {value:g}, outside 0 to 1; change the function, or the domain's "
+        "`reward_range`."
+    )
+    wide = RewardScorer(lambda task, dialogue: value, "mine", (-0.5, 1.01))
+    assert wide.score(DIALOGUES[:1])[0].reward == value
+
+
+def test_rounding_takes_nobodys_success_away() -> None:
+    parts = {"right": 0.7, "brief": 0.2, "polite": 0.1}
+    assert sum(parts.values()) < 1.0
+    (score,) = RewardScorer(lambda task, dialogue: parts, "mine").score(DIALOGUES[:1])
+    assert score.reward == 1.0 and with_score(DIALOGUES[0], score).success
+    (above, below) = RewardScorer(lambda task, dialogue: 1.0 + 1e-12 if dialogue.answer else -1e-12, "mine").score(
+        [DIALOGUES[1], DIALOGUES[0]]
+    )
+    assert (above.reward, below.reward) == (1.0, 0.0)
+
+
+def test_a_reward_that_fails_says_at_which_task() -> None:
+    def broken(task: Task, dialogue: Trajectory) -> float:
+        return 1.0 / (len(dialogue.answer or "") - 2)
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        RewardScorer(broken, "mine", (-1.0, 1.0)).score(DIALOGUES[1:])
+    assert caught.value.__notes__ == ["The reward mine failed at task t-2."]
+    with pytest.raises(UserError) as refused:  # what is one sentence stays one
+        RewardScorer(Domain().reward, "mine").score(DIALOGUES)
+    assert not hasattr(refused.value, "__notes__")
+
+
+def test_a_domains_reward_has_the_domains_range() -> None:
+    class Wide(Domain):
+        reward_range = (-1.0, 1.0)
+
+        def reward(self, task: Task, dialogue: Trajectory) -> float:
+            return -0.5 if dialogue.answer is None else 2.0
+
+    assert Wide().score(DIALOGUES[0].task, None) == Score(-0.5, semantics="wide")
+    with pytest.raises(UserError, match=r"task t-0: the reward wide returned 2, outside -1 to 1"):
+        Wide().score(DIALOGUES[0].task, "")
+
+
+# Over a domain's own scorer
+
+
+def test_over_another_scorer_the_function_sees_its_verdict_and_success_stays() -> None:
+    def shorter(task: Task, dialogue: Trajectory) -> Mapping[str, float]:
+        assert dialogue.tests == TESTS and dialogue.reward is not None
+        return {"tests": dialogue.reward, "brevity": -0.1 * len(dialogue.answer or "")}
+
+    scores = RewardScorer(shorter, "shorter", inner=Own()).score(DIALOGUES)
+    assert [score.reward for score in scores] == pytest.approx([0.5, 0.4, 0.3, 0.7])
+    assert [score.solved for score in scores] == [False, False, False, True]
+    scored = [with_score(one, score) for one, score in zip(DIALOGUES, scores, strict=True)]
+    assert [one.success for one in scored] == [False, False, False, True]
+    assert scores[3].parts == {"tests": 1.0, "brevity": pytest.approx(-0.3)}
+    assert (scores[3].tests, scores[3].semantics, scores[3].isolation) == (TESTS, "shorter", "walls")
+    assert scored[3].extra == {"topic": "t-3"} and DIALOGUES[3].reward is None
+
+
+def test_success_is_the_other_scorers_whatever_the_reward() -> None:
+    for solved in (True, False):
+
+        def agrees(task: Task, dialogue: Trajectory, solved: bool = solved) -> float:
+            assert dialogue.success is solved and dialogue.parts == {"tests": 0.5}
+            return len(dialogue.answer or "") / 3
+
+        scores = RewardScorer(agrees, "mine", (-1, 1), Own(solved)).score(DIALOGUES)
+        assert [score.solved for score in scores] == [solved] * 4 and type(scores[3].reward) is float
+    most = RewardScorer(lambda task, dialogue: 1.0, "mine", inner=Own()).score(DIALOGUES)
+    assert [with_score(one, score).success for one, score in zip(DIALOGUES, most, strict=True)] == [False] * 3 + [True]
+    assert most[0].parts == {}, "the other scorer's parts are not the reward's"

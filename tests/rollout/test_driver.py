@@ -1,0 +1,284 @@
+"""The loops over dialogues: the same dialogues whatever the loop and the timing, and whoever ends them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.simulators import ConsoleUser
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import SimulatorError, UserError, UserLeft
+from sweetrl.evaluation.best_of_n import Point, best_of_n
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.dialogue import Dialogue
+from sweetrl.rollout.driver import advance_each, advance_together
+from sweetrl.rollout.run import rollout, rollout_scored
+from sweetrl.rollout.scored import summarize
+from sweetrl.seeds import best_of_n_seed
+from sweetrl.settings import AgentSettings
+from sweetrl.types import Completion, Message, Prompt, Sampling, Score, Task, Trajectory, Usage
+
+AGENT = AgentSettings(max_turns=5, max_new_tokens=64)
+
+
+def each_on_its_own(
+    dialogues: Sequence[Dialogue], context: RolloutContext, workers: int = 64, policy: str = ""
+) -> tuple[list[Trajectory], list[int]]:
+    """The dialogues in order after `advance_each`, and the order in which they ended."""
+    places = {id(one): place for place, one in enumerate(dialogues)}
+    ended: list[int] = []
+    advance_each(
+        iter(dialogues),
+        context.engine,  # type: ignore[arg-type]
+        context.simulator,
+        context.sampling(),
+        lambda one: ended.append(places[id(one)]),
+        workers,
+    )
+    return [one.close(policy) for one in dialogues], ended
+
+
+def opened(attempts: Sequence[tuple[Task, int]], context: RolloutContext) -> list[Dialogue]:
+    return [context.open(task, attempt, 5) for task, attempt in attempts]
+
+
+@pytest.mark.parametrize("workers", [1, 5, 64])
+def test_the_same_as_in_lock_step_whatever_the_timing(cast: Any, workers: int) -> None:
+    attempts = cast.attempts(10)
+    engine = cast.engine("Why?", "thought OUTPUT: How?", "I WANT TO ANSWER: aa", cut=[1])
+    steps = cast.context(engine, AGENT, cast.user(mute=[4]))
+    expected = rollout(attempts, steps, seed=5, policy_name="base")
+    slow = cast.slow_engine(engine, workers)
+    context = replace(steps, engine=slow, simulator=cast.slow_user(cast.user(mute=[4])))
+    found, ended = each_on_its_own(opened(attempts, context), context, workers, "base")
+    assert found == expected
+    assert 1 <= slow.most <= workers
+    assert sorted(ended) == list(range(len(attempts)))
+    assert workers == 1 or ended != sorted(ended)  # they ended in another order
+    threads = replace(context, simulator=cast.user(mute=[4]))
+    assert each_on_its_own(opened(attempts, threads), threads, policy="base")[0] == expected
+
+
+def test_a_user_who_takes_time_answers_a_lock_step_turn_at_once(cast: Any) -> None:
+    attempts = cast.attempts(5)
+    context = cast.context(cast.engine("Why?", "I WANT TO ANSWER: aa"), AGENT, cast.user(mute=[2]))
+    slow = replace(context, simulator=cast.slow_user(cast.user(mute=[2]), 1))
+    assert rollout(attempts, slow) == rollout(attempts, context)
+
+
+def test_what_the_listener_raises_ends_the_rollout(cast: Any) -> None:
+    def full(one: Dialogue) -> None:
+        raise UserError("no space left on the disk")
+
+    slow = cast.slow_engine(cast.engine("I WANT TO ANSWER: aa"), 1)
+    context = cast.context(slow, AGENT)
+    dialogues = iter(opened([(cast.task(0), 0)] * 50, context))
+    with pytest.raises(UserError, match="no space"):
+        advance_each(dialogues, slow, context.simulator, context.sampling(), full, 4)
+    assert slow.most <= 4
+    assert len(list(dialogues)) == 46  # no other was begun
+
+
+# The three loops
+
+
+class SeededEngine:
+    """Says of `best` replies the one with the most `a`; each depends on the prompt, its seed and a number only."""
+
+    name = "seeded"
+
+    def __init__(self, chat: ChatFormat, best: int = 1) -> None:
+        self.chat, self.best = chat, best
+
+    def session(self) -> SeededEngine:
+        return self
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        return [[self._say(prompt, number) for number in range(sampling.n)] for prompt in prompts]
+
+    def _say(self, prompt: Prompt, number: int) -> Completion:
+        texts = [self._text(prompt, number + one) for one in range(self.best)]
+        text = max(texts, key=lambda one: one.count("a"))
+        ids = self.chat.reply(text)
+        return Completion(ids, (-0.5,) * len(ids), text, "stop")
+
+    def _text(self, prompt: Prompt, number: int) -> str:
+        chance = random.Random(f"{prompt.seed} {prompt.token_ids} {number}")
+        letters = "".join(chance.choice("ab") for _ in range(8))
+        return f"I WANT TO ANSWER: {letters}" if chance.random() < 0.25 else f"Is it {letters}"
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def close(self) -> None: ...
+
+
+class MoodyUser:
+    """Says something by the seed, and by it falls silent or leaves now and then."""
+
+    name, instant = "moody", True
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        if seed % 7 == 0:
+            raise SimulatorError("the user fell silent")
+        if seed % 7 == 1:
+            raise UserLeft
+        return f"{seed % 100} it is"
+
+
+class LikesLetter:
+    """A critic that likes `a`."""
+
+    def rate(self, work: Sequence[tuple[Trajectory, Sequence[Sequence[Any]]]]) -> list[list[list[float]]]:
+        return [[[float(one.text.count("a")) for one in replies] for replies in turns] for _, turns in work]
+
+
+class Remembering:
+    """A scorer that remembers what it has scored."""
+
+    def __init__(self, scorer: Any) -> None:
+        self.scorer, self.seen = scorer, list[Trajectory]()
+
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        self.seen += dialogues
+        return list(self.scorer.score(dialogues))
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_three_loops_give_the_same_dialogues(cast: Any, chat: ChatFormat, n: int) -> None:
+    """Lock-step, each on its own, and Best-of-N: equal seeds give equal dialogues, whoever ends them."""
+    tasks = [cast.task(number) for number in range(24)]
+    together: RolloutContext = cast.context(SeededEngine(chat, n), AGENT, MoodyUser())
+
+    def begun(context: RolloutContext) -> list[Dialogue]:
+        return [context.open_seeded(task, 0, partial(best_of_n_seed, 5, task.id)) for task in tasks]
+
+    dialogues = begun(together)
+    advance_together(
+        dialogues,
+        lambda active: [one for (one,) in together.engine.sample([each.prompt() for each in active], Sampling(64))],  # type: ignore[union-attr]
+        together.simulator,
+    )
+    expected = [one.close("") for one in dialogues]
+    assert {one.outcome for one in expected} == {"answered", "max_turns_reached", "user_left", "lost"}
+    assert len({one.messages[1].content for one in expected}) > 12  # not one like another
+
+    apart = replace(together, engine=cast.slow_engine(together.engine, 3))
+    assert each_on_its_own(begun(apart), apart)[0] == expected
+
+    scorer = Remembering(cast.scorer())
+    choosing = replace(together, engine=SeededEngine(chat), scorer=scorer)
+    points = best_of_n(tasks, choosing, {"a": LikesLetter()}, [n], seed=5, batch=5)
+    assert scorer.seen == [one for one in expected if one.outcome != "lost"]
+    scores = iter(cast.scorer().score(scorer.seen))
+    assert points == [
+        Point("a", n, one.task.id, None if one.outcome == "lost" else next(scores).reward, len(one.turns), False)
+        for one in expected
+    ]
+
+
+# Users who leave
+
+
+@pytest.mark.parametrize("loop", ["lock-step", "lock-step, awaited", "instant", "in threads", "awaited"])
+def test_a_user_who_leaves_ends_the_dialogue_with_the_agents_last_reply(
+    cast: Any, chat: ChatFormat, tmp_path: Path, loop: str
+) -> None:
+    engine = cast.engine("Why?", "thought OUTPUT: aab?", "I WANT TO ANSWER: aa")
+    user = cast.user(leaves=[1, 3])
+    user.instant = loop == "instant"
+    context = cast.context(
+        engine if "lock-step" in loop else cast.slow_engine(engine, 7),
+        AGENT,
+        cast.slow_user(user) if "awaited" in loop else user,
+    )
+    attempts = cast.attempts(5)
+    store = rollout_scored(
+        attempts, context, TrajectoryStore(tmp_path), seed=5, policy_name="base", batch=4, shard=4, lost_share=0.0
+    )
+    found = list(store)
+    assert [(one.task, one.attempt) for one in found] == attempts
+    for one in found:
+        if one.task in (cast.task(1), cast.task(3)):
+            assert (one.outcome, one.error, one.answer) == ("user_left", "", " aab?")
+            assert one.reward == pytest.approx(2 / 5) and [test.name for test in one.tests] == ["test1"]
+            assert [turn.raw for turn in one.turns] == ["Why?", "thought OUTPUT: aab?"]
+            assert [turn.message_index for turn in one.turns] == [1, 3]
+            assert [turn.token_ids for turn in one.turns] == [chat.reply(turn.raw) for turn in one.turns]
+            said = [one.task.problem_description, "Why?", "That is question 1.", " aab?"]
+            assert [message.content for message in one.messages] == said
+        else:
+            assert (one.outcome, one.answer, len(one.turns)) == ("answered", " aa", 3)
+    numbers = summarize(found)
+    assert (numbers["share_lost"], numbers["share_answered"]) == (0.0, 0.6)
+
+
+# You
+
+
+def test_somebody_at_the_terminal_has_one_dialogue_at_a_time(cast: Any, tmp_path: Path) -> None:
+    heard: list[str] = []
+    user = ConsoleUser(ask=lambda prompt: "Because.", tell=heard.append)
+    context = cast.context(cast.slow_engine(cast.engine("Why?", "How?", "I WANT TO ANSWER: aa")), AGENT, user)
+    store = TrajectoryStore(tmp_path)
+    rollout_scored(cast.attempts(3, 1), context, store, seed=1, policy_name="base", batch=8, shard=4)
+    told = [line.strip() for line in heard if line.startswith(("\ntask", "agent>"))]
+    expected = [
+        [f"task train-{number:05d}: you asked for\nI want function number {number}.", "agent> Why?", "agent> How?"]
+        for number in range(3)
+    ]
+    assert told == [line for lines in expected for line in lines]
+    assert context.engine.most == 1
+
+
+AT_THE_TERMINAL = """
+import signal
+import sys
+from sweetrl.colbench.simulators import ConsoleUser
+from sweetrl.domains.backend import Backend
+from sweetrl.engines.openai import OpenAIEngine
+from sweetrl.engines.remote import Access
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.driver import advance_each
+from sweetrl.settings import AgentSettings
+from sweetrl.types import Task
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored
+domain = Backend()
+engine = OpenAIEngine(Access((sys.argv[1],), "a-model"))
+with domain.open() as tools:
+    context = RolloutContext(domain, engine, None, ConsoleUser(), domain.scorer(tools), AgentSettings())
+    dialogues = iter([context.open(Task("t-0", "I want a function.", "def f(): ..."), 0, 0)])
+    try:
+        advance_each(dialogues, engine, context.simulator, context.sampling(), lambda one: print(one.done), 1)
+    except KeyboardInterrupt:
+        engine.close()
+        sys.exit(130)
+"""
+
+
+def test_ctrl_c_ends_a_dialogue_with_you(fake_server: Any) -> None:
+    """Not only after one more line is typed."""
+    terminal, inside = pty.openpty()
+    with fake_server() as server:
+        words = [sys.executable, "-c", AT_THE_TERMINAL, server.url]
+        process = subprocess.Popen(words, stdin=inside, stdout=inside, stderr=inside)
+        seen = b""
+        while b"you> " not in seen:
+            seen += os.read(terminal, 4096)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+    os.close(terminal)
+    os.close(inside)

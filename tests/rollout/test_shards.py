@@ -1,0 +1,269 @@
+"""Shards of the asynchronous loop: equal bytes whatever the timing, faults and kills; what is lost has a cause."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.simulators import LlmSimulator
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.domains.backend import Backend
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.openai import OpenAIEngine
+from sweetrl.engines.remote import Access
+from sweetrl.engines.retry import RetryPolicy
+from sweetrl.engines.vllm import VllmEngine
+from sweetrl.errors import UserError
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.journal import Journal
+from sweetrl.rollout.run import rollout, rollout_scored
+from sweetrl.rollout.scored import scored
+from sweetrl.rollout.users import EngineSpeaker
+from sweetrl.settings import AgentSettings
+from sweetrl.types import Sampling
+
+AGENT = AgentSettings(max_turns=5, max_new_tokens=64)
+RETRIES = RetryPolicy(timeout=60.0, attempts=12, budget=300.0, backoff=0.01)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+
+
+def collect(attempts: list[Any], context: RolloutContext, folder: Path, **changes: Any) -> TrajectoryStore:
+    settings = {"seed": 1, "policy_name": "base", "batch": 6, "shard": 4} | changes
+    return rollout_scored(attempts, context, TrajectoryStore(folder), **settings)
+
+
+@pytest.fixture
+def context(cast: Any) -> RolloutContext:
+    engine = cast.slow_engine(cast.engine("Why?", "I WANT TO ANSWER:aab"), 1)
+    return cast.context(engine, AGENT, cast.user(mute=[3]))
+
+
+def test_shards_equal_those_of_lock_step(context: RolloutContext, cast: Any, tmp_path: Path) -> None:
+    attempts = cast.attempts(7)
+    done: list[int] = []
+    collect(attempts, context, tmp_path / "slow", progress=done.append)
+    collect(attempts, replace(context, engine=context.engine.engine), tmp_path / "steps")  # type: ignore[union-attr]
+    assert sum(done) == 14
+    assert contents(tmp_path / "slow") == contents(tmp_path / "steps")
+    assert len(contents(tmp_path / "slow")) == 4
+    assert not (tmp_path / "slow" / ".journal").exists()
+
+
+def test_a_journal_gives_back_what_it_was_given(cast: Any, tmp_path: Path) -> None:
+    """Whoever ended the dialogue, and with all that is known of it."""
+    attempts = cast.attempts(3)
+    context = cast.context(cast.engine("Why?", "How?", "I WANT TO ANSWER:aab"), AGENT, cast.user(leaves=[1]))
+    ended = scored(rollout(attempts, context, seed=5, policy_name="base"), context.scorer)
+    ended[5] = replace(ended[5], parts={"letters": 0.5, "pace": -0.25}, solved=True, extra={"leaks": "2:code"})
+    assert [one.outcome for one in ended] == ["answered"] * 2 + ["user_left"] * 2 + ["answered"] * 2
+    journal = Journal(tmp_path, 4)
+    for position in (5, 1, 3, 0):
+        journal.add(position, ended[position])
+    assert journal.read(0, attempts) == {position: ended[position] for position in (1, 3, 0)}
+    assert journal.read(1, attempts) == {5: ended[5]}
+    others = [(cast.task(9), 0)] * 6
+    with pytest.raises(UserError, match="its dialogues belong to other tasks or attempts"):
+        journal.read(0, others)
+
+
+class Stopped(BaseException):
+    """Not an error: somebody pulls the plug."""
+
+
+def test_finished_dialogues_survive_and_are_not_repeated(context: RolloutContext, cast: Any, tmp_path: Path) -> None:
+    attempts = cast.attempts(12)
+    collect(attempts, context, tmp_path / "whole")
+    finished = pulled = 0
+    for stop_at in (3, 2, 7, 1, 4):
+        if finished + stop_at + 2 >= len(attempts):  # several dialogues may end together: too few are left to stop at
+            break
+        pulled += 1
+        count = 0
+
+        def plug(more: int, limit: int = finished + stop_at) -> None:
+            nonlocal count
+            count += more
+            if count > limit:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            collect(attempts, context, tmp_path / "broken", progress=plug)
+        kept = TrajectoryStore(tmp_path / "broken").count()
+        journal = tmp_path / "broken" / ".journal"
+        kept += sum(len(path.read_text().splitlines()) for path in journal.glob("*.jsonl"))
+        assert kept >= finished + stop_at - 2  # lost ones (two attempts at the task of a mute user) are in no journal
+        finished = kept
+        for path in journal.glob("*.jsonl"):
+            with path.open("ab") as target:
+                target.write(b'{"position": 1, "trajec')  # a line that a kill broke off
+    assert pulled >= 2
+    asked = len(context.engine.engine.asked)  # type: ignore[union-attr]
+    collect(attempts, context, tmp_path / "broken")
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+    repeated = len(context.engine.engine.asked) - asked  # type: ignore[union-attr]
+    assert repeated <= 2 * (24 - finished)
+
+
+def test_too_many_lost_stop_the_run_and_get_another_chance(context: RolloutContext, cast: Any, tmp_path: Path) -> None:
+    attempts = cast.attempts(12)
+    whole = replace(context, simulator=cast.user())
+    collect(attempts, whole, tmp_path / "whole")
+    broken = cast.slow_engine(cast.engine("Why?", "I WANT TO ANSWER:aab"), 2, [cast.task(8).id, cast.task(9).id])
+    failing = replace(whole, engine=broken)
+    with pytest.raises(UserError) as caught:
+        collect(attempts, failing, tmp_path / "again", lost_share=0.1, batch=1)
+    said = str(caught.value)
+    assert said.startswith("3 of 24 dialogues are lost, more than the allowed share of 0.1 (3 x the server is on fire)")
+    assert "\n" not in said
+    asked = len(broken.engine.asked)
+    assert asked == 2 * 16  # what is finished: the first eight tasks
+    healed = replace(whole, engine=cast.slow_engine(broken.engine, 3))
+    collect(attempts, healed, tmp_path / "again", lost_share=0.1)
+    assert len(broken.engine.asked) - asked == 2 * 8  # and no more than the rest now
+    assert contents(tmp_path / "again") == contents(tmp_path / "whole")
+    # Within the share they are recorded with their cause, unscored.
+    store = collect(attempts, failing, tmp_path / "some", lost_share=0.2)
+    lost = [one for one in store.read() if one.outcome == "lost"]
+    assert {(one.error, one.reward, one.answer) for one in lost} == {("the server is on fire", None, None)}
+    assert len(lost) == 4
+    # A stricter share opens those shards again.
+    collect(attempts, healed, tmp_path / "some", lost_share=0.1)
+    assert contents(tmp_path / "some") == contents(tmp_path / "whole")
+
+
+def remote_context(cast: Any, agent: OpenAIEngine | VllmEngine, speaker: OpenAIEngine) -> RolloutContext:
+    user = LlmSimulator(EngineSpeaker(speaker, Sampling(64, 0.0)), Backend())
+    return cast.context(agent, AGENT, user, agent.chat if isinstance(agent, VllmEngine) else None)
+
+
+def says(body: dict[str, Any]) -> str:
+    """The user's model: never a word of code, a function of what it reads."""
+    return f"It is {len(body['messages'][0]['content'])}."
+
+
+@pytest.mark.parametrize("kind", ["openai", "vllm"])
+def test_faults_of_every_kind_change_nothing(
+    fake_server: Any, chat: ChatFormat, cast: Any, tmp_path: Path, kind: str
+) -> None:
+    """10 % of the requests to agent and user go wrong, in every way there is."""
+    attempts = cast.attempts(60)
+    adapter = tmp_path / "policy"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text('{"r": 8}')
+    found: dict[float, dict[str, bytes]] = {}
+    for share in (0.0, 0.1):
+        with (
+            fake_server(tokenizer=chat.tokenizer, share=share) as server,
+            fake_server(reply=says, share=share) as users,
+        ):
+            retry_policy = replace(RETRIES, timeout=8.0 if share else 60.0)  # some requests are stuck
+            access = Access((server.url,), "", concurrency=32, retry_policy=retry_policy)
+            agent: OpenAIEngine | VllmEngine
+            if kind == "openai":
+                agent = OpenAIEngine(replace(access, model="a-model"))
+            else:
+                agent = VllmEngine(access, chat.tokenizer, adapter)
+            speaker = OpenAIEngine(replace(access, urls=(users.url,), model="a-user"))
+            store = collect(attempts, remote_context(cast, agent, speaker), tmp_path / str(share), batch=32, shard=50)
+            usage = agent.usage()
+            agent.close()
+            speaker.close()
+        everyone = list(store.read())
+        assert [(one.task, one.attempt) for one in everyone] == attempts
+        assert {one.outcome for one in everyone} <= {"answered", "max_turns_reached"}
+        assert usage.failures == 0
+        assert (usage.retries > 10) == (share > 0)
+        found[share] = contents(store.folder)
+    bad = {fault for fault in server.seen if server.seen[fault] and fault not in ("", "load_lora_adapter")}
+    assert len(bad) >= 9, bad
+    assert found[0.1] == found[0.0]
+
+
+RUN = """
+import sys
+from pathlib import Path
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.domains.backend import Backend
+from sweetrl.engines.openai import OpenAIEngine
+from sweetrl.engines.remote import Access
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.journal import Journal
+from sweetrl.rollout.run import rollout, rollout_scored
+from sweetrl.rollout.scored import scored
+from sweetrl.settings import AgentSettings
+from sweetrl.types import Score, Task
+
+class User:
+    name, instant = "quiet", True
+    def reply(self, task, messages, seed):
+        return f"It is {seed % 10}."
+
+class Scorer:
+    def score(self, dialogues):
+        return [Score(0.5, semantics="fixed", isolation="none") for _ in dialogues]
+
+url, folder = sys.argv[1:]
+engine = OpenAIEngine(Access((url,), "a-model", concurrency=8))
+agent = AgentSettings(max_turns=5, max_new_tokens=64)
+context = RolloutContext(Backend(), engine, None, User(), Scorer(), agent)
+tasks = [Task(f"t-{n}", f"I want function {n}.", "def f(): ...") for n in range(60)]
+attempts = [(task, k) for task in tasks for k in range(2)]
+print("go", flush=True)
+rollout_scored(attempts, context, TrajectoryStore(Path(folder)), seed=3, policy_name="far", batch=8, shard=25)
+print("done", flush=True)
+"""
+
+
+def kill_often(fake_server: Any, tmp_path: Path, kills: int, chance: random.Random) -> None:
+    """Collect with `kills` times kill -9 at random moments, and once undisturbed: the same bytes, no dialogue twice."""
+    with fake_server(latency=lambda body: 0.02) as server:
+        whole = subprocess.run(command(server.url, tmp_path / "whole"), check=True, capture_output=True, text=True)
+        assert whole.stdout.split() == ["go", "done"]
+        undisturbed = server.requests
+        server.bodies.clear()
+        in_flight = 0
+        while kills:
+            process = subprocess.Popen(command(server.url, tmp_path / "broken"), stdout=subprocess.PIPE, text=True)
+            assert process.stdout is not None and process.stdout.readline() == "go\n"
+            # Only requests tell how far it is; the moment within them is left to chance.
+            target = server.requests + chance.randrange(1, max(undisturbed // (kills + 2), 3))
+            deadline = time.monotonic() + 120
+            while server.requests < target and process.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.001)
+            time.sleep(chance.random() * 0.03)
+            assert process.poll() is None, "it ended before it was killed"
+            process.kill()
+            process.wait()
+            process.stdout.close()
+            in_flight += 8
+            kills -= 1
+        done = subprocess.run(command(server.url, tmp_path / "broken"), check=True, capture_output=True, text=True)
+        assert done.stdout.split() == ["go", "done"]
+    assert contents(tmp_path / "broken") == contents(tmp_path / "whole")
+    assert not (tmp_path / "broken" / ".journal").exists()
+    # A kill costs the turns so far of the (at most 8) dialogues under way, and no finished one.
+    assert server.requests <= undisturbed + in_flight * AGENT.max_turns
+
+
+def command(url: str, folder: Path) -> list[str]:
+    return [sys.executable, "-c", RUN, url, str(folder)]
+
+
+def test_kill_9_at_random_moments(fake_server: Any, tmp_path: Path) -> None:
+    kill_often(fake_server, tmp_path, 3, random.Random(5))
+
+
+@pytest.mark.slow
+def test_kill_9_at_twenty_random_moments(fake_server: Any, tmp_path: Path) -> None:
+    kill_often(fake_server, tmp_path, 20, random.Random(os.getpid()))

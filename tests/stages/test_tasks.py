@@ -1,0 +1,127 @@
+"""Stage `tasks`: what goes into the splits, and one sentence for a domain or a file that cannot fill them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.store import read_task_table
+from sweetrl.domains.backend.suite import generate
+from sweetrl.errors import UserError
+from sweetrl.paths import TASKS, TEST_TASKS, TRAIN_TASKS, VALIDATION_TASKS
+from sweetrl.settings import Settings, parse_settings
+from sweetrl.stages.tasks import tasks
+from sweetrl.types import Task
+
+COUNTS = {"train": 3, "validation": 2, "test": 2}
+DOMAIN = """
+import sweetrl
+
+class Words(sweetrl.Domain):
+    known = {"train": 5, "test": 2}  # how many there are
+    test = "test word"
+    hidden = None
+
+    def tasks(self, split, count, seed, difficulty):
+        for number in range(min(count, self.known[split])):
+            word = self.test if split == "test" else "word"
+            hidden = self.hidden if split == "test" else None
+            yield sweetrl.Task(f"{split}-{number}", "Say my word.", f"{word} {number}", hidden_information=hidden)
+
+class Few(Words):
+    known = {"train": 4, "test": 2}
+
+class FewTests(Words):
+    known = {"train": 5, "test": 1}
+
+class Same(Words):
+    test = "word"
+
+class Told(Same):
+    hidden = "what only the user of a test task knows"
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_code: Callable[..., Path]) -> Path:
+    """A project's folder with domains of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    own_code(tmp_path, DOMAIN)
+    return tmp_path
+
+
+def settings(suite: str, **changes: Any) -> Settings:
+    return parse_settings({"suite": suite, "tasks": {**COUNTS, **changes}})
+
+
+def written() -> dict[str, list[Task]]:
+    paths = {"train": TRAIN_TASKS, "validation": VALIDATION_TASKS, "test": TEST_TASKS}
+    return {name: read_task_table(path) for name, path in paths.items()}
+
+
+@pytest.mark.parametrize("name", ["Words", "Told"])
+def test_a_domain_fills_the_splits_in_its_order(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    tasks(settings(f"mine:{name}"))
+    assert {split: [task.id for task in some] for split, some in written().items()} == {
+        "train": ["train-0", "train-1", "train-2"],
+        "validation": ["train-3", "train-4"],
+        "test": ["test-0", "test-1"],
+    }
+    assert {task.suite for some in written().values() for task in some} == {f"mine:{name}"}
+    assert "3 train, 2 validation, 2 test tasks (synthetic)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "Few",
+            "mine:Few: there are 4 training tasks, but `tasks.train` and `tasks.validation` ask for 5; lower them in "
+            "params.yaml.",
+        ),
+        (
+            "FewTests",
+            "mine:FewTests: there are 1 test tasks, but `tasks.test` asks for 2; lower it in params.yaml.",
+        ),
+        (
+            "Same",
+            "mine:Same: the test task test-0 is also a training task; `tasks` must keep the contents of the splits "
+            "apart.",
+        ),
+    ],
+)
+def test_a_domain_that_cannot_fill_the_splits_is_refused(name: str, said: str) -> None:
+    with pytest.raises(UserError) as refused:
+        tasks(settings(f"mine:{name}"))
+    assert str(refused.value) == said
+    assert not TASKS.exists()
+
+
+def test_a_domain_that_has_fewer_is_taken_where_fewer_are_asked_for() -> None:
+    tasks(settings("mine:Few", validation=1))
+    tasks(settings("mine:FewTests", test=1))
+    assert [len(some) for some in written().values()] == [3, 2, 1]
+
+
+def test_files_are_cut_into_the_splits(write_tasks: Callable[..., Path]) -> None:
+    learn, test = list(generate("train", 9, seed=1)), list(generate("test", 4, seed=1))
+    files = {"source": "files", "train_file": "train.jsonl", "test_file": "test.jsonl"}
+    with pytest.raises(UserError, match=r"params\.yaml: `tasks\.test_file` is empty"):
+        tasks(settings("backend", **files | {"test_file": ""}))
+    write_tasks(Path("train.jsonl"), learn)
+    write_tasks(Path("test.jsonl"), test)
+    tasks(settings("backend", **files))
+    found = {split: [task.ground_truth for task in some] for split, some in written().items()}
+    wanted = [task.ground_truth for task in (*learn, *test)]
+    assert found == {"train": wanted[:3], "validation": wanted[3:5], "test": wanted[9:11]}
+
+    write_tasks(Path("train.jsonl"), learn[:2])
+    with pytest.raises(UserError, match=r"train\.jsonl: 2 tasks cannot give 2 validation tasks and leave any"):
+        tasks(settings("backend", **files))
+    write_tasks(Path("train.jsonl"), [*learn[:2], test[1]])
+    with pytest.raises(UserError, match=r"test\.jsonl: row 2 is also in train\.jsonl; take it out of one of them"):
+        tasks(settings("backend", **files))

@@ -1,0 +1,75 @@
+"""`sweetrl doctor`: what it finds on a machine, and what it says to do."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sweetrl import cli, doctor
+
+
+def findings(*looks: Any) -> dict[str, doctor.Check]:
+    return {check.name: check for look in looks for check in look()}
+
+
+def test_doctor_finds_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("model: {base: models/base}\n")
+    (tmp_path / "models").mkdir()
+    (tmp_path / "requirements.lock").write_text("no-such-package-here==1.0\npydantic==0.1\n")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    found = findings(doctor.packages, doctor.project, doctor.services, doctor.git)
+    assert found["packages"].status == "fail"
+    assert "no-such-package-here missing (locked 1.0)" in found["packages"].seen
+    assert found["base model"].status == "fail"
+    assert "make base-model" in found["base model"].advice
+    assert found["mlflow server"].status == "fail"
+    assert found["prefect server"].status == "ok"
+    assert found["git"].status == "warn"
+    assert all(check.advice for check in found.values() if check.status != "ok")
+
+
+def test_doctor_is_content_here() -> None:
+    found = findings(doctor.python, doctor.tools, doctor.memory, doctor.isolation, doctor.torch, doctor.browser)
+    assert {check.status for check in found.values()} <= {"ok", "warn"}, found
+
+
+def test_doctor_names_bad_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("sed: 1\n")
+    assert "unknown parameter `sed`" in findings(doctor.project)["params.yaml"].seen
+
+
+def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Any:
+        raise RuntimeError("boom")
+
+    for name in (
+        "python",
+        "packages",
+        "tools",
+        "git",
+        "memory",
+        "disk",
+        "torch",
+        "isolation",
+        "project",
+        "browser",
+        "services",
+    ):
+        monkeypatch.setattr(doctor, name, broken)
+    found = doctor.examine()
+    assert {check.status for check in found} == {"fail"}
+    assert "RuntimeError: boom" in found[0].seen
+
+
+def test_doctor_fails_loudly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: [doctor.Check("base model", "fail", "gone", "`make base-model`")])
+    result = CliRunner().invoke(cli.app, ["doctor"])
+    assert result.exit_code == 1
+    assert "make base-model" in result.output
+    result = CliRunner().invoke(cli.app, ["doctor", "--json"])
+    assert json.loads(result.output)[0]["status"] == "fail"

@@ -1,0 +1,354 @@
+"""Domains, methods, rewards and user simulators by name, and one sentence for every name that is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl import Domain, Method, Settings, plugins
+from sweetrl.errors import UserError
+from sweetrl.settings import load_settings, parse_settings
+from sweetrl.types import Task, Trajectory
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+TASK = Task("t-1", "a form", "day: Monday")
+OWN_PATH = "or give the path of your own, as in my_package.my_module:MyClass."
+
+# What somebody writes in a project of their own.
+MINE = """
+import sweetrl
+from sweetrl import Domain, Message, Method, Task, Trajectory
+
+class Forms(Domain):
+    name = "forms"
+
+class Best(Method):
+    needs = frozenset({"tasks"})
+
+class Terse:
+    def __init__(self, words="no", times=1):
+        self.said = " ".join([words] * times)
+
+    def reply(self, task, messages, seed):
+        return self.said
+
+class Named(Terse):
+    name = "someone"
+
+def brief(task, dialogue):
+    return 1.0 - len(dialogue.messages) / 100
+
+class Brief:
+    def __call__(self, task, dialogue):
+        return 0.5
+
+class Demanding(Domain):
+    def __init__(self, url):
+        self.url = url
+
+class Group:
+    class Forms(Forms):
+        pass
+
+forms = Forms()
+number = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a project with the package `mine`, where we stand; nothing is known from before, or afterwards."""
+    folder = tmp_path / "project"
+    write(folder / "mine" / "__init__.py", "")
+    write(folder / "mine" / "things.py", MINE)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    before = set(sys.modules)
+    forget()
+    yield folder
+    forget()
+    for name in set(sys.modules) - before:
+        if not name.startswith("sweetrl"):
+            del sys.modules[name]
+
+
+def forget() -> None:
+    plugins.find.cache_clear()
+    plugins._entry_points.cache_clear()
+    importlib.invalidate_caches()
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(textwrap.dedent(text), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A package that is installed, with entry points in every group, one of them with the name of a built-in domain."""
+    site = tmp_path / "site"
+    write(site / "shop" / "__init__.py", MINE)
+    write(site / "shop-1.0.dist-info" / "METADATA", "Metadata-Version: 2.1\nName: shop\nVersion: 1.0\n")
+    write(
+        site / "shop-1.0.dist-info" / "entry_points.txt",
+        """\
+        [sweetrl.domains]
+        forms = shop:Group.Forms
+        backend = shop:Forms
+        [sweetrl.methods]
+        best = shop:Best
+        [sweetrl.rewards]
+        brief = shop:brief
+        [sweetrl.simulators]
+        terse = shop:Terse
+        [sweetrl.other]
+        stray = shop:Forms
+        """,
+    )
+    monkeypatch.syspath_prepend(str(site))
+    forget()
+    return site
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", plugins.BUILT_IN["domains"])
+def test_a_built_in_domain_is_found_by_its_name(name: str) -> None:
+    domain = plugins.find_domain(name)
+    assert isinstance(domain, Domain) and domain.spec == name
+    assert domain is not plugins.find_domain(name), "each asker has one of its own"
+    settings = parse_settings({"suite": name, "agent": {"max_turns": 3}})
+    assert plugins.load_domain(settings).settings == settings
+
+
+@pytest.mark.parametrize("name", plugins.BUILT_IN["methods"])
+def test_a_built_in_method_is_found_by_its_name(name: str) -> None:
+    method = plugins.load_method(parse_settings({"method": name}))
+    assert isinstance(method, Method) and method.name == name
+
+
+def test_what_an_installed_package_brings_is_found_by_its_name(installed: Path) -> None:
+    import shop  # type: ignore[import-not-found]
+
+    domain = plugins.find_domain("forms")
+    assert type(domain) is shop.Group.Forms and domain.spec == "forms"
+    method = plugins.find_method("best")
+    assert type(method) is shop.Best and method.name == "best"
+    assert plugins.find_reward("brief") is shop.brief
+    assert plugins.find_simulator("terse", {}).reply(TASK, [], 0) == "no"
+    assert plugins.known("domains") == ["backend", "frontend", "forms"]
+    assert plugins.known("rewards") == ["brief"]
+    assert plugins.known("simulators") == [*plugins.SIMULATORS, "terse"]
+    assert plugins.known("methods") == [*plugins.BUILT_IN["methods"], "best"]
+
+
+def test_an_installed_package_takes_no_built_in_name(installed: Path) -> None:
+    from sweetrl.domains.backend import Backend
+
+    assert type(plugins.find_domain("backend")) is Backend
+
+
+def test_a_path_is_found_in_the_projects_folder(project: Path) -> None:
+    domain = plugins.find_domain("mine.things:Forms")
+    assert (domain.name, domain.spec) == ("forms", "mine.things:Forms")
+    assert Path(sys.modules["mine.things"].__file__ or "").is_relative_to(project)
+    assert type(plugins.find_domain("mine.things:Group.Forms")).__qualname__ == "Group.Forms"
+    assert plugins.find_domain("mine.things:forms") is sys.modules["mine.things"].forms, "made already"
+    assert plugins.find_method("mine.things:Best").name == "mine.things:Best"
+
+
+def test_a_reward_is_a_function_or_a_class_of_functions() -> None:
+    dialogue = Trajectory(TASK, 0, ())
+    assert plugins.find_reward("mine.things:brief")(TASK, dialogue) == 1.0
+    assert plugins.find_reward("mine.things:Brief")(TASK, dialogue) == 0.5
+
+
+def test_a_simulator_is_made_with_its_options_and_has_a_name() -> None:
+    simulator = plugins.find_simulator("mine.things:Terse", {"words": "well", "times": 2})
+    assert (simulator.reply(TASK, [], 0), simulator.name) == ("well well", "Terse")
+    assert plugins.find_simulator("mine.things:Named", {}).name == "someone"
+
+
+def test_settings_choose_by_name_or_path() -> None:
+    settings = parse_settings(
+        {
+            "suite": "mine.things:Forms",
+            "method": "mine.things:Best",
+            "reward": {"function": "mine.things:brief"},
+            "simulator": {"kind": "mine.things:Terse"},
+        }
+    )
+    assert set(plugins.chosen(settings).values()) == {
+        f"mine.things:{name}" for name in ("Forms", "Best", "brief", "Terse")
+    }
+    assert type(plugins.load_domain(settings)).__name__ == "Forms"
+    assert type(plugins.load_method(settings)).__name__ == "Best"
+    assert plugins.chosen(Settings()) == {"domains": "backend", "methods": "sweet", "rewards": "", "simulators": ""}
+
+
+# Wrong names
+
+WRONG: list[tuple[Callable[[str], Any], str, str]] = [
+    (plugins.find_domain, "forms", f"`suite: forms` is not known; known are backend, frontend, {OWN_PATH}"),
+    (
+        plugins.find_method,
+        "swet",
+        "`method: swet` is not known; known are sweet, multi-turn-dpo, rft, grpo, single-turn, zero-shot, " + OWN_PATH,
+    ),
+    (plugins.find_reward, "brief", f"`reward.function: brief` is not known; none is installed, {OWN_PATH}"),
+    (
+        lambda name: plugins.find_simulator(name, {}),
+        "terse",
+        f"`simulator.kind: terse` is not known; known are scripted, llm, vision, replay, human, {OWN_PATH}",
+    ),
+    *(
+        (
+            plugins.find_domain,
+            f"{module}:Forms",
+            f"`suite: {module}:Forms`: there is no module {module}; run from the project's folder, install its "
+            "package, or correct the name.",
+        )
+        for module in ("your.things", "mine.thing", "mine.things.more", "mine/things.py")
+    ),
+    *(
+        (plugins.find_domain, name, f"`suite: {name}` is no path; write it as in my_package.my_module:MyClass.")
+        for name in (":Forms", ".things:Forms", "mine..things:Forms", "mine.things:", "mine.things:Group.", ":")
+    ),
+    (
+        plugins.find_domain,
+        "mine.things:Form",
+        "`suite: mine.things:Form`: the module mine.things has no `Form`.",
+    ),
+    (
+        plugins.find_domain,
+        "mine.things:Group.Form",
+        "`suite: mine.things:Group.Form`: the module mine.things has no `Group.Form`.",
+    ),
+    (
+        plugins.find_domain,
+        "mine.things:Demanding",
+        "`suite: mine.things:Demanding`: the class must be made without arguments (Demanding.__init__() missing 1 "
+        "required positional argument: 'url').",
+    ),
+    (
+        plugins.find_domain,
+        "mine.things:Best",
+        "`suite: mine.things:Best` is no domain; it must be a subclass of sweetrl.Domain.",
+    ),
+    (
+        plugins.find_method,
+        "mine.things:Forms",
+        "`method: mine.things:Forms` is no method; it must be a subclass of sweetrl.Method.",
+    ),
+    (
+        plugins.find_reward,
+        "mine.things:number",
+        "`reward.function: mine.things:number` is no function of (task, dialogue).",
+    ),
+    (
+        lambda name: plugins.find_simulator(name, {}),
+        "mine.things:Best",
+        "`simulator.kind: mine.things:Best` is no user simulator; it must be a class with a method `reply`.",
+    ),
+    (
+        lambda name: plugins.find_simulator(name, {"word": "no"}),
+        "mine.things:Terse",
+        "`simulator.options` do not fit mine.things:Terse: Terse.__init__() got an unexpected keyword argument 'word'.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("find", "name", "said"), WRONG, ids=[f"{said[:12]}-{name}" for _, name, said in WRONG])
+def test_a_wrong_name_is_one_sentence(find: Callable[[str], Any], name: str, said: str) -> None:
+    with pytest.raises(UserError) as raised:
+        find(name)
+    assert str(raised.value) == f"params.yaml: {said}"
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import no_such_library", "No module named 'no_such_library'"),
+        ("import mine.gone", "No module named 'mine.gone'"),
+        ("from mine.things import Gone", "cannot import name 'Gone' from 'mine.things'"),
+        ("from mine import Gone", "cannot import name 'Gone' from 'mine'"),
+        ("raise ImportError('no licence')", "no licence"),
+    ],
+)
+def test_a_module_that_lacks_something_itself_says_what(project: Path, text: str, reason: str) -> None:
+    write(project / "mine" / "broken.py", text)
+    with pytest.raises(UserError) as raised:
+        plugins.find_domain("mine.broken:Forms")
+    assert str(raised.value).startswith(
+        f"params.yaml: `suite: mine.broken:Forms`: mine.broken cannot be imported ({reason}"
+    )
+
+
+# Sources
+
+
+def test_the_projects_own_sources_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(plugins.ROOT_VARIABLE, raising=False)
+    monkeypatch.chdir(REPOSITORY)
+    assert plugins.check_sources(load_settings()) == {}
+
+
+def chosen_with(sources: dict[str, str]) -> Settings:
+    return parse_settings({"suite": "mine.things:Forms", "method": "sweet", "sources": sources})
+
+
+@pytest.mark.parametrize("declared", ["mine/things.py", "mine", "."])
+def test_sources_name_the_file_or_a_folder_around_it(project: Path, declared: str) -> None:
+    found = plugins.check_sources(chosen_with({"suite": declared}))
+    assert found == {"suite": project / "mine" / "things.py"}, "what is built in is no plugin"
+    assert plugins.check_sources(chosen_with({})) == found, "nothing is said where nothing is declared"
+
+
+def test_sources_that_are_elsewhere_are_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = (
+        "params.yaml: `suite: mine.things:Forms` is written in mine/things.py, but `sources.suite` is src; set it to "
+        "mine/things.py, so that DVC sees its changes."
+    )
+    with pytest.raises(UserError) as raised:
+        plugins.check_sources(chosen_with({"suite": "src"}))
+    assert str(raised.value) == said
+    (project / "stage").mkdir()
+    monkeypatch.setenv(plugins.ROOT_VARIABLE, str(project))  # a stage that runs in a folder of its own
+    monkeypatch.chdir(project / "stage")
+    with pytest.raises(UserError) as raised:
+        plugins.check_sources(chosen_with({"suite": "src"}))
+    assert str(raised.value) == said
+
+
+def test_a_built_in_domains_source_is_its_folder() -> None:
+    settings = parse_settings({"suite": "frontend", "sources": {"suite": "src/sweetrl/domains/backend"}})
+    with pytest.raises(UserError, match="is written in src/sweetrl/domains/frontend, but `sources"):
+        plugins.check_sources(settings, REPOSITORY)
+    right = parse_settings({"suite": "frontend", "sources": {"suite": "src/sweetrl/domains/frontend"}})
+    assert plugins.check_sources(right, REPOSITORY) == {}
+
+
+def test_what_lies_outside_of_the_project_is_not_looked_for_in_it(installed: Path, project: Path) -> None:
+    settings = parse_settings({"reward": {"function": "brief"}, "sources": {"reward": "mine"}})
+    assert plugins.check_sources(settings, project) == {"reward": installed / "shop" / "__init__.py"}
+
+
+def test_the_source_of_every_kind_is_the_file_that_it_is_written_in(project: Path) -> None:
+    groups: dict[plugins.Group, str] = {
+        "domains": "forms",
+        "methods": "Best",
+        "rewards": "brief",
+        "simulators": "Terse",
+    }
+    for group, name in groups.items():
+        assert plugins.source_of(group, f"mine.things:{name}") == project / "mine" / "things.py"
+    assert plugins.is_plugin("domains", "mine.things:Forms")
+    assert not plugins.is_plugin("domains", "backend") and not plugins.is_plugin("rewards", "")
