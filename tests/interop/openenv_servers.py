@@ -1,4 +1,4 @@
-"""Servers on localhost for the tests of OpenEnv: ours, a number to be guessed, and one that sends what it is told to."""
+"""Servers on localhost for the tests of OpenEnv: two games by the real package, and one that sends what it is told to."""
 
 from __future__ import annotations
 
@@ -91,13 +91,53 @@ def guess_app(sessions: int = 8, environment: Callable[[], Guess] = Guess) -> An
     return create_app(environment, GuessAction, GuessObservation, max_concurrent_envs=sessions, state_cls=GuessState)
 
 
+class LettersAction(Action):
+    """Any words."""
+
+    words: str = Field(description="Words with many of the letter.")
+
+
+class LettersObservation(Observation):
+    """A request for more."""
+
+    words: str
+
+
+class Letters(Environment[LettersAction, LettersObservation, State]):
+    """Say a letter often: three steps, each with a tenth of the reward for each of them, at most a third."""
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state = State()
+
+    def reset(self, seed: int | None = None, episode_id: str | None = None, **more: Any) -> LettersObservation:
+        self._state = State(letter=random.Random(seed).choice("aeiou"))
+        return LettersObservation(words=f"Game {seed}: which vowel do I like?")
+
+    def step(self, action: LettersAction, timeout_s: float | None = None, **more: Any) -> LettersObservation:
+        self._state.step_count += 1
+        reward = min(0.1 * action.words.count(self._state.letter), 1 / 3)
+        return LettersObservation(words="Go on.", reward=reward, done=self._state.step_count == 3)
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+
+def letters_app() -> Any:
+    """The server of the letters."""
+    return create_app(Letters, LettersAction, LettersObservation, max_concurrent_envs=8)
+
+
 @contextmanager
-def raw_server(*replies: str, pages: Mapping[str, tuple[int, str]] | None = None) -> Iterator[str]:
+def raw_server(*replies: str | bytes, pages: Mapping[str, tuple[int, str]] | None = None) -> Iterator[str]:
     """A server that answers each message with the next of `replies`, whatever was asked, and each page as given.
 
     "silence" is no answer, "drop" ends the session.
     """
-    waiting, known = list(replies), pages or {}
+    waiting, known = list(replies), dict(pages or {})
 
     def handle(connection: Any) -> None:
         for _ in connection:

@@ -234,15 +234,15 @@ def test_task_files(server: Any, tmp_path: Path) -> None:
     tasks = list(sweetrl.domain("backend").tasks("test", 3, 2, 3))
     path = tmp_path / "mine.jsonl"
     path.write_text("".join(json.dumps(task_row(task)) + "\n" for task in tasks), encoding="utf-8")
-    env = load_environment("backend", file=path, count=2, seed=1, seat=SEAT)
+    files = {"source": "files", "test_file": str(path)}
+    env = load_environment("backend", split="test", count=2, seed=1, seat=SEAT, tasks=files)
     assert [task.data.id for task in env.taskset] == [task.id for task in tasks[:2]]
-    assert {(one.data.split, one.data.difficulty, one.data.file) for one in env.taskset} == {(None, None, str(path))}
     assert [task.data.idx for task in env.taskset.skip(1)] == [1]
     with server(reply=programmer(tasks)) as far:
         assert [only(episode).reward for episode in play(env, far)] == [1.0, 0.0]
 
     path.write_text(path.read_text(encoding="utf-8") + "{}\n", encoding="utf-8")
-    env = load_environment("backend", file=path)
+    env = load_environment("backend", split="test", tasks=files)
     for _ in range(2):  # the second time is no shorter file
         with pytest.raises(sweetrl.UserError, match=r"mine\.jsonl: line 4"):
             list(env.taskset)
@@ -253,7 +253,7 @@ def test_a_limit_of_verifiers_breaks_a_dialogue_off(server: Any) -> None:
     with server(reply=lambda body: "What is the rate?") as far:
         trace = only(play(env, far)[0])
     assert trace.stop_condition == "max_turns" and trace.reward == 0.0
-    assert (trace.metrics["success"], trace.metrics["turns"]) == (0.0, 2.0)
+    assert [trace.metrics[name] for name in ("success", "answered", "turns")] == [0.0, 0.0, 2.0]
     assert trace.info["sweetrl"]["outcome"] == "broken_off"
 
 
@@ -278,6 +278,30 @@ def test_a_repeated_episode_is_the_same_attempt(server: Any, monkeypatch: pytest
         traces = [only(episode) for episode in play(patient, far, attempts=2)]
     assert sorted(trace.info["sweetrl"]["attempt"] for trace in traces) == [0, 1]
     assert sorted(importlib.import_module("chat_in_process").Late.seen.values()) == [2, 2]
+
+
+def test_a_domain_is_open_while_its_environment_serves(server: Any) -> None:
+    shop = importlib.import_module("chat_in_process").Shop
+    env = load_environment("chat_in_process:Shop", count=1, seed=3, seat=SEAT)
+    (task,) = env.taskset
+
+    async def run(model: Any) -> list[int]:
+        assert not shop.is_open
+        async with env.serving():
+            assert shop.is_open
+            traces = [only(await env.run_slot(slot, context(model))) for slot in env.slots(task, 2)]
+        assert not shop.is_open
+        return [trace.info["sweetrl"]["attempt"] for trace in traces]
+
+    with server(reply=clerk) as far:
+        assert [asyncio.run(run(far)) for _ in range(2)] == [[0, 1], [0, 1]]
+
+
+def test_a_reward_of_ones_own_is_for_one_thread_at_a_time(server: Any) -> None:
+    env = load_environment("backend", count=1, seat=SEAT, reward={"function": "chat_in_process:alone"})
+    with server(reply=lambda body: "I WANT TO ANSWER: nothing") as far:
+        traces = [only(episode) for episode in play(env, far, attempts=6)]
+    assert [(trace.reward, trace.metrics["success"]) for trace in traces] == [(0.5, 0.0)] * 6
 
 
 def test_the_model_fails(server: Any) -> None:
@@ -322,13 +346,12 @@ def test_the_command_line(server: Any, tmp_path: Path) -> None:
         ({"agent": {"max_turn": 3}}, r"unknown parameter `agent\.max_turn`"),
         ({"agent": 3}, r"parameter `agent` = 3"),
         ({"name": 3}, r"sweetrl-verifiers: unknown parameter `name`"),
-        ({"difficulty": 9}, r"parameter `tasks\.difficulty` = 9"),
-        ({"difficulty": 2, "tasks": 3}, r"parameter `tasks` = 3"),
+        ({"tasks": {"difficulty": 9}}, r"parameter `tasks\.difficulty` = 9"),
         ({"count": 0}, r"load_environment: `count`: Input should be greater than or equal to 1\."),
         ({"split": "validation"}, r"load_environment: `split`: Input should be 'train' or 'test'\."),
-        ({"file": "none.jsonl"}, r"none\.jsonl: there is no such task file"),
+        ({"tasks": {"source": "files", "train_file": "none.jsonl"}}, r"none\.jsonl"),
         ({"params": "none.yaml"}, r"none\.yaml: there is no such parameter file"),
-        ({"tasks": {"source": "files"}}, r"name the one to take in `file`"),
+        ({"tasks": {"source": "files"}}, r"`tasks\.train_file` is empty; name an official task file"),
         ({"seat": {"max_turn": 1}}, r"load_environment: `agent\.max_turn`: Extra inputs are not permitted\."),
         ({"agent": {"prompt": "none.txt"}}, r"none\.txt"),
     ],

@@ -46,7 +46,7 @@ def slow_head(model: Any, state: Any) -> Any:
 
 
 def test_regression_head(headed: Any, rows: tuple[Row, ...]) -> None:
-    from sweetrl.learning.trainers import RegressionTrainer
+    from sweetrl.learning.head_trainers import RegressionTrainer
 
     model, tolerance = headed
     settings = CriticSettings(beta=0.3, nll=0.2, parameterization="regression-head")
@@ -62,7 +62,7 @@ def test_regression_head(headed: Any, rows: tuple[Row, ...]) -> None:
 
 
 def test_value_head(headed: Any, rows: tuple[Row, ...]) -> None:
-    from sweetrl.learning.trainers import ValueTrainer
+    from sweetrl.learning.head_trainers import ValueTrainer
 
     model, tolerance = headed
     settings = CriticSettings(parameterization="value-head")

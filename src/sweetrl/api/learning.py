@@ -247,7 +247,7 @@ def train(
     return policy.adapted(_moved(chosen.train(job).adapter, folder))
 
 
-def settings_for(env: Domain, policy: Policy, seed: int | None, **changes: Any) -> Settings:
+def settings_for(env: Domain, policy: Policy, seed: int | None, /, **changes: Any) -> Settings:
     """Return the domain's settings with the policy's model and engine, and `changes` of sections or keys."""
     settings = env.settings
     update: dict[str, Any] = {"model": policy.model, "engine": policy.engine}

@@ -161,14 +161,10 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
     # What there is
 
     def get_metadata(self) -> EnvironmentMetadata:
-        """Say what this environment is."""
+        """Say what this environment is; its description is the agent's system prompt."""
         domain = self._world.domain
-        return EnvironmentMetadata(
-            name=domain.name,
-            description=f"Dialogues with the user of the domain {domain.name}. The agent's system prompt:\n"
-            f"{domain.system_prompt(domain.settings.agent.prompt)}",
-            version=sweetrl.__version__,
-        )
+        prompt = domain.system_prompt(domain.settings.agent.prompt)
+        return EnvironmentMetadata(name=domain.name, description=prompt, version=sweetrl.__version__)
 
     def list_splits(self) -> list[str]:
         """Return the names of the splits."""
@@ -197,12 +193,8 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
     ) -> list[dict[str, Any]]:
         """Return the tasks from `start` to before `stop` as a slice does, at most 1000."""
         tasks = self._world.tasks(split)
-        # Only places counted from the end need to know where it is.
-        negative = min(start or 0, stop or 0) < 0
-        count = await asyncio.to_thread(lambda: len(tasks)) if negative else tasks.count
-        places = range(count)[start:stop][:LISTED]
-        known = await asyncio.to_thread(tasks.first, places[-1] + 1) if places else []
-        return [_shown(split, place, known[place]) for place in places if place < len(known)]
+        known = await asyncio.to_thread(tasks.first, tasks.count)
+        return [_shown(split, index, task) for index, task in list(enumerate(known))[start:stop][:LISTED]]
 
 
 def _shown(split: str, index: int, task: Task) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What an OpenEnv server says, read in one place: bytes in, plain values out, with limits on sizes, types and time.
 
-Everything a server does that is not as it should be becomes one of the exceptions below, with a sentence.
+Whatever a server does wrong becomes one of the exceptions below, with a sentence.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -27,98 +27,158 @@ except ModuleNotFoundError as error:
         raise missing from error
     raise
 
-TEXT = 100_000  # characters of an observation's text that are kept
-MESSAGE = 16 * 2**20  # bytes of one message of the server
-PAGE = 2**20  # bytes of what it says of itself
-SAID = 200  # characters of an error message that are repeated
-NAMES = 64  # splits that are looked at
-GREATEST = 1e12  # a reward beyond it is none
+LONGEST_MESSAGE = 16 * 2**20  # bytes
+LONGEST_PAGE = 2**20  # bytes
+LONGEST_TEXT = 100_000  # characters of what a server says of itself
+LONGEST_QUOTE = 200  # characters of a server's words in a message of ours
+SPLITS = 64  # that are looked at
+GREATEST_REWARD = 1e12
+LEVELS = 100  # of nested JSON
 
 
-class ServerFault(Exception):
-    """The server does not do what it should; the message is a sentence."""
+class ServerError(Exception):
+    """The server fails, or does not do what it should; the message is a sentence without its end."""
 
 
-class Broken(ServerFault):
-    """The connection does not work (any more): another one may."""
+class ConnectionLost(ServerError):
+    """There is no connection (any more): a new one may do."""
 
 
-class Full(ServerFault):
+class ServerFull(ServerError):
     """The server has no free session."""
 
 
-class Refused(Exception):
-    """The server takes the action for none; the message says why."""
+class InvalidAction(Exception):
+    """What the agent said is no action; the message says why."""
 
 
 @dataclass(frozen=True)
-class Said:
-    """What comes back from a reset or a step."""
+class Observation:
+    """What a reset or a step returns."""
 
-    text: str
+    fields: Mapping[str, Any]
     reward: float
     done: bool
-    system: str = ""
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The JSON schemas of the fields of an action or observation, and which fields are required."""
+
+    fields: Mapping[str, Mapping[str, Any]]
+    required: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Description:
-    """What a server says of itself: the schemas of actions and observations, its splits if it lists tasks."""
+    """What a server says of itself; `splits` is empty where it lists no tasks."""
 
-    name: str = ""
-    words: str = ""
-    actions: Mapping[str, Any] = field(default_factory=dict)
-    observations: Mapping[str, Any] = field(default_factory=dict)
-    greets: bool = False
-    splits: tuple[str, ...] = ()
+    name: str
+    about: str
+    action: Schema
+    observation: Schema
+    splits: tuple[str, ...]
 
 
-class Address:
-    """Where a server is, and how patiently it is asked; `key` is sent as a bearer token."""
+# The server
+
+
+class Server:
+    """An OpenEnv server at `url`, which has so many `seconds` for each answer.
+
+    `key_variable` names the environment variable with the key that is sent as a bearer token, if any.
+    """
 
     def __init__(self, url: str, seconds: float, key_variable: str = "") -> None:
-        parts = urlsplit(url.strip().rstrip("/"))
-        schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
-        if parts.scheme not in schemes or not parts.hostname:
-            raise UserError(f"suite_options.url: `{url}` is no address of a server; write http://localhost:8000.")
         self.url, self.seconds = url.strip().rstrip("/"), seconds
-        rest = self.url[len(parts.scheme) :]
-        self.socket = f"{schemes[parts.scheme]}{rest}/ws"
-        self.http = f"{'https' if schemes[parts.scheme] == 'wss' else 'http'}{rest}"
+        scheme, _, self._rest = self.url.partition("://")
+        try:
+            host = urlsplit(self.url).hostname
+        except ValueError:
+            host = None
+        if scheme not in ("http", "https") or not host:
+            raise UserError(
+                f"suite_options.url: `{url}` is no address of an OpenEnv server; name one as in http://localhost:8000."
+            )
+        self._scheme = "ws" if scheme == "http" else "wss"
         key = os.environ.get(key_variable, "") if key_variable else ""
-        self.headers = {"Authorization": f"Bearer {key}"} if key else {}
+        self._headers = {"Authorization": f"Bearer {key}"} if key else {}
         # A proxy that the environment names does not stand between us and our own machine.
-        self.here = parts.hostname in ("localhost", "127.0.0.1", "::1")
+        self._local = host in ("localhost", "127.0.0.1", "::1")
 
+    def describe(self) -> Description:
+        """Ask the server what it is. What it does not tell is empty; ServerError where it does not answer."""
+        schema, metadata = _object(self._page("/schema")), _object(self._page("/metadata"))
+        names = _list(self._page("/list_environments"))
+        name = clean(names[0][:LONGEST_QUOTE]) if names and isinstance(names[0], str) else ""
+        splits = _list(self._page(f"/{quote(name, safe='')}/splits")) if name else []
+        return Description(
+            name=name,
+            about=clean(str(metadata.get("description") or "")[:LONGEST_TEXT]),
+            action=_schema(schema.get("action")),
+            observation=_schema(schema.get("observation")),
+            splits=tuple(one for split in splits[:SPLITS] if isinstance(one := _object(split).get("name"), str)),
+        )
 
-# One session
+    def count_tasks(self, name: str, split: str) -> int:
+        """Return how many tasks the environment `name` has in a split."""
+        count = _object(self._page(f"/{quote(name, safe='')}/num_tasks", {"split": split})).get("num_tasks")
+        if not isinstance(count, int) or isinstance(count, bool) or count < 0:
+            raise ServerError(f"{self.url}: the server does not say how many tasks the split `{split}` has")
+        return count
+
+    def connect(self) -> Connection:
+        """Open a session; ConnectionLost where that does not work."""
+        options: dict[str, Any] = {"proxy": None} if self._local else {}
+        try:
+            socket = connect(
+                f"{self._scheme}://{self._rest}/ws",
+                open_timeout=self.seconds,
+                close_timeout=min(5.0, self.seconds),
+                max_size=LONGEST_MESSAGE,
+                additional_headers=self._headers,
+                **options,
+            )
+        except (OSError, WebSocketException, ValueError) as error:
+            raise ConnectionLost(f"{self.url}: no session can be opened ({_quote(error)})") from error
+        return Connection(socket, self.url, self.seconds)
+
+    def _page(self, path: str, body: Any = None) -> Any:
+        """Return what is at `path`; None where the server has no such page."""
+        url, deadline = f"{self.url}{path}", time.monotonic() + self.seconds
+        options: dict[str, Any] = {"timeout": self.seconds, "headers": self._headers, "trust_env": not self._local}
+        try:
+            with httpx.stream("GET" if body is None else "POST", url, json=body, **options) as reply:
+                if reply.status_code in (404, 405, 501):
+                    return None
+                content = bytearray()
+                for part in reply.iter_bytes():
+                    content += part
+                    if len(content) > LONGEST_PAGE:
+                        raise ServerError(f"{url}: the page is longer than {LONGEST_PAGE // 1024} KiB")
+                    if time.monotonic() > deadline:
+                        raise ServerError(f"{url}: no whole page within {self.seconds:g} s")
+                if reply.status_code != 200:
+                    text = content.decode("utf-8", "replace")
+                    raise ServerError(f"{url}: status {reply.status_code} ({_quote(text)})")
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerError(f"{url}: the server cannot be reached ({_quote(error)})") from error
+        return _json(bytes(content), url)
 
 
 class Connection:
-    """A WebSocket, which is a session of its own at the server. `show` makes a text of an observation."""
+    """A WebSocket, for which the server has a session."""
 
-    def __init__(self, address: Address, show: Callable[[Mapping[str, Any]], str]) -> None:
-        self.address, self.show = address, show
-        options: dict[str, Any] = {"proxy": None} if address.here else {}
-        try:
-            self._socket: ClientConnection = connect(
-                address.socket,
-                open_timeout=address.seconds,
-                close_timeout=min(5.0, address.seconds),
-                max_size=MESSAGE,
-                additional_headers=address.headers,
-                **options,
-            )
-        except (OSError, TimeoutError, WebSocketException, ValueError) as error:
-            raise Broken(f"{address.url}: no session can be opened ({_words(error)})") from error
+    def __init__(self, socket: ClientConnection, url: str, seconds: float) -> None:
+        self._socket, self.url, self._seconds = socket, url, seconds
 
-    def reset(self, arguments: Mapping[str, Any]) -> Said:
+    def reset(self, arguments: Mapping[str, Any]) -> Observation:
         """Begin an episode."""
-        return self._observation({"type": "reset", "data": dict(arguments)})
+        return self._observation("reset", arguments)
 
-    def step(self, action: Mapping[str, Any]) -> Said:
-        """Take a step; Refused where the server takes `action` for none."""
-        return self._observation({"type": "step", "data": dict(action)})
+    def step(self, action: Mapping[str, Any]) -> Observation:
+        """Take a step; InvalidAction where the server does not take `action` for one."""
+        return self._observation("step", action)
 
     def state(self) -> dict[str, Any]:
         """Return the state of the episode."""
@@ -126,135 +186,110 @@ class Connection:
 
     def close(self) -> None:
         """End the session; never fails."""
-        with suppress(Exception):  # it is gone, or goes with the process
+        with suppress(Exception):  # the server notices sooner or later
             self._socket.send('{"type": "close"}')
             self._socket.close()
 
-    def _observation(self, message: dict[str, Any]) -> Said:
-        data = self._ask(message, "observation")
-        observation, done, reward = data.get("observation"), data.get("done", False), data.get("reward")
-        if not isinstance(observation, dict) or not isinstance(done, bool):
-            raise ServerFault(f"{self.address.url}: an observation must be an object, and `done` true or false")
-        if reward is not None and not (isinstance(reward, int | float) and abs(reward) <= GREATEST):
-            raise ServerFault(f"{self.address.url}: a reward must be a number, found {_words(repr(reward))}")
-        system = observation.get("system")
-        try:
-            text = clean(self.show(observation)[:TEXT])
-        except LookupError as error:
-            raise ServerFault(f"{self.address.url}: {error.args[0]}") from error
-        return Said(text, float(reward or 0.0), done, clean(system[:TEXT]) if isinstance(system, str) else "")
+    def _observation(self, kind: str, data: Mapping[str, Any]) -> Observation:
+        found = self._ask({"type": kind, "data": dict(data)}, "observation")
+        fields, done, reward = found.get("observation"), found.get("done", False), found.get("reward")
+        if not isinstance(fields, dict) or not isinstance(done, bool):
+            raise ServerError(f"{self.url}: an observation must be an object, and `done` true or false")
+        if reward is not None and not (isinstance(reward, int | float) and abs(reward) <= GREATEST_REWARD):
+            raise ServerError(f"{self.url}: a reward must be a number, found {_quote(repr(reward))}")
+        return Observation(fields, float(reward or 0.0), done)
 
-    def _ask(self, message: dict[str, Any], kind: str) -> dict[str, Any]:
-        url = self.address.url
+    def _ask(self, message: dict[str, Any], expected: str) -> dict[str, Any]:
+        url = self.url
         try:
-            # A refused session is told why, and closed: what it was told is still there to be read.
+            # A server that has no session says so and hangs up, perhaps before we send: what it said can still be read.
             with suppress(WebSocketException):
                 self._socket.send(json.dumps(message))
-            raw = self._socket.recv(timeout=self.address.seconds)
+            raw = self._socket.recv(timeout=self._seconds)
         except TimeoutError as error:
-            raise Broken(f"{url}: no reply within {self.address.seconds:g} s") from error
+            raise ServerError(f"{url}: no answer within {self._seconds:g} s") from error
         except (OSError, WebSocketException) as error:
-            raise Broken(f"{url}: the session broke off ({_words(error)})") from error
-        found = read_json(raw, url)
-        data = found.get("data") if isinstance(found, dict) else None
-        if not isinstance(found, dict) or not isinstance(data, dict):
-            raise ServerFault(f"{url}: a message must be an object with `type` and `data`")
+            raise ConnectionLost(f"{url}: the session broke off ({_quote(error)})") from error
+        found = _object(_json(raw, url))
+        data = found.get("data")
+        if not isinstance(data, dict):
+            raise ServerError(f"{url}: a message must be an object with `type` and `data`")
         if found.get("type") == "error":
-            raise _fault(url, message["type"], data)
-        if found.get("type") != kind:
-            raise ServerFault(f"{url}: expected a message of type {kind}, found {_words(repr(found.get('type')))}")
+            raise _error(url, message["type"], data)
+        if found.get("type") != expected:
+            raise ServerError(f"{url}: expected a message of type {expected}, found {_quote(repr(found.get('type')))}")
         return data
 
 
-def _fault(url: str, asked: str, data: Mapping[str, Any]) -> Exception:
-    """Return what an error message means."""
-    code, said = data.get("code"), _words(data.get("message"))
+# Parsing
+
+
+def _error(url: str, asked: str, data: Mapping[str, Any]) -> Exception:
+    """Return what an error message of the server means."""
+    code, text = data.get("code"), _quote(data.get("message"))
     if code == "VALIDATION_ERROR" and asked == "step":
         errors = data.get("errors")
-        first = errors[0] if isinstance(errors, list) and errors and isinstance(errors[0], dict) else {}
+        first = _object(errors[0]) if isinstance(errors, list) and errors else {}
         place = first.get("loc")
-        where = ".".join(str(part) for part in place[:4]) if isinstance(place, list) else ""
-        return Refused(": ".join(part for part in (_words(where), _words(first.get("msg", said))) if part))
+        where = ".".join(str(part) for part in place) if isinstance(place, list) else ""
+        return InvalidAction(": ".join(part for part in (_quote(where), _quote(first.get("msg", text))) if part))
     if code == "CAPACITY_REACHED":
-        return Full(f"{url}: the server has no free session ({said})")
-    return ServerFault(f"{url}: {asked} failed ({said})")
+        return ServerFull(f"{url}: the server has no free session ({text})")
+    return ServerError(f"{url}: {asked} failed ({text})")
 
 
-def read_json(raw: str | bytes, url: str) -> Any:
-    """Return the JSON value that `raw` is; NaN, and nesting without end, are none."""
+def _schema(value: Any) -> Schema:
+    definitions, required = _object(_object(value).get("$defs")), _list(_object(value).get("required"))
+
+    def resolved(field: dict[str, Any]) -> dict[str, Any]:
+        return _object(definitions.get(str(field.get("$ref")).rpartition("/")[2])) or field
+
+    # What every action and observation has is not for the agent.
+    fields = {
+        clean(name): resolved(field)
+        for name, field in _object(_object(value).get("properties")).items()
+        if isinstance(field, dict) and name not in ("metadata", "done", "reward")
+    }
+    return Schema(fields, tuple(name for name in fields if name in required))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the JSON value in `text`; ValueError for what is none, NaN and endless nesting included."""
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is no number")
+
     try:
-        return json.loads(raw, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        raise ServerFault(f"{url}: what the server says is not JSON ({_words(error)})") from error
+        value = json.loads(text, parse_constant=refuse)
+    except RecursionError as error:
+        raise ValueError("too many levels") from error
+    if not _is_flat(value, LEVELS):
+        raise ValueError("too many levels")
+    return value
 
 
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number")
+def _is_flat(value: Any, levels: int) -> bool:
+    """Whether `value` is nested in so many levels at most: whatever is done with it later needs no deeper a stack."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return levels > 0 and all(_is_flat(part, levels - 1) for part in parts)
 
 
-def _words(said: object) -> str:
-    """One short line of what a server says."""
-    return clean(" ".join(str("" if said is None else said)[: 4 * SAID].split())[:SAID])
-
-
-# What a server says of itself
-
-
-def describe(address: Address) -> Description:
-    """Ask a server what it is; a ServerFault where it does not answer. What it does not tell stays empty."""
-    with _client(address) as client:
-        schema = _object(_page(client, address, "/schema"))
-        about = _object(_page(client, address, "/metadata"))
-        names = _page(client, address, "/list_environments")
-        name = next((one for one in names if isinstance(one, str)), "") if isinstance(names, list) else ""
-        listed = _page(client, address, f"/{quote(name, safe='')}/splits") if name else None
-    splits = [one.get("name") for one in listed[:NAMES] if isinstance(one, dict)] if isinstance(listed, list) else []
-    first = _object(schema.get("reset_observation")) or _object(schema.get("observation"))
-    return Description(
-        name=clean(name[:SAID]),
-        words=clean(str(about.get("description") or "")[:TEXT]),
-        actions=_object(schema.get("action")),
-        observations=_object(schema.get("observation")),
-        greets=_object(_object(first.get("properties")).get("system")).get("type") == "string",
-        splits=tuple(one for one in splits if isinstance(one, str)),
-    )
-
-
-def count_tasks(address: Address, name: str, split: str) -> int:
-    """Return how many tasks a split has."""
-    with _client(address) as client:
-        found = _object(_page(client, address, f"/{quote(name, safe='')}/num_tasks", {"split": split})).get("num_tasks")
-    if not isinstance(found, int) or isinstance(found, bool) or found < 0:
-        raise ServerFault(f"{address.url}: the server does not say how many tasks the split `{split}` has")
-    return found
-
-
-def _client(address: Address) -> httpx.Client:
-    options: dict[str, Any] = {"mounts": {"all://": None}} if address.here else {}
-    return httpx.Client(timeout=address.seconds, headers=address.headers, **options)
-
-
-def _page(client: httpx.Client, address: Address, path: str, body: Any = None) -> Any:
-    """Return what is at `path`, None where the server has no such thing."""
-    deadline = time.monotonic() + address.seconds
+def _json(raw: str | bytes, url: str) -> Any:
     try:
-        with client.stream("GET" if body is None else "POST", address.http + path, json=body) as reply:
-            if reply.status_code in (404, 405, 501):
-                return None
-            content = bytearray()
-            for part in reply.iter_bytes():
-                content += part
-                if len(content) > PAGE:
-                    raise ServerFault(f"{address.url}{path}: the reply is longer than {PAGE // 1024} KiB")
-                if time.monotonic() > deadline:
-                    raise ServerFault(f"{address.url}{path}: no whole reply within {address.seconds:g} s")
-            if reply.status_code != 200:
-                told = content.decode("utf-8", "replace")
-                raise ServerFault(f"{address.url}{path}: status {reply.status_code} ({_words(told)})")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise ServerFault(f"{address.url}{path}: the server cannot be reached ({_words(error)})") from error
-    return read_json(bytes(content), f"{address.url}{path}")
+        return parse_json(raw)
+    except ValueError as error:
+        raise ServerError(f"{url}: the answer is not JSON ({_quote(error)})") from error
+
+
+def _quote(words: object) -> str:
+    """One short line of what somebody else says."""
+    text = str("" if words is None else words)[: 4 * LONGEST_QUOTE]
+    return clean(" ".join(text.split())[:LONGEST_QUOTE])
 
 
 def _object(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -16,23 +16,19 @@ the task's place, by which the environment looks it up again.
 
 from __future__ import annotations
 
-import heapq
-import threading
-from collections import Counter, defaultdict
+import itertools
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
 from sweetrl.api.domains import domain as make_domain
-from sweetrl.api.rollouts import opened
-from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.domain import Domain
 from sweetrl.engines.background import in_thread
 from sweetrl.errors import SimulatorError, UserError, missing_extra
-from sweetrl.rollout.scored import with_score
+from sweetrl.interop.worlds import World
 from sweetrl.types import Split, Task, Trajectory
 
 try:
@@ -41,12 +37,6 @@ except ImportError as error:
     if missing := missing_extra(error):
         raise missing from error
     raise
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
-    from sweetrl.protocols import Scorer
-    from sweetrl.rollout.conversation import Conversation
-    from sweetrl.rollout.environment import OpenEnvironment
 
 ID = "sweetrl-verifiers"
 BROKEN_OFF = "broken_off"  # the outcome of a dialogue that a limit of verifiers has ended
@@ -67,18 +57,14 @@ class DomainTasksetConfig(vf.TasksetConfig):
     split: Split = "train"
     """Which of the domain's tasks: `train` or `test`."""
     count: int | None = Field(None, ge=1)
-    """How many; without it all of `file`, or as many as `tasks.train` or `tasks.test` says."""
+    """How many; without it as many as `tasks.train` or `tasks.test` says."""
     seed: int | None = None
     """The seed of the tasks and of the user; without it that of the settings."""
-    difficulty: int | None = None
-    """Synthetic suites: as `tasks.difficulty`."""
-    file: Path | None = None
-    """An official task file, whose tasks are taken instead of the domain's own."""
 
     @model_validator(mode="after")
     def _check(self) -> DomainTasksetConfig:
         try:
-            open_config(self)
+            domain_of(self)
         except UserError as error:  # pydantic and the command line make a message of a ValueError
             raise ValueError(str(error)) from error
         return self
@@ -87,19 +73,17 @@ class DomainTasksetConfig(vf.TasksetConfig):
 class DomainData(vf.TaskData):
     """What verifiers carries of a task, and what the agent's program may see: nothing that the user must not tell.
 
-    `idx` is the task's place among those of `split`, `seed` and `difficulty`, or in `file`.
+    `idx` is the task's place among those of `split` and `seed`.
     """
 
     request: str
     domain: str
-    split: Split | None
+    split: Split
     seed: int
-    difficulty: int | None
-    file: str | None
 
 
 class DomainTask(vf.Task[DomainData]):
-    """A task of the domain. It has no prompt: the user opens the dialogue, and no environment without one can run it."""
+    """A task of the domain, without a prompt: the user opens the dialogue, so only DomainEnv can run it."""
 
 
 class DomainTaskset(vf.Taskset[DomainTask, DomainTasksetConfig]):
@@ -107,98 +91,42 @@ class DomainTaskset(vf.Taskset[DomainTask, DomainTasksetConfig]):
 
     def __init__(self, config: DomainTasksetConfig) -> None:
         super().__init__(config)
-        self.domain = open_config(config)
-        self._tasks = _Tasks(config, self.domain)  # shared with the views that verifiers makes (shallow copies)
+        self.domain = domain_of(config)
+        self._tasks = World(self.domain).tasks(config.split, config.count)
 
     def load(self) -> Iterator[DomainTask]:
         """Yield the tasks."""
-        config, settings = self.config, self.domain.settings
+        settings = self.domain.settings
         system = self.domain.system_prompt(settings.agent.prompt)
-        own = config.file is None
-        place = -1
-        while (task := self._tasks.at(place := place + 1)) is not None:
+        for task in self._tasks:
             data = DomainData(
-                idx=place,
                 id=task.id,
                 name=task.id,
                 system_prompt=system,
                 request=task.problem_description,
                 domain=self.domain.spec,
-                split=config.split if own else None,
+                split=self.config.split,
                 seed=settings.seed,
-                difficulty=settings.tasks.difficulty if own else None,
-                file=None if own else str(config.file),
             )
-            yield DomainTask(data, config.task)
+            yield DomainTask(data, self.config.task)
 
     def find(self, data: DomainData) -> Task:
         """Return the domain's task that `data` is about; UserError where this taskset has another one in its place."""
-        found = None if data.idx is None else self._tasks.at(data.idx)
-        if found is None or (found.id, found.problem_description) != (data.id, data.request):
+        found = self._tasks.at(data.idx)
+        if (found.id, found.problem_description) != (data.id, data.request):
             raise UserError(
                 f"task {data.id}: these tasks have another one at place {data.idx}; give the environment the same "
-                "domain, settings, split, count and seed (or file) as the taskset that the task is from."
+                "domain, settings, split, count and seed as the taskset that the task is from."
             )
         return found
 
 
-class _Tasks:
-    """The tasks of a config, each made once, when it is first asked for; for several threads."""
-
-    def __init__(self, config: DomainTasksetConfig, domain: Domain) -> None:
-        self._begin = lambda: tasks_of(config, domain)
-        self._lock = threading.Lock()
-        self._known: list[Task] = []
-        self._rest = self._begin()
-
-    def at(self, place: int) -> Task | None:
-        """Return the task at `place` (from 0), None behind the last one."""
-        with self._lock:
-            while len(self._known) <= place:
-                try:
-                    task = next(self._rest, None)
-                except BaseException:
-                    # A generator that has raised seems to be at its end: the next call shall say the same again.
-                    self._known, self._rest = [], self._begin()
-                    raise
-                if task is None:
-                    return None
-                self._known.append(task)
-            return self._known[place]
-
-
-def open_config(config: DomainTasksetConfig) -> Domain:
+def domain_of(config: DomainTasksetConfig) -> Domain:
     """Return the domain that a config names, with its settings; UserError for what is wrong there."""
-    changes = dict(config.settings)
+    changes = config.settings if config.seed is None else config.settings | {"seed": config.seed}
     if unknown := {"name", "params"} & changes.keys():
         raise UserError(f"{ID}: unknown parameter `{min(unknown)}`; docs/parameters.md lists the known ones.")
-    if config.seed is not None:
-        changes["seed"] = config.seed
-    if config.difficulty is not None and isinstance(changes.setdefault("tasks", {}), dict):
-        changes["tasks"] = {**changes["tasks"], "difficulty": config.difficulty}
-    found = make_domain(config.domain, config.params, **changes)
-    if config.file is not None and not config.file.is_file():
-        raise UserError(f"{config.file}: there is no such task file; fix `file`.")
-    if config.file is None and found.settings.tasks.source == "files":
-        raise UserError(f"{ID}: the settings take tasks from files (`tasks.source`); name the one to take in `file`.")
-    return found
-
-
-def tasks_of(config: DomainTasksetConfig, domain: Domain) -> Iterator[Task]:
-    """Yield the tasks that a config names, in order; UserError for a file that is wrong, or without a single task."""
-    wanted = domain.settings.tasks
-    if config.file is not None:
-        made = read_tasks(config.file, domain)
-        count = config.count
-    else:
-        count = config.count or (wanted.test if config.split == "test" else wanted.train)
-        made = domain.tasks(config.split, count, domain.settings.seed, wanted.difficulty)
-    found = False
-    for task in islice(made, count):
-        found = True
-        yield domain.own(task)
-    if not found:
-        raise UserError(f"{domain.name}: there are no tasks to attempt; take another split or file.")
+    return make_domain(config.domain, config.params, **changes)
 
 
 # Dialogues
@@ -225,21 +153,20 @@ class DomainEnv(vf.Env[DomainEnvConfig]):
         super().__init__(config)
         if not isinstance(self.taskset, DomainTaskset):
             raise ValueError(f"{ID}: this environment plays its own tasks; set the taskset's id to {ID}, too.")
-        self._world: OpenEnvironment | None = None
-        self._stack = ExitStack()
-        self._scoring: AbstractContextManager[Any] = nullcontext()
-        self._attempts = _Attempts()
+        self._world: World | None = None
+        self._attempts: defaultdict[str, set[int]] = defaultdict(set)  # numbers that are taken, by the task's id
 
     async def start(self) -> None:
         """Open the domain: the user, and what scores answers (a sandbox, a browser)."""
-        self._world = await in_thread(self._stack.enter_context, opened(self.taskset.domain))
-        self._scoring = _lock_for(self._world.scorer)
-        self._attempts = _Attempts()
+        self._world = World(self.taskset.domain)
+        self._attempts.clear()
+        await in_thread(self._world.open)
 
     async def stop(self) -> None:
         """Close what `start` opened."""
-        self._world = None
-        await in_thread(self._stack.close)
+        world, self._world = self._world, None
+        if world is not None:
+            await in_thread(world.close)
 
     async def run(self, task: DomainTask, agents: vf.Agents) -> None:
         """Let the agent and the user talk about `task` until the dialogue ends, and record what it is worth.
@@ -247,15 +174,19 @@ class DomainEnv(vf.Env[DomainEnvConfig]):
         A dialogue that the user cannot go on with fails the episode (verifiers may retry it). One that a limit of
         verifiers breaks off is scored as one without an answer.
         """
-        if self._world is None:
+        world = self._world
+        if world is None:
             raise UserError(f"{ID}: the environment is not open; run episodes inside `async with env.serving():`.")
         known = await in_thread(self.taskset.find, task.data)
-        attempt = self._attempts.take(known.id)
+        # The least number that is free: an episode that is repeated after a failure is the same attempt again.
+        taken = self._attempts[known.id]
+        attempt = next(number for number in itertools.count() if number not in taken)
+        taken.add(attempt)
         trace: vf.Trace | None = None
         try:
             async with agents.agent.interaction(task) as interaction:
                 trace = interaction.trace
-                talk = self._world.begin(known, self.taskset.domain.settings.seed, attempt)
+                talk = world.begin(known, attempt=attempt)
                 segment = await interaction.turn(talk.request)
                 while not segment.terminated:
                     words = await in_thread(talk.say, spoken(segment))
@@ -263,22 +194,14 @@ class DomainEnv(vf.Env[DomainEnvConfig]):
                         break
                     segment = await interaction.turn(words)
                 if not trace.errors:
-                    record(trace, await in_thread(self._score, talk, known, attempt), talk.outcome or BROKEN_OFF)
+                    found = await in_thread(world.score, known, talk)
+                    if found.reward is None:
+                        raise SimulatorError(f"task {known.id}: the dialogue is lost: {found.error}")
+                    record(trace, found)
+                    trace.info["sweetrl"] = {"outcome": talk.outcome or BROKEN_OFF, "attempt": attempt, **found.extra}
         finally:
             if trace is None or not trace.ok:
-                self._attempts.give_back(known.id, attempt)
-
-    def _score(self, talk: Conversation, task: Task, attempt: int) -> Trajectory:
-        """Return the scored dialogue; SimulatorError where the user could not go on with it."""
-        assert self._world is not None
-        with self._scoring:
-            if not talk.done:
-                unanswered = Trajectory(task, attempt, talk.messages, outcome="max_turns_reached")
-                return with_score(unanswered, self._world.scorer.score([unanswered])[0])
-            found = talk.score()
-        if found.reward is None:
-            raise SimulatorError(f"task {task.id}: the dialogue is lost: {found.error}")
-        return found
+                taken.discard(attempt)
 
 
 def spoken(segment: vf.Segment) -> str:
@@ -289,46 +212,14 @@ def spoken(segment: vf.Segment) -> str:
     return next(said, None) or ""
 
 
-def record(trace: vf.Trace, dialogue: Trajectory, outcome: str) -> None:
+def record(trace: vf.Trace, dialogue: Trajectory) -> None:
     """Write the score of `dialogue` onto its trace."""
-    assert dialogue.reward is not None
     trace.record_reward("reward", dialogue.reward)
     trace.record_metric("success", dialogue.success)
-    trace.record_metric("answered", outcome == "answered")
+    trace.record_metric("answered", dialogue.outcome == "answered")
     trace.record_metric("turns", sum(message.role == "assistant" for message in dialogue.messages))
     for name, value in dialogue.parts.items():
         trace.record_metric(f"reward/{name}", value)
-    trace.info["sweetrl"] = {"outcome": outcome, "attempt": dialogue.attempt, **dialogue.extra}
-
-
-class _Attempts:
-    """Numbers of attempts: the least that no other episode of the task has, so a repeated one gets its own again."""
-
-    def __init__(self) -> None:
-        self._next: Counter[str] = Counter()
-        self._free: dict[str, list[int]] = defaultdict(list)
-
-    def take(self, task: str) -> int:
-        """Return the number of an attempt at `task` that begins."""
-        if self._free[task]:
-            return heapq.heappop(self._free[task])
-        self._next[task] += 1
-        return self._next[task] - 1
-
-    def give_back(self, task: str, number: int) -> None:
-        """Let another episode have the number of one that has failed."""
-        heapq.heappush(self._free[task], number)
-
-
-def _lock_for(scorer: Scorer) -> AbstractContextManager[Any]:
-    """Return what keeps `scorer` to one thread at a time; nothing for the one that may be shared.
-
-    CodeScorer says that it may (its sandbox has a thread and a lock of its own), and its programs take their time. A
-    reward of somebody's own, or a picture model's cache (ClipReward), promises nothing about threads.
-    """
-    from sweetrl.domains.backend.rewards import CodeScorer
-
-    return nullcontext() if isinstance(scorer, CodeScorer) else threading.Lock()
 
 
 # For Python
@@ -341,8 +232,6 @@ def load_environment(
     split: Split = "train",
     count: int | None = None,
     seed: int | None = None,
-    difficulty: int | None = None,
-    file: str | Path | None = None,
     seat: Mapping[str, Any] | vf.AgentConfig | None = None,
     **settings: Any,
 ) -> DomainEnv:
@@ -352,8 +241,8 @@ def load_environment(
     `agent={"max_turns": 6}`. `seat` says who plays the agent, as `--env.agent.` does on verifiers' command line:
     `{"harness": {"id": "null"}, "max_total_tokens": 8000}`. Raises UserError for what is wrong.
     """
-    values = {"domain": domain, "params": params, "split": split, "count": count, "seed": seed, "file": file}
-    taskset = {"id": ID, **values, "difficulty": difficulty, "settings": settings}
+    values = {"domain": domain, "params": params, "split": split, "count": count, "seed": seed}
+    taskset = {"id": ID, **values, "settings": settings}
     try:
         config = DomainEnvConfig.model_validate({"taskset": taskset} | ({} if seat is None else {"agent": seat}))
     except ValidationError as error:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.api.rollouts import opened
 from sweetrl.colbench.files import read_tasks
@@ -26,6 +26,7 @@ from sweetrl.types import Split, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
+    from sweetrl.protocols import Scorer
     from sweetrl.rollout.conversation import Conversation
     from sweetrl.rollout.environment import OpenEnvironment
 
@@ -43,9 +44,7 @@ class World:
         self.domain = domain
         self._stack = ExitStack()
         self._lock = threading.Lock()
-        # A scorer need not be one for several threads: the sandbox's is (its queue and its references have locks), but
-        # a reward of somebody's own, or the cache of a model that looks at pictures, promises nothing.
-        self._scoring = threading.Lock()
+        self._scoring: AbstractContextManager[Any] = threading.Lock()
         self._open: OpenEnvironment | None = None
         self._lists: dict[tuple[Split, int, int], TaskList] = {}
         self._end = weakref.finalize(self, self._stack.close)
@@ -66,14 +65,19 @@ class World:
         with self._lock:
             return self._lists.setdefault(key, TaskList(self.domain, *key))
 
-    def begin(self, task: Task, seed: int | None = None, attempt: int = 0, agent: str = "") -> Conversation:
-        """Begin a dialogue about `task` with `agent`; `seed` (by default the settings') is the user's."""
+    def open(self) -> OpenEnvironment:
+        """Open the domain now, not with the first dialogue; UserError once it is closed."""
         with self._lock:
             if not self._end.alive:
                 raise UserError(f"{self.domain.name}: this environment is closed; make a new one.")
             if self._open is None:
                 self._open = self._stack.enter_context(opened(self.domain))
-        return self._open.begin(task, self.domain.settings.seed if seed is None else seed, attempt, agent)
+                self._scoring = _lock_for(self._open.scorer)
+            return self._open
+
+    def begin(self, task: Task, seed: int | None = None, attempt: int = 0, agent: str = "") -> Conversation:
+        """Begin a dialogue about `task` with `agent`; `seed` (by default the settings') is the user's."""
+        return self.open().begin(task, self.domain.settings.seed if seed is None else seed, attempt, agent)
 
     def score(self, task: Task, talk: Conversation) -> Trajectory:
         """Return the dialogue with its reward (None where it was lost); one that goes on counts as one without answer.
@@ -92,6 +96,16 @@ class World:
         with self._lock:
             self._end()
             self._open = None
+
+
+def _lock_for(scorer: Scorer) -> AbstractContextManager[Any]:
+    """Return what keeps `scorer` to one thread at a time; nothing for CodeScorer, which may be shared.
+
+    A reward of somebody's own, or the cache of a model that looks at pictures, promises nothing about threads.
+    """
+    from sweetrl.domains.backend.rewards import CodeScorer
+
+    return nullcontext() if isinstance(scorer, CodeScorer) else threading.Lock()
 
 
 class TaskList:
@@ -117,6 +131,14 @@ class TaskList:
         if not self._known:
             raise UserError(f"{self.domain.name}: there are no {self.split} tasks; take another split or file.")
         return self._known[:count]
+
+    def __iter__(self) -> Iterator[Task]:
+        """Yield the tasks, each made when it is asked for; a UserError where there is none at all."""
+        yield from self.first(1)
+        place = 1
+        while self._reaches(place):
+            yield self._known[place]
+            place += 1
 
     def __len__(self) -> int:
         """How many there are; makes all of them."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sweetrl.protocols import Critic
 
 # critic.parameterization -> the trainer of it; others are a domain's own (Domain.fit_critic, Domain.load_critic).
-TRAINERS = {"log-ratio": "CriticTrainer", "regression-head": "RegressionTrainer", "value-head": "ValueTrainer"}
+TRAINERS = ("log-ratio", "regression-head", "value-head")  # the parameterizations that are trained here
 
 
 def fit_critic(
@@ -37,9 +37,10 @@ def fit_critic(
     if kind not in TRAINERS:
         return domain.fit_critic(kind, dialogues, pairs, scratch, where)
     from sweetrl.engines.chat import ChatFormat
-    from sweetrl.learning import trainers
     from sweetrl.learning.adapters import attach_adapter, load_base
+    from sweetrl.learning.head_trainers import RegressionTrainer, ValueTrainer
     from sweetrl.learning.reporting import report_to
+    from sweetrl.learning.trainers import CriticTrainer
     from sweetrl.learning.whole import critic_attempts, critic_pairs
 
     model, tokenizer = load_base(settings.model)
@@ -49,7 +50,8 @@ def fit_critic(
     else:
         rows = critic_pairs(pairs, dialogues, domain, chat, system, settings.critic, where)
     data, counts = fitting(rows, model)
-    trainer = getattr(trainers, TRAINERS[kind])(
+    trainers = {"log-ratio": CriticTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
+    trainer = trainers[kind](
         attach_adapter(model, settings.critic.lora, settings.seed, head=kind != "log-ratio"),
         data,
         settings.critic,

@@ -25,9 +25,8 @@ from sweetrl.errors import UserError
 from sweetrl.learning.advantage import segment_mean, segment_sum, trajectory_scores, turn_advantages
 from sweetrl.learning.batches import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.learning.distributed import add_gradients, all_gather, broadcast, shard_layers, wants_shards
-from sweetrl.learning.heads import POOLING, turn_values
 from sweetrl.learning.logprobs import base_of
-from sweetrl.learning.objectives import critic_loss, ipo_loss, policy_loss, reference_kl, token_nll, value_loss
+from sweetrl.learning.objectives import critic_loss, ipo_loss, policy_loss, reference_kl, token_nll
 from sweetrl.learning.passes import cut_step, model_layout, reply_logprobs, share_of_step
 from sweetrl.learning.reference import reference_logprobs, starts_trained
 from sweetrl.settings import CriticSettings, PolicySettings, RftSettings, TrainerSettings
@@ -309,7 +308,7 @@ def last_checkpoint(scratch: Path) -> Path | None:
     return max(found)[1] if found else None
 
 
-def _margin_metrics(chosen: Tensor, rejected: Tensor, beta: float) -> Metrics:
+def margin_metrics(chosen: Tensor, rejected: Tensor, beta: float) -> Metrics:
     """Rewards are beta times a score, as in DPO."""
     margin = (chosen - rejected).detach()
     return {
@@ -337,59 +336,13 @@ class CriticTrainer(PreferenceTrainer):
         token_row = rows["turn_row"][rows["turn"]]
         weight = segment_sum(torch.ones_like(chosen), batch["chosen"], count)
         nll = token_nll(logprobs, weight, token_row)
-        metrics = _margin_metrics(chosen, rejected, settings.beta) | {
+        metrics = margin_metrics(chosen, rejected, settings.beta) | {
             "loss/preference": preference.item(),
             "loss/nll": nll.item(),
             "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
         }
         metrics |= self.turn_metrics(logprobs.detach(), batch, "chosen", "rejected")
         return batch.get("share", (1.0,))[0] * (preference + settings.nll * nll), metrics
-
-
-class HeadTrainer(PreferenceTrainer):
-    """A critic with a head; in flat batches, because trees keep no states of the replies' last tokens."""
-
-    settings: CriticSettings
-    compares = False
-
-    def __init__(self, model: Any, data: PreferenceData, settings: CriticSettings, *more: Any, **options: Any):
-        super().__init__(model, data, settings.model_copy(update={"layout": "flat"}), *more, **options)
-
-    def outputs(self, rows: dict[str, Any]) -> Tensor:
-        """The head's value of every turn, [T]."""
-        model: Any = self.model
-        return turn_values(model, rows, POOLING[self.settings.parameterization])
-
-
-class RegressionTrainer(HeadTrainer):
-    """Stage 1 with a regression head: Eq. 2 on the sums of the turns' values."""
-
-    def pair_loss(self, values: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
-        """-log sigmoid( beta sum_t A(chosen turn t) - beta sum_t A(rejected turn t) )."""
-        rows = batch["rows"]
-        scores = segment_sum(values, rows["turn_row"], len(rows["tokens"]))
-        chosen, rejected = scores[batch["chosen"]], scores[batch["rejected"]]
-        loss = critic_loss(chosen, rejected, self.settings.beta)
-        metrics = _margin_metrics(chosen, rejected, self.settings.beta) | {"loss/preference": loss.item()}
-        metrics |= self.value_metrics(values.detach(), batch, "chosen", "rejected")
-        return batch.get("share", (1.0,))[0] * loss, metrics
-
-
-class ValueTrainer(HeadTrainer):
-    """Stage 1 with a value function: every turn of every attempt tells whether the attempt will succeed."""
-
-    def pair_loss(self, values: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
-        """Cross-entropy of the final success: the mean over an attempt's turns, then over attempts."""
-        rows = batch["rows"]
-        labels = batch["label"].to(values)[rows["turn_row"]]
-        each = value_loss(values, labels, rows["turn_row"], len(rows["tokens"]))
-        loss = each[batch["chosen"]].mean()
-        right = ((values.detach() > 0) == (labels > 0.5)).to(values.dtype)
-        metrics = {"accuracy": right.mean().item(), "success": batch["label"].mean().item()}
-        index = rows["turn_index"]
-        by_turn = segment_mean(values.detach(), index, int(index.max()) + 1).tolist()
-        metrics |= {f"value/turn_{turn + 1:02d}": mean for turn, mean in enumerate(by_turn)}
-        return batch.get("share", (1.0,))[0] * loss, metrics
 
 
 class PolicyTrainer(PreferenceTrainer):
@@ -418,7 +371,7 @@ class PolicyTrainer(PreferenceTrainer):
         nll = token_nll(logprobs, segment_sum(torch.ones_like(chosen), batch["chosen"], count), token_row)
         pair_share, replay_share = batch.get("share", (1.0, 1.0))
         loss = pair_share * (preference + settings.nll * nll)
-        metrics = _margin_metrics(chosen, rejected, settings.beta) | {
+        metrics = margin_metrics(chosen, rejected, settings.beta) | {
             "loss/preference": preference.item(),
             "loss/nll": nll.item(),
             "log_ratio/chosen": chosen.detach().mean().item(),

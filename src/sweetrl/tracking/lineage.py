@@ -34,7 +34,8 @@ class Lineage:
     """Where a registered version comes from.
 
     `run` trained it, `parent` is the pipeline run (None where it was trained outside of one, or the store is another),
-    `stages` are the runs of all stages whose results it rests on, `data` maps paths to DVC hashes.
+    `stages` are the runs of all stages whose results it rests on, `code` says which domain and method (your own with
+    the hash of its source), `data` maps paths to DVC hashes.
     """
 
     model: str
@@ -50,6 +51,7 @@ class Lineage:
     run: RunFacts | None
     parent: RunFacts | None
     stages: tuple[RunFacts, ...]
+    code: dict[str, str]
     data: dict[str, str]
     params: dict[str, str]
     evaluation: dict[str, Any]
@@ -68,6 +70,7 @@ class Lineage:
         )
         yield "commit", (self.commit or "not in git") + (" with uncommitted changes" if self.dirty else "")
         yield "dvc.lock", self.dvc_lock or "none"
+        yield from self.code.items()
         for path, found in self.data.items():
             yield f"data {path}", found
         for stage in self.stages:
@@ -115,6 +118,7 @@ def lineage(reference: str, settings: TrackingSettings, root: Path | None = None
         run=run,
         parent=parent,
         stages=tuple(found for found in runs if found is not None),
+        code=json.loads(tags.get("code", "{}")),
         data=json.loads(tags.get("data", "{}")),
         params=_params(parent, run),
         evaluation=json.loads(tags.get("evaluation", "{}")),

@@ -15,7 +15,7 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.io import digest, read_json
 from sweetrl.paths import EVALUATION, POLICY, RESULTS, RUNS, TEST_TASKS
-from sweetrl.plugins import check_sources, load_domain
+from sweetrl.plugins import KEYS, check_sources, chosen, load_domain
 from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.hashes import dvc_hash, file_hash
 from sweetrl.tracking.runs import git_state
@@ -217,6 +217,17 @@ def data_hashes(root: Path) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
+def chosen_code(settings: Settings, root: Path) -> dict[str, str]:
+    """Return key of params.yaml -> the domain, method, reward and user chosen, your own with the hash of its source."""
+    own = check_sources(settings, root)
+    found: dict[str, str] = {}
+    for group, name in chosen(settings).items():
+        key, place = KEYS[group]
+        if name:
+            found[key] = f"{name} {dvc_hash(own[place])}" if place in own else name
+    return found
+
+
 def stage_runs(root: Path) -> dict[str, dict[str, Any]]:
     """Return stage -> its run file (reports/runs/<stage>.json), for the stages that have one."""
     return {path.stem: read_json(path) for path in sorted((root / RUNS).glob("*.json"))}
@@ -273,6 +284,7 @@ def register_policy(
         "git_commit": commit,
         "git_dirty": str(dirty).lower(),
         "dvc_lock": file_hash(lock) if lock.exists() else "",
+        "code": json.dumps(chosen_code(settings, root)),
         "data": json.dumps(data_hashes(root)),
         "cost": json.dumps(cost(runs)),
         "stage_runs": json.dumps({stage: run.get("run_id") for stage, run in runs.items()}),

@@ -183,15 +183,16 @@ def trajectories_table(rows: Sequence[Row], limits: Limits) -> Table:
 
 def pairs_table(rows: Sequence[Row], limits: Limits) -> Table:
     """The preference pairs made of the dialogues."""
-    least = limits.settings.minimum_pairs if limits.pairs_needed else 0
+    least = limits.settings.minimum_pairs
+    enough = Rule(
+        "enough_pairs",
+        "ExpectTableRowCountToBeBetween",
+        {"min_value": least},
+        f"there must be at least {least} preference pairs (validate.minimum_pairs)",
+        "raise collect.tasks or collect.attempts, or set critic.pairs to `all`",
+    )
     rules = (
-        Rule(
-            "enough_pairs",
-            "ExpectTableRowCountToBeBetween",
-            {"min_value": least},
-            f"there must be at least {least} preference pairs (validate.minimum_pairs)",
-            "raise collect.tasks or collect.attempts, or set critic.pairs to `all`",
-        ),
+        *([enough] if limits.pairs_needed else []),
         Rule(
             "chosen_above_rejected",
             "ExpectColumnPairValuesAToBeGreaterThanB",

@@ -1,0 +1,229 @@
+"""A domain as a task of inspect_ai: any of its models talks to the domain's user, and gets the domain's reward.
+
+    inspect eval sweetrl/colbench --model openai/gpt-5-mini -T domain=backend -T count=50 -T seed=7
+
+    from sweetrl.interop.inspect import colbench                  # the same from Python
+
+    (log,) = inspect_ai.eval(colbench("backend", count=50, seed=7), model="openai/gpt-5-mini")
+    print(log.results.scores[0].metrics["mean"].value)            # the mean reward; scores[1] is success
+
+An epoch is an attempt: its user has a seed of their own. Logs hold the request and the task's place, by which it is
+looked up again, and nothing of what a task hides. `inspect score` scores the dialogues of a log again: the user then
+says what the log says.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+import anyio.to_thread
+
+from sweetrl.api.domains import domain as make_domain
+from sweetrl.errors import SimulatorError, UserError, UserLeft, missing_extra
+from sweetrl.interop.worlds import World
+from sweetrl.types import Message, Trajectory
+from sweetrl.types import Task as DomainTask
+
+try:
+    from inspect_ai import Task, task
+    from inspect_ai.dataset import MemoryDataset, Sample
+    from inspect_ai.model import ChatMessageAssistant, ChatMessageSystem, ChatMessageUser
+    from inspect_ai.scorer import Score, Scorer, Target, mean, scorer, stderr
+    from inspect_ai.solver import Generate, Solver, TaskState, solver
+except ModuleNotFoundError as error:
+    if missing := missing_extra(error):
+        raise missing from error
+    raise
+
+Settings = Mapping[str, Any]
+KEY = "sweetrl"  # of a sample's metadata, and of its store
+BROKEN_OFF = "broken_off"  # the outcome of a dialogue that a limit of Inspect has ended
+
+
+@task
+def colbench(
+    domain: str = "backend",
+    split: str = "test",
+    count: int | None = None,
+    seed: int | None = None,
+    params: str | None = None,
+    prompt: str = "full",
+    settings: dict[str, Any] | None = None,
+) -> Task:
+    """Dialogues with the user of a domain: `backend`, `frontend`, or one by its path, `my_package.forms:Forms`.
+
+    `count` tasks of `split` (without it as many as `tasks.test` or `tasks.train` says), made from `seed`, which is the
+    user's, too. `params` is a file of settings, `settings` are sections over it: `{"agent": {"max_turns": 6}}`.
+    `prompt` is the system prompt (`agent.prompt`); `full` tells a model that was not trained here all it must know.
+    Raises UserError for what is wrong.
+    """
+    settings = _with_prompt(settings or {}, prompt)
+    world = _world(domain, params, settings)
+    world.domain.system_prompt(world.domain.settings.agent.prompt)  # what is wrong with it is said here
+    tasks = world.tasks(split, count, seed)
+    samples = [
+        Sample(
+            id=one.id,
+            input=one.problem_description,
+            metadata={KEY: {"split": split, "place": place, "count": tasks.count, "seed": tasks.seed}},
+        )
+        for place, one in enumerate(tasks.first(tasks.count))
+    ]
+    return Task(
+        dataset=MemoryDataset(samples, name=world.domain.name),
+        solver=dialogue(domain, params, settings),
+        scorer=colbench_reward(domain, params, settings),
+    )
+
+
+@solver
+def dialogue(domain: str = "backend", params: str | None = None, settings: dict[str, Any] | None = None) -> Solver:
+    """Let the model and the domain's user talk until the dialogue ends.
+
+    A user who cannot go on fails the sample (`--retry-on-error` tries it again).
+    """
+    world = _world(domain, params, settings or {})
+
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        known = await anyio.to_thread.run_sync(_find, world, state)
+        talk = await anyio.to_thread.run_sync(lambda: world.begin(known.task, known.seed, known.attempt, known.agent))
+        state.store.set(KEY, {"outcome": BROKEN_OFF})  # unless it comes to its end
+        state.messages = [ChatMessageSystem(content=talk.system), ChatMessageUser(content=talk.request)]
+        words: str | None = talk.request
+        while words is not None:
+            state = await generate(state)
+            words = await anyio.to_thread.run_sync(talk.say, _said(state.messages)[-1])
+            if words is not None:
+                state.messages.append(ChatMessageUser(content=words))
+        if talk.outcome == "lost":
+            raise SimulatorError(f"task {known.task.id}: the dialogue is lost: {talk.score().error}")
+        state.store.set(KEY, {"outcome": talk.outcome})
+        state.completed = True
+        return state
+
+    return solve
+
+
+@scorer(metrics={"reward": [mean(), stderr()], "success": [mean(), stderr()]})
+def colbench_reward(
+    domain: str = "backend", params: str | None = None, settings: dict[str, Any] | None = None
+) -> Scorer:
+    """Score the dialogue by the domain's own scorer (a sandbox, a browser), as its messages say that it went.
+
+    The value holds `reward` and `success`, the metadata how the dialogue ended, and the reward's named parts. A
+    dialogue that a limit of Inspect has broken off has no answer.
+    """
+    world = _world(domain, params, settings or {})
+
+    async def score(state: TaskState, target: Target) -> Score:
+        found = await anyio.to_thread.run_sync(_score, world, state)
+        assert found.reward is not None  # nothing can be lost once more
+        turns = sum(one.role == "assistant" for one in found.messages)
+        return Score(
+            value={"reward": found.reward, "success": float(found.success)},
+            answer=found.answer,
+            metadata={"outcome": _outcome(state), "turns": turns, "parts": dict(found.parts)},
+        )
+
+    return score
+
+
+# The domain, and what a sample is about
+
+
+_worlds: WeakValueDictionary[str, World] = WeakValueDictionary()
+_making = threading.Lock()
+
+
+def _world(domain: str, params: str | None, settings: Settings) -> World:
+    """Return the world of a domain, which task, solver and scorer share: a log names them by these arguments."""
+    key = json.dumps([domain, params, settings], sort_keys=True, default=str)
+    with _making:
+        found = _worlds.get(key)
+        if found is None:
+            if unknown := {"name", "params"} & settings.keys():
+                raise UserError(f"settings: there is no section `{min(unknown)}`; docs/parameters.md lists them.")
+            _worlds[key] = found = World(make_domain(domain, params, **settings))
+        return found
+
+
+def _with_prompt(settings: Settings, prompt: str) -> dict[str, Any]:
+    agent = settings.get("agent", {})
+    if not isinstance(agent, Mapping) or "prompt" in agent:
+        return dict(settings)  # parse_settings says what is wrong with it
+    return {**settings, "agent": {**agent, "prompt": prompt}}
+
+
+@dataclass(frozen=True)
+class _Known:
+    task: DomainTask
+    seed: int
+    attempt: int
+    agent: str
+
+
+def _find(world: World, state: TaskState) -> _Known:
+    """Return the task of a sample; UserError where the domain has another one in its place."""
+    place = (state.metadata or {}).get(KEY)
+    if not isinstance(place, Mapping) or set(place) != {"split", "place", "count", "seed"}:
+        raise UserError(f"sample {state.sample_id}: its metadata has no `{KEY}`; it is no sample of sweetrl/colbench.")
+    task = world.tasks(place["split"], place["count"], place["seed"]).at(place["place"])
+    if (task.id, task.problem_description) != (state.sample_id, state.input_text):
+        raise UserError(
+            f"sample {state.sample_id}: the domain has another task at place {place['place']}; solve and score with "
+            "the domain and the settings that the samples were made with."
+        )
+    return _Known(task, place["seed"], state.epoch - 1, str(state.model))
+
+
+# The dialogue once more
+
+
+class _Recorded:
+    """A user who says what they have said."""
+
+    instant = True
+
+    def __init__(self, name: str, words: Sequence[str]) -> None:
+        self.name, self.words = name, words
+
+    def reply(self, task: DomainTask, messages: Sequence[Message], seed: int) -> str:
+        """Return the next of the words; without one they have left."""
+        turn = len(messages) // 2 - 1
+        if turn >= len(self.words):
+            raise UserLeft
+        return self.words[turn]
+
+
+def _score(world: World, state: TaskState) -> Trajectory:
+    """Score the dialogue that a sample's messages are: by them alone, so that a log can be scored, too."""
+    known = _find(world, state)
+    heard = [one.text for one in state.messages if isinstance(one, ChatMessageUser)][1:]
+    said = _said(state.messages)
+    if _outcome(state) == BROKEN_OFF:
+        said = said[: len(heard)]  # what nobody has replied to was not the end
+    environment = world.open()
+    user = _Recorded(environment.simulator.name, heard)
+    talk = replace(environment, simulator=user).begin(known.task, known.seed, known.attempt, known.agent)
+    for reply in said:
+        if not talk.done:
+            talk.say(reply)
+    return world.score(known.task, talk)
+
+
+def _outcome(state: TaskState) -> str:
+    found = state.store.get(KEY)
+    if not isinstance(found, Mapping) or not isinstance(found.get("outcome"), str):
+        raise UserError(
+            f"sample {state.sample_id}: there is no dialogue with the domain's user; take the solver sweetrl/dialogue."
+        )
+    return str(found["outcome"])
+
+
+def _said(messages: Sequence[Any]) -> list[str]:
+    return [one.text for one in messages if isinstance(one, ChatMessageAssistant)]

@@ -1,0 +1,150 @@
+"""The examples through real flows, DVC, MLflow and the gate, in clones of which only params.yaml is another."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyarrow import parquet
+
+from tasks.workspace import change_parameters, git
+
+if TYPE_CHECKING:
+    from tests.end_to_end.conftest import Clone
+
+FORMS = {
+    "suite": "examples.forms:Forms",
+    "sources.suite": "examples/forms.py",
+    "pretrain.steps": 120,
+    "pretrain.vocabulary": 384,
+    "pretrain.width": 64,
+    "pretrain.layers": 2,
+    "agent.max_new_tokens": 48,
+    "agent.max_turns": 8,
+    "tasks.train": 60,
+    "collect.tasks": 40,
+    "collect.batch": 80,
+    "collect.shard": 80,
+    "evaluate.tasks": 12,
+}
+BEST = {
+    "method": "examples.best_attempt:BestAttempt",
+    "method_options": {"learning_rate": 1e-3, "epochs": 2, "lead": 0.05},
+    "sources.method": "examples/best_attempt.py",
+}
+BRIEF = {"reward.function": "examples.brief:brief", "sources.reward": "examples/brief.py"}
+
+
+def run(clone: Clone) -> str:
+    done = clone.run("flows.train")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert "Traceback" not in done.stdout + done.stderr
+    return done.stdout
+
+
+def status(printed: str, stage: str) -> str:
+    return next(line.split()[1] for line in printed.splitlines() if line.split()[:1] == [stage])
+
+
+def read(clone: Clone, name: str) -> Any:
+    return json.loads((clone.root / name).read_text())
+
+
+def code_of(clone: Clone, version: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    from sweetrl.settings import load_settings
+    from sweetrl.tracking.lineage import lineage
+
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    found = lineage(f"sweetrl-agent/{version}", load_settings(clone.root / "params.yaml").tracking, clone.root)
+    assert found.parent is not None and found.parent.status == "FINISHED"
+    return found.code
+
+
+def committed(clone: Clone, changes: dict[str, Any]) -> None:
+    change_parameters(clone.root, changes)
+    git(clone.root, "add", "-A")
+    git(clone.root, "commit", "-qm", "Other parameters")
+
+
+@pytest.fixture(scope="module")
+def forms(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[..., Clone]) -> Iterator[tuple[Clone, str]]:
+    """The own domain, pre-trained and trained with SWEET-RL, and what the run printed."""
+    clone = clone_project(tmp_path_factory.mktemp("examples") / "forms", **FORMS)
+    done = clone.run("sweetrl.stages.pretrain")  # as `make base-model` does
+    assert done.returncode == 0, done.stderr[-4000:]
+    done = clone.run("dvc", "commit", "--quiet", "--force", "pretrain")
+    assert done.returncode == 0, done.stderr[-4000:]
+    git(clone.root, "add", "-A")
+    git(clone.root, "commit", "-qm", "A base agent for forms")
+    yield clone, run(clone)
+    assert clone.processes() == []
+
+
+def test_an_own_domain_is_trained_evaluated_and_registered(
+    forms: tuple[Clone, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone, printed = forms
+    for stage in ("tasks", "collect", "validate", "train-critic", "rank", "train-policy", "evaluate"):
+        assert status(printed, stage) == "ran", stage
+    assert "model: sweetrl-agent version 1 registered (@champion)" in printed
+    code = code_of(clone, "1", monkeypatch)
+    assert code["suite"].startswith("examples.forms:Forms ") and len(code["suite"].split()[1]) == 32
+    assert code["method"] == "sweet"
+    dialogues = parquet.read_table(clone.root / "data/trajectories").to_pylist()
+    assert len(dialogues) == 160
+    # Its own reward and its own user: the parts add up, and a question that matters is answered by its value.
+    for one in dialogues:
+        assert one["reward"] == pytest.approx(sum(part for _, part in one["parts"]))
+    assert len({one["reward"] for one in dialogues}) > 2
+    found = read(clone, "reports/evaluation.json")
+    assert found["policies"]["base"]["reward"] != found["policies"]["trained"]["reward"], "the policy has not moved"
+    assert "Forms" in (clone.root / "reports/report.html").read_text()
+    assert git(clone.root, "status", "--porcelain", "--", "src", "flows", "tasks").stdout == ""
+
+
+def test_an_own_method_takes_the_same_dialogues_and_skips_what_it_does_not_need(
+    forms: tuple[Clone, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone, _ = forms
+    before = clone.lock()
+    committed(clone, BEST)
+    printed = run(clone)
+    assert status(printed, "collect") == "skipped"
+    for stage, skipped in (("train-critic", "models/critic"), ("rank", "data/preferences")):
+        told = read(clone, f"{skipped}/skipped.json")
+        assert "examples.best_attempt:BestAttempt" in json.dumps(told), stage
+    assert clone.lock()["collect"] == before["collect"]
+    assert clone.lock()["train-policy"] != before["train-policy"]
+    assert "version 2" in printed
+    assert code_of(clone, "2", monkeypatch)["method"].startswith("examples.best_attempt:BestAttempt ")
+
+
+def test_a_change_of_its_source_collects_again(forms: tuple[Clone, str]) -> None:
+    from tasks.pipeline import changed_stages
+
+    clone, _ = forms
+    path = clone.root / "examples/forms.py"
+    before = path.read_text()
+    try:
+        path.write_text(before.replace("That does not matter.", "No need."))
+        assert {"tasks", "collect"} <= changed_stages(clone.root, ["tasks", "collect"])
+    finally:
+        path.write_text(before)
+
+
+def test_an_own_reward_on_backend_programming(
+    tmp_path: Path, clone_project: Callable[..., Clone], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clone = clone_project(tmp_path / "brief", **BRIEF)
+    printed = run(clone)
+    assert "model: sweetrl-agent version 1 registered (@champion)" in printed
+    dialogues = parquet.read_table(clone.root / "data/trajectories").to_pylist()
+    for one in dialogues:
+        parts = dict(one["parts"])
+        questions = sum(message["role"] == "assistant" for message in one["messages"]) - 1
+        assert parts["questions"] == pytest.approx(-0.02 * questions)
+        assert one["reward"] == pytest.approx(parts["tests"] + parts["questions"])
+    assert code_of(clone, "1", monkeypatch)["reward.function"].startswith("examples.brief:brief ")

@@ -1,0 +1,278 @@
+"""Domains as tasks of inspect_ai: real evaluations of scripted models, whose dialogues are those of sweetrl."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("inspect_ai", reason="needs inspect_ai: pip install 'sweetrl[inspect]'")
+
+import inspect_ai
+from inspect_ai.log import EvalLog
+from inspect_ai.model import ChatMessageAssistant, ModelOutput, ModelUsage, get_model
+from inspect_ai.solver import generate
+
+import sweetrl
+from sweetrl.domains.backend.suite.agents import OracleAgent
+from sweetrl.domains.frontend.suite.agents import OracleAgent as OraclePageAgent
+from sweetrl.errors import UserError
+from sweetrl.interop.inspect import colbench, colbench_reward
+from sweetrl.types import Message, Task, Trajectory
+
+FORMS = "examples.forms:Forms"
+REPOSITORY = Path(__file__).resolve().parents[2]
+Agent = Callable[[Task, tuple[Message, ...]], str]
+
+
+def clerk(task: Task, messages: tuple[Message, ...]) -> str:
+    """An agent for Forms that reads the answer in the task: asks twice (once for nothing), then fills the form."""
+    said = sum(one.role == "assistant" for one in messages)
+    return ["I wonder. OUTPUT:Which day?", "Under which name?", f"I WANT TO ANSWER:\n{task.ground_truth}"][said]
+
+
+def wrong(task: Task, messages: tuple[Message, ...]) -> str:
+    return "I WANT TO ANSWER:\ndef f():\n    return 'rubbish'"
+
+
+def mock(tasks: list[Task], agent: Agent) -> Any:
+    """Inspect's own mock model, which says what `agent` says."""
+    known = {task.problem_description: task for task in tasks}
+    assert len(known) == len(tasks), "take another seed: two requests are alike"
+
+    def output(messages: list[Any], *_: Any) -> ModelOutput:
+        heard = tuple(Message(one.role, one.text) for one in messages if one.role != "system")
+        found = ModelOutput.from_content("mockllm/model", agent(known[heard[0].content], heard))
+        found.usage = ModelUsage(output_tokens=1)  # else it counts tokens, by a file from the internet
+        return found
+
+    return get_model("mockllm/model", custom_outputs=output)
+
+
+def evaluated(tmp_path: Path, task: Any, model: Any, **more: Any) -> EvalLog:
+    """Evaluate, and return the log as it is in its file."""
+    (log,) = inspect_ai.eval(task, model=model, log_dir=str(tmp_path), display="none", **more)
+    return inspect_ai.log.read_eval_log(log.location)
+
+
+def by_sweetrl(world: Any, task: Task, seed: int, agent: Agent, attempt: int = 0) -> Trajectory:
+    talk = world.begin(task, seed, attempt)
+    said = [Message("user", talk.request)]  # with the agent's thoughts, which the user does not see
+    while not talk.done:
+        said.append(Message("assistant", agent(task, tuple(said))))
+        words = talk.say(said[-1].content)
+        said.append(Message("user", words or ""))
+    found: Trajectory = talk.score()
+    return found
+
+
+def same(sample: Any, spoken: Trajectory) -> None:
+    """The sample holds the dialogue (the agent's raw words, the user's as they are) and its score."""
+    raw = {turn.message_index: turn.raw for turn in spoken.turns}
+    expected = [(one.role, raw.get(index, one.content)) for index, one in enumerate(spoken.messages)]
+    assert [(one.role, one.text) for one in sample.messages[1:]] == expected
+    (score,) = sample.scores.values()
+    assert score.value == {"reward": spoken.reward, "success": float(spoken.success)}
+    assert score.answer == spoken.answer
+    assert score.metadata == {"outcome": spoken.outcome, "turns": len(spoken.turns), "parts": spoken.parts}
+
+
+def means(log: EvalLog) -> dict[str, float]:
+    assert log.results is not None
+    return {one.name: one.metrics["mean"].value for one in log.results.scores}
+
+
+def tasks_of(domain: sweetrl.Domain, count: int, seed: int, split: Any = "test") -> list[Task]:
+    return list(domain.tasks(split, count, seed, domain.settings.tasks.difficulty))
+
+
+@pytest.mark.parametrize(("name", "agent"), [("backend", OracleAgent().act), ("backend", wrong), (FORMS, clerk)])
+def test_dialogues_are_those_of_sweetrl(name: str, agent: Agent, tmp_path: Path) -> None:
+    domain = sweetrl.domain(name, agent={"prompt": "full"})
+    tasks = tasks_of(domain, 3, 12)
+    log = evaluated(tmp_path, colbench(name, count=3, seed=12), mock(tasks, agent), epochs=2)
+    assert log.status == "success" and log.samples is not None and len(log.samples) == 6
+    rewards = []
+    with sweetrl.opened(domain) as world:
+        for sample in log.samples:
+            task = next(one for one in tasks if one.id == sample.id)
+            spoken = by_sweetrl(world, task, 12, agent, sample.epoch - 1)
+            same(sample, spoken)
+            assert sample.messages[0].text == domain.system_prompt("full")
+            rewards.append((spoken.reward, spoken.success))
+    expected = [sum(column) / 6 for column in zip(*rewards, strict=True)]
+    assert [means(log)["reward"], means(log)["success"]] == pytest.approx(expected)
+    assert (expected[0] == 0.0) == (agent is wrong)
+    assert log.results is not None
+    assert all({"mean", "stderr"} == set(one.metrics) for one in log.results.scores)
+
+
+def test_logs_hold_nothing_that_is_hidden(tmp_path: Path) -> None:
+    tasks = tasks_of(sweetrl.domain("backend"), 2, 11)
+    log = evaluated(tmp_path, colbench("backend", count=2, seed=11), mock(tasks, wrong))
+    text = log.model_dump_json()
+    for task in tasks:
+        assert json.dumps(task.problem_description) in text
+        for secret in (task.ground_truth, task.hidden_information or "-", *(call for _, call in task.test_cases)):
+            assert json.dumps(secret)[1:-1] not in text
+    assert log.samples is not None
+    assert [one.metadata["sweetrl"]["place"] for one in log.samples] == [0, 1]
+
+
+def test_pages(tmp_path: Path) -> None:
+    from sweetrl.browser.binary import find_browser
+
+    try:
+        find_browser()
+    except UserError as error:
+        pytest.skip(str(error))
+    domain = sweetrl.domain("frontend")
+    tasks = tasks_of(domain, 1, 5)
+    agent = OraclePageAgent().act
+    log = evaluated(tmp_path, colbench("frontend", count=1, seed=5), mock(tasks, agent))
+    assert log.samples is not None
+    with sweetrl.opened(domain) as world:
+        same(log.samples[0], by_sweetrl(world, tasks[0], 5, agent))
+    assert means(log)["reward"] == 1.0
+
+
+def test_settings_and_a_parameter_file(tmp_path: Path) -> None:
+    params = tmp_path / "mine.yaml"
+    params.write_text("agent: {max_turns: 2}\nseed: 4\n", encoding="utf-8")
+    domain = sweetrl.domain("backend", params)
+    tasks = tasks_of(domain, 1, 4, "train")
+    settings = {"agent": {"prompt": "single"}}
+    task = colbench("backend", "train", 1, params=str(params), settings=settings)
+    log = evaluated(tmp_path, task, mock(tasks, lambda task, messages: "Is there a limit?"))
+    assert log.samples is not None
+    (sample,) = log.samples
+    assert sample.messages[0].text == domain.system_prompt("single")
+    (score,) = sample.scores.values()
+    assert score.value == {"reward": 0.0, "success": 0.0}
+    assert score.metadata == {"outcome": "max_turns_reached", "turns": 2, "parts": {}}
+    plain = colbench("backend", count=1, settings={"agent": {"max_turns": 1}}, prompt="short")
+    log = evaluated(tmp_path, plain, mock(tasks_of(sweetrl.domain("backend"), 1, domain_seed()), wrong))
+    assert log.samples is not None
+    assert log.samples[0].messages[0].text == domain.system_prompt("short")
+
+
+def domain_seed() -> int:
+    return sweetrl.domain("backend").settings.seed
+
+
+def test_a_log_can_be_scored_again(tmp_path: Path) -> None:
+    tasks = tasks_of(sweetrl.domain(FORMS), 2, 3)
+    log = evaluated(tmp_path, colbench(FORMS, count=2, seed=3), mock(tasks, clerk))
+    again = inspect_ai.score(log, colbench_reward(FORMS), action="overwrite", display="none")
+    assert means(again) == means(log) and means(log)["reward"] > 0
+    assert log.samples is not None
+    answer = next(one for one in reversed(log.samples[0].messages) if isinstance(one, ChatMessageAssistant))
+    answer.content = "I WANT TO ANSWER:\nday: never"
+    again = inspect_ai.score(log, colbench_reward(FORMS), action="overwrite", display="none")
+    (left,) = (one.value["reward"] for one in log.samples[1].scores.values())
+    assert means(again)["reward"] == left / 2
+    with pytest.raises(UserError, match="the domain has another task at place"):
+        inspect_ai.score(log, colbench_reward("backend"), action="overwrite", display="none")
+
+
+def test_a_dialogue_that_a_limit_breaks_off_has_no_answer(tmp_path: Path) -> None:
+    tasks = tasks_of(sweetrl.domain(FORMS), 1, 3)
+    log = evaluated(tmp_path, colbench(FORMS, count=1, seed=3), mock(tasks, clerk), message_limit=4)
+    assert log.samples is not None
+    (sample,) = log.samples
+    assert sample.limit is not None and sample.limit.type == "message"
+    (score,) = sample.scores.values()
+    assert score.value == {"reward": 0.0, "success": 0.0} and score.answer is None
+    assert score.metadata is not None and score.metadata["outcome"] == "broken_off"
+
+
+def test_users_who_leave_and_users_who_do_not_work(own_code: Any, tmp_path: Path) -> None:
+    own_code(
+        tmp_path,
+        "from sweetrl.errors import SimulatorError, UserLeft\n"
+        "class Odd:\n    name = 'odd'\n"
+        "    def reply(self, task, messages, seed):\n"
+        "        raise SimulatorError('gone') if 'name' in messages[-1].content else UserLeft()\n",
+    )
+    settings = {"simulator": {"kind": "mine:Odd"}}
+    tasks = tasks_of(sweetrl.domain(FORMS), 1, 3)
+    task = colbench(FORMS, count=1, seed=3, settings=settings)
+    left = evaluated(tmp_path, task, mock(tasks, lambda task, messages: "Which day?"))
+    assert left.samples is not None and left.samples[0].scores is not None
+    (score,) = left.samples[0].scores.values()
+    assert score.metadata == {"outcome": "user_left", "turns": 1, "parts": {"right": 0.0, "brief": 0.0}}
+    assert score.answer == "Which day?"
+    lost = evaluated(tmp_path, task, mock(tasks, lambda task, messages: "Under which name?"))
+    assert lost.status == "error" and lost.error is not None
+    assert "the dialogue is lost: gone" in lost.error.message
+
+
+def test_another_solver_is_one_sentence(tmp_path: Path) -> None:
+    tasks = tasks_of(sweetrl.domain(FORMS), 1, 3)
+    task = colbench(FORMS, count=1, seed=3)
+    log = evaluated(tmp_path, task, mock(tasks, clerk), solver=generate())
+    assert log.error is not None
+    assert "no dialogue with the domain's user; take the solver sweetrl/dialogue" in log.error.message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"domain": "nothing"}, "`suite: nothing` is not known"),
+        ({"split": "both"}, "split: `both` is not known; take train or test"),
+        ({"count": 0}, "count: 0 tasks are none"),
+        ({"settings": {"agents": {}}}, "agents"),
+        ({"settings": {"params": "x"}}, "there is no section `params`"),
+        ({"settings": {"agent": 5}}, "agent"),
+        ({"prompt": "nowhere.txt"}, r"nowhere\.txt"),
+        ({"params": "nowhere.yaml"}, r"nowhere\.yaml"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        colbench(**{"domain": FORMS, "count": 1} | arguments)
+
+
+def whole(fake_server: Any) -> Any:
+    """FakeServer with the count of tokens without which Inspect reads none."""
+
+    class Whole(fake_server):  # type: ignore[misc]
+        def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
+            status, reply = super()._chat(body)
+            reply["usage"]["total_tokens"] = sum(reply["usage"].values())
+            return status, reply
+
+    return Whole
+
+
+def test_inspects_command_line(fake_server: Any, tmp_path: Path) -> None:
+    pytest.importorskip("openai", reason="needs openai, by which Inspect talks to servers: pip install openai")
+    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    entry = declared["project"]["entry-points"]["inspect_ai"]
+    assert import_module(entry["sweetrl"]).colbench is colbench
+    if "sweetrl" not in {one.name for one in metadata.entry_points(group="inspect_ai")}:
+        pytest.skip("the installed sweetrl is from before the entry point: pip install -e . again")
+    command = ["eval", "sweetrl/colbench", "--model", "openai-api/far/base", "--display", "none"]
+    options = ["-T", f"domain={FORMS}", "-T", "count=2", "-T", "seed=7", "-T", "settings={agent: {max_turns: 2}}"]
+    with whole(fake_server)(reply=lambda body: "Which day?") as server:
+        subprocess.run(
+            [sys.executable, "-m", "inspect_ai._cli.main", *command, *options, "--log-dir", str(tmp_path)],
+            env=os.environ | {"PYTHONPATH": str(REPOSITORY), "FAR_BASE_URL": server.url, "FAR_API_KEY": "none"},
+            cwd=tmp_path,
+            check=True,
+            timeout=120,
+        )
+    (path,) = tmp_path.glob("*.eval")
+    log = inspect_ai.log.read_eval_log(str(path))
+    assert log.error is None, log.error
+    assert log.eval.task == "sweetrl/colbench" and log.samples is not None
+    assert [len(one.messages) for one in log.samples] == [5, 5]  # system, request, reply, user, reply
+    assert means(log) == {"reward": 0.0, "success": 0.0}
