@@ -13,7 +13,7 @@ passed = sum(test.passed for test in dialogue.tests)
 print(f"reward {dialogue.reward:.2f}: {passed} of {len(dialogue.tests)} hidden tests passed")
 
 # Some attempts at some tasks, and a critic that learns from pairs of them what a turn is worth.
-dialogues = sweetrl.collect(env, policy, tasks=16, attempts=4, seed=7)
+dialogues = sweetrl.collect(env, policy, tasks=8, attempts=4, seed=7)
 critic = sweetrl.train_critic(env, policy, dialogues, learning_rate=1e-3, epochs=2)
 for turn, advantage in zip(dialogue.turns, critic.advantages(dialogue), strict=True):
     print(f"{advantage:+.4f}  {turn.raw.splitlines()[0]}")

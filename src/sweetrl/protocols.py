@@ -161,7 +161,7 @@ class RewardFunction(Protocol):
 
 
 class Scorer(Protocol):
-    """Scores finished dialogues."""
+    """Scores finished dialogues; one with a true `thread_safe` may be called by several threads at the same time."""
 
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
         """Return one score for each dialogue, in order."""

@@ -15,7 +15,7 @@ from tasks.workspace import change_parameters, git
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
 
-FORMS = {
+FORMS: dict[str, Any] = {
     "suite": "examples.forms:Forms",
     "sources.suite": "examples/forms.py",
     "pretrain.steps": 120,
@@ -30,12 +30,12 @@ FORMS = {
     "collect.shard": 80,
     "evaluate.tasks": 12,
 }
-BEST = {
+BEST: dict[str, Any] = {
     "method": "examples.best_attempt:BestAttempt",
     "method_options": {"learning_rate": 1e-3, "epochs": 2, "lead": 0.05},
     "sources.method": "examples/best_attempt.py",
 }
-BRIEF = {"reward.function": "examples.brief:brief", "sources.reward": "examples/brief.py"}
+BRIEF: dict[str, Any] = {"reward.function": "examples.brief:brief", "sources.reward": "examples/brief.py"}
 
 
 def run(clone: Clone) -> str:
@@ -101,7 +101,7 @@ def test_an_own_domain_is_trained_evaluated_and_registered(
     assert len({one["reward"] for one in dialogues}) > 2
     found = read(clone, "reports/evaluation.json")
     assert found["policies"]["base"]["reward"] != found["policies"]["trained"]["reward"], "the policy has not moved"
-    assert "Forms" in (clone.root / "reports/report.html").read_text()
+    assert "<dt>Domain</dt><dd>examples.forms:Forms</dd>" in (clone.root / "reports/report.html").read_text()
     assert git(clone.root, "status", "--porcelain", "--", "src", "flows", "tasks").stdout == ""
 
 

@@ -123,6 +123,7 @@ def train_critic(
     from sweetrl.learning.critic_kinds import fit_critic, make_critic
 
     settings = settings_for(env, policy, seed, critic=options, rank={"critic": "trained"})
+    dialogues = _again_and_again(dialogues)
     configured = env.configured(settings)
     known = find_pairs(configured, dialogues) if pairs is None else pairs
     folder = Path(out) if out is not None else _temporary("critic")
@@ -238,6 +239,7 @@ def train(
     own = {chosen.section: options} if chosen.section else {"method_options": options}
     settings = settings_for(env, policy, seed, method=chosen.name, **own)
     configured = env.configured(settings)
+    dialogues = None if dialogues is None else _again_and_again(dialogues)
     if pairs is None and dialogues is not None and "pairs" in chosen.needs:
         pairs = find_pairs(configured, dialogues)
     folder = Path(out) if out is not None else _temporary("policy")
@@ -245,6 +247,11 @@ def train(
     scratch = folder.with_name(f".{folder.name}.scratch")
     job = TrainingJob(settings, configured, inputs, scratch, StepProgress(f"train {chosen.name}"))
     return policy.adapted(_moved(chosen.train(job).adapter, folder))
+
+
+def _again_and_again(dialogues: Iterable[Trajectory]) -> Iterable[Trajectory]:
+    """What can be read more than once: a generator as a list, a store as it is."""
+    return list(dialogues) if iter(dialogues) is dialogues else dialogues
 
 
 def settings_for(env: Domain, policy: Policy, seed: int | None, /, **changes: Any) -> Settings:

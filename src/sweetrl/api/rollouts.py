@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.api.policy import Policy
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
+from sweetrl.io import digest, read_json, write_json
 from sweetrl.progress import Meter
 from sweetrl.types import Split, Task, Trajectory
 
@@ -21,8 +22,23 @@ if TYPE_CHECKING:
     from sweetrl.evaluation.metrics import Result
     from sweetrl.rollout.environment import OpenEnvironment
     from sweetrl.rollout.ledger import Ledger
+    from sweetrl.settings import Settings
 
 Tasks = Sequence[Task] | int | None
+# The sections of the settings that decide what dialogues are.
+DECIDING = (
+    "seed",
+    "suite",
+    "suite_options",
+    "model",
+    "agent",
+    "engine",
+    "simulator",
+    "reward",
+    "browser",
+    "similarity",
+)
+CALL = "call.json"  # in a folder of `out`: which call it belongs to
 
 
 @dataclass(frozen=True)
@@ -78,7 +94,8 @@ def collect(
 
     `tasks` are tasks, or how many of the domain's own training tasks; what is not given is as `env.settings` has it
     (section `collect`). The dialogues lie in the folder `out` (by default a temporary one) as Parquet shards: the same
-    call goes on where a killed one was. `name` is what they call the agent. Raises UserError when too many are lost.
+    call goes on where a killed one was. `name` is what they call the agent. Raises UserError when too many are lost, or
+    when `out` belongs to another call.
     """
     settings = env.settings
     chosen = tasks_of(env, tasks, settings.collect.tasks, seed)
@@ -86,6 +103,8 @@ def collect(
     # A task's attempts stand side by side: their equal prompts are computed once.
     pairs = [(task, attempt) for task in chosen for attempt in range(count)]
     store = TrajectoryStore(Path(out)) if out is not None else TrajectoryStore.temporary()
+    if out is not None and running is None:  # with `running` the caller sees to it
+        claim(Path(out), call_of(env, [policy], chosen, count, seed))
     with (
         serving([policy], running) as (served,),
         opened(env) as environment,
@@ -124,7 +143,7 @@ def evaluate(
     """Let each of `policies` attempt every task once, with the same seeds, and compare them.
 
     `tasks` are tasks, or how many of the domain's own test tasks. Two policies in a list are called `base` and
-    `trained`, and compared task by task. `out` is a folder for the dialogues.
+    `trained`, and compared task by task. `out` is a folder for the dialogues, in which the same call goes on.
     """
     from sweetrl.evaluation.metrics import AFTER, BEFORE
 
@@ -134,6 +153,8 @@ def evaluate(
         names = (BEFORE, AFTER) if len(policies) == 2 else [one.name for one in policies]
         policies = dict(zip(names, policies, strict=True))
     chosen = tasks_of(env, tasks, env.settings.evaluate.tasks, seed, "test")
+    if out is not None:
+        claim(Path(out), call_of(env, list(policies.values()), chosen, 1, seed))
     stores = {
         name: TrajectoryStore.temporary() if out is None else TrajectoryStore(Path(out) / name) for name in policies
     }
@@ -283,3 +304,39 @@ def tasks_of(env: Domain, tasks: Tasks, count: int, seed: int | None, split: Spl
     if not found:
         raise UserError(f"{env.name}: there are no tasks to attempt; give some.")
     return found
+
+
+def fingerprint(settings: Settings, tasks: Sequence[Task], attempts: int, adapter: Path | None) -> str:
+    """Return the digest of all that decides the dialogues of a call: settings, tasks, and the adapter's content."""
+    from sweetrl.engines.vllm import adapter_name
+
+    tree = settings.model_dump(mode="json", by_alias=True)
+    for section in (tree["engine"], tree["simulator"]["server"]):
+        for key in ("urls", "concurrency", "timeout_seconds", "attempts", "budget_seconds", "backoff_seconds", "gpus"):
+            section.pop(key)  # where a server is, and how it is asked, changes no dialogue
+    content = [[task.id, task.problem_description, task.ground_truth, task.test_cases] for task in tasks]
+    what = [{name: tree[name] for name in DECIDING}, content, attempts, adapter and adapter_name(adapter)]
+    return digest(what, settings.collect.shard)
+
+
+def call_of(env: Domain, policies: Sequence[Policy], tasks: Sequence[Task], attempts: int, seed: int | None) -> str:
+    """Return the fingerprint of a call with several policies."""
+    settings = env.settings if seed is None else env.settings.model_copy(update={"seed": seed})
+    each = (settings.model_copy(update={"model": one.model, "engine": one.engine}) for one in policies)
+    return digest(
+        [fingerprint(known, tasks, attempts, one.adapter) for known, one in zip(each, policies, strict=True)],
+        settings.evaluate.batch,
+    )
+
+
+def claim(folder: Path, call: str) -> None:
+    """Make `folder` that of one call; a UserError where the dialogues of another one lie in it."""
+    path = folder / CALL
+    if path.exists() and read_json(path).get("call") == call:
+        return
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(
+            f"{folder}: here are the dialogues of another call (other tasks, policy, seed or settings); take another "
+            "folder, or remove this one."
+        )
+    write_json(path, {"call": call})

@@ -16,19 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import digest, publish, write_json
+from sweetrl.io import publish, write_json
 from sweetrl.paths import SCRATCH
 from sweetrl.plugins import load_domain
-from sweetrl.running.parameters import DIALOGUES, SUITE
 from sweetrl.running.stage import seed_everything
 from sweetrl.settings import Settings
 from sweetrl.types import Task
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-
-# The sections that decide what the dialogues are.
-_DECIDE = ("seed", *SUITE, *DIALOGUES)
 
 
 @dataclass(frozen=True)
@@ -199,13 +195,7 @@ def check_user(domain: Domain, tasks: Sequence[Task], path: Path) -> None:
 
 def _scratch(settings: Settings, tasks: Sequence[Task], attempts: int, adapter: Path | None, out: Path | None) -> Path:
     """The folder of unfinished work: named by all that decides the dialogues, so nothing of another run is taken."""
-    from sweetrl.engines.vllm import adapter_name
+    from sweetrl.api import rollouts
 
-    tree = settings.model_dump(mode="json", by_alias=True)
-    for section in (tree["engine"], tree["simulator"]["server"]):
-        for key in ("urls", "concurrency", "timeout_seconds", "attempts", "budget_seconds", "backoff_seconds", "gpus"):
-            section.pop(key)  # where a server is, and how it is asked, changes no dialogue
-    content = [[task.id, task.problem_description, task.ground_truth, task.test_cases] for task in tasks]
-    what = [{name: tree[name] for name in _DECIDE}, content, attempts, adapter and adapter_name(adapter)]
-    key = digest(what, settings.collect.shard)
+    key = rollouts.fingerprint(settings, tasks, attempts, adapter)
     return (SCRATCH if out is None else out.parent) / (f"standalone-{key}" if out is None else f".{out.name}.{key}")

@@ -138,6 +138,8 @@ def facts(domain: Domain) -> dict[str, Any]:
     """What the report says about how it was made."""
     settings = domain.settings
     return {
+        "Domain": settings.suite,
+        "Method": settings.method,
         "Base model": settings.model.base,
         "User": settings.simulator.kind,
         "Turns, at most": settings.agent.max_turns,

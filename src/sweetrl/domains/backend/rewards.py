@@ -49,6 +49,8 @@ class CodeScorer:
     instead of a new one (and closed with this).
     """
 
+    thread_safe = True
+
     def __init__(self, reward: RewardSettings, cache: Path | None = None, sandbox: Sandbox | None = None) -> None:
         self.settings = reward
         self._official = reward.semantics != "fixed"

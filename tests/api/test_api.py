@@ -1,0 +1,146 @@
+"""The Python API, as somebody without a pipeline uses it; docs/extending.md is run by tests/test_docs.py."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sweetrl
+from sweetrl.methods.rft import Rft
+
+ROOT = Path(__file__).resolve().parents[2]
+LOOK = ROOT / "examples" / "first_look.py"
+
+
+@pytest.fixture(scope="module")
+def env() -> sweetrl.Domain:
+    return sweetrl.domain("backend", agent={"max_new_tokens": 160}, collect={"batch": 16})
+
+
+@pytest.fixture(scope="module")
+def policy() -> sweetrl.Policy:
+    return sweetrl.Policy.load(ROOT / "models/base", threads=1)
+
+
+@pytest.fixture(scope="module")
+def dialogues(env: sweetrl.Domain, policy: sweetrl.Policy) -> list[sweetrl.Trajectory]:
+    return list(sweetrl.collect(env, policy, tasks=6, attempts=4, seed=7))
+
+
+def test_a_first_look_fits_on_a_page_and_runs() -> None:
+    lines = LOOK.read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if line.strip()]) <= 25
+    done = subprocess.run([sys.executable, str(LOOK)], cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    printed = done.stdout.splitlines()
+    replies = sum(line.lstrip().startswith("assistant:") for line in printed)
+    scored = next(number for number, line in enumerate(printed) if line.startswith("reward "))
+    advantages = [float(line.split()[0]) for line in printed[scored + 1 :]]
+    assert len(advantages) == replies > 0 and any(advantages)
+
+
+def test_dialogues_are_a_function_of_the_arguments(
+    env: sweetrl.Domain, policy: sweetrl.Policy, dialogues: list[sweetrl.Trajectory]
+) -> None:
+    assert [(one.task.id, one.attempt) for one in dialogues[:4]] == [(dialogues[0].task.id, n) for n in range(4)]
+    assert all(one.reward is not None for one in dialogues)
+    some = sweetrl.collect(env, policy, tasks=[dialogues[0].task], attempts=4, seed=7)
+    assert [one.messages for one in some] == [one.messages for one in dialogues[:4]]
+    others = sweetrl.collect(env, policy, tasks=[dialogues[0].task], attempts=4, seed=8)
+    assert [one.messages for one in others] != [one.messages for one in dialogues[:4]]
+
+
+def test_a_folder_belongs_to_one_call_which_may_be_repeated(
+    env: sweetrl.Domain, policy: sweetrl.Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "dialogues"
+    first = list(sweetrl.collect(env, policy, tasks=2, attempts=1, seed=7, out=out))
+    with monkeypatch.context() as patch:
+        patch.setattr("sweetrl.rollout.run.rollout", None)  # no dialogue is made again
+        assert list(sweetrl.collect(env, policy, tasks=2, attempts=1, seed=7, out=out)) == first
+    for other in ({"seed": 8}, {"attempts": 2}, {"tasks": 1}):
+        with pytest.raises(sweetrl.UserError, match="here are the dialogues of another call"):
+            sweetrl.collect(env, policy, **{"tasks": 2, "attempts": 1, "seed": 7, "out": out, **other})
+    with pytest.raises(sweetrl.UserError, match="here are the dialogues of another call"):
+        sweetrl.evaluate(env, policy, 1, out=out)
+
+
+def test_whole_dialogues_train_a_policy_from_a_generator_as_from_a_list(
+    env: sweetrl.Domain, policy: sweetrl.Policy, dialogues: list[sweetrl.Trajectory], tmp_path: Path
+) -> None:
+    options = {"learning_rate": 1e-3, "epochs": 1, "min_reward": 0.1}
+    one = sweetrl.train("rft", env, policy, dialogues=dialogues, out=tmp_path / "list", **options)
+    other = sweetrl.train(Rft(), env, policy, dialogues=(d for d in dialogues), out=tmp_path / "generator", **options)
+    assert one.adapter == tmp_path / "list" and other.adapter is not None
+    weights = [(policy.adapter / "adapter_model.safetensors").read_bytes() for policy in (one, other) if policy.adapter]
+    assert len(weights) == 2 and weights[0] == weights[1]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["generator", "list"], "unfinished work is removed"
+    pairs = sweetrl.train("multi-turn-dpo", env, policy, dialogues=(d for d in dialogues), learning_rate=1e-3, epochs=1)
+    assert pairs.adapter is not None and pairs.adapter.exists()
+
+
+def test_any_critic_ranks(
+    env: sweetrl.Domain, policy: sweetrl.Policy, dialogues: list[sweetrl.Trajectory], tmp_path: Path
+) -> None:
+    class Longest:
+        def rate(self, work: Any) -> list[list[list[float]]]:
+            return [[[float(len(reply.text)) for reply in turn] for turn in turns] for _, turns in work]
+
+    found = sweetrl.rank(env, policy, Longest(), dialogues, share=0.2, candidates=4, seed=7, out=tmp_path / "ranking")
+    assert found.preferences
+    for state in found.states:
+        lengths = [len(one.text) for one in state.candidates]
+        advantages = [one.advantage for one in state.candidates]
+        assert max(lengths) == lengths[advantages.index(max(advantages))]
+    assert (tmp_path / "ranking" / "candidates.parquet").exists()
+
+
+def test_an_agent_at_a_server_is_collected_from_and_compared(env: sweetrl.Domain, fake_server: Any) -> None:
+    with fake_server() as server:
+        there = sweetrl.Policy.server(server.url, model="m")
+        found = sweetrl.evaluate(env, {"one": there, "two": there}, 3, seed=7)
+    assert found.comparison == {} and set(found.summaries) == {"one", "two"}
+    assert found.summaries["one"]["reward"] == found.summaries["two"]["reward"]
+    assert all(not turn.token_ids for one in found.dialogues["one"] for turn in one.turns)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: sweetrl.domain("bckend"), "bckend"),
+        (lambda: sweetrl.domain("backend", agent={"turns": 3}), "turns"),
+        (lambda: sweetrl.Policy.load("models/base", treads=2), "treads"),
+        (lambda: sweetrl.Policy.server("http://localhost", model="m", rows=2), "rows"),
+        (lambda: sweetrl.train("swet", sweetrl.domain("backend"), sweetrl.Policy()), "swet"),
+        (lambda: sweetrl.train("sweet", sweetrl.domain("backend"), sweetrl.Policy(), dialogues=[]), "`ranking`"),
+        (lambda: sweetrl.train("rft", sweetrl.domain("backend"), sweetrl.Policy(), clip=1), "clip"),
+        (lambda: sweetrl.collect(sweetrl.domain("backend"), sweetrl.Policy(), tasks=[]), "there are no tasks"),
+        (lambda: sweetrl.play(sweetrl.domain("backend"), sweetrl.Policy.load("models/none")), "models/none"),
+    ],
+)
+def test_bad_input_is_one_sentence(call: Any, sentence: str) -> None:
+    with pytest.raises(sweetrl.UserError) as error:
+        call()
+    assert sentence in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_conversation_with_an_agent_from_outside(env: sweetrl.Domain) -> None:
+    task = next(env.tasks("test", 1, 7, 3))
+    with sweetrl.opened(env) as world:
+        talk = world.begin(task, seed=7, agent="mine")
+        assert talk.request == task.problem_description and talk.system and not talk.done
+        with pytest.raises(RuntimeError, match="goes on"):
+            talk.score()
+        assert talk.say("What is the rate?") == talk.messages[-1].content
+        assert talk.say(f"I WANT TO ANSWER:\n```python\n{task.ground_truth}\n```") is None
+        with pytest.raises(RuntimeError):
+            talk.say("More?")
+        found = talk.score()
+        assert found.reward == 1.0 and found.success and found.policy == "mine" and found is talk.score()
+        wrong = world.begin(task, seed=7)
+        assert wrong.say("I WANT TO ANSWER:\n```python\npass\n```") is None
+        assert wrong.outcome == "answered" and wrong.score().reward == 0.0
