@@ -26,13 +26,14 @@ export TOKENIZERS_PARALLELISM ?= false
 
 .DEFAULT_GOAL := help
 VLLM_VENV ?= .venv-vllm
+INTEROP_VENVS := .venv-interop .venv-verifiers
 
 PROFILE ?= small
 # Variants of a reproduction at a time; empty: by the processors.
 WORKERS ?=
 
 .PHONY: help environment run iterations reproduce test test-all test-vllm test-ray lint format docs base-model ui browser
-.PHONY: doctor environment-vllm environment-ray clean clean-environment
+.PHONY: test-interop doctor environment-vllm environment-ray environment-interop clean clean-environment
 
 help: ## list the words
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
@@ -57,6 +58,20 @@ test-vllm: environment environment-vllm ## the tests against a real vLLM on the 
 
 test-ray: environment-ray ## the stages' shares on a local Ray cluster of two nodes
 	@$(BIN)/python -m pytest tests/spread/test_ray.py $(ARGS)
+
+test-interop: environment-interop ## the adapters with the real OpenEnv, TRL, inspect_ai and verifiers
+	@for venv in $(INTEROP_VENVS); do OMP_NUM_THREADS=1 $$venv/bin/python -m pytest tests/interop $(ARGS) || exit 1; done
+
+# verifiers and OpenEnv want different versions of mcp, so each has an environment: the project's, with other packages in
+# front of it. A lock holds only what is not in requirements.lock, or is there in another version.
+environment-interop: $(INTEROP_VENVS:%=%/.ready)
+
+.venv-%/.ready: requirements-%.lock $(READY)
+	@test -x .venv-$*/bin/python || $(BIN)/python -m venv .venv-$*
+	@purelib='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	echo "import site; site.addsitedir('$$($(BIN)/python -c "$$purelib")')" > "$$(.venv-$*/bin/python -c "$$purelib")/project.pth"
+	@.venv-$*/bin/python -m pip install --quiet --no-compile --no-deps -r requirements-$*.lock
+	@touch $@
 
 # The extra `ray` in the project's environment: what it needs beyond requirements.lock, of which nothing changes.
 environment-ray: $(VENV)/.ready-ray
@@ -113,6 +128,8 @@ environment: $(READY)
 # for GPUs: its CUDA libraries) pip looks once more. Modules are compiled when they are first imported.
 $(READY): requirements.lock pyproject.toml
 	@test -n "$(PYTHON)" || { echo "error: no Python 3.11 or 3.12 on the PATH; install one, or name it: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)))' || { \
+	  echo "error: $(PYTHON) is no Python 3.11 or 3.12 ($$($(PYTHON) --version 2>&1)); name one: make PYTHON=python3.12" >&2; exit 1; }
 	@start=$$(date +%s); \
 	echo "setting up $(VENV) with $$($(PYTHON) --version), $$(grep -c == requirements.lock) packages; a few minutes the first time"; \
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || exit 1; \
@@ -123,7 +140,7 @@ $(READY): requirements.lock pyproject.toml
 
 clean: ## remove caches and unfinished work
 	rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis .import_linter_cache build dist .scratch .cache
-	find . -name __pycache__ -not -path './$(VENV)/*' -not -path './$(VLLM_VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -not -path './$(VENV)/*' -not -path './.venv-*/*' -prune -exec rm -rf {} +
 
 clean-environment: ## remove the environment
-	rm -rf $(VENV) $(VLLM_VENV)
+	rm -rf $(VENV) $(VLLM_VENV) $(INTEROP_VENVS)
