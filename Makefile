@@ -59,8 +59,10 @@ test-vllm: environment environment-vllm ## the tests against a real vLLM on the 
 test-ray: environment-ray ## the stages' shares on a local Ray cluster of two nodes
 	@$(BIN)/python -m pytest tests/spread/test_ray.py $(ARGS)
 
-test-interop: environment-interop ## the adapters with the real OpenEnv, TRL, inspect_ai and verifiers
-	@for venv in $(INTEROP_VENVS); do OMP_NUM_THREADS=1 $$venv/bin/python -m pytest tests/interop $(ARGS) || exit 1; done
+test-interop: environment-interop ## the adapters with the real OpenEnv, TRL, inspect_ai, verifiers and trackers
+	@for venv in $(INTEROP_VENVS); do \
+	  OMP_NUM_THREADS=1 $$venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile tests/interop tests/learning/test_reporting.py $(ARGS) || exit 1; \
+	done
 
 # verifiers and OpenEnv want different versions of mcp, so each has an environment: the project's, with other packages in
 # front of it. A lock holds only what is not in requirements.lock, or is there in another version.

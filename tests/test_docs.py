@@ -22,8 +22,7 @@ from sweetrl.types import Message, Trajectory
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
-# Paths of machines and packages that only a reader has.
-ELSEWHERE = {"my_package"}
+ELSEWHERE = ("my_package.", "sweetrl.interop.")  # code that only a reader has, or an environment of its own
 SMALLER = {"tasks=100": "tasks=24", "tasks=200": "tasks=4", "attempts=15": "attempts=2"}
 
 
@@ -56,7 +55,7 @@ def test_settings_in_the_guides_are_taken(change: dict[str, Any], monkeypatch: p
     monkeypatch.chdir(REPOSITORY)
     tree = merged(yaml.safe_load((REPOSITORY / "params.yaml").read_text(encoding="utf-8")), change)
     settings = parse_settings(tree, "the guide")
-    if settings.suite.partition(".")[0] not in ELSEWHERE:
+    if not settings.suite.startswith(ELSEWHERE):
         load_domain(settings)
         load_method(settings).settings_of(settings)
 
@@ -147,7 +146,9 @@ def test_official_trajectories_are_imported_as_the_guide_says(
     (tmp_path / "data").mkdir()
     task = next(Backend().tasks("train", 1, 7, 1))
     told = (Message("user", task.problem_description), Message("assistant", f"I WANT TO ANSWER:\n{task.ground_truth}"))
-    write_trajectories(tmp_path / "trajectories.jsonl", [Trajectory(task, n, told, answer=task.ground_truth) for n in range(2)], 2)
+    write_trajectories(
+        tmp_path / "trajectories.jsonl", [Trajectory(task, n, told, answer=task.ground_truth) for n in range(2)], 2
+    )
     monkeypatch.chdir(tmp_path)
     exec(python_of("real-models.md"), {})
     found = list(TrajectoryStore(tmp_path / "data/trajectories"))

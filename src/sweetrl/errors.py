@@ -19,7 +19,8 @@ EXTRAS = {
     "verifiers": ("verifiers",),
     "openenv": ("openenv", "starlette", "uvicorn", "websockets"),
     "trl": ("datasets", "trl"),
-    "inspect": ("inspect_ai",),
+    "inspect": ("anyio", "inspect_ai"),
+    "trackers": ("tensorboard", "trackio", "wandb"),
 }
 
 

@@ -35,7 +35,11 @@ BEST: dict[str, Any] = {
     "method_options": {"learning_rate": 1e-3, "epochs": 2, "lead": 0.05},
     "sources.method": "examples/best_attempt.py",
 }
-BRIEF: dict[str, Any] = {"reward.function": "examples.brief:brief", "sources.reward": "examples/brief.py"}
+BRIEF: dict[str, Any] = {
+    "method": "rft",
+    "reward.function": "examples.brief:brief",
+    "sources.reward": "examples/brief.py",
+}
 
 
 def run(clone: Clone) -> str:

@@ -1,4 +1,4 @@
-"""Servers on localhost for the tests of OpenEnv: two games by the real package, and one that sends what it is told to."""
+"""Servers on localhost for the tests of OpenEnv: two games by the real package, and one that says what it is told."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from websockets.sync.server import serve
 
 
 @contextmanager
-def served(app: Any) -> Iterator[str]:
+def served(app: Any, port: int = 0) -> Iterator[str]:
     """Serve an ASGI application in a thread; yield its address."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws_ping_interval=None))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Callable
 from importlib import import_module, metadata
@@ -25,6 +27,7 @@ import sweetrl
 from sweetrl.domains.backend.suite.agents import OracleAgent
 from sweetrl.domains.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.errors import UserError
+from sweetrl.interop import inspect as adapter
 from sweetrl.interop.inspect import colbench, colbench_reward
 from sweetrl.types import Message, Task, Trajectory
 
@@ -192,6 +195,10 @@ def test_a_dialogue_that_a_limit_breaks_off_has_no_answer(tmp_path: Path) -> Non
     (score,) = sample.scores.values()
     assert score.value == {"reward": 0.0, "success": 0.0} and score.answer is None
     assert score.metadata is not None and score.metadata["outcome"] == "broken_off"
+    # Nor is a last reply one that nobody has heard any more.
+    sample.messages.append(ChatMessageAssistant(content=f"I WANT TO ANSWER:\n{tasks[0].ground_truth}"))
+    again = inspect_ai.score(log, colbench_reward(FORMS), action="overwrite", display="none")
+    assert means(again)["reward"] == 0.0
 
 
 def test_users_who_leave_and_users_who_do_not_work(own_code: Any, tmp_path: Path) -> None:
@@ -241,14 +248,28 @@ def test_bad_input_is_one_sentence(arguments: dict[str, Any], sentence: str) -> 
         colbench(**{"domain": FORMS, "count": 1} | arguments)
 
 
-def whole(fake_server: Any) -> Any:
-    """FakeServer with the count of tokens without which Inspect reads none."""
+def test_the_modules_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    """As it is pasted, but for two tasks and a model of this machine."""
+    blocks = re.findall(r"(?:^(?:    .*)?\n)+", adapter.__doc__ or "", re.M)
+    (text,) = (textwrap.dedent(one) for one in blocks if "import inspect_ai" in one)
+    for long, short in {"count=50": "count=2", '"openai/gpt-4o-mini"': "model"}.items():
+        assert text.count(long) == 1
+        text = text.replace(long, short)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("INSPECT_DISPLAY", "none")
+    exec(text, {"model": mock(tasks_of(sweetrl.domain("backend"), 2, 7), OracleAgent().act)})
+    assert capsys.readouterr().out.splitlines()[-2:] == ["reward 1.0 0.0", "success 1.0 0.0"]
 
-    class Whole(fake_server):  # type: ignore[misc]
+
+def whole(fake_server: Any) -> Any:
+    """FakeServer with all the keys of a chat completion, without which Inspect reads none."""
+
+    class Whole(fake_server):
         def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
             status, reply = super()._chat(body)
-            reply["usage"]["total_tokens"] = sum(reply["usage"].values())
-            return status, reply
+            usage = reply["usage"]
+            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+            return status, {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"], **reply}
 
     return Whole
 
@@ -260,11 +281,12 @@ def test_inspects_command_line(fake_server: Any, tmp_path: Path) -> None:
     assert import_module(entry["sweetrl"]).colbench is colbench
     if "sweetrl" not in {one.name for one in metadata.entry_points(group="inspect_ai")}:
         pytest.skip("the installed sweetrl is from before the entry point: pip install -e . again")
-    command = ["eval", "sweetrl/colbench", "--model", "openai-api/far/base", "--display", "none"]
+    command = ["eval", "sweetrl/colbench", "--model", "openai-api/far/base", "--max-retries", "1"]
     options = ["-T", f"domain={FORMS}", "-T", "count=2", "-T", "seed=7", "-T", "settings={agent: {max_turns: 2}}"]
+    options += ["--display", "none", "--log-dir", str(tmp_path)]
     with whole(fake_server)(reply=lambda body: "Which day?") as server:
         subprocess.run(
-            [sys.executable, "-m", "inspect_ai._cli.main", *command, *options, "--log-dir", str(tmp_path)],
+            [sys.executable, "-m", "inspect_ai._cli.main", *command, *options],
             env=os.environ | {"PYTHONPATH": str(REPOSITORY), "FAR_BASE_URL": server.url, "FAR_API_KEY": "none"},
             cwd=tmp_path,
             check=True,

@@ -112,6 +112,18 @@ def test_pages() -> None:
     assert last.reward == expected.reward > 0.5
 
 
+def test_the_example_of_the_docs(forms: tuple[str, sweetrl.Domain]) -> None:
+    url, domain = forms
+    task = World(domain).tasks("test").at(0)
+    replies = iter(["Which day?", f"I WANT TO ANSWER:\n{task.ground_truth}"])
+    with DialogueClient(url).sync() as client:
+        observation = client.reset(split="test", index=0, seed=7).observation
+        while not observation.done:
+            reply = next(replies)
+            observation = client.step(DialogueAction(message=reply)).observation
+    assert observation.reward >= 0.9 and observation.outcome == "answered"
+
+
 def test_sessions_do_not_see_each_other(forms: tuple[str, sweetrl.Domain]) -> None:
     url, domain = forms
 
@@ -147,13 +159,18 @@ def test_the_task_api_lists_tasks_and_hides_what_is_hidden(forms: tuple[str, swe
             400,
             "split: `validation` is not known; take train or test.",
         )
-        everything = [listed.text, *(web.get(path).text for path in ("/schema", "/metadata", "/state", "/openapi.json"))]
+        everything = [
+            listed.text,
+            *(web.get(path).text for path in ("/schema", "/metadata", "/state", "/openapi.json")),
+        ]
         assert "Find out what the form needs" in web.get("/metadata").json()["description"]
     with GenericEnvClient(url).sync() as client:  # what is sent, whatever our client makes of it
         everything += [json.dumps(vars(client.reset(split="test", index=3, seed=1))), json.dumps(client.state())]
         everything.append(json.dumps(vars(client.step({"message": "Which day?"}))))
     for task in tasks:
-        assert all(task.ground_truth not in text and json.dumps(task.ground_truth)[1:-1] not in text for text in everything)
+        assert all(
+            task.ground_truth not in text and json.dumps(task.ground_truth)[1:-1] not in text for text in everything
+        )
 
 
 def test_a_seed_draws_a_task_and_repeats_the_episode(forms: tuple[str, sweetrl.Domain]) -> None:
@@ -265,7 +282,9 @@ def test_wrong_arguments_of_the_server() -> None:
 
 def test_the_client_says_that_a_server_is_another(forms: tuple[str, sweetrl.Domain]) -> None:
     client = DialogueClient(forms[0])
-    with pytest.raises(UserError, match="this is no server of a sweetrl domain: DialogueObservation, message: Field req"):
+    with pytest.raises(
+        UserError, match="this is no server of a sweetrl domain: DialogueObservation, message: Field req"
+    ):
         client._parse_result({"observation": {"board": "x"}, "done": False, "reward": None})
     with pytest.raises(UserError, match="DialogueState, step_count"):
         client._parse_state({"step_count": -1})
@@ -309,5 +328,7 @@ def test_a_missing_package_is_a_sentence() -> None:
         "try:\n    import sweetrl.interop.openenv\n"
         "except Exception as error:\n    print(type(error).__name__, error)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True
+    )
     assert "UserError openenv is not installed; it comes with an extra: pip install 'sweetrl[openenv]'." in done.stdout

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from sweetrl.colbench.markers import marked_answer
 from sweetrl.domains.backend.suite.agents import OracleAgent
 from sweetrl.domains.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.errors import UserError
+from sweetrl.interop import trl as adapter
 from sweetrl.interop.trl import DialogueEnvironment, dataset, environment_factory, reward
 from sweetrl.types import Message, Task, Trajectory
 
@@ -40,7 +43,7 @@ def called(reply: str) -> tuple[str, dict[str, str]]:
 
 def by_tools(environment: DialogueEnvironment, row: dict[str, Any], task: Task, agent: Agent) -> tuple[Message, ...]:
     """Let `agent` call the environment's tools until the dialogue ends; the dialogue as the agent knows it."""
-    assert environment.reset(**row) is None
+    environment.reset(**row)
     messages = [Message("user", row["prompt"][-1]["content"])]
     for _ in range(20):
         messages.append(Message("assistant", agent(task, tuple(messages))))
@@ -247,14 +250,22 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def trained(model: Path, folder: Path, domain: str, reply: Callable[[str], str] | None, **options: Any) -> Any:
+def trained(
+    model: Path,
+    folder: Path,
+    domain: str,
+    reply: Callable[[str], str] | None,
+    rows: Any = None,
+    factory: Any = None,
+    **options: Any,
+) -> Any:
     """Two steps of GRPO; `reply` turns what the model reads into what it writes, without it the model samples."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
-    tokenizer = AutoTokenizer.from_pretrained(model)
-    policy = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    tokenizer: Any = AutoTokenizer.from_pretrained(model)
+    policy: Any = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     if reply is not None:
 
         def generate(input_ids: Any, attention_mask: Any, **_: Any) -> Any:
@@ -285,8 +296,8 @@ def trained(model: Path, folder: Path, domain: str, reply: Callable[[str], str] 
                 shuffle_dataset=False,
                 seed=3,
             ),
-            train_dataset=dataset(domain, count=4, seed=3, **options),
-            environment_factory=environment_factory(domain, **options),
+            train_dataset=rows or dataset(domain, count=4, seed=3, **options),
+            environment_factory=factory or environment_factory(domain, **options),
             reward_funcs=reward,
         )
     trainer.train()
@@ -331,7 +342,46 @@ def test_grpo_trainer_trains_on_dialogues(model: Path, tmp_path: Path) -> None:
     assert right.messages == by_sweetrl(domain, right.task, 3, agent).messages and right.reward == 1.0
 
 
+def test_the_modules_example(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is pasted, but for a model of this machine and one short step."""
+    blocks = re.findall(r"(?:^(?:    .*)?\n)+", adapter.__doc__ or "", re.M)
+    (text,) = (textwrap.dedent(one) for one in blocks if "GRPOTrainer(" in one)
+    smaller = "max_completion_length=16, max_steps=1, num_generations=2, per_device_train_batch_size=2, "
+    smaller += "report_to='none', use_cpu=True, bf16=False, disable_tqdm=True"
+    for long, short in {
+        '"Qwen/Qwen3-0.6B"': repr(str(model)),
+        "max_completion_length=4096": smaller,
+        "count=200": "count=2",
+    }.items():
+        assert text.count(long) == 1
+        text = text.replace(long, short)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(text, names)
+    assert names["trainer"].state.global_step == 1
+    assert "rewards/reward/mean" in names["trainer"].state.log_history[0]
+
+
 def test_a_model_that_calls_no_tool_earns_nothing(model: Path, tmp_path: Path) -> None:
     trainer = trained(model, tmp_path, FORMS, None)
     logs = [one for one in trainer.state.log_history if "rewards/reward/mean" in one]
     assert [(one["rewards/reward/mean"], one["dialogues/answered"]) for one in logs] == [(0.0, 0.0)] * 2
+
+
+def test_several_domains_in_one_run(model: Path, tmp_path: Path) -> None:
+    from datasets import concatenate_datasets
+
+    names = {"forms": FORMS, "backend": "backend"}
+    parts = [dataset(name, count=1, seed=3).add_column("environment", [label]) for label, name in names.items()]
+    factories = {label: environment_factory(name) for label, name in names.items()}
+    references = {tasks_of(sweetrl.domain(name), "train", 1, 3)[0] for name in names.values()}
+
+    def reply(text: str) -> str:
+        if "<tool_response>" in text:
+            return f"Good bye.{END}"
+        (answer,) = (one.ground_truth for one in references if f"user\n{one.problem_description}{END}" in text)
+        return f"<tool_call>\n{json.dumps({'name': 'submit', 'arguments': {'answer': answer}})}\n</tool_call>{END}"
+
+    trainer = trained(model, tmp_path, "", reply, concatenate_datasets(parts), factories)
+    assert [one._score().task.suite for one in trainer.environments] == [FORMS, FORMS, "backend", "backend"]
+    assert [one._score().reward for one in trainer.environments] == [1.0] * 4

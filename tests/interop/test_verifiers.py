@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
@@ -38,7 +39,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def server(fake_server: Any) -> Any:
     """FakeServer with all the keys of a chat completion, without which verifiers reads none."""
 
-    class Whole(fake_server):  # type: ignore[misc]
+    class Whole(fake_server):
         def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
             status, reply = super()._chat(body)
             usage = reply["usage"]
@@ -312,8 +313,21 @@ def test_the_model_fails(server: Any) -> None:
     assert episode.traces[0].errors[0].type == "ProviderError"
 
 
+def test_the_example(server: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """As the module and docs/interop.md have it, but for the harness, whose default needs a package index."""
+    text = importlib.import_module("sweetrl.interop.verifiers").__doc__ or ""
+    code = dedent(text[text.index("    import asyncio") : text.index("With verifiers' own command line")])
+    tasks = list(sweetrl.domain("backend").tasks("test", 2, 7, 3))
+    with server(reply=programmer(tasks)) as far:
+        for written, tried in (("http://localhost:8000/v1", far.url), ("count=20", f"count=2, seat={SEAT}")):
+            assert written in code
+            code = code.replace(written, tried)
+        exec(code, {})
+    assert capsys.readouterr().out == "4.0\n"
+
+
 def test_the_command_line(server: Any, tmp_path: Path) -> None:
-    """As docs/interop.md has it, but for the harness, whose default needs a package index."""
+    """As docs/interop.md has it, but for the domain and the harness, whose default needs a package index."""
     with server(reply=clerk) as far:
         command = f"""sweetrl-verifiers --env.taskset.domain examples.forms:Forms --env.taskset.split test
             --env.taskset.seed 7 --env.taskset.settings {{"agent":{{"max_turns":6}}}} -n 3 -r 2

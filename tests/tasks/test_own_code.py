@@ -1,4 +1,4 @@
-"""Code of one's own in a project: DVC sees its changes, and a stage refuses to run where it would not; with real DVC."""
+"""Code of your own in a project, with real DVC: its changes are seen, and a stage refuses to run where they would not be."""
 
 from __future__ import annotations
 

@@ -1,11 +1,15 @@
 """A domain as a task of inspect_ai: any of its models talks to the domain's user, and gets the domain's reward.
 
-    inspect eval sweetrl/colbench --model openai/gpt-5-mini -T domain=backend -T count=50 -T seed=7
+    inspect eval sweetrl/colbench --model openai/gpt-4o-mini -T domain=backend -T count=50 -T seed=7
 
-    from sweetrl.interop.inspect import colbench                  # the same from Python
+The same from Python:
 
-    (log,) = inspect_ai.eval(colbench("backend", count=50, seed=7), model="openai/gpt-5-mini")
-    print(log.results.scores[0].metrics["mean"].value)            # the mean reward; scores[1] is success
+    import inspect_ai
+    from sweetrl.interop.inspect import colbench
+
+    (log,) = inspect_ai.eval(colbench("backend", count=50, seed=7), model="openai/gpt-4o-mini")
+    for score in log.results.scores:                       # reward, success
+        print(score.name, score.metrics["mean"].value, score.metrics["stderr"].value)
 
 An epoch is an attempt: its user has a seed of their own. Logs hold the request and the task's place, by which it is
 looked up again, and nothing of what a task hides. `inspect score` scores the dialogues of a log again: the user then

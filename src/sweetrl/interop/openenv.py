@@ -1,6 +1,6 @@
 """OpenEnv, both ways: a domain as an OpenEnv server with its client, and any OpenEnv server as a domain.
 
-A server, whose environments are dialogues with the domain's user:
+A server whose episodes are dialogues with the domain's user:
 
     python -m sweetrl.interop.openenv --domain backend --port 8000
 
@@ -9,13 +9,13 @@ A server, whose environments are dialogues with the domain's user:
 A client of it (reset takes split, index and seed; without an index the seed draws a task):
 
     with DialogueClient("http://localhost:8000").sync() as client:
-        found = client.reset(split="test", index=0, seed=7).observation
-        while not found.done:
-            found = client.step(DialogueAction(message=my_agent(found.message))).observation
-        print(found.reward, found.outcome)
+        observation = client.reset(split="test", index=0, seed=7).observation
+        while not observation.done:
+            observation = client.step(DialogueAction(message=my_agent(observation.message))).observation
+        print(observation.reward, observation.outcome)
 
-The other way: `suite: sweetrl.interop.openenv:OpenEnvDomain` in params.yaml takes any OpenEnv server through all
-stages (sweetrl.interop.openenv_domain).
+The other way: `suite: sweetrl.interop.openenv:OpenEnvDomain` in params.yaml takes an OpenEnv server through all stages
+(sweetrl.interop.openenv_domain).
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from sweetrl.rollout.conversation import Conversation
 
 SESSIONS = 64  # dialogues at a time
-LONGEST = 1_000_000  # characters of one message of the agent
-LISTED = 1000  # tasks that the Task API shows at once, of however many there are
+LONGEST_MESSAGE = 1_000_000  # characters of one message of the agent
+LISTED_TASKS = 1000  # that the Task API shows at once, of however many there are
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -68,7 +68,7 @@ Model = TypeVar("Model", bound=BaseModel)
 class DialogueAction(Action):
     """What the agent says next."""
 
-    message: str = Field(max_length=LONGEST, description="The agent's reply to the user, as it writes it.")
+    message: str = Field(max_length=LONGEST_MESSAGE, description="The agent's reply to the user, as it writes it.")
 
 
 class DialogueObservation(Observation):
@@ -122,7 +122,7 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
             raise UserError(f"reset: `{min(unknown)}` is not known; give split, index, seed and episode_id.")
         if seed is None:
             seed = random.SystemRandom().randrange(2**31)
-        if not _is_whole(seed) or not (index is None or _is_whole(index)):
+        if not _is_count(seed) or not (index is None or _is_count(index)):
             raise UserError("reset: `seed` and `index` are whole numbers; correct them.")
         tasks = self._world.tasks(str(split))
         if index is None:
@@ -143,11 +143,11 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
                 raise UserError("step: no dialogue has begun in this session; reset first (over a WebSocket: /ws).")
             if talk.done:
                 raise UserError(f"step: the dialogue about task {task.id} has ended; reset for another.")
-            words = talk.say(action.message)
+            reply = talk.say(action.message)
             self._state.step_count += 1
-            if words is not None:
-                return DialogueObservation(message=words, reward=0.0)
-            return _ending(self._world.score(task, talk))
+            if reply is not None:
+                return DialogueObservation(message=reply, reward=0.0)
+            return _last_observation(self._world.score(task, talk))
 
     @property
     def state(self) -> DialogueState:
@@ -180,7 +180,7 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
         """Return what anybody may know of a task; IndexError where there is none."""
         tasks = self._world.tasks(split)
         try:
-            return _shown(split, index, await asyncio.to_thread(tasks.at, index))
+            return _public(split, index, await asyncio.to_thread(tasks.at, index))
         except UserError as error:
             raise IndexError(str(error)) from error
 
@@ -194,27 +194,27 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
         """Return the tasks from `start` to before `stop` as a slice does, at most 1000."""
         tasks = self._world.tasks(split)
         known = await asyncio.to_thread(tasks.first, tasks.count)
-        return [_shown(split, index, task) for index, task in list(enumerate(known))[start:stop][:LISTED]]
+        return [_public(split, index, task) for index, task in list(enumerate(known))[start:stop][:LISTED_TASKS]]
 
 
-def _shown(split: str, index: int, task: Task) -> dict[str, Any]:
-    """What the Task API says of a task: the request, and nothing that is hidden."""
+def _public(split: str, index: int, task: Task) -> dict[str, Any]:
+    """What the Task API says of a task: nothing that is hidden."""
     return {"id": task.id, "split": split, "index": index, "request": task.problem_description}
 
 
-def _ending(found: Trajectory) -> DialogueObservation:
+def _last_observation(dialogue: Trajectory) -> DialogueObservation:
     return DialogueObservation(
         message="",
         done=True,
-        reward=found.reward,
-        outcome=found.outcome,
-        success=None if found.reward is None else found.success,
-        parts=dict(found.parts),
-        error=found.error,
+        reward=dialogue.reward,
+        outcome=dialogue.outcome,
+        success=None if dialogue.reward is None else dialogue.success,
+        parts=dict(dialogue.parts),
+        error=dialogue.error,
     )
 
 
-def _is_whole(value: Any) -> bool:
+def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -281,11 +281,12 @@ class DialogueClient(EnvClient[DialogueAction, DialogueObservation, DialogueStat
         return action.model_dump()
 
     def _parse_result(self, payload: Mapping[str, Any]) -> StepResult[DialogueObservation]:
-        said = payload.get("observation")
-        ends = {name: payload[name] for name in ("done", "reward") if name in payload}
-        found = self._read(DialogueObservation, {**said, **ends} if isinstance(said, dict) else said)
-        reward = None if found.reward is None else float(found.reward)
-        return StepResult(observation=found, reward=reward, done=found.done)
+        fields = payload.get("observation")
+        if isinstance(fields, dict):  # OpenEnv sends these two beside the observation
+            fields = fields | {name: payload[name] for name in ("done", "reward") if name in payload}
+        observation = self._read(DialogueObservation, fields)
+        reward = None if observation.reward is None else float(observation.reward)
+        return StepResult(observation=observation, reward=reward, done=observation.done)
 
     def _parse_state(self, payload: Mapping[str, Any]) -> DialogueState:
         return self._read(DialogueState, payload)

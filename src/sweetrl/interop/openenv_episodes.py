@@ -35,13 +35,16 @@ class Position:
     done: bool
 
 
+IDLE = Position("", 0.0, True)
+
+
 @dataclass(eq=False)
 class _Session:
-    """A connection, and where it stands; `done` also before its first episode."""
+    """A connection, and where it stands: the `key` of the episode and the actions so far."""
 
     connection: Connection
     key: str = ""
-    position: Position = Position("", 0.0, True)
+    position: Position = IDLE
 
 
 class Episodes:
@@ -71,6 +74,7 @@ class Episodes:
 
         def attempt() -> tuple[Position, dict[str, Any]]:
             with self._session("") as session:
+                session.key, session.position = "", IDLE
                 position = self._position(session.connection.reset(start))
                 return position, session.connection.state() if state else {}
 
@@ -110,8 +114,8 @@ class Episodes:
                 position = self._step(connection, position, actions[number - 1])
             if not position.text.startswith(expected):  # a dialogue may hold only the beginning
                 raise ServerError(
-                    f"{connection.url}: the environment does not repeat itself: after the same reset and "
-                    f"{number} actions it says something else; the arguments of the reset must decide what it says"
+                    f"{connection.url}: the environment does not repeat itself: after the same reset and actions "
+                    f"({number}) it says something else; the arguments of the reset must decide what it says"
                 )
         return position
 

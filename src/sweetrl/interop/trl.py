@@ -1,15 +1,17 @@
 """A domain as an environment of TRL's GRPOTrainer: the model talks to the domain's user by calling tools.
 
+    from trl import GRPOConfig, GRPOTrainer
     from sweetrl.interop.trl import dataset, environment_factory, reward
 
-    options = {"agent": {"max_turns": 6}}                     # settings by section, as sweetrl.domain takes them
+    options = {"agent": {"max_turns": 6}}                  # settings by section, as sweetrl.domain takes them
     trainer = GRPOTrainer(
-        model="Qwen/Qwen3-0.6B",                              # its chat template must know tools
-        args=GRPOConfig(max_completion_length=2048, ...),     # of the whole dialogue, with the user's words
+        model="Qwen/Qwen3-0.6B",                           # its chat template must know tools
+        args=GRPOConfig(max_completion_length=4096),       # tokens of the whole dialogue, with the user's words
         train_dataset=dataset("backend", count=200, seed=7, **options),
         environment_factory=environment_factory("backend", **options),
         reward_funcs=reward,
     )
+    trainer.train()
 
 A dialogue is a chain of calls: `say(message)` returns the user's words, `submit(answer)` ends it. What the model writes
 outside of the tools reaches nobody, and a dialogue that it just leaves has no answer. All attempts at a row meet the

@@ -1,10 +1,21 @@
 """A domain as an environment of the library verifiers (`verifiers.v1`): its model is the agent, the user the domain's.
 
+    import asyncio
+    import verifiers.v1 as vf
     from sweetrl.interop.verifiers import load_environment
 
     env = load_environment("backend", split="test", count=20, seed=7, agent={"max_turns": 6})
-    async with env.serving():
-        episodes = [await env.run_slot(slot, context) for task in env.taskset for slot in env.slots(task, 4)]
+    server = vf.EvalClientConfig(base_url="http://localhost:8000/v1", api_key_var="NO_KEY")
+    model = vf.ModelContext(client=server, model="Qwen/Qwen3-8B", sampling=vf.SamplingConfig(temperature=0.7))
+
+    async def attempts(number):
+        gate = asyncio.Semaphore(16)  # episodes at a time
+        async with env.serving():
+            slots = [slot for task in env.taskset for slot in env.slots(task, number)]
+            return await asyncio.gather(*(env.run_slot(slot, model, gate) for slot in slots))
+
+    episodes = asyncio.run(attempts(4))
+    print(sum(episode.traces[0].reward for episode in episodes if episode.ok))
 
 With verifiers' own command line, and whatever else takes the id of a taskset (package sweetrl_verifiers):
 

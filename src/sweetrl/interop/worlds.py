@@ -99,13 +99,8 @@ class World:
 
 
 def _lock_for(scorer: Scorer) -> AbstractContextManager[Any]:
-    """Return what keeps `scorer` to one thread at a time; nothing for CodeScorer, which may be shared.
-
-    A reward of somebody's own, or the cache of a model that looks at pictures, promises nothing about threads.
-    """
-    from sweetrl.domains.backend.rewards import CodeScorer
-
-    return nullcontext() if isinstance(scorer, CodeScorer) else threading.Lock()
+    """Return what keeps `scorer` to one thread at a time, if it does not say that it may be shared."""
+    return nullcontext() if getattr(scorer, "thread_safe", False) else threading.Lock()
 
 
 class TaskList:

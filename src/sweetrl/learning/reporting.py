@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,8 @@ def report_to(trainer: Trainer, tracking: TrackingSettings, name: str) -> None:
             )
     arguments: Any = trainer.args
     arguments.run_name, arguments.project = name, tracking.experiment
+    if "wandb" in tracking.report_to:
+        os.environ.setdefault("WANDB_PROJECT", tracking.experiment)  # its callback knows no other way
     for callback in get_reporting_integration_callbacks(list(tracking.report_to)):
         made = callback()
         if "logging_dir" in vars(made) and made.logging_dir is None:  # TensorBoard's; the default is removed at the end
