@@ -23,7 +23,12 @@ PARAMS = """
 seed: 7
 model: {base: models/base, device: cpu, threads: 1}
 critic: &trainer
-  {learning_rate: 1.0e-3, epochs: 15, batch_size: 4, micro_batch_size: 2, checkpoints: 20, lora: {rank: 4, dropout: 0.1}}
+  learning_rate: 1.0e-3
+  epochs: 15
+  batch_size: 4
+  micro_batch_size: 2
+  checkpoints: 20
+  lora: {rank: 4, dropout: 0.1}
 policy: {<<: *trainer, sft_replay: 0.5}
 multi_turn_dpo: {<<: *trainer, sft_replay: 0.5}
 rft: *trainer

@@ -1,4 +1,4 @@
-"""Code of your own in a project, with real DVC: its changes are seen, and a stage refuses to run where they would not be."""
+"""Code of your own in a project, with real DVC: its changes are seen, and a stage refuses where they would not be."""
 
 from __future__ import annotations
 
