@@ -73,12 +73,14 @@ def test_the_critic_learns_its_pairs_and_says_how(
     assert (tmp_path / f"checkpoint-{steps}" / "complete").exists()
 
 
-def test_only_the_adapter_moves(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path) -> None:
+@pytest.mark.parametrize("batch", [8, 1024])  # with one step there is no warm-up: its learning rate would be 0
+def test_only_the_adapter_moves(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path, batch: int) -> None:
     from sweetrl.learning.trainers import CriticTrainer
 
     model = fresh(tiny_model)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    CriticTrainer(model, critic_data, CriticSettings(learning_rate=1e-2, lora=LORA), tmp_path, 0).fit()
+    settings = CriticSettings(learning_rate=1e-2, epochs=1, batch_size=batch, lora=LORA)
+    CriticTrainer(model, critic_data, settings, tmp_path, 0).fit()
     moved = {name for name, value in model.state_dict().items() if not value.equal(before[name])}
     assert moved and all("lora_" in name for name in moved)
 

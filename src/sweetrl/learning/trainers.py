@@ -87,7 +87,7 @@ def training_arguments(
         learning_rate=settings.learning_rate,
         lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": settings.min_lr_ratio},
-        warmup_steps=math.ceil(settings.warmup_ratio * steps),
+        warmup_steps=min(math.ceil(settings.warmup_ratio * steps), steps - 1),  # its first step has learning rate 0
         optim="adamw_torch",
         adam_beta1=0.9,
         adam_beta2=0.95,
