@@ -18,9 +18,9 @@ import pytest
 from sweetrl.browser import Box, Element, Page, Renderer
 from sweetrl.browser.binary import find_browser
 from sweetrl.domains.frontend import layout
-from sweetrl.domains.frontend.rewards import ClipReward, LayoutReward, make_reward, score_pages
+from sweetrl.domains.frontend.rewards import ClipReward, LayoutReward, make_reward
 from sweetrl.errors import UserError
-from sweetrl.settings import BrowserSettings, SimilaritySettings
+from sweetrl.settings import BrowserSettings, SimilaritySettings, parse_settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
 import page_edits
@@ -53,6 +53,10 @@ def text(words: str, x: float = 10, y: float = 10, **other: Any) -> Element:
         "bold": False, "align": "left", "role": "", "depth": 0, "parent": -1,
     }  # fmt: skip
     return Element(**{**values, **other})
+
+
+def score_pages(answer: Page | None, reference: Page) -> float:
+    return make_reward(SimilaritySettings()).score([(answer, reference)])[0]
 
 
 @pytest.fixture(scope="module")
@@ -280,5 +284,5 @@ def test_rewards_are_made_by_name(clip_folder: Path):
     assert named.name == f"clip squash {clip_folder.name}"
     with pytest.raises(UserError, match=r"similarity\.model"):
         make_reward(SimilaritySettings(kind="clip", model=str(clip_folder / "none"), device="cpu"))
-    with pytest.raises(UserError, match="no such frontend reward"):
-        score_pages(None, page(), "pixels")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"similarity\.kind"):
+        parse_settings({"similarity": {"kind": "pixels"}}, "params.yaml")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 
     from sweetrl.settings import SimilaritySettings
 
-Kind = Literal["layout", "clip"]
 View = Literal["official", "squash"]
 Pairs = Sequence[tuple[Page | None, Page]]
 OFFICIAL_MODEL = "openai/clip-vit-base-patch32"
@@ -107,18 +105,6 @@ def make_reward(settings: SimilaritySettings) -> FrontendReward:
     if settings.kind == "layout":
         return LayoutReward()
     return ClipReward(settings.model, settings.view, settings.device, settings.batch)
-
-
-def score_pages(answer: Page | None, reference: Page, kind: Kind = "layout") -> float:
-    """Return the similarity of one page to its reference; `clip` is the official model and view."""
-    return _named(kind).score([(answer, reference)])[0]
-
-
-@lru_cache(maxsize=2)
-def _named(kind: Kind) -> FrontendReward:
-    if kind not in ("layout", "clip"):
-        raise UserError(f"{kind}: there is no such frontend reward; take `layout` or `clip`.")
-    return LayoutReward() if kind == "layout" else ClipReward()
 
 
 def _open(png: bytes | None) -> Image:
