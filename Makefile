@@ -41,7 +41,7 @@ help: ## list the words
 run: environment ## train, evaluate and register an agent; unchanged stages are skipped
 	@$(BIN)/python -m flows.train $(ARGS)
 
-iterations: environment ## collect and train again with the policy so far, `iterations` of params.yaml times in all
+iterations: environment ## collect and train again with the current policy, `iterations` of params.yaml times in all
 	@$(BIN)/python -m flows.iterate $(ARGS)
 
 reproduce: environment ## the paper's tables in small, variant by variant (PROFILE=small, hours, or full; WORKERS=2 at a time)

@@ -2,8 +2,8 @@
 
     python benchmarks/engine.py [--model models/base] [--dialogues 256] [--threads 2] [--json OUT]
 
-All three run the same dialogues (same model, same tasks of the synthetic suite, same scripted person) at temperature 1
-in one process, in turns, several times; the median counts. `generate` is transformers' own: one call a round for all
+All three run the same dialogues (same model, same tasks of the synthetic suite, same scripted user) at temperature 1
+in one process, in turns, several times; the median counts. `generate` is transformers' own: one call a turn for all
 open dialogues, left-padded, the whole prompt computed again at every turn.
 """
 
@@ -17,12 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.protocols import Sampler
+from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.run import rollout
 from sweetrl.settings import AgentSettings
-from sweetrl.types import Completion, Prompt, Sampling, Usage
+from sweetrl.types import Completion, Prompt, Sampling, Score, Trajectory, Usage
 
 
 class WithoutReuse:
@@ -94,13 +96,20 @@ class PlainGenerate:
     def close(self) -> None: ...
 
 
+class Unscored:
+    """The scorer of dialogues that nobody scores here."""
+
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        raise NotImplementedError
+
+
 def measure(engine: Any, chat: Any, tasks: list[Any], seed: int) -> dict[str, float]:
-    """Run one dialogue for each task, all together; return seconds and rates (process time: what other work cost)."""
+    """Run one dialogue for each task side by side; return seconds and rates (process time: what other work cost)."""
     before = engine.usage().generated_tokens
     wall, processor = time.perf_counter(), time.process_time()
-    agent = AgentSettings(rounds=10, max_new_tokens=256)
-    attempts = [(task, 0) for task in tasks]
-    found = rollout(attempts, engine, chat, ScriptedSimulator(), agent, seed=seed, batch=len(tasks))
+    agent = AgentSettings(max_turns=10, max_new_tokens=256)
+    context = RolloutContext(Backend(), engine, chat, ScriptedSimulator(), Unscored(), agent)
+    found = rollout([(task, 0) for task in tasks], context, seed=seed, batch=len(tasks))
     wall, processor = time.perf_counter() - wall, time.process_time() - processor
     tokens = engine.usage().generated_tokens - before
     return {

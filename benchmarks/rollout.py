@@ -1,13 +1,13 @@
-"""Dialogues with a slow person: the asynchronous loop against a lock-step loop, in one run.
+"""Dialogues with a slow user: the asynchronous loop against a lock-step loop, in one run.
 
     python benchmarks/rollout.py [--dialogues 256] [--concurrent 64] [--repeats 3] [--json OUT]
 
-The person answers after a log-normal wait (median 0.3 s, 95th percentile 3 s), the agent's server after 0.05 to
+The user answers after a log-normal wait (median 0.3 s, 95th percentile 3 s), the agent's server after 0.05 to
 0.15 s. Both are waits and no work, so the schemes differ in nothing but what waits for what. Every wait follows from
 the dialogue and the turn, so all schemes meet the same ones. `lock-step` is the scheme of the official code: of
-`--concurrent` dialogues all take a turn, all persons are asked side by side, and the slowest one is waited for; a new
+`--concurrent` dialogues all take a turn, all users are asked side by side, and the slowest one is waited for; a new
 set begins when the last dialogue of the old one has ended. `lock-step, refilled` puts a new dialogue into the place of
-an ended one at every round.
+an ended one at every turn.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ import random
 import resource
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from sweetrl.rollout.concurrent import rollout_concurrent
-
+from sweetrl.domains.backend import Backend
 from sweetrl.engines.background import wait
 from sweetrl.rollout.dialogue import Dialogue, open_dialogue
-from sweetrl.rollout.run import let_answer
+from sweetrl.rollout.driver import advance_each
+from sweetrl.seeds import dialogue_seed
 from sweetrl.settings import AgentSettings
 from sweetrl.types import Completion, Message, Prompt, Sampling, Task, Trajectory, Usage
 
 MEDIAN, HIGH = 0.3, 3.0
 # The 95th percentile of a log-normal is its median times exp(1.645 sigma).
 SIGMA = math.log(HIGH / MEDIAN) / statistics.NormalDist().inv_cdf(0.95)
-AGENT = AgentSettings(rounds=10, max_new_tokens=64)
+AGENT = AgentSettings(max_turns=10, max_new_tokens=64)
+DOMAIN = Backend()
 Attempt = tuple[int, Task, int]
 
 
@@ -63,7 +64,7 @@ class WaitingEngine:
     def close(self) -> None: ...
 
 
-class WaitingPerson:
+class WaitingUser:
     """Answers every question after a heavy-tailed wait; `waits` are those that there were."""
 
     name = "waiting"
@@ -81,59 +82,73 @@ class WaitingPerson:
         return f"It is {seed % 100}."
 
 
-def asynchronous(attempts: Sequence[Attempt], person: WaitingPerson, concurrent: int) -> dict[int, Trajectory]:
+def asynchronous(attempts: Sequence[Attempt], user: WaitingUser, concurrent: int) -> dict[int, Trajectory]:
     found: dict[int, Trajectory] = {}
-    rollout_concurrent(attempts, WaitingEngine(), None, person, AGENT, found.__setitem__, dialogues=concurrent)
+    places: dict[int, int] = {}
+
+    def begun() -> Iterator[Dialogue]:
+        for one in attempts:
+            ((at, dialogue),) = begin([one], user)
+            places[id(dialogue)] = at
+            yield dialogue
+
+    def ended(dialogue: Dialogue) -> None:
+        found[places[id(dialogue)]] = dialogue.close("")
+
+    advance_each(begun(), WaitingEngine(), user, Sampling(64), ended, concurrent)
     return found
 
 
-def lock_step(attempts: Sequence[Attempt], person: WaitingPerson, concurrent: int) -> dict[int, Trajectory]:
+def lock_step(attempts: Sequence[Attempt], user: WaitingUser, concurrent: int) -> dict[int, Trajectory]:
     found: dict[int, Trajectory] = {}
     for start in range(0, len(attempts), concurrent):
-        active = begin(attempts[start : start + concurrent], person)
+        active = begin(attempts[start : start + concurrent], user)
         while active:
-            active = wait(one_round(active, person, found))
+            active = wait(one_turn(active, user, found))
     return found
 
 
-def refilled(attempts: Sequence[Attempt], person: WaitingPerson, concurrent: int) -> dict[int, Trajectory]:
+def refilled(attempts: Sequence[Attempt], user: WaitingUser, concurrent: int) -> dict[int, Trajectory]:
     found: dict[int, Trajectory] = {}
     waiting, active = list(attempts), []
     while waiting or active:
         room = concurrent - len(active)
-        active += begin(waiting[:room], person)
+        active += begin(waiting[:room], user)
         waiting = waiting[room:]
-        active = wait(one_round(active, person, found))
+        active = wait(one_turn(active, user, found))
     return found
 
 
-def begin(attempts: Sequence[Attempt], person: WaitingPerson) -> list[tuple[int, Dialogue]]:
-    return [(at, open_dialogue(task, k, None, person, AGENT, 400, 0)) for at, task, k in attempts]
+def begin(attempts: Sequence[Attempt], user: WaitingUser) -> list[tuple[int, Dialogue]]:
+    def seed_of(task: Task, attempt: int) -> Callable[[int], int]:
+        return lambda turn: dialogue_seed(0, task.id, attempt, turn)
+
+    return [(at, open_dialogue(DOMAIN, user, task, k, seed_of(task, k), AGENT)) for at, task, k in attempts]
 
 
-async def one_round(
-    active: list[tuple[int, Dialogue]], person: WaitingPerson, found: dict[int, Trajectory]
+async def one_turn(
+    active: list[tuple[int, Dialogue]], user: WaitingUser, found: dict[int, Trajectory]
 ) -> list[tuple[int, Dialogue]]:
-    """All agents, then all persons; return the dialogues that go on."""
+    """All agents, then all users; return the dialogues that go on."""
     engine = WaitingEngine()
     replies = await asyncio.gather(*(engine.ask(one.prompt(), Sampling(64)) for _, one in active))
     for (_, one), (completion,) in zip(active, replies, strict=True):
         one.take(completion)
-    await asyncio.gather(*(let_answer(one, person) for _, one in active if not one.done))
+    await asyncio.gather(*(one.ask_async(user) for _, one in active if not one.done))
     found.update({at: one.close("") for at, one in active if one.done})
     return [(at, one) for at, one in active if not one.done]
 
 
 def measure(
-    scheme: Callable[[Sequence[Attempt], WaitingPerson, int], dict[int, Trajectory]],
+    scheme: Callable[[Sequence[Attempt], WaitingUser, int], dict[int, Trajectory]],
     count: int,
     concurrent: int,
     run: int,
 ) -> tuple[dict[str, float], dict[int, Trajectory], list[float]]:
     attempts = [(n, Task(f"t-{run}-{n}", f"I want function {run} {n}.", "def f(): ..."), 0) for n in range(count)]
-    person = WaitingPerson()
+    user = WaitingUser()
     started, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_SELF)
-    found = scheme(attempts, person, concurrent)
+    found = scheme(attempts, user, concurrent)
     seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_SELF)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     numbers = {
@@ -142,7 +157,7 @@ def measure(
         "processor_ms_per_dialogue": 1000 * processor / count,
         "turns": statistics.mean(len(one.turns) for one in found.values()),
     }
-    return numbers, found, person.waits
+    return numbers, found, user.waits
 
 
 def main() -> None:
@@ -169,7 +184,7 @@ def main() -> None:
     }
     first = result["asynchronous"]["dialogues_per_second"]
     cuts = statistics.quantiles(waits, n=20)
-    print(f"the person's waits: median {statistics.median(waits):.2f} s, 95th percentile {cuts[-1]:.2f} s")
+    print(f"the user's waits: median {statistics.median(waits):.2f} s, 95th percentile {cuts[-1]:.2f} s")
     for name, numbers in result.items():
         numbers["ours_is_faster_by"] = first / numbers["dialogues_per_second"]
         print(

@@ -22,6 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from sweetrl.colbench.files import read_tasks
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.rewards import CodeScorer
 from sweetrl.sandbox import Job
 from sweetrl.settings import RewardSettings
@@ -60,13 +61,13 @@ def official(tasks: list[Task]) -> tuple[float, float, int]:
 
 
 def sandbox(tasks: list[Task], workers: int) -> tuple[float, float, int]:
-    """References are not cached from one round to the next here: each round has its own texts, and runs them too."""
+    """References are not cached from one run to the next here: each run has its own texts, and runs them too."""
     with CodeScorer(RewardSettings(semantics="official", workers=workers)) as scorer:
         for text in ("", "import typing", "import numpy"):  # zygotes of every kind are started once, not for each batch
             scorer.sandbox.submit(Job((f"def f(): return 0\n{text}",), ("f()",))).result()
         wall, cpu, inside = time.perf_counter(), time.process_time(), scorer.sandbox.usage()["cpu"]
         # A comment keeps equal answers from being run once only.
-        scores = scorer.score([(task, f"{task.ground_truth}\n# {i}") for i, task in enumerate(tasks)])
+        scores = scorer.score_answers([(task, f"{task.ground_truth}\n# {i}") for i, task in enumerate(tasks)])
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         cpu += scorer.sandbox.usage()["cpu"] - inside
         print(f"    ({scorer.sandbox.isolation}, {workers} workers)")
@@ -93,7 +94,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    real = list(read_tasks(options.tasks))
+    real = list(read_tasks(options.tasks, Backend()))
     many = [replace(real[i % len(real)], id=str(i)) for i in range(options.solutions)]
     few = many[: options.slow_solutions]
     python = [sys.executable, "-I", "-c", FRESH]

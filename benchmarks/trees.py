@@ -10,7 +10,7 @@ llama-8b` (bfloat16, with a CUDA device) are the shapes of those models, the oth
 
 Lengths follow the official set (uniform, from a seed): 3 to 10 agent turns (`--turns` for another number); 300 to 1,000
 tokens before the first reply (so that the last turns have prefixes of up to about 2,500); replies of 20 to 120 tokens,
-final ones of 150 to 400, the person's words 20 to 80. 16 candidates a turn, one in eight of them as long as a final
+final ones of 150 to 400, the user's words 20 to 80. 16 candidates a turn, one in eight of them as long as a final
 reply; tokens are random, so that candidates share nothing but the dialogue before them.
 
 ranking  log-probs with and without the adapter of all candidates. Peers: `packed`, every candidate a sequence of its
@@ -191,11 +191,11 @@ def pack(rows: Sequence[Row], tokens: int) -> list[list[int]]:
     return result
 
 
-def train(model: Any, kind: str, data: PreferenceData, layout: str, tokens: int, together: int = 8) -> dict[str, Any]:
-    """Our trainer on all pairs once; at most `together` pairs in a pass. `tokens` counts training three times."""
+def train(model: Any, kind: str, data: PreferenceData, layout: str, tokens: int, pairs: int = 8) -> dict[str, Any]:
+    """Our trainer on all pairs once; at most `pairs` pairs in a pass. `tokens` counts training three times."""
     from sweetrl.learning import trainers
 
-    options: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 1.0, "batch_size": 8, "micro_batch": together}
+    options: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 1.0, "batch_size": 8, "micro_batch_size": pairs}
     options |= {"tokens": tokens, "layout": layout, "lora": LORA, "checkpoints": 1, "nll": 0.0}
     with tempfile.TemporaryDirectory() as folder:
         if kind == "policy":

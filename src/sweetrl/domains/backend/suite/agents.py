@@ -114,7 +114,7 @@ class Demonstrator:
         self._names = [kind.name for kind in KINDS]
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
-        """The next reply; always the program in the last round."""
+        """The next reply; always the program in the last turn."""
         request = read_request(task.problem_description)
         facts = read_facts(task.hidden_information)
         asked = [name for m in messages if m.role == "assistant" for name in kinds_asked(m.content)]
