@@ -49,7 +49,7 @@ def wanted(root: Path) -> int:
 
 def main() -> int:
     """Make the iterations of the project in the current folder."""
-    parser("iterate", "Train in iterations: collect and train again with the policy so far.").parse_args()
+    parser("iterate", "Train in iterations: collect and train again with the current policy.").parse_args()
 
     def run() -> None:
         wanted(Path.cwd())  # said before Prefect starts

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sweetrl import __version__
-from sweetrl.errors import UserError, missing_extra
+from sweetrl.errors import EXTRAS, UserError, missing_extra
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 PARAMETERS = Path("params.yaml")
 PIPELINE = Path("dvc.yaml")
+FLOWS = Path("flows")
 
 # Nothing phones home and nothing waits for a hub, however the command was started; values that are set already win.
 QUIET = {
@@ -95,8 +96,15 @@ Suite = Annotated[
 @app.command()
 def run() -> None:
     """Run the whole pipeline: tasks, training, evaluation, registration. Unchanged stages are skipped."""
-    if not (PIPELINE.exists() and PARAMETERS.exists()):
-        raise UserError(f"{Path.cwd()}: there is no {PIPELINE} with {PARAMETERS} here; run from the project's root.")
+    from importlib.util import find_spec
+
+    for name in EXTRAS["pipeline"]:  # said here: the flow's own imports would end in a traceback
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    if not all(path.exists() for path in (PIPELINE, PARAMETERS, FLOWS)):
+        raise UserError(
+            f"{Path.cwd()}: there is no {PIPELINE} with {PARAMETERS} and {FLOWS}/ here; run from the project's root."
+        )
     # The flow takes this process over: the package stays free of Prefect, and Ctrl-C reaches the flow alone.
     sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "flows.train"])

@@ -24,6 +24,7 @@ MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "bo
 
 PYTHONS = ((3, 11), (3, 12))
 TOOLS = ("dvc", "mlflow", "prefect", "great_expectations", "transformers", "peft")
+CORE = ("transformers", "peft")  # needed by whoever has the library alone, too
 LOCK = Path("requirements.lock")
 GIB = 2**30
 
@@ -121,7 +122,9 @@ def tools() -> Iterator[Check]:
     """The large libraries, by their installed versions (importing them all would take a quarter of a minute)."""
     for name in TOOLS:
         have = _version(name)
-        if have is None:
+        if have is None and not LOCK.exists() and name not in CORE:
+            yield Check(name, "warn", "not installed", "the pipeline needs it: `pip install 'sweetrl[pipeline]'`")
+        elif have is None:
             yield Check(name, "fail", "not installed", f"`pip install -r {LOCK}`")
         else:
             yield Check(name, "ok", have)

@@ -59,7 +59,7 @@ class VisionSettings(Section):
     """The vision-language model of a critic of pages (critic.parameterization: vision-head)."""
 
     model: str = Field("", description="A Qwen2-VL model's folder or hub name.")
-    tokens: Positive = Field(256, description="Most tokens of one picture, of 28 x 28 pixels each.")
+    tokens: Positive = Field(256, description="Maximum tokens of one picture, of 28 x 28 pixels each.")
 
 
 class CriticSettings(TrainerSettings):
@@ -85,7 +85,7 @@ class CriticSettings(TrainerSettings):
         description="`log-ratio`: A = mean over the reply of log pi_theta - log pi_ref (Eq. 3). `regression-head`: "
         "A = w . mean hidden state of the reply, by Eq. 2. `value-head`: a classifier of final success, w . last "
         "hidden state of the reply, by cross-entropy on all attempts. `vision-head` (pages): A = w . mean hidden state "
-        "of a vision-language model that sees both pages, by Eq. 2. Heads leave `normalization` and `nll` aside.",
+        "of a vision-language model that sees both pages, by Eq. 2. Heads ignore `normalization` and `nll`.",
     )
     vision: VisionSettings = Field(default_factory=VisionSettings, description="The critic's own model (vision-head).")
     privileged_position: Literal["system", "before"] = Field(
@@ -124,11 +124,11 @@ class RankSettings(Section):
     )
     reply_types: Literal["any", "same", "mean_centered", "no_questions"] = Field(
         "any",
-        description="`same`: a question is compared with questions only, a final answer with final answers only, and "
-        "a page that is shown with such pages only. `mean_centered`: any with any, after the mean advantage of each "
-        "type is subtracted: every dialogue has one answer, so Eq. 2 leaves open what all answers have in common. "
-        "`no_questions`: everything but questions, with each other. Pages are learnt so: a question is rare there, and "
-        "a critic that has hardly seen any cannot rate them.",
+        description="Which replies may form a pair. `any`: any two. `same`: two questions, two final answers, or two "
+        "pages that are shown. `mean_centered`: any two, after the mean advantage of each type is subtracted: every "
+        "dialogue has one answer, so Eq. 2 leaves open what all answers have in common. `no_questions`: any two but "
+        "questions; for pages, because questions are rare there, and a critic that has hardly seen any cannot rate "
+        "them.",
     )
     critic: Literal["trained", "judge", "random", "oracle"] = Field(
         "trained",
@@ -193,7 +193,7 @@ class PolicySettings(TrainerSettings):
     loss_tokens: Literal["replies", "all"] = Field(
         "replies",
         description="`all`: the loss goes over every token of a row, the user's and the system's too (the official "
-        "code): they cancel in the preference, and not in the likelihood.",
+        "code): they cancel in the preference, but not in the likelihood.",
     )
 
 

@@ -25,9 +25,9 @@ class BrowserSettings(Section):
 
     path: str = Field("", description="The browser's program (Chromium or its headless shell); empty: searched for.")
     width: Positive = Field(1366, description="Width of the viewport and of every picture, in CSS pixels.")
-    height: Positive = Field(682, description="Height of the viewport, and the least of a picture (officially 682).")
+    height: Positive = Field(682, description="Height of the viewport and least height of a picture (officially 682).")
     maximum_height: Positive = Field(8000, description="A taller page is cut here, and says so.")
-    seconds: Rate = Field(5.0, description="Wall-clock limit of one page; alone, in a second try, twice as long.")
+    seconds: Rate = Field(5.0, description="Wall-clock limit of one page; twice as long in the second try, alone.")
     tabs: Positive = Field(4, description="Pages under way at a time.")
     recycle: Positive = Field(200, description="Pages before a tab is replaced.")
     restart: Positive = Field(1000, description="Pages before the browser is replaced.")

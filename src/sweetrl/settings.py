@@ -172,7 +172,7 @@ class RewardSettings(Section):
     wall_seconds: Rate = Field(2.0, description="Wall-clock limit of one solution, all its tests together.")
     call_seconds: Rate = Field(1.0, description="Wall-clock limit of one test (official: 1).")
     memory_mib: Positive = Field(512, description="Memory limit of one solution.")
-    processes: Positive = Field(64, description="Most threads that one solution may have.")
+    processes: Positive = Field(64, description="Maximum threads of one solution.")
     output_kib: Positive = Field(1024, description="Largest value that a test may return, serialised.")
     disk_mib: Positive = Field(16, description="Size of the scratch folder that a solution may write to.")
     libraries: str = Field(
@@ -192,7 +192,7 @@ class CollectSettings(Section):
     tasks: Positive = Field(400, description="How many training tasks to attempt.")
     first: int = Field(0, ge=0, description="The first training task of the batch; a retraining advances it.")
     attempts: Positive = Field(4, description="Attempts at each task (k contiguous blocks when exported).")
-    batch: Positive = Field(128, description="Dialogues under way at a time.")
+    batch: Positive = Field(128, description="Dialogues in progress at a time.")
     shard: Positive = Field(
         256,
         description="Dialogues in one Parquet shard; what a killed run repeats at most (engine: transformers; with a "

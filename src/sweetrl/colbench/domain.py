@@ -7,7 +7,7 @@ A domain of your own is a class in plain Python:
 
         def tasks(self, split, count, seed, difficulty):
             for number in range(count):
-                yield sweetrl.Task(f"{split}-{number}", "Say my word.", ground_truth=f"word{number}")
+                yield sweetrl.Task(f"{split}-{number}", "Say my word.", ground_truth=f"{split}{number}")
 
         def reply(self, task, messages, seed):          # the user
             return f"My word is {task.ground_truth}." if "?" in messages[-1].content else "Ask me."

@@ -116,7 +116,7 @@ class Method:
     """The key of params.yaml with its settings; empty: `method_options`."""
     settings_type: type[TrainerSettings] = TrainerSettings
     needs: frozenset[Artifact] = frozenset()
-    """What must be made before it can learn; stages that make other things are left out."""
+    """What must be made before it can learn; stages that make other things are skipped."""
     learns_from: frozenset[Artifact] | None = None
     """What `train` itself reads; None: all that it needs."""
     trains: bool = True

@@ -4,7 +4,7 @@ models/policy (iteration 1, which the pipeline has made) -> data/iterations/N/ (
 models/iterations/N/ (critic, policy) for every further iteration N, and models/iterations/policy, all iterations'
 adapters as one.  An iteration is the ordinary stages in a folder of their own (sweetrl.running.folders). Its base model
 is the start of the iteration: the base with the policies of all iterations before it merged. So collecting and ranking
-sample from the policy so far, the critic and the policy are adapters on it, and it is the reference of both. The
+sample from the current policy, the critic and the policy are adapters on it, and it is the reference of both. The
 iteration's seed is derived from (seed, iteration); its tasks are those behind the tasks of the iteration before.
 Unfinished iterations lie in the scratch folder.
 """
