@@ -118,11 +118,21 @@ def test_run_outside_of_a_project_is_one_sentence(tmp_path: Path) -> None:
 def test_run_becomes_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "dvc.yaml").touch()
     (tmp_path / "params.yaml").touch()
+    (tmp_path / "flows").mkdir()
     monkeypatch.chdir(tmp_path)
     called: list[Any] = []
     monkeypatch.setattr(os, "execv", lambda *arguments: called.append(arguments))
     assert CliRunner().invoke(cli.app, ["run"]).exit_code == 0
     assert called == [(sys.executable, [sys.executable, "-m", "flows.train"])]
+
+
+def test_run_without_the_pipelines_packages_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "prefect" else name)
+    monkeypatch.setattr(os, "execv", lambda *arguments: pytest.fail("the flow was started"))
+    result = CliRunner().invoke(cli.app, ["run"])
+    said = cli.missing_extra(result.exception) if isinstance(result.exception, ImportError) else None
+    assert str(said) == "prefect is not installed; it comes with an extra: pip install 'sweetrl[pipeline]'."
 
 
 def test_debug_shows_the_traceback(tmp_path: Path) -> None:

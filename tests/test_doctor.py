@@ -37,6 +37,16 @@ def test_doctor_is_content_here() -> None:
     assert {check.status for check in found.values()} <= {"ok", "warn"}, found
 
 
+def test_the_pipelines_packages_are_needed_in_a_project_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    found = findings(doctor.tools)
+    assert (found["dvc"].status, found["peft"].status) == ("warn", "fail")
+    assert "sweetrl[pipeline]" in found["dvc"].advice
+    (tmp_path / "requirements.lock").touch()
+    assert findings(doctor.tools)["dvc"].status == "fail"
+
+
 def test_doctor_names_bad_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("sed: 1\n")
