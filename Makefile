@@ -8,6 +8,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
 ARGS ?=
 # Processes of the everyday tests, one thread each; a file's tests stay together, and the longest files come early.
 TEST_WORKERS ?= 2
+# The limit holds for `model.threads`, too: threads that wait for one another beside another busy process cost ten times.
+ONE_THREAD := OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1
 
 READY := $(VENV)/.ready
 BIN := $(VENV)/bin
@@ -48,7 +50,7 @@ reproduce: environment ## the paper's tables in small, variant by variant (PROFI
 	@cd reproduce/$(PROFILE) && python -m sweetrl.reproduce all $(WORKERS)
 
 test: environment ## the everyday tests
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)
@@ -61,7 +63,7 @@ test-ray: environment-ray ## the stages' shares on a local Ray cluster of two no
 
 test-interop: environment-interop ## the adapters with the real OpenEnv, TRL, inspect_ai, verifiers and trackers
 	@for venv in $(INTEROP_VENVS); do \
-	  OMP_NUM_THREADS=1 $$venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile tests/interop tests/learning/test_reporting.py $(ARGS) || exit 1; \
+	  $(ONE_THREAD) $$venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile tests/interop tests/learning/test_reporting.py $(ARGS) || exit 1; \
 	done
 
 # verifiers and OpenEnv want different versions of mcp, so each has an environment: the project's, with other packages in

@@ -37,6 +37,7 @@ BEST: dict[str, Any] = {
 }
 BRIEF: dict[str, Any] = {
     "method": "rft",
+    "rft.min_reward": 0.3,  # a solved task earns 1 less the price of its questions
     "reward.function": "examples.brief:brief",
     "sources.reward": "examples/brief.py",
 }

@@ -116,7 +116,7 @@ def test_two_nodes_make_the_same_bytes(
     assert len(nodes) == 2
     assert results(cut) == results(whole)
     (cut / "models/critic").unlink()
-    with pytest.raises(StageFailed, match="stage rank failed: models/critic: there is no adapter"):
+    with pytest.raises(StageFailed, match="stage rank failed: models/critic: there is no peft adapter here"):
         spread("rank", cut, Cluster(cluster.address, shares=1))
 
 
