@@ -89,12 +89,29 @@ def folder(tmp_path: Path) -> Path:
 def test_help_names_every_command() -> None:
     result = CliRunner().invoke(cli.app, ["--help"])
     assert result.exit_code == 0
-    for name in ("run", "score", "sandbox", "browser", "play", "show", "lineage", "doctor", "version"):
+    for name in (
+        "run",
+        "collect",
+        "evaluate",
+        "tasks",
+        "score",
+        "sandbox",
+        "browser",
+        "play",
+        "show",
+        "lineage",
+        "doctor",
+        "version",
+    ):
         assert name in result.output
 
 
 @pytest.mark.parametrize(
-    "command", ["run", "score", "play", "show", "lineage", "doctor", "version", "sandbox run", "browser render"]
+    "command",
+    [
+        *("run", "collect", "evaluate", "tasks", "score", "play", "show", "lineage", "doctor", "version"),
+        *("sandbox run", "browser render"),
+    ],
 )
 def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(cli.app, [*command.split(), "--help"])

@@ -13,6 +13,8 @@ import typer
 
 from sweetrl import __version__
 from sweetrl.errors import EXTRAS, UserError, missing_extra
+from sweetrl.paths import VALIDATION_TASKS
+from sweetrl.printing import in_words, print_facts, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,6 +63,14 @@ class Engines(StrEnum):
     transformers = "transformers"
     vllm = "vllm"
     openai = "openai"
+
+
+class Splits(StrEnum):
+    """The parts that tasks are divided into; no content is in two of them."""
+
+    train = "train"
+    validation = "validation"
+    test = "test"
 
 
 # Options that `collect` and `evaluate` share; what is not given comes from params.yaml.
@@ -123,7 +133,7 @@ def score(
     from sweetrl.domains.backend.score_file import score_file
 
     summary = score_file(tasks, answers, semantics.value, out, _settings().reward)["summary"]
-    _facts("score", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
+    print_facts("score", [(name.replace("_", " "), in_words(value)) for name, value in summary.items()])
     if out is not None:
         _console().print(f"every verdict: [bold]{out}[/]", highlight=False)
 
@@ -153,16 +163,23 @@ def collect(
 
     choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed)
     summary = collect_standalone(with_choices(_settings(suite), choices), tasks, out, attempts, limit, adapter)
-    _facts("collect", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
+    print_facts("collect", [(name.replace("_", " "), in_words(value)) for name, value in summary.items()])
 
 
 @app.command()
 def evaluate(
-    tasks: Tasks,
+    tasks: Tasks = VALIDATION_TASKS,
     out: Annotated[
-        Path | None, typer.Option(help="Write the dialogues here, too: a .jsonl file (official) or a folder of shards.")
+        Path | None,
+        typer.Option(
+            "--out", "--save", help="Write the dialogues here, too: a .jsonl file (official) or a folder of shards."
+        ),
     ] = None,
     report: Annotated[Path | None, typer.Option("--json", help="Write the numbers here.")] = None,
+    temperature: Annotated[
+        list[float] | None, typer.Option(help="The agent's temperature (0 is greedy); any number, a row for each.")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(help="The agent's nucleus sampling.", min=0.0, max=1.0)] = None,
     engine: EngineName = None,
     url: Url = None,
     model: Model = None,
@@ -176,12 +193,53 @@ def evaluate(
     seed: Seed = None,
     suite: Suite = None,
 ) -> None:
-    """Measure any agent on the tasks of a file, one attempt each: success and mean reward, with intervals."""
+    """Measure any agent on the tasks of a file, one attempt each: success and mean reward, with intervals.
+
+    What is not given is as params.yaml says. Several temperatures are compared.
+    """
     from sweetrl.running.standalone import Choices, evaluate_standalone, with_choices
 
-    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed)
-    summary = evaluate_standalone(with_choices(_settings(suite), choices), tasks, out, limit, adapter, report)
-    _facts("evaluate", [(name.replace("_", " "), _text(value)) for name, value in summary.items()])
+    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed, top_p)
+    settings = with_choices(_settings(suite), choices)
+    found = evaluate_standalone(settings, tasks, out, limit, adapter, report, temperature or ())
+    if "temperatures" not in found:
+        first = ("success", "reward")  # what one looks for
+        named = {**{name: found[name] for name in first}, **found}
+        print_facts("evaluate", [(name.replace("_", " "), in_words(value)) for name, value in named.items()])
+        return
+    columns = ("temperature", "success", "reward", "turns", "questions", "success_per_question")
+    rows = [[in_words(one[name]) for name in columns] for one in found["temperatures"]]
+    title = f"evaluate {found['agent']} on {found['tasks']} tasks (best: temperature {found['temperature']:g})"
+    print_table(title, [name.replace("_", " ") for name in columns], rows)
+
+
+@app.command()
+def tasks(
+    split: Annotated[Splits, typer.Option(help="Which of the tasks.")],
+    out: Annotated[Path, typer.Option(help="What to write: an official task file (.jsonl) or a table (.parquet).")],
+    count: Annotated[
+        int | None, typer.Option(help="How many, from the first; default: as many as params.yaml says.", min=1)
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of the tasks; default: that of params.yaml.")] = None,
+    difficulty: Annotated[
+        int | None, typer.Option(help="Hidden details in a task; default: as params.yaml says.", min=1, max=6)
+    ] = None,
+    suite: Suite = None,
+) -> None:
+    """Write generated tasks of the domain: those that the stage `tasks` makes from the same seed."""
+    from sweetrl.plugins import load_domain
+    from sweetrl.running.standalone import check_free
+    from sweetrl.running.task_files import with_count, write_task_file
+    from sweetrl.stages.tasks import split_tasks
+
+    check_free(out)
+    settings = with_count(_settings(suite), split.value, count, seed, difficulty)
+    domain = load_domain(settings)
+    found = split_tasks(domain)[split.value][:count]
+    write_task_file(out, found)
+    made = {"domain": domain.spec, "split": split, "tasks": len(found), "seed": settings.seed}
+    facts = {**made, "difficulty": settings.tasks.difficulty, "written": out}
+    print_facts("tasks", [(name, str(value)) for name, value in facts.items()])
 
 
 @sandbox_app.command("run")
@@ -222,7 +280,7 @@ def browser_render(
     """Render FILE as an answer of Frontend Design is rendered, and say how it went."""
     from sweetrl.browser.run import render_file
 
-    _facts("render", list(render_file(file, out, elements, _settings().browser).items()))
+    print_facts("render", list(render_file(file, out, elements, _settings().browser).items()))
 
 
 @app.command()
@@ -286,7 +344,7 @@ def lineage(
     if as_json:
         print(dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
     else:
-        _facts(f"lineage of {found.model} version {found.version}", list(found.rows()))
+        print_facts(f"lineage of {found.model} version {found.version}", list(found.rows()))
 
 
 @app.command()
@@ -354,29 +412,6 @@ def _settings(suite: str | None = None) -> Settings:
 
     found = load_settings(PARAMETERS) if PARAMETERS.exists() else Settings()
     return found if suite is None else found.model_copy(update={"suite": suite})
-
-
-def _facts(title: str, rows: list[tuple[str, str]]) -> None:
-    """Print (what, value) rows; piped, they are tab-separated lines for other programs."""
-    from rich.table import Table
-
-    console = _console()
-    if not console.is_terminal:
-        for name, value in rows:
-            print(f"{name}\t{value}")
-        return
-    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
-    console.print(table, markup=False, highlight=False)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {_text(inner)}" for name, inner in value.items())
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 if __name__ == "__main__":

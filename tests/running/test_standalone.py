@@ -96,11 +96,85 @@ def test_evaluate_has_intervals_and_goes_on_after_a_failure(fake_server: Any, he
     assert "success\t60.0% (" in output
 
 
+def test_evaluate_at_several_temperatures(fake_server: Any, here: Path) -> None:
+    def warm(body: dict[str, Any]) -> str:
+        """Right at 0.5; without a word to the user at 0."""
+        if body["temperature"] == 0.0:
+            return "I WANT TO ANSWER:\ndef f(x):\n    return None"
+        return right(body) if body["temperature"] == 0.5 else "What else?"
+
+    words = ["evaluate", "--tasks", "tasks.jsonl", "--json", "numbers.json", "--save", "said", "--model", "mine"]
+    each = [f"--temperature={one}" for one in (0, 0.5, 1.2, 0.5)]
+    Path("params.yaml").write_text("agent: {max_turns: 3}\n")
+    with fake_server(reply=warm) as server, fake_server(reply=says) as users:
+        far = ["--url", server.url, "--user-url", users.url, "--user-model", "theirs", "--top-p", 0.9]
+        output = sweetrl(*words, *each, *far)
+        with pytest.raises(UserError, match=r"said: this is there already"):
+            sweetrl(*words, *each, *far)
+        with pytest.raises(UserError, match=r"said\.jsonl: a file holds the dialogues of one temperature"):
+            sweetrl("evaluate", "--tasks", "tasks.jsonl", "--out", "said.jsonl", *each, *far)
+    numbers = json.loads(Path("numbers.json").read_text())
+    found = [(one["temperature"], one["success"]["value"], one["questions"]) for one in numbers["temperatures"]]
+    assert found == [(0.0, 0.0, 0.0), (0.5, 0.6, 1.0), (1.2, 0.0, 2.0)]
+    assert [one["success_per_question"] for one in numbers["temperatures"]] == [None, 0.6, 0.0]
+    best = numbers["best"]
+    assert best == numbers["temperatures"][1] and best.items() <= numbers.items()
+    assert (best["top_p"], best["tasks"], best["turns"], best["agent"]) == (0.9, 5, 2.0, "mine")
+    header, *rows = (line.split("\t") for line in output.splitlines() if "\t" in line)
+    assert header == ["temperature", "success", "reward", "turns", "questions", "success per question"]
+    assert [(row[0], row[3], row[4], row[5]) for row in rows] == [
+        ("0", "1", "0", "-"),
+        ("0.5", "2", "1", "0.6"),
+        ("1.2", "3", "2", "0"),
+    ]
+    assert rows[1][1].startswith("60.0% (")
+    folders = {path.name: len(TrajectoryStore(path)) for path in Path("said").iterdir()}
+    assert folders == {"temperature-0": 5, "temperature-0.5": 5, "temperature-1.2": 5}
+    assert best["written"] == "said/temperature-0.5"
+    assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
+
+
+def test_several_temperatures_go_on_where_they_were(fake_server: Any, here: Path) -> None:
+    words = ["evaluate", "--tasks", "tasks.jsonl", "--temperature", 0, "--temperature", 1, "--model", "mine"]
+    with fake_server(reply=right) as server, fake_server(reply=says) as users:
+        more = ["--url", server.url, "--user-url", users.url, "--user-model", "theirs", "--concurrency", 1]
+        server._chat, chat = (lambda body: chat(body) if body["temperature"] == 0 else (418, {"tea": 1})), server._chat
+        with pytest.raises(UserError, match="dialogues are lost"):
+            sweetrl(*words, *more)
+        server._chat = chat
+        asked = server.requests
+        sweetrl(*words, *more)
+        assert server.requests - asked == 5 * 2  # nothing of the temperature that was finished
+
+
+def test_evaluate_without_tasks_says_who_makes_some(here: Path) -> None:
+    with pytest.raises(UserError, match=r"data/tasks/validation\.parquet: there is no such file; .*`sweetrl tasks`"):
+        sweetrl("evaluate")
+    with pytest.raises(UserError, match=r"synthetic\.parquet: intervals need at least 2 tasks, there is 1"):
+        sweetrl("evaluate", "--tasks", "synthetic.parquet", "--limit", 1)
+    with pytest.raises(UserError, match="a temperature of -1 is impossible"):
+        sweetrl("evaluate", "--tasks", "synthetic.parquet", "--temperature=-1")
+
+
 def test_a_model_in_this_process_and_the_scripted_user(here: Path, tiny_model: Path) -> None:
     Path("params.yaml").write_text("agent: {max_turns: 2, max_new_tokens: 8}\nmodel: {device: cpu, threads: 1}\n")
     output = sweetrl("evaluate", "--tasks", "synthetic.parquet", "--model", tiny_model, "--out", "said.jsonl")
     assert f"agent\t{tiny_model}\n" in output and "dialogues\t4\n" in output
     assert len(list(read_trajectories(Path("said.jsonl"), Backend(), attempts=1))) == 4
+
+
+def test_the_shipped_agent_on_tasks_of_the_command_line(here: Path) -> None:
+    model = Path(__file__).resolve().parents[2] / "models/base"
+    Path("params.yaml").write_text("agent: {max_turns: 3, max_new_tokens: 24}\nmodel: {device: cpu, threads: 1}\n")
+    sweetrl("tasks", "--split", "test", "--count", 3, "--seed", 5, "--difficulty", 1, "--out", "own.jsonl")
+    words = ["evaluate", "--tasks", "own.jsonl", "--model", model, "--json", "numbers.json"]
+    output = sweetrl(*words, "--temperature", 0, "--temperature", 0.7)
+    numbers = json.loads(Path("numbers.json").read_text())
+    assert [(one["temperature"], one["tasks"]) for one in numbers["temperatures"]] == [(0.0, 3), (0.7, 3)]
+    assert numbers["success"]["n"] == 3 and 0.0 <= numbers["success"]["value"] <= 1.0
+    assert len([line for line in output.splitlines() if "\t" in line]) == 3
+    sweetrl(*words, "--temperature", 0)
+    assert json.loads(Path("numbers.json").read_text())["success"] == numbers["temperatures"][0]["success"]
 
 
 def test_the_scripted_user_is_not_asked_about_foreign_tasks(here: Path) -> None:

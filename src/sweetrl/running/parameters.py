@@ -37,7 +37,8 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "evaluate-iterations": ("seed", "iterations", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
     "best-of-n": (
         *("seed", *SUITE, "preset", "model", "agent", "simulator", "reward", "browser", "similarity"),
-        *("critic", "rank.reference", "rank.layout", "rank.tokens", "best_of_n"),
+        *("critic", "rank.critic", "rank.rollouts", "rank.reference", "rank.layout", "rank.tokens", "judge"),
+        *("collect.lost_share", "best_of_n"),
     ),
 }
 

@@ -6,25 +6,30 @@ Unfinished work lies beside the output (or in .scratch): a killed command, given
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.scoring import scoring_of
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
 from sweetrl.paths import SCRATCH
 from sweetrl.plugins import load_domain
+from sweetrl.progress import Meter
 from sweetrl.running.stage import seed_everything
 from sweetrl.settings import Settings
 from sweetrl.types import Task
 
 if TYPE_CHECKING:
+    from sweetrl.api.policy import Policy
     from sweetrl.colbench.domain import Domain
+    from sweetrl.colbench.store import TrajectoryStore
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,7 @@ class Choices:
     recording: Path | None = None
     concurrency: int | None = None
     seed: int | None = None
+    top_p: float | None = None
 
 
 def with_choices(settings: Settings, choices: Choices) -> Settings:
@@ -76,6 +82,8 @@ def with_choices(settings: Settings, choices: Choices) -> Settings:
         changed["collect"] = settings.collect.model_copy(update={"batch": choices.concurrency})
     if choices.seed is not None:
         changed["seed"] = choices.seed
+    if choices.top_p is not None:
+        changed["agent"] = settings.agent.model_copy(update={"top_p": choices.top_p})
     return settings.model_copy(update=changed)
 
 
@@ -87,48 +95,137 @@ def collect_standalone(
     A `.jsonl` is written in the official form (`attempts` contiguous blocks), anything else as a folder of shards.
     Raises UserError where `out` is there already, and where too many dialogues are lost.
     """
-    if out.exists() and (out.is_file() or any(out.iterdir())):
-        raise UserError(f"{out}: this is there already; remove it or name another output.")
-    return _attempt(settings, tasks, out, attempts, limit, adapter, settings.collect.lost_share)[0]
+    from sweetrl.api.policy import Policy
+
+    check_free(out)
+    found = _tasks_of(settings, tasks, limit)
+    policy = Policy.of(settings, adapter)
+    made = _attempt(settings, policy, found, attempts, out, settings.collect.lost_share)
+    made.write(out, attempts)
+    made.forget()
+    return {**made.summary, "written": str(out)}
 
 
 def evaluate_standalone(
-    settings: Settings, tasks: Path, out: Path | None, limit: int | None, adapter: Path | None, report: Path | None
+    settings: Settings,
+    tasks: Path,
+    out: Path | None,
+    limit: int | None,
+    adapter: Path | None,
+    report: Path | None,
+    temperatures: Sequence[float] = (),
 ) -> dict[str, Any]:
-    """Attempt each task of a file once; return success, mean reward (both with intervals) and costs."""
+    """Attempt each task of a file once; return success, mean reward (both with intervals), questions and costs.
+
+    At several `temperatures` (by default `agent.temperature` alone) each of them attempts all tasks, with the same
+    seeds: what is returned is then the best one's, with every one's under `temperatures`, and the dialogues lie in a
+    folder for each in `out`. `report` is a file for what is returned.
+    """
+    from sweetrl.api import rollouts
+    from sweetrl.api.policy import Policy
+
+    each = [_at_temperature(settings, one) for one in dict.fromkeys(temperatures)] or [settings]
+    several = len(each) > 1
+    if out is not None:
+        check_free(out)
+        if several and out.suffix == ".jsonl":
+            raise UserError(f"{out}: a file holds the dialogues of one temperature; name a folder for several.")
+    if not tasks.exists():
+        raise UserError(f"{tasks}: there is no such file; name another one, or let `sweetrl tasks` write some.")
+    found = _tasks_of(settings, tasks, limit)
+    if len(found) < 2:
+        raise UserError(f"{tasks}: intervals need at least 2 tasks, there is {len(found)}; take more tasks.")
+    policy = Policy.of(settings, adapter)
+    log = rollouts.Running(_scratch(settings, found, 1, adapter, out) / "server.log")
+    made: list[_Made] = []
+    # One server for all temperatures, and one meter; unfinished work stays until all of them are through.
+    with (
+        rollouts.serving([policy], log) as (served,),
+        Meter("evaluate", len(each) * len(found), "dialogues") as meter,
+    ):
+        for asked in each:
+            made.append(_attempt(asked, served, found, 1, out, settings.evaluate.lost_share, meter))
+    measured = [_measured(one, tasks) for one in made]
+    if out is not None and several:
+        gathered = made[0].scratch / "all"
+        for one, row in zip(made, measured, strict=True):
+            name = f"temperature-{one.settings.agent.temperature:g}"
+            publish(one.store.folder, gathered / name)
+            row["written"] = str(out / name)
+        publish(gathered, out)
+    elif out is not None:
+        made[0].write(out, 1)
+        measured[0]["written"] = str(out)
+    for one in made:
+        one.forget()
+    result = measured[0]
+    if several:
+        first = load_domain(settings).measure
+        best = max(measured, key=lambda row: (row[first]["value"], row["success"]["value"], row["reward"]["value"]))
+        result = {**best, "best": best, "temperatures": measured}
+    if report is not None:
+        write_json(report, result)
+    return result
+
+
+@dataclass(frozen=True)
+class _Made:
+    """Dialogues of one call: where they lie, what they came to and what they cost."""
+
+    settings: Settings
+    scratch: Path
+    store: TrajectoryStore
+    summary: dict[str, Any]
+
+    def write(self, out: Path, attempts: int) -> None:
+        """Put the dialogues to `out`: an official file, or a folder of shards."""
+        from sweetrl.colbench.files import write_trajectories
+
+        if out.suffix == ".jsonl":
+            write_trajectories(out, self.store, attempts)
+        else:
+            publish(self.store.folder, out)
+
+    def forget(self) -> None:
+        """Remove the unfinished work, which is finished."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def _measured(made: _Made, tasks: Path) -> dict[str, Any]:
+    """What `evaluate` says of the dialogues at one temperature."""
     from sweetrl.evaluation.statistics import bootstrap_mean, wilson_interval
 
-    if out is not None and out.exists() and (out.is_file() or any(out.iterdir())):
-        raise UserError(f"{out}: this is there already; remove it or name another output.")
-    summary, scored = _attempt(settings, tasks, out, 1, limit, adapter, settings.evaluate.lost_share)
-    # A mean is worth nothing without the name of what computed it.
-    summary["scoring"] = settings.reward.function or load_domain(settings).scoring()
-    confidence = settings.evaluate.confidence
+    settings, domain = made.settings, load_domain(made.settings)
+    ruler, agent = settings.evaluate, settings.agent
+    scored = [(one.reward, one.success, len(domain.questions(one))) for one in made.store if one.reward is not None]
     if len(scored) < 2:
         raise UserError(
             f"{tasks}: intervals need at least 2 scored dialogues, there are {len(scored)}; take more tasks."
         )
-    rewards = [reward for reward, _ in scored]
-    estimates = {
-        "success": wilson_interval(sum(success for _, success in scored), len(scored), confidence),
-        "reward": bootstrap_mean(rewards, confidence, settings.evaluate.resamples, settings.seed),
+    successes, questions = sum(success for _, success, _ in scored), sum(asked for *_, asked in scored)
+    rewards = [reward for reward, *_ in scored]
+    return {
+        **made.summary,
+        "success": wilson_interval(successes, len(scored), ruler.confidence).as_dict(),
+        "reward": bootstrap_mean(rewards, ruler.confidence, ruler.resamples, settings.seed).as_dict(),
+        "questions": questions / len(scored),
+        "success_per_question": successes / questions if questions else None,
+        "temperature": agent.temperature,
+        "top_p": agent.top_p,
+        "seed": settings.seed,
+        # A mean is worth nothing without the name of what computed it.
+        "scoring": scoring_of(domain),
     }
-    named = {name: f"{one.value:.1%} ({one.low:.1%} to {one.high:.1%})" for name, one in estimates.items()}
-    if report is not None:
-        write_json(report, summary | {name: one.as_dict() for name, one in estimates.items()})
-    return named | {name: value for name, value in summary.items() if name not in ("success", "reward")}
 
 
-def _attempt(
-    settings: Settings,
-    tasks: Path,
-    out: Path | None,
-    attempts: int,
-    limit: int | None,
-    adapter: Path | None,
-    lost_share: float,
-) -> tuple[dict[str, Any], list[tuple[float, bool]]]:
-    """Make the dialogues and write them; return the summary, and reward and success of the scored ones."""
+def _at_temperature(settings: Settings, temperature: float) -> Settings:
+    if not 0.0 <= temperature < math.inf:
+        raise UserError(f"a temperature of {temperature:g} is impossible; give 0 (greedy) or more.")
+    return settings.model_copy(update={"agent": settings.agent.model_copy(update={"temperature": temperature})})
+
+
+def _tasks_of(settings: Settings, tasks: Path, limit: int | None) -> list[Task]:
+    """The tasks to attempt, of which the user knows enough; from here on progress is shown."""
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for name in ("httpx", "transformers"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -136,38 +233,46 @@ def _attempt(
     domain = load_domain(settings)
     found = list(islice(read_any_tasks(tasks, domain), limit))
     check_user(domain, found, tasks)
+    return found
 
+
+def _attempt(
+    settings: Settings,
+    policy: Policy,
+    found: Sequence[Task],
+    attempts: int,
+    out: Path | None,
+    lost_share: float,
+    progress: Callable[[int], None] | None = None,
+) -> _Made:
+    """Make the dialogues, or find what is made of them already."""
     from sweetrl.api import rollouts
-    from sweetrl.api.policy import Policy
-    from sweetrl.colbench.files import write_trajectories
     from sweetrl.rollout.ledger import Ledger, cost_metrics
     from sweetrl.rollout.scored import summarize
 
     seed_everything(settings.seed, settings.model.threads, torch=settings.engine.kind == "transformers")
-    scratch = _scratch(settings, found, attempts, adapter, out)
+    scratch = _scratch(settings, found, attempts, policy.adapter, out)
     ledger = Ledger(scratch / "costs.jsonl")
-    policy = Policy.of(settings, adapter)
-    name, spent = policy.name, dict[str, float]()
+    spent = dict[str, float]()
 
     def note(values: Mapping[str, float]) -> None:
         spent.update({key.replace("simulator/", "user_"): value for key, value in values.items()})
 
-    running = rollouts.Running(log=scratch / "server.log", ledger=ledger, spent=note)
-    configured = domain.configured(
+    running = rollouts.Running(log=scratch / "server.log", progress=progress, ledger=ledger, spent=note)
+    configured = load_domain(settings).configured(
         settings.model_copy(update={"collect": settings.collect.model_copy(update={"lost_share": lost_share})})
     )
     store = rollouts.collect(configured, policy, found, attempts=attempts, out=scratch / "shards", running=running)
-    summary: dict[str, Any] = summarize(store)
     times = {name.removeprefix("dialogue/"): value for name, value in cost_metrics(ledger.read()).items()}
     spent |= {f"{name}_per_dialogue": times[name] for name in ("seconds", "gpu_seconds") if name in times}
-    scored = [(one.reward, one.success) for one in store if one.reward is not None]
-    if out is not None and out.suffix == ".jsonl":
-        write_trajectories(out, store, attempts)
-    elif out is not None:
-        publish(store.folder, out)
-    shutil.rmtree(scratch, ignore_errors=True)
-    summary = {"agent": name, "user": settings.simulator.kind, "tasks": len(found)} | summary | spent
-    return ({**summary, "written": str(out)} if out is not None else summary), scored
+    summary = {"agent": policy.name, "user": settings.simulator.kind, "tasks": len(found), **summarize(store), **spent}
+    return _Made(settings, scratch, store, summary)
+
+
+def check_free(out: Path) -> None:
+    """UserError where there is something at `out` already."""
+    if out.exists() and (out.is_file() or any(out.iterdir())):
+        raise UserError(f"{out}: this is there already; remove it or name another output.")
 
 
 def read_any_tasks(path: Path, domain: Domain) -> list[Task]:

@@ -1,0 +1,52 @@
+"""What commands print: a table for people at a terminal, tab-separated lines for other programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """Print (what, value) rows."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        for name, value in rows:
+            print(f"{name}\t{value}")
+        return
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="bold cyan", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        table.add_row(name, value)
+    console.print(table, markup=False, highlight=False)
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of values below their names."""
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if not console.is_terminal:
+        for row in (header, *rows):
+            print("\t".join(row))
+        return
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in header:
+        table.add_column(name, header_style="bold cyan", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table, markup=False, highlight=False)
+
+
+def in_words(value: object) -> str:
+    """Return a value of a summary as people read it: an estimate as a rate with its interval, nothing as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, dict) and {"value", "low", "high"} <= value.keys():
+        return f"{value['value']:.1%} ({value['low']:.1%} to {value['high']:.1%})"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {in_words(inner)}" for name, inner in value.items())
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
