@@ -1,8 +1,9 @@
-"""The reproduction's pipeline on a clone: data, variants, Best-of-N, the report, and nothing to do the second time."""
+"""The reproduction's pipeline on a clone: data, training, measuring, the report, and nothing to do the second time."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -24,9 +25,10 @@ def test_variants_run_once_and_make_a_report(
     folder = clone.root / "reproduce" / "small"
     for leftover in ("dvc.lock", "results.json", "results.md"):
         (folder / leftover).unlink(missing_ok=True)
+    shutil.rmtree(folder / "figures", ignore_errors=True)
     values = yaml.safe_load((folder / "params.yaml").read_text())
     project = yaml.safe_load((clone.root / "params.yaml").read_text())
-    for name in ("tasks.train", "tasks.test", "collect.tasks", "evaluate.tasks"):
+    for name in ("tasks.train", "tasks.validation", "tasks.test", "collect.tasks", "evaluate.tasks"):
         section, key = name.split(".")
         values["settings"][name] = project[section][key]
     values["settings"] |= {"best_of_n.tasks": 2, "best_of_n.max_n": 2}
@@ -34,6 +36,8 @@ def test_variants_run_once_and_make_a_report(
     values["settings"] |= {"grpo.batch_size": 2, "grpo.micro_batch_size": 2, "iterations": 1}
     values["large_base"] |= {"pretrain.layers": 2, "pretrain.width": 64, "pretrain.heads": 2, "pretrain.steps": 6}
     values |= {"large": ["large-zero-shot", "large-rft"], "online": ["sweet-iterations", "grpo"]}
+    values["choose"] = {"grid": [0.0, 0.5, 1.0], "tasks": project["tasks"]["validation"]}
+    values |= {"personas": ["terse"], "persona_variants": ["sweet"], "tuning": {"rft": [{"rft.epochs": 1.0}]}}
     values |= {"seeds": [7], "variants": VARIANTS, "critics": ["sweet", "value-head", "random"], "best_of_n_seeds": [7]}
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
@@ -47,10 +51,15 @@ def test_variants_run_once_and_make_a_report(
     kept = folder / "online" / "sweet-iterations" / "7" / "iterations"
     assert {path.name for path in (kept / "models").iterdir()} == {"2", "3", "policy"}
     assert results["missing"] == []
-    assert all(row["tasks"] == 8 for row in results["rows"].values())
+    for row in results["rows"].values():
+        assert {name: one["tasks"] for name, one in row["at"].items()} == {"0": 8, "1": 8, "chosen": 8}, row["variant"]
+        assert set(row["personas"]) == ({"terse"} if row["variant"] == "sweet" else set())
+    assert all(one["written"] in ("before", "") for one in results["claims"])
     assert set(results["best_of_n"]["7"]) == {"sweet", "value-head", "random"}
     assert "SWEET-RL, a third of the tasks" in (folder / "results.md").read_text()
-    assert (folder / "report.html").read_text().count("<svg") >= 5
+    figures = {path.stem for path in (folder / "figures").iterdir()}
+    assert {"table-2", "online", "questions-0", "temperatures", "claims", "best-of-n-7"} <= figures
+    assert (folder / "report.html").read_text().count("<svg") >= len(figures)
     assert not any((folder / ".work").iterdir())
 
     before = (folder / "dvc.lock").read_bytes()
@@ -58,3 +67,10 @@ def test_variants_run_once_and_make_a_report(
     assert again.returncode == 0, again.stderr[-3000:]
     assert "python -m sweetrl.reproduce" not in again.stdout
     assert (folder / "dvc.lock").read_bytes() == before
+
+    # Another temperature of the grid is measured with the policies that are there.
+    values["temperatures"] = [0.0, 0.5, 1.0]
+    (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    more = clone.run("dvc", *repro, seconds=1800)
+    assert more.returncode == 0, more.stdout[-3000:] + more.stderr[-6000:]
+    assert "sweetrl.reproduce measure" in more.stdout and "sweetrl.reproduce variant" not in more.stdout

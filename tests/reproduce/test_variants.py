@@ -9,10 +9,11 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
+from sweetrl.plugins import find_method
 from sweetrl.reproduce import run
 from sweetrl.reproduce.run import VARIANT_LISTS
-from sweetrl.reproduce.variants import TABLES, VARIANTS, merged, settings_of, variant_named
-from sweetrl.settings import parse_settings
+from sweetrl.reproduce.variants import DPO, TABLES, VARIANTS, merged, settings_of, variant_named
+from sweetrl.settings import OFFICIAL, parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml"))
@@ -27,12 +28,22 @@ def project() -> dict[str, Any]:
 def test_a_variants_settings_are_settings(name: str) -> None:
     settings = settings_of(project(), VARIANTS[name])
     assert settings.method == VARIANTS[name].settings.get("method", "sweet")
+    assert find_method(settings.method).name == settings.method
 
 
 def test_a_variant_stands_in_a_table_and_is_compared_with_one_on_its_base() -> None:
     for variant in VARIANTS.values():
         assert variant.table in TABLES
         assert VARIANTS[variant.against].settings.get("model.base") == variant.settings.get("model.base")
+
+
+def test_every_switch_of_the_official_code_is_a_variant() -> None:
+    """Alone, and all of them in one."""
+    switches = {f"{section}.{key}": value for section, some in OFFICIAL.items() for key, value in some.items()}
+    alone = [one.settings for one in VARIANTS.values() if one.name == "sweet-dpo" or one.name.startswith("official-")]
+    assert {name: value for one in alone for name, value in one.items()} | {**DPO} == switches | {**DPO}
+    assert all(len(one) == 1 for one in alone)
+    assert settings_of(project(), VARIANTS["official"]).critic.normalization == "trajectory"
 
 
 def test_variants_differ_from_each_other() -> None:
@@ -48,6 +59,9 @@ def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> N
         assert set(values.get(f"{part}_seeds", [])) <= set(values["seeds"])
     assert set(values["critics"]) <= set(values["variants"])
     assert set(values["best_of_n_seeds"]) <= set(values["seeds"])
+    assert {0.0, 1.0} <= set(values["temperatures"])
+    assert {*values["temperatures"]} <= {*values["choose"]["grid"]}
+    assert set(values["persona_variants"]) <= {name for part in VARIANT_LISTS for name in values.get(part, [])}
     tree = merged(project(), values["settings"])
     if "large" in values:
         larger = settings_of(merged(tree, values["large_base"]), VARIANTS["large-sweet"])
@@ -58,7 +72,11 @@ def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> N
         collected = tree["collect"]["tasks"] * tree["collect"]["attempts"]
         if online.method == "grpo":  # on as many dialogues of its own as the others are given
             assert online.grpo.iterations * online.grpo.tasks * online.grpo.group_size == collected
+    for name, grid in values.get("tuning", {}).items():
+        for changes in grid:
+            parse_settings(merged(tree, variant_named(name).settings, changes), f"tuning of {name}")
     assert tree["collect"]["tasks"] <= tree["tasks"]["train"]
+    assert values["choose"]["tasks"] <= tree["tasks"]["validation"]
     assert tree["evaluate"]["tasks"] <= tree["tasks"]["test"]
 
 
@@ -67,10 +85,10 @@ def test_all_profiles_run_the_same_pipeline() -> None:
     assert sorted(texts) == ["frontend", "full", "small"]
     assert texts["full"] == texts["small"]
     pages, programs = (yaml.safe_load(texts[name])["stages"] for name in ("frontend", "small"))
-    for name in ("seed-data", "variant", "report"):
+    for name in ("seed-data", "variant", "measure", "report"):
         assert pages[name]["cmd"] == programs[name]["cmd"]
     base, domains = "../../models/base", "../../src/sweetrl/domains"
-    for name in ("seed-data", "variant"):  # the same, but with a browser for the sandbox
+    for name in ("seed-data", "variant", "measure"):  # the same, but with a browser for the sandbox
         words = (("base-frontend", "base"), ("domains/frontend", "domains/backend"))
         own = {dep.replace(*words[0]).replace(*words[1]) for dep in pages[name]["deps"]}
         assert own == set(programs[name]["deps"]) - {"../../src/sweetrl/sandbox"} | {"../../src/sweetrl/browser"}
@@ -83,6 +101,7 @@ def test_what_a_profile_depends_on_is_there_and_what_it_makes_is_ignored(profile
     stages = yaml.safe_load((folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
     named = [dep for stage in stages.values() for dep in stage["deps"] if dep.startswith("../../")]
     assert named and all((folder / dep).exists() for dep in named)
+    assert all((folder / file).exists() for file in ("claims.yaml", "tuning.yaml"))
     ignored = (folder / ".gitignore").read_text(encoding="utf-8").splitlines()
     outs = [out for stage in stages.values() for out in stage["outs"] if isinstance(out, str)]
     assert {f"/{out.partition('/')[0]}" for out in outs} | {"/.work"} <= set(ignored)

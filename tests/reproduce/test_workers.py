@@ -88,7 +88,8 @@ def test_what_fails_is_named_and_nothing_is_built_upon_it(profile: Profile) -> N
     with pytest.raises(UserError, match=r"seed-data@8, variant@rft-7 failed; .*seed-data@8\.log says why"):
         workers.run_all(profile, 2, program(profile))
     begun = {name for what, name in calls(profile) if what == "begin"}
-    assert "variant@sweet-7" in begun
+    assert {"variant@sweet-7", "measure@sweet-7"} <= begun
+    assert "measure@rft-7" not in begun
     assert not any(name.endswith("-8") for name in begun)
     assert "dvc.yaml" not in begun
 

@@ -8,13 +8,17 @@ from collections.abc import Sequence
 
 from sweetrl.errors import UserError
 
-USAGE = "name a part: all [WORKERS], base, seed-data SEED, base-large, variant NAME SEED, best-of-n NAME SEED, report"
+USAGE = (
+    "name a part: all [WORKERS], base, seed-data SEED, base-large, variant NAME SEED, measure NAME SEED, "
+    "best-of-n NAME SEED, tune NAME SEED, report"
+)
 
 
 def run(arguments: Sequence[str]) -> None:
     """Run one part; UserError for a command line that names none."""
     from sweetrl.reproduce import report, workers
-    from sweetrl.reproduce.run import Profile, base, base_large, best_of_n, seed_data, variant
+    from sweetrl.reproduce.run import Profile, base, base_large, best_of_n, measure, seed_data, variant
+    from sweetrl.reproduce.tuning import tune
 
     match list(arguments):
         case ["all"]:
@@ -29,6 +33,10 @@ def run(arguments: Sequence[str]) -> None:
             base_large(Profile())
         case ["variant", name, seed] if seed.isdigit():
             variant(Profile(), name, int(seed))
+        case ["measure", name, seed] if seed.isdigit():
+            measure(Profile(), name, int(seed))
+        case ["tune", name, seed] if seed.isdigit():
+            tune(Profile(), name, int(seed))
         case ["best-of-n", name, seed] if seed.isdigit():
             best_of_n(Profile(), name, int(seed))
         case ["report"]:

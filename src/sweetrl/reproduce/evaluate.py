@@ -1,51 +1,181 @@
-"""One policy on the held-out tasks: the part of a variant that follows its training, run in the variant's folder.
+"""What one policy does at several temperatures, and with several users: run in a variant's folder after its training.
 
-models/policy (none for methods without training: the base) -> reports/results.parquet.
+measure.json (the plan), models/policy (none for methods without training: the base) -> reports/measured/: for each
+temperature and user one file of results on the test tasks (t0.parquet, t0.25-terse.parquet), and summary.json, which
+says what each of them is, how the policy did on validation tasks at each temperature of the grid, and which of these
+temperatures was chosen by that. The model is loaded once.
 """
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sweetrl.paths import POLICY, RESULTS, TEST_TASKS
+from sweetrl.errors import UserError
+from sweetrl.io import publish, read_json, write_json
+from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
 from sweetrl.plugins import load_domain, load_method
 from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
 
+if TYPE_CHECKING:
+    from sweetrl.api.policy import Policy
+    from sweetrl.engines.make import Agent
+    from sweetrl.evaluation.metrics import Result
+    from sweetrl.rollout.environment import OpenEnvironment
+    from sweetrl.types import Task
+
+PLAN = Path("measure.json")
+OUT = Path("reports/measured")
+
 
 def evaluate(settings: Settings) -> None:
-    """Attempt the first evaluate.tasks test tasks once each; finished shards survive a kill."""
-    from sweetrl.colbench.store import TrajectoryStore, read_task_table
+    """Measure what the plan asks for; finished shards survive a kill."""
+    from sweetrl.api.policy import Policy
+    from sweetrl.colbench.store import read_task_table
+    from sweetrl.evaluation.metrics import write_results
 
     settings = load_method(settings).at_evaluation(settings)
-    tasks = read_task_table(TEST_TASKS)[: settings.evaluate.tasks]
+    plan = read_json(PLAN)
+    grid, count = plan["choose"]["grid"], plan["choose"]["tasks"]
+    validation = read_task_table(VALIDATION_TASKS)[:count]
+    if len(validation) < count:
+        raise UserError(
+            f"{VALIDATION_TASKS}: there are {len(validation)} tasks, but choose.tasks asks for {count}; lower it, or "
+            "raise tasks.validation."
+        )
     adapter = POLICY if (POLICY / "adapter_config.json").exists() else None
     with stage_run("evaluate", settings) as run:
-        from sweetrl.api import rollouts
-        from sweetrl.api.policy import Policy
-        from sweetrl.evaluation.metrics import AFTER, write_results
+        inputs = [TEST_TASKS, VALIDATION_TASKS, Path(settings.model.base), *([adapter] if adapter else [])]
+        for path in inputs:
+            run.log_input(path.stem, path)
+        scratch = run.scratch(*inputs, PLAN)
+        tried: dict[str, Any] = {}
+        measured: list[dict[str, Any]] = []
+        with opened_player(settings, Policy.of(settings, adapter), scratch) as player:
+            domain = player.environment.domain
+            for temperature in grid:
+                found, _ = player.play(f"validation-t{temperature:g}", validation, temperature)
+                tried[f"{temperature:g}"] = rates(found)
+            chosen = choose({temperature: tried[f"{temperature:g}"][domain.measure] for temperature in grid})
+            test = read_task_table(TEST_TASKS)[: settings.evaluate.tasks] if plan["temperatures"] else []
+            temperatures = sorted({*plan["temperatures"], chosen}) if test else []
+            for persona in ("", *plan["personas"]):
+                for temperature in temperatures:
+                    name = file_name(temperature, persona)
+                    found, tokens = player.play(name, test, temperature, persona)
+                    write_results(scratch / "measured" / f"{name}.parquet", found)
+                    says = {"temperature": temperature, "persona": persona, "reply_tokens": tokens}
+                    measured.append({"file": f"{name}.parquet", **says, **rates(found)})
+        summary = {"validation": tried, "chosen": chosen, "measured": measured}
+        write_json(scratch / "measured" / "summary.json", summary)
+        publish(scratch / "measured", OUT)
+        run.log_metrics({"temperature": chosen})
+        run.log_metrics({f"validation/success_t{name}": one["success"] for name, one in tried.items()})
+        run.log_metrics({f"test/success_{Path(one['file']).stem}": one["success"] for one in measured})
+        run.summary = told(summary, domain.measure)
 
-        run.log_input("test-tasks", TEST_TASKS)
-        run.log_input("base", settings.model.base)
-        if adapter is not None:
-            run.log_input("policy", adapter)
-        scratch = run.scratch(TEST_TASKS, Path(settings.model.base), *([adapter] if adapter else []))
-        domain, stores = load_domain(settings), {AFTER: TrajectoryStore(scratch / "dialogues")}
-        with rollouts.attempted(domain, {AFTER: Policy.of(settings, adapter)}, tasks, stores) as environment:
-            found = rollouts.summarise(domain, stores, environment)
-        write_results(RESULTS, found.results)
-        summary = found.summaries[AFTER]
-        turns = [turn for one in found.dialogues[AFTER] for turn in one.turns]
-        run.log_metrics(
-            {name: value["value"] for name, value in summary.items()}
-            | {"reply_tokens": sum(len(turn.token_ids) for turn in turns) / max(1, len(turns))}
-        )
-        told = summary["success" if domain.measure == "success" else "reward"]
-        label = domain.shown_labels.success if domain.measure == "success" else domain.shown_labels.reward
-        run.summary = (
-            f"{len(found.results)} tasks, {label[:1].lower()}{label[1:]} {told['value']:.1%} "
-            f"[{told['low']:.1%}, {told['high']:.1%}]"
-        )
+
+def file_name(temperature: float, persona: str) -> str:
+    """Return what the results at a temperature, with a user, are called."""
+    return f"t{temperature:g}" + (f"-{persona}" if persona else "")
+
+
+def choose(values: Mapping[float, float]) -> float:
+    """Return the temperature with the greatest value; of several the lowest."""
+    return min(values, key=lambda temperature: (-values[temperature], temperature))
+
+
+def rates(results: Sequence[Result]) -> dict[str, float]:
+    """Return means over the dialogues that were scored."""
+    scored = [one for one in results if one.reward is not None]
+    return {
+        "tasks": len(scored),
+        "success": statistics.fmean([one.success for one in scored] or [0.0]),
+        "reward": statistics.fmean([one.reward or 0.0 for one in scored] or [0.0]),
+        "questions": statistics.fmean([one.questions for one in scored] or [0.0]),
+    }
+
+
+def told(summary: Mapping[str, Any], measure: str) -> str:
+    """Return the numbers in a line."""
+    tried = ", ".join(f"{one[measure]:.1%} at {name}" for name, one in summary["validation"].items())
+    own = ", ".join(
+        f"{one[measure]:.1%} at {one['temperature']:g}" for one in summary["measured"] if not one["persona"]
+    )
+    return f"{measure} on test tasks {own or 'not measured'}; on validation tasks {tried}; chosen {summary['chosen']:g}"
+
+
+@dataclass(frozen=True)
+class Player:
+    """One loaded policy in an open environment; its dialogues lie in `scratch`."""
+
+    environment: OpenEnvironment
+    agent: Agent
+    scratch: Path
+
+    def play(
+        self, name: str, tasks: Sequence[Task], temperature: float, persona: str = ""
+    ) -> tuple[list[Result], float]:
+        """Attempt each task once; return a row for each, and the mean number of tokens of a reply."""
+        from sweetrl.colbench.store import TrajectoryStore
+        from sweetrl.evaluation.metrics import AFTER, result_of
+        from sweetrl.progress import Meter
+        from sweetrl.rollout.run import rollout_scored
+
+        settings = self.environment.domain.settings
+        with self.at(temperature, persona) as environment, Meter(name, len(tasks), "dialogues") as progress:
+            store = rollout_scored(
+                [(task, 0) for task in tasks],
+                environment.context(self.agent),
+                TrajectoryStore(self.scratch / "dialogues" / name),
+                seed=settings.seed,
+                policy_name=AFTER,
+                batch=settings.evaluate.batch,
+                shard=settings.evaluate.batch,
+                progress=progress,
+                lost_share=settings.evaluate.lost_share,
+            )
+            dialogues = list(store)
+            domain, turns = environment.domain, settings.agent.max_turns
+            tokens = [len(turn.token_ids) for one in dialogues for turn in one.turns]
+            return [result_of(one, AFTER, domain, turns) for one in dialogues], statistics.fmean(tokens or [0])
+
+    @contextmanager
+    def at(self, temperature: float, persona: str) -> Iterator[OpenEnvironment]:
+        """Yield the environment with the agent's temperature, and with another user, if one is named."""
+        from sweetrl.rollout.users import open_user
+
+        domain = self.environment.domain
+        changes: dict[str, Any] = {"agent": domain.settings.agent.model_copy(update={"temperature": temperature})}
+        if not persona:
+            yield replace(self.environment, domain=domain.configured(domain.settings.model_copy(update=changes)))
+            return
+        user = domain.settings.simulator
+        changes["simulator"] = user.model_copy(update={"options": {**user.options, "persona": persona}})
+        other = domain.configured(domain.settings.model_copy(update=changes))
+        with open_user(other, self.environment.tools) as simulator:
+            yield replace(self.environment, domain=other, simulator=simulator)
+
+
+@contextmanager
+def opened_player(settings: Settings, policy: Policy, scratch: Path) -> Iterator[Player]:
+    """Yield the policy, loaded once for everything that is measured."""
+    from sweetrl.api.rollouts import Running, opened, serving
+
+    with (
+        serving([policy], Running(log=scratch / "server.log")) as (served,),
+        opened(load_domain(settings)) as environment,
+    ):
+        agent = served.open(settings.evaluate.batch)
+        try:
+            yield Player(environment, agent, scratch)
+        finally:
+            agent.engine.close()
 
 
 def main() -> None:

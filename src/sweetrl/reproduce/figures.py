@@ -1,16 +1,28 @@
-"""The drawings of a reproduction: rows with intervals beside the paper's points, and curves."""
+"""The drawings of a reproduction: bars with intervals, curves, clouds, claims. Equal numbers give equal SVG.
+
+An estimate is a mapping with `value`, `low` and `high`, and with `t_low` and `t_high` where seeds were resampled.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sweetrl.evaluation.charts import AFTER_COLOR, BEFORE_COLOR, Chart, percent_axis
+from sweetrl.evaluation.charts import Chart, percent_axis
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Estimate = Mapping[str, Any]
 PALETTE = ("#0f766e", "#b45309", "#4338ca", "#be123c", "#0369a1", "#64748b", "#a16207")
+AT = {"0": "#0f766e", "1": "#f0b37e", "chosen": "#334155"}  # colours of temperatures
+JUDGED = {"confirmed": "#15803d", "refuted": "#b91c1c", "open": "#b45309"}
+INK = "#334155"
 VERDICTS = {
     "needed": "#15803d",
     "complete": "#15803d",
+    "hinted": "#4d7c0f",
     "plausible": "#65a30d",
     "repeated": "#d97706",
     "irrelevant": "#dc2626",
@@ -20,45 +32,168 @@ VERDICTS = {
 }
 
 
-def rates(rows: Sequence[Mapping[str, Any]], name: str) -> str:
-    """Success of each row: the interval, every seed as a small point, and the paper's number as a ring."""
-    with Chart(name, 10.8, 0.7 + 0.36 * len(rows)) as chart:
+def bars(
+    rows: Sequence[tuple[str, Mapping[str, Estimate]]],
+    series: Sequence[tuple[str, str]],
+    axis: str,
+    name: str,
+    marked: tuple[str, str] | None = None,
+    seeds: Mapping[tuple[str, str], Sequence[float]] | None = None,
+    shares: bool = True,
+) -> str:
+    """For each row (label, estimates by series) bars side by side, with intervals where there are some.
+
+    `series` are (key, label), `marked` is one that is drawn as a diamond over the bars, `seeds` the single values of a
+    (row's label, series), as ticks. `shares` are shown as per cent.
+    """
+    keys = [key for key, _ in series]
+    thick = 0.8 / max(1, len(keys))
+    with Chart(name, 10.8, 0.9 + max(0.36, 0.17 * len(keys) + 0.06) * len(rows)) as chart:
         axes = chart.axes
-        for place, row in enumerate(rows):
-            success = row["success"]
-            axes.plot([success["low"], success["high"]], [place, place], color=AFTER_COLOR, linewidth=2.2, alpha=0.55)
-            seeds = list(row["success_by_seed"].values())
-            axes.plot(seeds, [place - 0.2] * len(seeds), "|", color="#64748b", markersize=7)
-            axes.plot([success["value"]], [place], "o", color=AFTER_COLOR, markersize=7, zorder=3)
-            paper = row["paper"][1]
-            if paper is not None:
-                axes.plot([paper / 100], [place], "o", markerfacecolor="none", color=BEFORE_COLOR, markersize=8)
-        axes.set_yticks(range(len(rows)), [row["label"] for row in rows])
+        for index, (key, label) in enumerate(series):
+            color = AT.get(key, PALETTE[index % len(PALETTE)])
+            shift = (index - (len(keys) - 1) / 2) * thick
+            for place, (row, found) in enumerate(rows):
+                if key not in found:
+                    continue
+                axes.barh(place + shift, found[key]["value"], thick * 0.92, color=color, alpha=0.85, zorder=2)
+                _whisker(axes, found[key], place + shift)
+                ticks = (seeds or {}).get((row, key), ())
+                axes.plot(ticks, [place + shift] * len(ticks), "|", color=INK, markersize=4.5, alpha=0.7, zorder=4)
+            axes.barh([0], [0], color=color, label=label)
+        if marked is not None:
+            places = [place for place, (_, found) in enumerate(rows) if marked[0] in found]
+            values = [rows[place][1][marked[0]]["value"] for place in places]
+            axes.plot(
+                values, places, "D", color="#ffffff", markeredgecolor=INK, markersize=5, zorder=5, label=marked[1]
+            )
+        axes.set_yticks(range(len(rows)), [label for label, _ in rows])
         axes.invert_yaxis()
         axes.grid(axis="y", visible=False)
-        percent_axis(axes, "x", max([row["success"]["high"] for row in rows] or [1.0]))
-        axes.set_xlabel("success rate: ours with interval (bars: the seeds); rings: the paper's, on Llama-3.1-8B")
+        ends = [found[key].get("high", found[key]["value"]) for _, found in rows for key in found]
+        if shares:
+            percent_axis(axes, "x", max([*ends, 0.01]))
+        axes.set_xlabel(axis)
+        if len(series) > 1 or marked is not None:
+            _legend(axes)
     return chart.svg
 
 
-def curves(series: Mapping[str, Sequence[tuple[float, Mapping[str, float]]]], axis: str, name: str) -> str:
-    """A line with a band for each label: (x, estimate) points; x on a scale of powers of two."""
+def _whisker(axes: Axes, estimate: Estimate, place: float) -> None:
+    if "low" in estimate:
+        axes.plot([estimate["low"], estimate["high"]], [place, place], color=INK, linewidth=1.1, zorder=3)
+
+
+def _legend(axes: Axes) -> None:
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def curves(
+    series: Mapping[str, Sequence[tuple[float, Estimate]]],
+    axis: str,
+    name: str,
+    what: str = "success",
+    powers: bool = True,
+) -> str:
+    """A line for each label through (x, estimate) points, with a band where they have intervals.
+
+    x is on a scale of powers of two, or without `powers` on a plain one.
+    """
     with Chart(name, 10.8, 3.6) as chart:
         axes = chart.axes
         places = sorted({x for points in series.values() for x, _ in points})
-        for color, (label, points) in zip(PALETTE * 3, series.items(), strict=False):
+        for color, (label, points) in zip(PALETTE * 5, series.items(), strict=False):
             xs = [x for x, _ in points]
-            axes.fill_between(
-                xs, [one["low"] for _, one in points], [one["high"] for _, one in points], color=color, alpha=0.08
-            )
+            if all("low" in one for _, one in points):
+                lows, highs = ([one[end] for _, one in points] for end in ("low", "high"))
+                axes.fill_between(xs, lows, highs, color=color, alpha=0.08)
             axes.plot(xs, [one["value"] for _, one in points], "o-", color=color, linewidth=1.8, label=label)
-        axes.set_xscale("log", base=2)
+        if powers:
+            axes.set_xscale("log", base=2)
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.set_xlabel(axis)
-        axes.set_ylabel("success rate")
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        percent_axis(axes, "y", max([one["high"] for points in series.values() for _, one in points] or [1.0]))
+        axes.set_ylabel(what)
+        _legend(axes)
+        ends = [one.get("high", one["value"]) for points in series.values() for _, one in points]
+        percent_axis(axes, "y", max([*ends, 0.01]))
     return chart.svg
+
+
+def cloud(points: Sequence[tuple[str, Estimate, Estimate]], axes_names: tuple[str, str], name: str) -> str:
+    """A numbered point with its two intervals for each (label, x, y); the numbers' labels stand beside."""
+    with Chart(name, 10.8, max(4.2, 0.6 + 0.17 * len(points))) as chart:
+        axes = chart.axes
+        for number, (label, x, y) in enumerate(points, start=1):
+            color = PALETTE[(number - 1) % len(PALETTE)]
+            axes.plot([x["low"], x["high"]], [y["value"]] * 2, color=color, linewidth=1.0, alpha=0.5, zorder=1)
+            axes.plot([x["value"]] * 2, [y["low"], y["high"]], color=color, linewidth=1.0, alpha=0.5, zorder=1)
+            axes.plot([x["value"]], [y["value"]], "o", color=color, markersize=11, zorder=2, label=f"{number}  {label}")
+            look: dict[str, Any] = {"color": "#ffffff", "fontsize": 7, "ha": "center", "va": "center", "zorder": 3}
+            axes.text(x["value"], y["value"], str(number), **look)
+        axes.set_xlabel(axes_names[0])
+        axes.set_ylabel(axes_names[1])
+        axes.set_xlim(left=0)
+        percent_axis(axes, "y", max([0.01, *(y["high"] for _, _, y in points)]))
+        axes.legend(
+            frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=0.5, fontsize=8, labelspacing=0.25
+        )
+    return chart.svg
+
+
+def claims(rows: Sequence[tuple[str, Estimate, str]], axis: str, name: str) -> str:
+    """For each (claim, difference, verdict) a point with its interval, thick, and the t interval of the seeds, thin."""
+    with Chart(name, 10.8, 0.8 + 0.34 * len(rows)) as chart:
+        axes = chart.axes
+        axes.axvline(0.0, color="#94a3b8", linewidth=1.0)
+        shown = 1.4 * max([0.01, *(abs(gap[end]) for _, gap, _ in rows for end in ("low", "high"))])
+        for place, (_, gap, verdict) in enumerate(rows):
+            color = JUDGED.get(verdict, INK)
+            if gap["t_low"] is not None:
+                reach = [max(gap["t_low"], -shown), min(gap["t_high"], shown)]  # of few seeds it may be very wide
+                axes.plot(reach, [place, place], color=color, linewidth=0.9, alpha=0.7)
+            axes.plot([gap["low"], gap["high"]], [place, place], color=color, linewidth=3.2, alpha=0.6)
+            axes.plot([gap["value"]], [place], "o", color=color, markersize=6, zorder=3)
+        axes.set_xlim(-shown, shown)
+        from matplotlib.ticker import PercentFormatter
+
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.set_yticks(range(len(rows)), [label for label, _, _ in rows])
+        axes.invert_yaxis()
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel(axis)
+    return chart.svg
+
+
+def runs(rows: Sequence[tuple[str, Mapping[str, Sequence[float]]]], axis: str, name: str) -> str:
+    """For each (label, values by temperature) a tick for every run, and a point for the best."""
+    temperatures = list(dict.fromkeys(key for _, found in rows for key in found))
+    with Chart(name, 10.8, 0.9 + 0.42 * len(rows)) as chart:
+        axes = chart.axes
+        for index, key in enumerate(temperatures):
+            color = AT.get(key, PALETTE[index % len(PALETTE)])
+            shift = (index - (len(temperatures) - 1) / 2) * 0.3
+            for place, (_, found) in enumerate(rows):
+                values = found.get(key, ())
+                axes.plot(values, [place + shift] * len(values), "|", color=color, markersize=10, zorder=2)
+                if values:
+                    axes.plot([max(values)], [place + shift], "o", color=color, markersize=6, zorder=3)
+            axes.plot([], [], "o", color=color, label=f"T = {key}")
+        axes.set_yticks(range(len(rows)), [label for label, _ in rows])
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.grid(axis="y", visible=False)
+        percent_axis(axes, "x", max([0.01, *(one for _, found in rows for some in found.values() for one in some)]))
+        axes.set_xlabel(axis)
+        _legend(axes)
+    return chart.svg
+
+
+def as_file(svg: str) -> str:
+    """Return a drawing as a file of its own: with its size, and on white, whatever the page around it is."""
+    box = re.search(r'viewBox="([^"]*)"', svg)
+    width, height = box[1].split()[2:] if box else ("800", "300")
+    head, body = svg.split(">", 1)
+    white = '<rect width="100%" height="100%" fill="#ffffff"/>'
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{head} width="{width}pt" height="{height}pt">{white}{body}\n'
 
 
 def advantages(turns: Sequence[Sequence[tuple[str, float]]], name: str) -> str:

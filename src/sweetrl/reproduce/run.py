@@ -16,6 +16,9 @@ from sweetrl.errors import UserError
 from sweetrl.io import publish, read_json, write_json
 from sweetrl.paths import LAST_POLICY, POLICY
 from sweetrl.plugins import load_domain, load_method
+from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
+from sweetrl.reproduce.evaluate import OUT, PLAN
+from sweetrl.reproduce.tables import MEASURED, SUMMARY
 from sweetrl.reproduce.variants import LARGE_BASE, ONLINE, Variant, merged, settings_of, variant_named
 from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.settings import Settings, parse_settings
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
 
 ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
 WORK = Path(".work")
-RESULTS, SUMMARY = "results.parquet", "summary.json"
 STAGES = ("train-critic", "rank", "train-policy")
 VARIANT_LISTS = ("variants", "large", "online")  # in a profile's params.yaml; each is a matrix of its own in dvc.yaml
 
@@ -67,6 +69,33 @@ class Profile:
         """The seeds that a variant is run on: fewer for those that cost more."""
         return [int(seed) for seed in self.values.get(f"{variant.folder}_seeds", self.seeds)]
 
+    @property
+    def personas(self) -> list[str]:
+        """The users other than the one who was trained with."""
+        return [str(persona) for persona in self.values.get("personas", [])]
+
+    @property
+    def temperatures(self) -> list[float]:
+        """The temperatures at which every variant is measured; beside them there is the chosen one."""
+        return [float(temperature) for temperature in self.values["temperatures"]]
+
+    @property
+    def claims(self) -> list[Claim]:
+        """What claims.yaml says."""
+        return read_claims(self.folder / CLAIMS, [f"{one:g}" for one in self.temperatures], self.personas)
+
+    def plan(self, variant: Variant) -> dict[str, Any]:
+        """Return what is measured of a variant (the content of evaluate.PLAN)."""
+        met = variant.name in self.values.get("persona_variants", [])
+        return {
+            "temperatures": self.temperatures,
+            "choose": {
+                "grid": [float(temperature) for temperature in self.values["choose"]["grid"]],
+                "tasks": int(self.values["choose"]["tasks"]),
+            },
+            "personas": self.personas if met else [],
+        }
+
     def tree(self, seed: int, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the parameters of a part as a tree."""
         return merged(self.settings, {"seed": seed}, changes or {})
@@ -75,7 +104,7 @@ class Profile:
 def base(profile: Profile) -> None:
     """Train the profile's base agent from scratch (stage `pretrain`) into the project's models/."""
     tree = profile.tree(profile.seeds[0])
-    folder = _workspace(profile, "base", tree, fresh=True)
+    folder = workspace(profile, "base", tree, fresh=True)
     _stage(folder, "pretrain", profile, profile.seeds[0], "base")
     publish(folder / tree["model"]["base"], profile.folder / ROOT / tree["model"]["base"])
     shutil.rmtree(folder)
@@ -83,7 +112,7 @@ def base(profile: Profile) -> None:
 
 def seed_data(profile: Profile, seed: int) -> None:
     """Tasks, dialogues of the base agent and pairs of them, for one seed -> seed-data/<seed>/."""
-    folder = _workspace(profile, f"seed-data-{seed}", profile.tree(seed))
+    folder = workspace(profile, f"seed-data-{seed}", profile.tree(seed))
     for stage in ("tasks", "collect", "validate"):
         _stage(folder, stage, profile, seed, "seed-data")
     facts = {stage: _facts(folder, stage) for stage in ("tasks", "collect", "validate")}
@@ -104,33 +133,21 @@ def base_large(profile: Profile) -> None:
 
 
 def variant(profile: Profile, name: str, seed: int) -> None:
-    """Train and evaluate one variant on one seed -> variants/<name>/<seed>/ (or large/, online/)."""
+    """Train one variant on one seed -> variants/<name>/<seed>/ (or large/, online/)."""
     one = variant_named(name)
-    tree = profile.tree(seed, one.settings)
     settings = settings_of(profile.tree(seed), one)
-    folder = _workspace(profile, f"{name}-{seed}", tree)
-    _learn_from(folder, Path("seed-data") / str(seed), one, settings)
-    if one.trained:
-        for stage in STAGES if one.ranks else STAGES[-1:]:
-            if not (folder / "reports" / "runs" / f"{stage}.json").exists():
-                _stage(folder, stage, profile, seed, name)
-    if settings.iterations > 1:
-        if not finished(folder, "iterate"):
-            _stage(folder, "iterate", profile, seed, name)
-        publish(folder / LAST_POLICY, folder / POLICY)  # what is evaluated
-    _stage(folder, "evaluate", profile, seed, name, "sweetrl.reproduce.evaluate")
+    folder = workspace(profile, f"{name}-{seed}", profile.tree(seed, one.settings))
+    train(profile, folder, one, settings, name)
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
-    done = [
-        stage for stage in (*STAGES, "iterate", "evaluate") if (folder / "reports" / "runs" / f"{stage}.json").exists()
-    ]
-    facts = {stage: _facts(folder, stage) for stage in done}
-    summary = {"variant": name, "seed": seed, "stages": facts}
+    done = [stage for stage in (*STAGES, "iterate") if finished(folder, stage)]
+    summary = {"variant": name, "seed": seed, "stages": {stage: _facts(folder, stage) for stage in done}}
     if one.table == ONLINE:
         summary["dialogues"] = load_method(settings).dialogues(settings)
     write_json(out / SUMMARY, summary)
-    shutil.copy(folder / "reports" / RESULTS, out / RESULTS)
+    if one.trained:
+        shutil.copytree(folder / POLICY, out / POLICY.name)
     for source in ("models/critic", "data/preferences"):
         if one.ranks and (folder / source / "skipped.json").exists() is False and (folder / source).exists():
             shutil.copytree(folder / source, out / Path(source).name)
@@ -140,9 +157,50 @@ def variant(profile: Profile, name: str, seed: int) -> None:
     shutil.rmtree(folder)
 
 
+def train(profile: Profile, folder: Path, one: Variant, settings: Settings, part: str) -> None:
+    """Run the stages of a variant that make its policy, in its workspace; what is finished there is not run again."""
+    seed = settings.seed
+    _learn_from(folder, Path("seed-data") / str(seed), one, settings)
+    if one.trained:
+        for stage in STAGES if one.ranks else STAGES[-1:]:
+            if not finished(folder, stage):
+                _stage(folder, stage, profile, seed, part)
+    if settings.iterations > 1:
+        if not finished(folder, "iterate"):
+            _stage(folder, "iterate", profile, seed, part)
+        publish(folder / LAST_POLICY, folder / POLICY)  # what is evaluated
+
+
+def measure(profile: Profile, name: str, seed: int) -> None:
+    """Let the policy of a variant attempt the test tasks, at every temperature -> measured/<name>/<seed>/.
+
+    What claims.yaml says before the first of them is kept with the results.
+    """
+    one = variant_named(name)
+    folder = workspace(profile, f"{MEASURED}-{name}-{seed}", profile.tree(seed, one.settings))
+    link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
+    if one.trained:
+        link(Path(one.folder) / name / str(seed) / POLICY.name, folder / POLICY)
+    note = folder / "claims.json"
+    if not note.exists():  # else a killed run's, from before it saw anything
+        write_json(note, record(profile.folder / CLAIMS, profile.claims))
+    run_plan(profile, folder, profile.plan(one), seed, name)
+    out = folder / OUT
+    summary = {"variant": name, "seed": seed, "claims": read_json(note), **read_json(out / SUMMARY)}
+    write_json(out / SUMMARY, summary | {"stages": {"evaluate": _facts(folder, "evaluate")}})
+    publish(out, Path(MEASURED) / name / str(seed))
+    shutil.rmtree(folder)
+
+
+def run_plan(profile: Profile, folder: Path, plan: Mapping[str, Any], seed: int, part: str) -> None:
+    """Measure the policy in a workspace as `plan` says."""
+    write_json(folder / PLAN, dict(plan))
+    _stage(folder, "evaluate", profile, seed, part, "sweetrl.reproduce.evaluate")
+
+
 def best_of_n(profile: Profile, name: str, seed: int) -> None:
     """Let the critic of a variant pick replies at N = 1, 2, 4, ... -> best-of-n/<variant>/<seed>.json."""
-    folder = _workspace(profile, f"best-of-n-{name}-{seed}", profile.tree(seed))
+    folder = workspace(profile, f"best-of-n-{name}-{seed}", profile.tree(seed))
     link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
     changes = {
         key: value for key, value in variant_named(name).settings.items() if key.startswith(("critic.", "rank."))
@@ -163,7 +221,7 @@ def picked(name: str, seed: int) -> Path:
     return Path("best-of-n") / name / f"{seed}.json"
 
 
-def _workspace(profile: Profile, name: str, tree: Mapping[str, Any], fresh: bool = False) -> Path:
+def workspace(profile: Profile, name: str, tree: Mapping[str, Any], fresh: bool = False) -> Path:
     """Make (or find, after a kill) the folder of a part: its parameters, the base model, the shared cache.
 
     What is left of other parameters is removed: nothing stale goes on. A `fresh` part makes the base model itself.

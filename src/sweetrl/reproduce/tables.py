@@ -1,106 +1,225 @@
-"""From the variants' results to rows: rates with intervals over all seeds' tasks, and paired differences.
+"""From the variants' results to rows: rates with intervals that know tasks and trainings, and paired differences.
 
-Every seed has tasks of its own, so the tasks of all seeds are pooled; a difference is paired by (seed, task). The
-values of the single seeds stand beside the interval, which knows the tasks' spread and not that of training.
+Every seed has tasks and a training of its own. Intervals are the hierarchical bootstrap's over seeds and their tasks,
+with the t interval over the seeds' own values beside them; a difference is paired by (seed, task).
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sweetrl.evaluation.metrics import Result, read_results, summarize_policy
-from sweetrl.evaluation.statistics import mcnemar_exact, paired_difference
+from sweetrl.evaluation.statistics import (
+    Hierarchical,
+    hierarchical_difference,
+    hierarchical_mean,
+    hierarchical_ratio,
+    paired_difference,
+)
 from sweetrl.io import read_json
-from sweetrl.reproduce.run import RESULTS, SUMMARY
 from sweetrl.reproduce.variants import Variant
+
+SUMMARY = "summary.json"
+MEASURED = "measured"  # folder of what policies did, beside the folders of what was trained
+FEW = 100  # resamples of intervals that rows replace by hierarchical ones
+
+
+class Condition(NamedTuple):
+    """Under what a policy was measured: a temperature by name ("0", "0.5", "chosen"), and a user ("": the usual)."""
+
+    temperature: str
+    persona: str = ""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What the variants of one row came to: results by seed, and the stages' facts by seed.
+    """What the variants of one row came to, by seed: results under each condition, and the stages' facts.
 
-    `dialogues` learnt from, by seed: for variants that go on collecting.
+    `claims` is what claims.yaml said before the first test task; `validation` the rates on validation tasks by
+    temperature, of which `chosen` was taken; `tokens` of a mean reply under each condition; `dialogues` learnt from,
+    for variants that go on collecting.
     """
 
     variant: Variant
-    results: Mapping[int, Sequence[Result]]
+    results: Mapping[int, Mapping[Condition, Sequence[Result]]]
     stages: Mapping[int, Mapping[str, Any]]
     dialogues: Mapping[int, int] = field(default_factory=dict)
+    chosen: Mapping[int, float] = field(default_factory=dict)
+    validation: Mapping[int, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    tokens: Mapping[int, Mapping[Condition, float]] = field(default_factory=dict)
+    claims: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+
+    def scored(self, condition: Condition, held_out: bool = False) -> dict[int, list[Result]]:
+        """Return the results that have a reward, of the seeds that have some; `held_out`: of held-out domains only."""
+        found = {
+            seed: [
+                one for one in results.get(condition, ()) if one.reward is not None and (one.held_out or not held_out)
+            ]
+            for seed, results in sorted(self.results.items())
+        }
+        return {seed: some for seed, some in found.items() if some}
 
 
 def read_variant(variant: Variant, seeds: Iterable[int], folder: Path = Path()) -> Measured:
-    """Read the seeds of a variant that are there, in the profile's folder."""
-    results, stages, dialogues = {}, {}, {}
+    """Read the seeds of a variant that have been measured, in the profile's folder."""
+    found: dict[str, dict[int, Any]] = {name: {} for name in Measured.__dataclass_fields__ if name != "variant"}
     for seed in seeds:
-        place = folder / variant.folder / variant.name / str(seed)
-        if (place / SUMMARY).exists():
-            summary = read_json(place / SUMMARY)
-            results[seed] = read_results(place / RESULTS)
-            stages[seed] = summary["stages"]
-            if "dialogues" in summary:
-                dialogues[seed] = int(summary["dialogues"])
-    return Measured(variant, results, stages, dialogues)
+        trained, place = (
+            folder / variant.folder / variant.name / str(seed),
+            folder / MEASURED / variant.name / str(seed),
+        )
+        if not (place / SUMMARY).exists():
+            continue
+        summary = read_json(place / SUMMARY)
+        training = read_json(trained / SUMMARY) if (trained / SUMMARY).exists() else {"stages": {}}
+        files = {
+            Condition(name, one["persona"]): one
+            for one in summary["measured"]
+            for name in (f"{one['temperature']:g}", *(["chosen"] if one["temperature"] == summary["chosen"] else []))
+        }
+        read = {one["file"]: read_results(place / one["file"]) for one in summary["measured"]}
+        found["results"][seed] = {condition: read[one["file"]] for condition, one in files.items()}
+        found["tokens"][seed] = {condition: one["reply_tokens"] for condition, one in files.items()}
+        found["stages"][seed] = {**training["stages"], **summary["stages"]}
+        for name in ("chosen", "validation", "claims"):
+            found[name][seed] = summary[name]
+        if "dialogues" in training:
+            found["dialogues"][seed] = int(training["dialogues"])
+    return Measured(variant, **found)
 
 
-def row_of(one: Measured, against: Measured | None, confidence: float, resamples: int) -> dict[str, Any]:
+def row_of(
+    one: Measured, against: Measured | None, conditions: Sequence[Condition], confidence: float, resamples: int
+) -> dict[str, Any]:
     """Sum a variant up; `against` is the row that it is compared with, on the seeds that both have."""
-    scored = {seed: [r for r in results if r.reward is not None] for seed, results in one.results.items()}
-    pooled = [result for seed in sorted(scored) for result in scored[seed]]
+    if against is not None and against.variant.name == one.variant.name:
+        against = None
     row: dict[str, Any] = {
         "variant": one.variant.name,
         "label": one.variant.label,
         "table": one.variant.table,
         "paper": list(one.variant.paper),
-        "seeds": sorted(scored),
-        "tasks": len(pooled),
-        "lost": sum(len(results) for results in one.results.values()) - len(pooled),
+        "paper_pages": list(one.variant.pages),
+        "seeds": sorted(one.results),
+        "chosen": {seed: one.chosen[seed] for seed in sorted(one.chosen)},
+        "validation": _validation(one),
+        "training": _training(one),
+        "at": {},
+        "personas": {},
     }
-    if not pooled:
-        return row
-    row |= summarize_policy(pooled, confidence, resamples, 0)
-    row["success_by_seed"] = {seed: _mean(r.success for r in scored[seed]) for seed in sorted(scored)}
-    row["reward_by_seed"] = {seed: _mean(r.reward or 0.0 for r in scored[seed]) for seed in sorted(scored)}
-    row["training"] = _training(one)
+    for condition in conditions:
+        found = _measured_at(one, against, condition, confidence, resamples)
+        if found and condition.persona:
+            shown = {key: found[key] for key in ("tasks", "success", "reward", "questions")}
+            row["personas"].setdefault(condition.persona, {})[condition.temperature] = shown
+        elif found:
+            row["at"][condition.temperature] = found
     if one.dialogues:
         row["dialogues"] = statistics.fmean(one.dialogues.values())
         row["on_the_way"] = _on_the_way(one)
-    if against is not None and against.variant.name != one.variant.name:
-        row["difference"] = difference(one, against, confidence, resamples)
     return row
 
 
-def difference(one: Measured, other: Measured, confidence: float, resamples: int) -> dict[str, Any] | None:
-    """`one` minus `other` on the tasks that both finished: success (BCa over tasks, exact McNemar) and tests passed."""
-    pairs = [
-        (mine, theirs)
-        for seed in sorted(one.results.keys() & other.results.keys())
-        for mine, theirs in _paired(one.results[seed], other.results[seed])
-    ]
-    if len(pairs) < 2:
+def _measured_at(
+    one: Measured, against: Measured | None, condition: Condition, confidence: float, resamples: int
+) -> dict[str, Any] | None:
+    """Everything that is told of a variant under one condition; None where it was not measured."""
+    seeds = one.scored(condition)
+    pooled = [result for some in seeds.values() for result in some]
+    if len(pooled) < 2:
         return None
-    mine, theirs = [a for a, _ in pairs], [b for _, b in pairs]
-    wins = [r.success for r in theirs], [r.success for r in mine]
-    rewards = [r.reward or 0.0 for r in theirs], [r.reward or 0.0 for r in mine]
-    return {
-        "tasks": len(pairs),
-        "success": paired_difference(*wins, confidence, resamples, 0).as_dict()
-        | {"p_value": mcnemar_exact(*wins).p_value},
-        "reward": paired_difference(*rewards, confidence, resamples, 0).as_dict(),
+
+    def mean(value: Callable[[Result], float], held_out: bool = False) -> dict[str, Any] | None:
+        groups = one.scored(condition, held_out).values()
+        if sum(map(len, groups)) < 2:
+            return None
+        return told(hierarchical_mean([[value(each) for each in some] for some in groups], confidence, resamples))
+
+    found = summarize_policy(pooled, confidence, FEW, 0) | {
+        "tasks": len(pooled),
+        "lost": sum(len(some.get(condition, ())) for some in one.results.values()) - len(pooled),
+        "success": mean(_success),
+        "reward": mean(_reward),
+        "turns": mean(lambda result: result.turns),
+        "questions": mean(lambda result: result.questions),
+        "by_seed": {
+            seed: {"success": _mean(map(_success, some)), "reward": _mean(map(_reward, some))}
+            for seed, some in seeds.items()
+        },
+        "reply_tokens": statistics.fmean([some[condition] for some in one.tokens.values() if condition in some] or [0]),
     }
+    if "premature_answers" in found:
+        found["premature_answers"] = mean(lambda result: bool(result.premature))
+    if any(result.questions for result in pooled):
+        asked = [[(_success(each), float(each.questions)) for each in some] for some in seeds.values()]
+        found["success_per_question"] = told(hierarchical_ratio(asked, confidence, resamples))
+    if any(result.held_out for result in pooled):
+        found["held_out"] = {"success": mean(_success, True), "reward": mean(_reward, True)}
+    for place, held_out in ((found, False), (found.get("held_out", {}), True)):
+        gap = difference(one, against, condition, confidence, resamples, held_out) if against and place else None
+        if gap:
+            place["difference"] = {name: value.as_dict() for name, value in gap.items()}
+    return found
+
+
+def difference(
+    one: Measured,
+    other: Measured,
+    condition: Condition,
+    confidence: float,
+    resamples: int,
+    held_out: bool = False,
+) -> dict[str, Hierarchical] | None:
+    """`one` minus `other` in success and reward, on the seeds and tasks that both finished; None for fewer than 2."""
+    mine, theirs = one.scored(condition, held_out), other.scored(condition, held_out)
+    pairs = [_paired(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
+    pairs = [some for some in pairs if some]
+    if sum(map(len, pairs)) < 2:
+        return None
+
+    def gap(value: Callable[[Result], float]) -> Hierarchical:
+        sides = [[[value(pair[side]) for pair in some] for some in pairs] for side in (1, 0)]
+        return hierarchical_difference(sides[0], sides[1], confidence, resamples)
+
+    return {"success": gap(_success), "reward": gap(_reward)}
+
+
+def told(estimate: Hierarchical) -> dict[str, Any]:
+    """What a report says of a mean: no p-value, because nobody asks whether it is 0."""
+    return {key: value for key, value in estimate.as_dict().items() if key not in ("confidence", "groups", "p_value")}
+
+
+def _success(result: Result) -> float:
+    return float(result.success)
+
+
+def _reward(result: Result) -> float:
+    return result.reward or 0.0
 
 
 def _paired(mine: Sequence[Result], theirs: Sequence[Result]) -> list[tuple[Result, Result]]:
-    known = {r.task_id: r for r in theirs if r.reward is not None}
-    return [(r, known[r.task_id]) for r in mine if r.reward is not None and r.task_id in known]
+    known = {result.task_id: result for result in theirs}
+    return [(result, known[result.task_id]) for result in mine if result.task_id in known]
 
 
+def _validation(one: Measured) -> dict[str, dict[str, float]]:
+    """Success and reward on validation tasks at each temperature of the grid: means over the seeds."""
+    names = list(dict.fromkeys(name for tried in one.validation.values() for name in tried))
+    return {
+        name: {key: _mean(tried[name][key] for tried in one.validation.values() if name in tried) for key in _RATES}
+        for name in sorted(names, key=float)
+    }
+
+
+_RATES = ("success", "reward", "questions")
 # What is shown of a variant's training: name -> (stage, metric), each the mean over the seeds.
 _SHOWN = {
     "critic_accuracy": ("train-critic", "final/accuracy"),
+    "needed_over_hinted": ("rank", "ranked/needed_over_hinted"),
     "needed_over_plausible": ("rank", "ranked/needed_over_plausible"),
     "needed_over_irrelevant": ("rank", "ranked/needed_over_irrelevant"),
     "needed_over_repeated": ("rank", "ranked/needed_over_repeated"),
@@ -108,7 +227,6 @@ _SHOWN = {
     "better_over_worse": ("rank", "ranked/better_over_worse"),
     "pairs": ("train-policy", "pairs"),
     "policy_accuracy": ("train-policy", "final/accuracy"),
-    "reply_tokens": ("evaluate", "reply_tokens"),
 }
 
 
@@ -118,10 +236,14 @@ def _training(one: Measured) -> dict[str, float]:
         values = [facts[stage]["metrics"][metric] for facts in one.stages.values() if metric in _metrics(facts, stage)]
         if values:
             found[name] = statistics.fmean(values)
-    found["seconds"] = statistics.fmean(
-        [sum(stage["seconds"] for stage in facts.values()) for facts in one.stages.values()] or [0.0]
-    )
+    for name, stages in (("seconds", None), ("measuring_seconds", ("evaluate",))):
+        spent = [_seconds(facts, stages) for facts in one.stages.values()]
+        found[name] = statistics.fmean(spent or [0.0])
     return found
+
+
+def _seconds(facts: Mapping[str, Any], stages: Sequence[str] | None) -> float:
+    return sum(float(said["seconds"]) for stage, said in facts.items() if stages is None or stage in stages)
 
 
 def _on_the_way(one: Measured) -> list[float]:
@@ -141,37 +263,6 @@ def _metrics(facts: Mapping[str, Any], stage: str) -> Mapping[str, Any]:
 
 def _mean(values: Iterable[float]) -> float:
     return statistics.fmean([float(value) for value in values] or [0.0])
-
-
-# The paper's claims: (better, worse, in words).
-CLAIMS = (
-    ("sweet", "multi-turn-dpo", "SWEET-RL is above Multi-Turn DPO"),
-    ("multi-turn-dpo", "rft", "Multi-Turn DPO is above Rejection Fine-Tuning"),
-    ("rft", "zero-shot", "Rejection Fine-Tuning is above zero-shot"),
-    ("sweet", "no-information", "training-time information helps the critic"),
-    ("sweet", "regression-head", "log-ratios are above a regression head"),
-    ("sweet", "value-head", "a turn-wise advantage is above a value function"),
-    ("sweet", "no-normalisation", "normalising by length is needed"),
-    ("sweet", "random", "the ranking matters: SWEET-RL is above a random ranking"),
-    ("oracle", "sweet", "a better critic would help: an oracle's ranking is above the critic's"),
-    ("sweet-third", "dpo-third", "with a third of the tasks, too, SWEET-RL is above Multi-Turn DPO"),
-    ("large-sweet", "large-multi-turn-dpo", "on a small model's data, too, SWEET-RL is above Multi-Turn DPO"),
-    ("large-sweet", "large-zero-shot", "a small model's data make a larger one better"),
-    ("sweet-iterations", "sweet", "beyond the paper: further iterations with the policy so far help"),
-    ("sweet", "grpo", "beyond the paper: SWEET-RL is above on-policy GRPO with as many dialogues"),
-)
-
-
-def claims(
-    found: Mapping[str, Measured], confidence: float, resamples: int, measure: str = "success"
-) -> list[dict[str, Any]]:
-    """Each claim with the paired difference (better minus worse) in `measure` and what it says of the claim."""
-    rows = []
-    for better, worse, words in CLAIMS:
-        if better in found and worse in found:
-            measured = difference(found[better], found[worse], confidence, resamples)
-            rows.append({"claim": words, "difference": measured, "verdict": verdict(measured, measure)})
-    return rows
 
 
 def picking_gap(
@@ -199,14 +290,4 @@ def _picked(points: Iterable[Mapping[str, Any]]) -> dict[str, list[bool]]:
     return found
 
 
-def verdict(found: Mapping[str, Any] | None, measure: str = "success") -> str:
-    """What a paired difference in `measure` ("success", or "reward": the reward) says of "it is above zero"."""
-    if found is None:
-        return "not measured"
-    gap = found[measure]
-    if gap["low"] > 0:
-        return "confirmed"
-    return "refuted" if gap["high"] < 0 else "open"
-
-
-__all__ = ["CLAIMS", "Measured", "claims", "difference", "picking_gap", "read_variant", "row_of", "verdict"]
+__all__ = ["MEASURED", "SUMMARY", "Condition", "Measured", "difference", "picking_gap", "read_variant", "row_of"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.plugins import find_method
-from sweetrl.settings import Settings, parse_settings
+from sweetrl.settings import OFFICIAL, Settings, parse_settings
 
 if TYPE_CHECKING:
     from sweetrl.methods.base import Method
@@ -56,8 +56,8 @@ class Variant:
 
 
 METHODS, ABLATIONS, CONTROLS, AMOUNTS = "Table 2", "Table 3", "Controls", "Figure 3b"
-LARGE, ONLINE = "Table 4", "Online"
-TABLES = (METHODS, ABLATIONS, CONTROLS, AMOUNTS, LARGE, ONLINE)
+OFFICIALLY, LARGE, ONLINE = "Official code", "Table 4", "Online"
+TABLES = (METHODS, ABLATIONS, OFFICIALLY, CONTROLS, AMOUNTS, LARGE, ONLINE)
 
 LARGE_BASE = "models/base-large"  # in the profile's folder; the dialogues are the small base's
 
@@ -65,6 +65,21 @@ LARGE_BASE = "models/base-large"  # in the profile's folder; the dialogues are t
 def _large(name: str, label: str, paper: float | None = None, **settings: Any) -> Variant:
     changes = {"model.base": LARGE_BASE, **settings}
     return Variant(f"large-{name}", f"larger base, {label}", LARGE, changes, (None, paper), against="large-sweet")
+
+
+DPO = {"policy.objective": "dpo"}
+# Self-distillation: the policy imitates its own replies by how often it gives them, squared; no critic, no reward.
+SHARPENED = {"rank.critic": "random", "policy.advantage_temperature": 0.0, "policy.count_power": 2.0}
+
+
+def _official_switches() -> list[Variant]:
+    """What the preset `official` sets, one switch at a time; DPO is a variant anyway."""
+    switches = [(f"{name}.{key}", key, value) for name, some in OFFICIAL.items() for key, value in some.items()]
+    return [
+        Variant(f"official-{key.replace('_', '-')}", f"only {place}: {value}", OFFICIALLY, {place: value})
+        for place, key, value in switches
+        if {place: value} != DPO
+    ]
 
 
 _VARIANTS = (
@@ -76,7 +91,7 @@ _VARIANTS = (
     ),
     Variant("sweet", "SWEET-RL", METHODS, {}, (56.8, 40.4), pages=(77.7, 48.2)),
     Variant(
-        "no-information",
+        "no-privileged",
         "without training-time information",
         ABLATIONS,
         {"critic.privileged": False},
@@ -87,7 +102,12 @@ _VARIANTS = (
     ),
     Variant("value-head", "value function", ABLATIONS, {"critic.parameterization": "value-head"}),
     Variant("no-normalisation", "without normalisation", ABLATIONS, {"critic.normalization": "none"}, (4.2, 3.6)),
-    Variant("official", "as the official code does it", ABLATIONS, {"preset": "official"}),
+    Variant("sweet-dpo", "pairs of replies (DPO) in place of lists", ABLATIONS, DPO),
+    Variant("official", "as the official code does it", OFFICIALLY, {"preset": "official"}),
+    *_official_switches(),
+    Variant("sharpened", "sharpened, without rewards", CONTROLS, SHARPENED),
+    Variant("privileged-ratio", "ranking by the base that knows c", CONTROLS, {"rank.critic": "privileged-ratio"}),
+    Variant("rollout-value", "ranking by further dialogues", CONTROLS, {"rank.critic": "rollout-value"}),
     Variant("random", "random ranking", CONTROLS, {"rank.critic": "random"}),
     Variant("oracle", "ranking by an oracle", CONTROLS, {"rank.critic": "oracle"}),
     Variant("sweet-third", "SWEET-RL, a third of the tasks", AMOUNTS, {}, data=1 / 3),
@@ -102,6 +122,8 @@ _VARIANTS = (
     Variant(
         "grpo-turn", "GRPO, credit by turn", ONLINE, {"method": "grpo", "grpo.credit": "turn", "grpo.discount": 0.9}
     ),
+    Variant("grpo-infopo", "GRPO, credit by what answers change", ONLINE, {"method": "grpo", "grpo.credit": "infopo"}),
+    Variant("grpo-igpo", "GRPO, credit by what turns tell", ONLINE, {"method": "grpo", "grpo.credit": "igpo"}),
 )
 VARIANTS = {variant.name: variant for variant in _VARIANTS}
 
@@ -138,6 +160,17 @@ def settings_of(values: Mapping[str, Any], variant: Variant) -> Settings:
 
 
 __all__ = [
-    *("ABLATIONS", "AMOUNTS", "VARIANTS", "CONTROLS", "LARGE", "LARGE_BASE", "METHODS", "ONLINE", "TABLES"),
+    *(
+        "ABLATIONS",
+        "AMOUNTS",
+        "VARIANTS",
+        "CONTROLS",
+        "LARGE",
+        "LARGE_BASE",
+        "METHODS",
+        "OFFICIALLY",
+        "ONLINE",
+        "TABLES",
+    ),
     *("Variant", "variant_named", "merged", "settings_of"),
 ]

@@ -21,7 +21,12 @@ from sweetrl.reproduce.run import WORK, Profile
 logger = logging.getLogger(__name__)
 LOGS = WORK / "logs"
 MOST = 8  # workers by default: each takes some GiB
-_STAGES = {"variants": "variant", "large": "large", "online": "online"}  # a variant's folder and its stage in dvc.yaml
+# A variant's folder, and its stages in dvc.yaml: training, and what its policy does then.
+_STAGES = {
+    "variants": ("variant", "measure"),
+    "large": ("large", "measure-large"),
+    "online": ("online", "measure-online"),
+}
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,8 @@ def parts(profile: Profile) -> list[Part]:
     for one in profile.variants:
         for seed in profile.seeds_of(one):
             after = {f"seed-data@{seed}"} | ({"base-large"} if one.folder == "large" else set())
-            found.append(Part(f"{_STAGES[one.folder]}@{one.name}-{seed}", frozenset(after)))
+            training, measuring = (f"{stage}@{one.name}-{seed}" for stage in _STAGES[one.folder])
+            found += [Part(training, frozenset(after)), Part(measuring, frozenset({*after, training}))]
     for name in profile.values["critics"]:
         for seed in profile.values["best_of_n_seeds"]:
             found.append(Part(f"best-of-n@{name}-{seed}", frozenset({f"seed-data@{seed}", f"variant@{name}-{seed}"})))

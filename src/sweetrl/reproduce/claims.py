@@ -1,0 +1,171 @@
+"""What is claimed before anything is measured (claims.yaml of a profile), and what the measurements say of it.
+
+    - claim: SWEET-RL is above Multi-Turn DPO
+      better: sweet
+      worse: multi-turn-dpo
+      temperature: 0           # or 1, or chosen: each variant at the temperature chosen on its validation tasks
+      measure: success         # or reward
+      held_out: true           # optional: only the tasks of domains that training never saw
+      persona: terse           # optional: with this user
+
+`record` is kept with every variant's results from before its first test task. So the report can say of each claim
+whether it stood there at that time, and name those that were taken out later: they are judged, and counted, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from sweetrl.errors import UserError
+from sweetrl.evaluation.statistics import Hierarchical, holm
+from sweetrl.reproduce.tables import Condition, Measured, difference
+from sweetrl.reproduce.variants import VARIANTS
+from sweetrl.sections import Section
+from sweetrl.settings import section
+
+CLAIMS = Path("claims.yaml")
+CHOSEN = "chosen"
+
+
+class Claim(Section):
+    """`better` is above `worse` in `measure`."""
+
+    claim: str = Field(min_length=1)
+    better: str
+    worse: str
+    temperature: float | Literal["chosen"] = "chosen"
+    measure: Literal["success", "reward"] = "success"
+    held_out: bool = False
+    persona: str = ""
+
+    @property
+    def identity(self) -> str:
+        """What is claimed, whatever the words."""
+        where = "held-out" if self.held_out else ""
+        return " ".join([self.better, self.worse, self.at, self.measure, where, self.persona])
+
+    @property
+    def at(self) -> str:
+        """The temperature as results name it."""
+        return self.temperature if isinstance(self.temperature, str) else f"{self.temperature:g}"
+
+    @property
+    def condition(self) -> Condition:
+        """Under what the two are compared."""
+        return Condition(self.at, self.persona)
+
+
+def read_claims(path: Path, temperatures: Sequence[str], personas: Sequence[str] = ()) -> list[Claim]:
+    """Return the claims of a file, none if there is no file; what cannot be measured is a UserError that names it."""
+    found: list[Claim] = []
+    for number, values in enumerate(_loaded(path), start=1):
+        where = f"{path}: claim {number}"
+        if not isinstance(values, Mapping):
+            raise UserError(f"{where}: this is no claim; write `claim`, `better`, `worse` and `temperature`.")
+        one = section(Claim, values, where)
+        for name in (one.better, one.worse):
+            if name not in VARIANTS:
+                raise UserError(f"{where}: there is no variant `{name}`; there are {', '.join(VARIANTS)}.")
+        for kind, name, known in (
+            ("temperature", one.at, [*temperatures, CHOSEN]),
+            ("persona", one.persona, ["", *personas]),
+        ):
+            if name not in known:
+                those = ", ".join(filter(None, known)) or "none"
+                raise UserError(f"{where}: {kind} {name} is not measured in this profile; measured are {those}.")
+        if one.better == one.worse or any(one.identity == other.identity for other in found):
+            raise UserError(f"{where}: `{one.claim}` compares a variant with itself, or is claimed twice.")
+        found.append(one)
+    return found
+
+
+def _loaded(path: Path) -> list[Any]:
+    if not path.exists():
+        return []
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: this is not YAML; fix it and run again.") from error
+    if not isinstance(loaded or [], list):
+        raise UserError(f"{path}: this is no list of claims; docs/reproduce.md shows one.")
+    return list(loaded or [])
+
+
+def record(path: Path, claims: Sequence[Claim]) -> dict[str, Any]:
+    """Return the digest of a file of claims and what is in it: what is kept with results."""
+    return {"sha256": sha256(path), "claims": [one.model_dump(mode="json") for one in claims]}
+
+
+def sha256(path: Path) -> str:
+    """Return the digest of a file; that of nothing where there is none."""
+    return hashlib.sha256(path.read_bytes() if path.exists() else b"").hexdigest()
+
+
+def judged(
+    claims: Sequence[Claim], found: Mapping[str, Measured], confidence: float, resamples: int
+) -> list[dict[str, Any]]:
+    """Return each claim with its difference, the p-value adjusted over all of them, and what that says.
+
+    The claims are those of the file and those that stood in it when something was measured. One that was not measured
+    counts as p = 1. `written` is "before" if the claim was in the file whenever one of its two variants was measured.
+    """
+    everything = {one.identity: one for one in [*claims, *_then(found)]}
+    now = {one.identity for one in claims}
+    measured = {
+        name: difference(found[one.better], found[one.worse], one.condition, confidence, resamples, one.held_out)
+        if one.better in found and one.worse in found
+        else None
+        for name, one in everything.items()
+    }
+    gaps = {name: both[everything[name].measure] if both else None for name, both in measured.items()}
+    adjusted = dict(zip(gaps, holm([gap.p_value if gap else 1.0 for gap in gaps.values()]), strict=True))
+    return [
+        {
+            **one.model_dump(mode="json"),
+            "temperature": one.at,
+            "labels": [VARIANTS[one.better].label, VARIANTS[one.worse].label],
+            "difference": gap.as_dict() if (gap := gaps[name]) else None,
+            "p_adjusted": adjusted[name] if gap else None,
+            "written": written(one, found),
+            "withdrawn": name not in now,
+            "verdict": verdict(gap, adjusted[name], confidence),
+        }
+        for name, one in everything.items()
+    ]
+
+
+def _then(found: Mapping[str, Measured]) -> list[Claim]:
+    """The claims that stood in the file when something was measured."""
+    kept = [values for one in found.values() for said in one.claims.values() for values in said["claims"]]
+    return [
+        section(Claim, values, "claims kept with results")
+        for values in kept
+        if {values["better"], values["worse"]} <= VARIANTS.keys()
+    ]
+
+
+def written(claim: Claim, found: Mapping[str, Measured]) -> str:
+    """Whether the claim was written down before its variants met a test task: "before", "after", "" (nothing yet)."""
+    records = [said for name in (claim.better, claim.worse) if name in found for said in found[name].claims.values()]
+    if not records:
+        return ""
+    then = [{section(Claim, one, "claims kept with results").identity for one in said["claims"]} for said in records]
+    return "before" if all(claim.identity in one for one in then) else "after"
+
+
+def verdict(gap: Hierarchical | None, adjusted: float, confidence: float) -> str:
+    """What a difference says of "it is above zero": its interval must lie on one side, and the adjusted p be small."""
+    if gap is None:
+        return "not measured"
+    if adjusted >= 1 - confidence or gap.low <= 0 <= gap.high:
+        return "open"
+    return "confirmed" if gap.low > 0 else "refuted"
+
+
+__all__ = ["CHOSEN", "CLAIMS", "Claim", "judged", "read_claims", "record", "verdict", "written"]

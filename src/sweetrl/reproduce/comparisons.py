@@ -1,0 +1,282 @@
+"""The report's comparisons, made of results.json alone: rows at every temperature, what was claimed, seeds, users."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from sweetrl.evaluation.report import p_value, percent, points
+from sweetrl.reproduce import figures
+from sweetrl.reproduce.parts import NONE, Figure, Part, Results, Row, Table, at, cell, gap, interval, number, slug
+from sweetrl.reproduce.variants import METHODS, ONLINE, TABLES, VARIANTS
+
+
+def comparisons(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """What is compared, in order."""
+    yield from _tables(results, rows)
+    yield from _held_out(results, rows)
+    yield from _users(results, rows)
+    yield from _questions(results, rows)
+    yield from _claims(results)
+    yield from _temperatures(results, rows)
+    yield from _seeds(results, rows)
+
+
+def _shown(results: Results) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:
+    """The temperatures that are bars, and the chosen one, which is marked."""
+    named = [(name, at(name)) for name in results["temperatures"] if name != "chosen"]
+    return named, ("chosen", "chosen T") if "chosen" in results["temperatures"] else None
+
+
+def _tables(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """The paper's tables, and ours of the same kind."""
+    for title in TABLES:
+        these = [row for row in rows if row["table"] == title]
+        if not these:
+            continue
+        yield Part(
+            title,
+            [_bars(results, title, these)],
+            [_table(results, these), *([_online(these)] if title == ONLINE else [])],
+        )
+
+
+def _bars(results: Results, title: str, rows: Sequence[Row]) -> Figure:
+    measure = results["measure"]
+    estimates = [(row["label"], {name: found[measure] for name, found in row["at"].items()}) for row in rows]
+    seeds = {
+        (row["label"], name): [one[measure] for one in found["by_seed"].values()]
+        for row in rows
+        for name, found in row["at"].items()
+    }
+    label, (series, marked) = results["labels"][measure], _shown(results)
+    return Figure(
+        slug(title),
+        f"{title}: {label} at each temperature, with hierarchical intervals; ticks are seeds",
+        lambda: figures.bars(estimates, series, f"{label}, with intervals; ticks: seeds", slug(title), marked, seeds),
+    )
+
+
+def _table(results: Results, rows: Sequence[Row]) -> Table:
+    measure, temperatures = results["measure"], results["temperatures"]
+    label = results["labels"][measure]
+    own = {VARIANTS[row["variant"]].against for row in rows} - {"sweet"}
+    below = VARIANTS[min(own)].label if own else VARIANTS["sweet"].label
+    head = ["", *(f"{what}, {at(name)}" for what in (label, f"minus {below}") for name in temperatures)]
+    paper = "paper_pages" if measure == "reward" else "paper"
+    body = [
+        [
+            row["label"],
+            *(cell(row["at"].get(name), measure, interval) for name in temperatures),
+            *(cell(row["at"].get(name, {}).get("difference"), measure, gap) for name in temperatures),
+            " / ".join("-" if value is None else f"{value}" for value in row[paper]),
+        ]
+        for row in rows
+    ]
+    return Table([*head, f"paper: {results['paper']}"], body)
+
+
+def _online(rows: Sequence[Row]) -> Table:
+    """What the rows of methods that go on collecting have learnt from, and how they fared on the way."""
+    return Table(
+        ["", "dialogues learnt from", "success on training tasks (start of iterations 2, 3, ...; last fifth of GRPO)"],
+        [
+            [row["label"], f"{row['dialogues']:,.0f}", ", ".join(percent(value) for value in row["on_the_way"])]
+            for row in rows
+            if "dialogues" in row
+        ],
+    )
+
+
+def _held_out(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """Success on the tasks of domains that training never saw."""
+    measure, temperatures = results["measure"], results["temperatures"]
+    those = {
+        row["label"]: {name: found["held_out"] for name, found in row["at"].items() if found.get("held_out")}
+        for row in rows
+    }
+    those = {label: found for label, found in those.items() if any(one[measure] for one in found.values())}
+    if not those:
+        return
+    title, label, (series, marked) = "Held-out domains", results["labels"][measure], _shown(results)
+    estimates = [
+        (name, {key: one[measure] for key, one in found.items() if one[measure]}) for name, found in those.items()
+    ]
+    figure = Figure(
+        slug(title),
+        f"{title}: {label} on tasks of domains that training never saw",
+        lambda: figures.bars(estimates, series, f"{label}, domains that training never saw", slug(title), marked),
+    )
+    body = [
+        [
+            name,
+            *(cell(found.get(key), measure, interval) for key in temperatures),
+            *(cell(found.get(key, {}).get("difference"), measure, gap) for key in temperatures),
+        ]
+        for name, found in those.items()
+    ]
+    tasks = max(one[measure]["n"] for found in those.values() for one in found.values() if one[measure])
+    head = ["", *(f"{what}, {at(key)}" for what in (label, "minus SWEET-RL") for key in temperatures)]
+    yield Part(title, [figure], [Table(head, body, f"{tasks:,} tasks for a row with all seeds.")])
+
+
+def _users(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """The same policies with users whom they were not trained with."""
+    measure, temperatures = results["measure"], results["temperatures"]
+    met = [
+        (f"{row['label']}, {persona or 'usual'}", found)
+        for persona in ("", *results["personas"])
+        for row in rows
+        if row["personas"]
+        for found in [row["personas"].get(persona) if persona else row["at"]]
+        if found
+    ]
+    title, label, (series, marked) = "Other users", results["labels"][measure], _shown(results)
+    if not met:
+        return
+    estimates = [(name, {key: one[measure] for key, one in found.items()}) for name, found in met]
+    figure = Figure(
+        slug(title),
+        f"{title}: {label} with users whom the agent was not trained with",
+        lambda: figures.bars(estimates, series, f"{label}, by user", slug(title), marked),
+    )
+    body = [
+        [
+            name,
+            *(cell(found.get(key), measure, interval) for key in temperatures),
+            *(cell(found.get(key), "questions", lambda one: number(one["value"])) for key in temperatures),
+        ]
+        for name, found in met
+    ]
+    head = ["", *(f"{what}, {at(key)}" for what in (label, "questions") for key in temperatures)]
+    yield Part(title, [figure], [Table(head, body)])
+
+
+def _questions(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """What the user is asked for it."""
+    measure, temperatures = results["measure"], results["temperatures"]
+    other = "reward" if measure == "success" else "success"
+    labels, drawn = results["labels"], []
+    for name in temperatures:
+        cloud = [
+            (row["label"], row["at"][name]["questions"], row["at"][name][measure]) for row in rows if name in row["at"]
+        ]
+
+        def draw(cloud: Any = cloud, name: str = name) -> str:
+            return figures.cloud(
+                cloud, ("questions in a dialogue", f"{labels[measure]}, {at(name)}"), f"questions-{slug(name)}"
+            )
+
+        says = f"Questions: {labels[measure]} against questions asked, {at(name)}"
+        drawn.append(Figure(f"questions-{slug(name)}", says, draw))
+    forms: list[tuple[str, str, Callable[[Any], str]]] = [
+        ("questions", "questions", lambda one: number(one["value"])),
+        ("success_per_question", f"{labels['success']} a question", interval),
+        (other, labels[other], interval),
+    ]
+    head = ["", *(f"{title}, {at(name)}" for _, title, _ in forms for name in temperatures)]
+    body = [
+        [row["label"], *(cell(row["at"].get(name), key, form) for key, _, form in forms for name in temperatures)]
+        for row in rows
+    ]
+    yield Part("Questions", drawn, [Table(head, body)])
+
+
+def _claims(results: Results) -> Iterator[Part]:
+    """What was claimed before, and what has come of it."""
+    found = results["claims"]
+    measured = [one for one in found if one["difference"]]
+    drawn = [(f"{one['claim']} ({at(one['temperature'])})", one["difference"], one["verdict"]) for one in measured]
+    figure = Figure(
+        "claims",
+        "Claims: differences with hierarchical intervals (thick) and t intervals over seeds (thin)",
+        lambda: figures.claims(drawn, "difference; thick: hierarchical interval, thin: t over seeds", "claims"),
+    )
+    words = {"before": "before", "after": "after", "": "not measured yet"}
+    body = []
+    for one in found:
+        difference = one["difference"]
+        seeds = difference["groups"] if difference else 0
+        alone = ", one seed only" if seeds == 1 and one["verdict"] != "open" else ""
+        where = [at(one["temperature"]), *(["held-out domains"] if one["held_out"] else []), one["persona"]]
+        body.append(
+            [
+                one["claim"],
+                ", ".join(filter(None, [*where, results["labels"][one["measure"]]])),
+                gap(difference) if difference else NONE,
+                _t(difference) if difference else NONE,
+                f"{seeds}" if seeds else NONE,
+                p_value(one["p_adjusted"]) if difference else NONE,
+                words[one["written"]] + (", taken out later" if one["withdrawn"] else ""),
+                one["verdict"] + alone,
+            ]
+        )
+    head = ["claim", "where", "difference", "t interval over seeds", "seeds", "p (Holm)", "written down", ""]
+    note = (
+        "p: two-sided, of the hierarchical bootstrap (seeds, then tasks within each), adjusted by Holm over all claims "
+        f"of this table, those not measured and those taken out later, too. {results['claims_file']}"
+    )
+    if body:
+        yield Part("Claims", [figure] if measured else [], [Table(head, body, note)])
+
+
+def _t(estimate: Mapping[str, Any]) -> str:
+    if estimate["t_low"] is None:
+        return NONE
+    return f"[{points(estimate['t_low'])}, {points(estimate['t_high'])}]"
+
+
+def _temperatures(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """How each variant did on validation tasks at the temperatures of the grid."""
+    measure, known = results["measure"], [row for row in rows if row["validation"]]
+    names = sorted({name for row in known for name in row["validation"]}, key=float)
+    if not names:
+        return
+    shown = [row for row in known if row["table"] == METHODS] or known
+    series = {
+        row["label"]: [
+            (float(name), {"value": one[measure]}) for name in names for one in [row["validation"].get(name)] if one
+        ]
+        for row in shown
+    }
+    label = f"{results['labels'][measure]}, validation tasks"
+    figure = Figure(
+        "temperatures",
+        f"Temperatures: {label}",
+        lambda: figures.curves(series, "temperature", "temperatures", label, powers=False),
+    )
+    body = [
+        [
+            row["label"],
+            *(cell(row["validation"].get(name), measure, percent) for name in names),
+            ", ".join(f"{value:g}" for value in row["chosen"].values()),
+        ]
+        for row in known
+    ]
+    note = (
+        f"{label}: means over seeds. The best temperature is chosen for each variant and seed; of several the lowest."
+    )
+    yield Part("Temperatures", [figure], [Table(["", *(at(name) for name in names), "chosen, by seed"], body, note)])
+
+
+def _seeds(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
+    """Every training's own value, and the interval that knows nothing else."""
+    measure, temperatures = results["measure"], results["temperatures"]
+
+    def values(found: Mapping[str, Any] | None) -> str:
+        return ", ".join(percent(one[measure]) for one in found["by_seed"].values()) if found else NONE
+
+    def reach(found: Mapping[str, Any] | None) -> str:
+        if not found or found[measure]["t_low"] is None:
+            return NONE
+        return f"[{percent(max(0.0, found[measure]['t_low']))}, {percent(min(1.0, found[measure]['t_high']))}]"
+
+    head = ["", *(f"{what}, {at(name)}" for name in temperatures for what in ("seeds", "t interval"))]
+    body = [
+        [row["label"], *(form(row["at"].get(name)) for name in temperatures for form in (values, reach))]
+        for row in rows
+    ]
+    yield Part("Seeds", [], [Table(head, body)])
+
+
+__all__ = ["comparisons"]

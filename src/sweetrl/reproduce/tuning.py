@@ -1,0 +1,133 @@
+"""How much each method was tuned: runs on validation tasks, kept in the profile's tuning.yaml, which is in git.
+
+`python -m sweetrl.reproduce tune NAME SEED` trains the variant NAME once for each set of settings that params.yaml
+lists under `tuning: NAME:`, lets the policy attempt validation tasks at the profile's temperatures, and adds a run to
+the file:
+
+    - variant: rft
+      seed: 101
+      settings: {rft.epochs: 8.0}
+      tasks: 100
+      at:
+        '0': {success: 0.41, reward: 0.52, questions: 4.1}
+        '1': {success: 0.35, reward: 0.47, questions: 4.3}
+      digest: 0f3a...          # of all settings, the base and the tasks: what is there already is not run again
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.io import digest, read_json
+from sweetrl.reproduce.evaluate import OUT
+from sweetrl.reproduce.run import Profile, run_plan, train, workspace
+from sweetrl.reproduce.tables import SUMMARY
+from sweetrl.reproduce.variants import VARIANTS, merged, variant_named
+from sweetrl.settings import parse_settings
+from sweetrl.tracking.hashes import dvc_hash
+
+TUNING = Path("tuning.yaml")
+
+
+def tune(profile: Profile, name: str, seed: int) -> None:
+    """Run what of the grid of a variant has not been run yet, on the data of one seed; no test task is touched."""
+    one = variant_named(name)
+    grid = profile.values.get("tuning", {}).get(name)
+    if not grid:
+        raise UserError(f"params.yaml: `tuning.{name}` lists no settings to try; write it as a list of sets of them.")
+    path = profile.folder / TUNING
+    source = profile.folder / "seed-data" / str(seed)
+    if not source.exists():
+        raise UserError(
+            f"{source}: there are no data of this seed; run `python -m sweetrl.reproduce seed-data {seed}` first."
+        )
+    count = int(profile.values["choose"]["tasks"])
+    plan = {"temperatures": [], "choose": {"grid": profile.temperatures, "tasks": count}, "personas": []}
+    for number, changes in enumerate(grid, start=1):
+        tree = merged(profile.tree(seed, one.settings), changes)
+        mark = _mark(profile, tree, source, plan)
+        if any(run["digest"] == mark for run in read_tuning(path)):
+            print(f"tune {name} {seed}: {number} of {len(grid)} is in {path}", flush=True)
+            continue
+        folder = workspace(profile, f"tune-{name}-{seed}-{mark}", tree)
+        train(profile, folder, one, parse_settings(tree, f"tuning of {name}"), f"tune {name}")
+        run_plan(profile, folder, plan, seed, f"tune {name}")
+        tried = read_json(folder / OUT / SUMMARY)["validation"]
+        rates = {at: {key: round(value, 4) for key, value in said.items()} for at, said in tried.items()}
+        tasks = {said.pop("tasks") for said in rates.values()}
+        add(
+            path,
+            {
+                "variant": name,
+                "seed": seed,
+                "settings": dict(changes),
+                "tasks": int(min(tasks)),
+                "at": rates,
+                "digest": mark,
+            },
+        )
+        shutil.rmtree(folder)
+        print(f"tune {name} {seed}: {number} of {len(grid)} is done; {path}", flush=True)
+
+
+def _mark(profile: Profile, tree: Mapping[str, Any], source: Path, plan: Mapping[str, Any]) -> str:
+    """The digest of what decides a run: its settings, the base and the seed's data, and how it is measured."""
+    base = profile.folder / tree["model"]["base"]
+    base = base if base.exists() else profile.folder / "../.." / tree["model"]["base"]
+    what = {name: values for name, values in tree.items() if name != "tracking"}
+    return digest(what, dict(plan), [dvc_hash(path) for path in (base, source / "tasks")])
+
+
+def add(path: Path, run: Mapping[str, Any]) -> None:
+    """Write a run at the end of the file, in one piece: several may be under way."""
+    text = yaml.safe_dump([dict(run)], sort_keys=False, default_flow_style=None, allow_unicode=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def read_tuning(path: Path) -> list[dict[str, Any]]:
+    """Return the runs of a file, none if there is no file; what is no run is a UserError that names it."""
+    if not path.exists():
+        return []
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8")) or []
+    except yaml.YAMLError as error:
+        raise UserError(f"{path}: this is not YAML; fix it and run again.") from error
+    for number, run in enumerate(found, start=1):
+        missing = {"variant", "seed", "settings", "at", "digest"} - set(run)
+        if missing or run["variant"] not in VARIANTS:
+            what = f"`{min(missing)}` is missing" if missing else f"there is no variant `{run['variant']}`"
+            raise UserError(f"{path}: run {number}: {what}; `python -m sweetrl.reproduce tune` writes such runs.")
+    return list(found)
+
+
+def budgets(runs: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, Any]]:
+    """Return what was tried for each variant: how many runs, and the best and the median at each temperature."""
+    found = []
+    for name in VARIANTS:
+        own = [run for run in runs if run["variant"] == name]
+        if not own:
+            continue
+        at: dict[str, dict[str, Any]] = {}
+        for temperature in sorted({one for run in own for one in run["at"]}, key=float):
+            values = [(run["at"][temperature][measure], run) for run in own if temperature in run["at"]]
+            best = max(values, key=lambda pair: pair[0])
+            at[temperature] = {
+                "runs": len(values),
+                "best": best[0],
+                "median": statistics.median(value for value, _ in values),
+                "values": sorted(value for value, _ in values),
+                "settings": best[1]["settings"],
+            }
+        found.append({"variant": name, "label": VARIANTS[name].label, "runs": len(own), "at": at})
+    return found
+
+
+__all__ = ["TUNING", "add", "budgets", "read_tuning", "tune"]

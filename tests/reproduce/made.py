@@ -1,0 +1,84 @@
+"""Results of variants that were never run: what the tests of the report read."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sweetrl.evaluation.metrics import Result, write_results
+from sweetrl.io import write_json
+from sweetrl.reproduce.claims import Claim
+from sweetrl.reproduce.tables import MEASURED, SUMMARY, Condition, Measured
+from sweetrl.reproduce.variants import VARIANTS
+
+ROOT = Path(__file__).resolve().parents[2]
+COLD, WARM, CHOSEN = Condition("0"), Condition("1"), Condition("chosen")
+
+
+def result(task: str, won: bool, **values: Any) -> Result:
+    plain = Result(task, "trained", "d", float(won), won, "answered", 10 * won, 10, 5, 4, 1)
+    return replace(plain, **{"premature": False, "irrelevant": 0, "details": 3, "untold": 1, **values})
+
+
+def results(rate: float, seed: int, tasks: int = 200, **values: Any) -> list[Result]:
+    """Every fifth task is of a held-out domain."""
+    chance = random.Random(seed)
+    return [result(f"t{n}", chance.random() < rate, held_out=n % 5 == 0, **values) for n in range(tasks)]
+
+
+def said(*claims: Claim, digest: str = "x") -> dict[str, Any]:
+    """What is kept of a file of claims."""
+    return {"sha256": digest, "claims": [one.model_dump(mode="json") for one in claims]}
+
+
+def measured(
+    name: str, rates: Mapping[int, float], condition: Condition = CHOSEN, tasks: int = 200, claims: Sequence[Claim] = ()
+) -> Measured:
+    """A variant with success rates by seed, under one condition."""
+    facts = {seed: {"rank": {"seconds": 2.0, "metrics": {}}} for seed in rates}
+    found = {seed: {condition: results(rate, seed, tasks)} for seed, rate in rates.items()}
+    return Measured(VARIANTS[name], found, facts, claims={seed: said(*claims) for seed in rates})
+
+
+def profile_folder(root: Path, name: str = "small") -> Path:
+    """A profile without anything that has been run."""
+    folder = root / "reproduce" / name
+    folder.mkdir(parents=True)
+    shutil.copy(ROOT / "params.yaml", root)
+    for file in ("params.yaml", "claims.yaml", "tuning.yaml"):
+        shutil.copy(ROOT / "reproduce" / name / file, folder)
+    return folder
+
+
+def keep(
+    folder: Path,
+    name: str,
+    seed: int,
+    files: Mapping[str, Sequence[Result]],
+    chosen: float = 0.5,
+    training: Mapping[str, Any] | None = None,
+    **summary: Any,
+) -> None:
+    """Write what `variant` and `measure` leave behind; `files` are results by "TEMPERATURE" or "TEMPERATURE-USER"."""
+    one = VARIANTS[name]
+    if training is not None:
+        write_json(folder / one.folder / name / str(seed) / SUMMARY, training)
+    place = folder / MEASURED / name / str(seed)
+    listed = []
+    for key, found in files.items():
+        temperature, _, persona = key.partition("-")
+        write_results(place / f"t{key}.parquet", found)
+        listed.append(
+            {"file": f"t{key}.parquet", "temperature": float(temperature), "persona": persona, "reply_tokens": 8.5}
+        )
+    tried = {
+        f"{at:g}": {"success": 0.5 - abs(at - chosen) / 4, "reward": 0.6, "questions": 3.0, "tasks": 100}
+        for at in (0, 0.5, 1)
+    }
+    stages = {"evaluate": {"seconds": 60.0, "metrics": {}}}
+    kept = {"chosen": chosen, "validation": tried, "measured": listed, "stages": stages, "claims": said(), **summary}
+    write_json(place / SUMMARY, kept)

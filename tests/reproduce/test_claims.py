@@ -1,0 +1,164 @@
+"""Claims: written down before, judged after, and none forgotten."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.evaluation.statistics import Hierarchical, holm
+from sweetrl.reproduce.claims import Claim, judged, read_claims, record, verdict
+from sweetrl.reproduce.run import Profile
+from sweetrl.reproduce.tables import Measured
+from sweetrl.reproduce.tuning import read_tuning
+from sweetrl.reproduce.variants import VARIANTS
+from tests.reproduce.made import COLD, ROOT, WARM, measured, result, said
+
+SWEET = Claim(claim="SWEET-RL is above Multi-Turn DPO", better="sweet", worse="multi-turn-dpo")
+DPO = Claim(claim="Multi-Turn DPO is above RFT", better="multi-turn-dpo", worse="rft")
+RFT = Claim(claim="RFT is above zero-shot", better="rft", worse="zero-shot")
+SEEDS = (7, 8, 9)
+
+
+def found(*claims: Claim) -> dict[str, Measured]:
+    rates = {"sweet": 0.9, "multi-turn-dpo": 0.5, "rft": 0.95, "zero-shot": 0.95}
+    return {name: measured(name, dict.fromkeys(SEEDS, rate), claims=claims) for name, rate in rates.items()}
+
+
+def test_claims_are_confirmed_refuted_or_open() -> None:
+    rows = judged([SWEET, DPO, RFT], found(SWEET, DPO, RFT), 0.95, 500)
+    assert [one["verdict"] for one in rows] == ["confirmed", "refuted", "open"]
+    assert [one["written"] for one in rows] == ["before"] * 3
+    gaps = [one["difference"] for one in rows]
+    assert [one["p_adjusted"] for one in rows] == holm([gap["p_value"] for gap in gaps])
+    assert all(gap["groups"] == 3 and gap["n"] == 600 for gap in gaps)
+
+
+def test_a_claim_is_about_one_temperature_and_one_kind_of_task() -> None:
+    def told(name: str, cold: bool) -> Measured:
+        some = {
+            COLD: [result(f"t{n}", cold, held_out=n < 5) for n in range(30)],
+            WARM: [result(f"t{n}", cold or n >= 5, held_out=n < 5) for n in range(30)],
+        }
+        return Measured(VARIANTS[name], dict.fromkeys(SEEDS, some), {})
+
+    both = {"sweet": told("sweet", True), "multi-turn-dpo": told("multi-turn-dpo", False)}
+    places = [{"temperature": 0}, {"temperature": 1}, {"temperature": 1, "held_out": True}]
+    some = [Claim.model_validate({**SWEET.model_dump(), **place}) for place in places]
+    assert [one.at for one in some] == ["0", "1", "1"]
+    gaps = [one["difference"] for one in judged(some, both, 0.95, 200)]
+    assert [(gap["value"], gap["n"]) for gap in gaps] == [
+        (1.0, 90),
+        (pytest.approx(1 / 6), 90),
+        (1.0, 15),
+    ]
+
+
+def test_what_was_not_measured_counts_among_all_claims() -> None:
+    without = {name: one for name, one in found(SWEET, RFT).items() if name != "zero-shot"}
+    rows = judged([SWEET, RFT], without, 0.95, 500)
+    assert [one["verdict"] for one in rows] == ["confirmed", "not measured"]
+    assert rows[0]["p_adjusted"] == pytest.approx(2 * rows[0]["difference"]["p_value"])
+    assert rows[1]["difference"] is None and rows[1]["p_adjusted"] is None
+
+
+def test_a_claim_that_was_not_there_before_says_so() -> None:
+    rows = judged([SWEET, DPO], found(SWEET), 0.95, 500)
+    assert [one["written"] for one in rows] == ["before", "after"]
+    late = found(SWEET)
+    late["sweet"] = replace(late["sweet"], claims={**late["sweet"].claims, 8: said()})
+    assert judged([SWEET], late, 0.95, 500)[0]["written"] == "after", "one seed had been measured before it stood there"
+    assert judged([SWEET], {}, 0.95, 500)[0]["written"] == ""
+    reworded = Claim.model_validate(SWEET.model_dump() | {"claim": "other words"})
+    assert judged([reworded], found(SWEET), 0.95, 500)[0]["written"] == "before"
+
+
+def test_a_claim_that_is_taken_out_is_judged_all_the_same() -> None:
+    rows = judged([SWEET], found(SWEET, DPO), 0.95, 500)
+    assert [(one["claim"], one["withdrawn"], one["verdict"]) for one in rows] == [
+        (SWEET.claim, False, "confirmed"),
+        (DPO.claim, True, "refuted"),
+    ]
+    assert rows[0]["p_adjusted"] == pytest.approx(2 * rows[0]["difference"]["p_value"])
+
+
+def test_a_verdict_needs_the_interval_and_the_adjusted_p() -> None:
+    def gap(low: float, high: float) -> Hierarchical:
+        return Hierarchical((low + high) / 2, low, high, 100, 0.95, 3, 0.01, None, None)
+
+    assert verdict(gap(0.01, 0.2), 0.04, 0.95) == "confirmed"
+    assert verdict(gap(-0.2, -0.01), 0.04, 0.95) == "refuted"
+    assert verdict(gap(0.01, 0.2), 0.06, 0.95) == "open"
+    assert verdict(gap(-0.01, 0.2), 0.04, 0.95) == "open"
+    assert verdict(None, 1.0, 0.95) == "not measured"
+
+
+def test_the_record_holds_what_the_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "claims.yaml"
+    assert read_claims(path, ["0"]) == []
+    path.write_text(yaml.safe_dump([SWEET.model_dump(), DPO.model_dump() | {"temperature": 0}]), encoding="utf-8")
+    some = read_claims(path, ["0", "1"])
+    assert [(one.at, one.measure, one.held_out) for one in some] == [
+        ("chosen", "success", False),
+        ("0", "success", False),
+    ]
+    kept = record(path, some)
+    assert len(kept["sha256"]) == 64
+    assert [Claim.model_validate(one) for one in kept["claims"]] == some
+    path.write_text(path.read_text(encoding="utf-8") + "# more\n", encoding="utf-8")
+    assert record(path, some)["sha256"] != kept["sha256"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("claims: {}", "this is no list of claims"),
+        ("- [", "this is not YAML"),
+        ("- sweet is best", "claim 1: this is no claim"),
+        ("- {claim: a, better: sweet, worse: rft, temprature: 0}", "claim 1: unknown parameter `temprature`"),
+        ("- {claim: a, better: swet, worse: rft}", "claim 1: there is no variant `swet`"),
+        (
+            "- {claim: a, better: sweet, worse: rft, temperature: 0.3}",
+            "temperature 0.3 is not measured in this profile",
+        ),
+        ("- {claim: a, better: sweet, worse: rft, persona: rude}", "persona rude is not measured in this profile"),
+        ("- {claim: a, better: sweet, worse: rft, measure: luck}", "claim 1: parameter `measure` = 'luck'"),
+        ("- {claim: a, better: sweet, worse: sweet}", "compares a variant with itself, or is claimed twice"),
+        (
+            "- &a {claim: a, better: sweet, worse: rft}\n- *a",
+            "claim 2: `a` compares a variant with itself, or is claimed",
+        ),
+    ],
+)
+def test_what_is_no_claim_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=says):
+        read_claims(path, ["0", "1"], ["terse"])
+
+
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml")))
+def test_the_claims_of_a_profile_are_about_what_it_measures(name: str) -> None:
+    profile = Profile(ROOT / "reproduce" / name)
+    known = {one.name for one in profile.variants}
+    assert profile.claims
+    for one in profile.claims:
+        assert {one.better, one.worse} <= known, one.claim
+        assert one.measure == profile.domain.measure
+
+
+def test_the_guide_shows_files_that_are_taken(tmp_path: Path) -> None:
+    guide = (ROOT / "docs" / "reproduce.md").read_text(encoding="utf-8")
+    plan, claim, grid, runs = re.findall(r"^```text\n(.*?)^```", guide, re.S | re.M)
+    for name, text in (("claims.yaml", claim), ("tuning.yaml", runs)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    said = yaml.safe_load(plan)
+    (one,) = read_claims(tmp_path / "claims.yaml", ["0", "1"], said["personas"])
+    assert (one.better, one.at, one.held_out, one.persona) == ("sweet", "chosen", True, "terse")
+    (run,) = read_tuning(tmp_path / "tuning.yaml")
+    assert run["settings"] in yaml.safe_load(grid)["tuning"]["rft"]
+    assert set(said) | {"tuning"} <= set(Profile(ROOT / "reproduce" / "small").values)

@@ -1,0 +1,174 @@
+"""Measuring a policy: every temperature and user from one loaded model, the choice, and a new start after a kill."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.store import write_task_table
+from sweetrl.domains.backend.suite import generate
+from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import read_results
+from sweetrl.io import read_json, write_json
+from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
+from sweetrl.reproduce.evaluate import OUT, PLAN, Player, choose, evaluate, file_name, rates
+from sweetrl.settings import LoraSettings, ModelSettings, Settings, parse_settings
+from sweetrl.types import Score, Trajectory
+from tests.reproduce.made import result
+
+LOADED: list[Any] = []
+
+
+class VowelScorer:
+    """Scores without a sandbox: an answer with few vowels is right."""
+
+    def __init__(self, settings: Any) -> None:
+        """Needs nothing."""
+
+    def __enter__(self) -> VowelScorer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing to free."""
+
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        shares = [sum(letter in "aeiou" for letter in one.answer or "") / 20 for one in dialogues]
+        return [Score(float(share < 0.1), semantics="fixed", isolation="none") for share in shares]
+
+
+@pytest.fixture
+def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    from sweetrl.engines.transformers import TransformersEngine
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    monkeypatch.setattr("sweetrl.domains.backend.rewards.CodeScorer", VowelScorer)
+    made = TransformersEngine.__init__
+    LOADED.clear()
+
+    def noted(self: Any, *args: Any, **more: Any) -> None:
+        LOADED.append(args[1])
+        made(self, *args, **more)
+
+    monkeypatch.setattr(TransformersEngine, "__init__", noted)
+    write_task_table(VALIDATION_TASKS, generate("train", 3, seed=2))
+    write_task_table(TEST_TASKS, generate("test", 4, seed=1))
+    return parse_settings(
+        {
+            "model": {"base": str(tiny_model), "threads": 1, "device": "cpu"},
+            "agent": {"max_turns": 2, "max_new_tokens": 8, "temperature": 0.3},
+            "evaluate": {"tasks": 3, "batch": 2},
+        }
+    )
+
+
+def plan(temperatures: Sequence[float] = (0.0, 1.0), tasks: int = 3, personas: Sequence[str] = ()) -> None:
+    choice = {"grid": [0.0, 0.5, 1.0], "tasks": tasks}
+    write_json(PLAN, {"temperatures": list(temperatures), "choose": choice, "personas": list(personas)})
+
+
+def test_a_policy_is_measured_at_every_temperature_with_one_model(settings: Settings) -> None:
+    plan()
+    evaluate(settings)
+    assert LOADED == [None], "the base, once"
+    found = read_json(OUT / "summary.json")
+    assert set(found["validation"]) == {"0", "0.5", "1"}
+    assert all(one["tasks"] == 3 for one in found["validation"].values())
+    best = choose({float(name): one["success"] for name, one in found["validation"].items()})
+    assert found["chosen"] == best
+    wanted = sorted({0.0, 1.0, best})
+    assert [one["temperature"] for one in found["measured"]] == wanted
+    assert {path.name for path in OUT.iterdir()} == {"summary.json", *(f"t{at:g}.parquet" for at in wanted)}
+    cold, warm = (read_results(OUT / f"t{at}.parquet") for at in (0, 1))
+    assert [one.task_id for one in cold] == [one.task_id for one in warm]
+    assert len(cold) == 3 and {one.policy for one in cold} == {"trained"}
+    assert all(0 < one["reply_tokens"] <= 8 for one in found["measured"])
+
+
+def test_other_users_are_met_at_the_same_temperatures(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[tuple[str, float, Any, str]] = []
+    play = Player.play
+
+    def noted(self: Player, name: str, tasks: Any, temperature: float, persona: str = "") -> Any:
+        with self.at(temperature, persona) as environment:
+            options = environment.domain.settings.simulator.options
+            met.append(
+                (name, environment.context(self.agent).sampling().temperature, options, environment.simulator.name)
+            )
+        return play(self, name, tasks, temperature, persona)
+
+    monkeypatch.setattr(Player, "play", noted)
+    plan(temperatures=[0.0], personas=["terse"])
+    evaluate(settings)
+    found = read_json(OUT / "summary.json")
+    chosen = found["chosen"]
+    own = [one for one in met if not one[0].startswith("validation")]
+    temperatures = sorted({0.0, chosen})
+    assert own == [
+        *((f"t{at:g}", at, {}, "scripted") for at in temperatures),
+        *((f"t{at:g}-terse", at, {"persona": "terse"}, "scripted:terse") for at in temperatures),
+    ]
+    assert [one["persona"] for one in found["measured"]] == [""] * len(temperatures) + ["terse"] * len(temperatures)
+    assert LOADED == [None]
+
+
+def test_without_temperatures_no_test_task_is_touched(settings: Settings) -> None:
+    plan(temperatures=[])
+    TEST_TASKS.write_bytes(b"not to be read")
+    evaluate(settings)
+    assert read_json(OUT / "summary.json")["measured"] == []
+
+
+def test_a_killed_run_ends_with_the_same_bytes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan(personas=["terse"])
+    evaluate(settings)
+    whole = {path.name: path.read_bytes() for path in OUT.iterdir()}
+    for path in OUT.iterdir():
+        path.unlink()
+    play, played = Player.play, []
+
+    def dies(self: Player, name: str, *args: Any) -> Any:
+        if len(played) == 4:
+            raise KeyboardInterrupt
+        played.append(name)
+        return play(self, name, *args)
+
+    monkeypatch.setattr(Player, "play", dies)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(settings)
+    assert not any(OUT.iterdir())
+    assert {path.name for path in Path(".scratch").glob("evaluate-*/dialogues/*")} == set(played), "it goes on there"
+    monkeypatch.setattr(Player, "play", play)
+    evaluate(settings)
+    assert {path.name: path.read_bytes() for path in OUT.iterdir()} == whole
+
+
+def test_the_trained_policy_is_the_one_that_is_measured(settings: Settings) -> None:
+    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+
+    model = attach_adapter(load_base(ModelSettings(base=settings.model.base))[0], LoraSettings(rank=2), 1)
+    save_adapter(model, POLICY, settings.model.base)
+    plan()
+    evaluate(settings)
+    assert LOADED == [POLICY]
+
+
+def test_too_few_validation_tasks_are_one_sentence(settings: Settings) -> None:
+    plan(tasks=4)
+    with pytest.raises(UserError, match=r"there are 3 tasks, but choose.tasks asks for 4; lower it"):
+        evaluate(settings)
+
+
+def test_of_equal_temperatures_the_lowest_is_chosen() -> None:
+    assert choose({1.0: 0.5, 0.25: 0.7, 0.5: 0.7}) == 0.25
+    assert choose({0.5: 0.0, 0.0: 0.0}) == 0.0
+
+
+def test_rates_are_of_what_was_scored() -> None:
+    some = [result("a", True), result("b", False), result("c", False, reward=None)]
+    assert rates(some) == {"tasks": 2, "success": 0.5, "reward": 0.5, "questions": 4.0}
+    assert rates([])["success"] == 0.0
+    assert (file_name(0.0, ""), file_name(0.25, "terse")) == ("t0", "t0.25-terse")

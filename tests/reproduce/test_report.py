@@ -1,0 +1,236 @@
+"""The files of the report: what they show, what they name as missing, and that they can be made of results.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.evaluation.report import percent
+from sweetrl.io import write_json
+from sweetrl.reproduce import report
+from sweetrl.reproduce.claims import read_claims, sha256
+from sweetrl.reproduce.details import PICKING, SEED_DATA
+from sweetrl.reproduce.run import Profile
+from sweetrl.reproduce.tables import row_of
+from sweetrl.reproduce.variants import VARIANTS
+from tests.reproduce.made import CHOSEN, ROOT, keep, measured, profile_folder, results, said
+
+RECORDED = ["small", "frontend"]
+
+
+def written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.chdir(folder)
+    report.write(Profile())
+    found: dict[str, Any] = json.loads(Path("results.json").read_text(encoding="utf-8"))
+    assert report.markdown(found) == Path("results.md").read_text(encoding="utf-8"), "made of results.json alone"
+    return found
+
+
+def table(text: str, title: str) -> list[list[str]]:
+    """The cells of the first table under a title."""
+    lines = text.split(f"### {title}\n\n")[1].splitlines()
+    rows = [line.strip("|").split("|") for line in lines[: lines.index("") if "" in lines else None]]
+    return [[cell.strip() for cell in row] for row in rows if not row[0].startswith("---")]
+
+
+def test_the_report_shows_what_was_run_and_names_what_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = profile_folder(tmp_path)
+    for name, rate in (("zero-shot", 0.2), ("sweet", 0.5)):
+        files = {"0": results(rate + 0.2, 7), "1": results(rate, 7), "0.5": results(rate + 0.1, 7)}
+        keep(folder, name, 7, files)
+    point = {"n": 1, "success": {"value": 0.2, "low": 0.1, "high": 0.3}}
+    for name, wins in (("sweet", 6), ("random", 3)):
+        points = [
+            {"task_id": str(task), "n": n, "reward": 0.9, "success": n > 1 and task < wins}
+            for n in (1, 2, 4)
+            for task in range(8)
+        ]
+        kept = {"curves": {name: [point]}, "points": points, "seconds": {"seconds": 2700.0}}
+        write_json(folder / "best-of-n" / name / "7.json", kept)
+    found = written(folder, monkeypatch)
+    many = len(Profile().variants)
+    assert f"2 of {many} rows; results.json, results.md, report.html, figures/" in capsys.readouterr().out
+    assert set(found["rows"]) == {"zero-shot", "sweet"}
+    assert "rft 7" in found["missing"]
+    assert "sweet 7" not in found["missing"]
+    assert "Best-of-N with oracle 7" in found["missing"]
+    assert "Best-of-N with random 7" not in found["missing"]
+    text = Path("results.md").read_text(encoding="utf-8")
+    head, zero, sweet = table(text, "Table 2")
+    assert head[1:4] == ["success, T = 0", "success, T = 1", "success, chosen T"]
+    rates = [found["rows"]["sweet"]["at"][name]["success"]["value"] for name in ("0", "1", "chosen")]
+    assert rates[0] > rates[2] > rates[1]
+    assert [cell.split(" [")[0] for cell in sweet[1:4]] == [percent(rate) for rate in rates]
+    assert sweet[4:7] == ["", "", ""], "SWEET-RL is compared with itself by nobody"
+    assert all(cell.startswith("−") for cell in zero[4:7])
+    assert table(text, "Temperatures")[1][-1] == "0.5"
+    assert found["best_of_n_gaps"]["7"]["random"]["value"] == pytest.approx(3 / 8)
+    assert "| random ranking | 20.0\u00a0% [10.0\u00a0%, 30.0\u00a0%] | +37.5 [" in text
+    assert "1.5 hours on the clock (seed-data 0 min, Table 2 2 min, Figure 3a 90 min)" in text
+    page = Path("report.html").read_text(encoding="utf-8")
+    assert percent(rates[0]) in page
+    assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")
+
+
+def test_pictures_come_first_and_are_files_that_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = profile_folder(tmp_path)
+    for name, rate in (("zero-shot", 0.3), ("sweet", 0.6), ("random", 0.2)):
+        files = {"0": results(rate, 7), "1": results(rate - 0.1, 7), "0.5": results(rate, 8)}
+        users = {"0-terse": results(0.4, 7), "1-terse": results(0.3, 7)} if name != "random" else {}
+        metrics = {"ranked/needed_over_irrelevant": 0.8}
+        training = {"stages": {"rank": {"seconds": 30.0, "metrics": metrics if name == "random" else {}}}}
+        keep(folder, name, 7, {**files, **users}, training=training)
+    run = {"variant": "sweet", "seed": 5, "settings": {"policy.epochs": 2.0}, "tasks": 9, "digest": "d"}
+    at = {"0": {"success": 0.4, "reward": 0.5}, "1": {"success": 0.3, "reward": 0.5}}
+    (folder / "tuning.yaml").write_text(yaml.safe_dump([{**run, "at": at}]), encoding="utf-8")
+    written(folder, monkeypatch)
+    text = Path("results.md").read_text(encoding="utf-8")
+    shown = re.findall(r"!\[[^\]]+\]\(figures/([a-z0-9-]+)\.svg\)", text)
+    expected = {"table-2", "controls", "held-out-domains", "other-users", "questions-0", "questions-1"}
+    expected |= {"questions-chosen", "claims", "temperatures", "faults-0", "faults-1", "critics", "tuning", "costs"}
+    assert set(shown) == expected == {path.stem for path in Path("figures").iterdir()}
+    assert text.rindex("![") < text.index("\n| "), "tables after them"
+    best = [[percent(rate), percent(rate), "policy.epochs: 2.0"] for rate in (0.4, 0.3)]
+    assert table(text, "Tuning")[1] == ["SWEET-RL", "1", *best[0], *best[1]]
+    assert [row[0] for row in table(text, "Other users")[1:]] == [
+        *("zero-shot, usual", "SWEET-RL, usual", "zero-shot, terse", "SWEET-RL, terse")
+    ]
+    drawn = {path.name: path.read_bytes() for path in Path("figures").iterdir()}
+    for name, content in drawn.items():
+        root = ElementTree.fromstring(content)
+        assert root.tag.endswith("svg") and float(root.attrib["width"].removesuffix("pt")) > 300, name
+        assert b"<script" not in content
+    assert Path("report.html").read_text(encoding="utf-8").count("<svg") == len(drawn)
+    Path("figures/old.svg").write_text("from a table that is gone", encoding="utf-8")
+    report.write(Profile())
+    assert {path.name: path.read_bytes() for path in Path("figures").iterdir()} == drawn
+
+
+def test_claims_are_those_of_the_file_and_say_when_they_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = profile_folder(tmp_path)
+    path = folder / "claims.yaml"
+    first = {"claim": "SWEET-RL is above the base", "better": "sweet", "worse": "zero-shot", "temperature": 0}
+    path.write_text(yaml.safe_dump([first]), encoding="utf-8")
+    kept = said(*read_claims(path, ["0", "1"]), digest=sha256(path))
+    for name, rate in (("zero-shot", 0.2), ("sweet", 0.7)):
+        for seed in (7, 8, 9):
+            keep(folder, name, seed, {"0": results(rate, seed), "1": results(0.4, seed)}, chosen=0.0, claims=kept)
+    assert "claims.yaml is as it was when each of the 6 policies" in written(folder, monkeypatch)["claims_file"]
+    second = {"claim": "the same at 1", "better": "sweet", "worse": "zero-shot", "temperature": 1}
+    path.write_text(yaml.safe_dump([first, second]), encoding="utf-8")
+    found = written(folder, monkeypatch)
+    assert "claims.yaml has been changed since 6 of the 6 policies" in found["claims_file"]
+    rows = table(Path("results.md").read_text(encoding="utf-8"), "Claims")
+    assert [row[-2:] for row in rows[1:]] == [["before", "confirmed"], ["after", "open"]]
+    assert rows[1][1:2] + rows[1][4:5] == ["T = 0, success", "3"]
+    path.write_text("- {claim: x, better: sweet, worse: rft, temperature: 2}", encoding="utf-8")
+    with pytest.raises(UserError, match="claim 1: temperature 2 is not measured in this profile"):
+        report.write(Profile())
+
+
+def test_variants_that_cost_more_have_seeds_and_columns_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = profile_folder(tmp_path)
+    ways = {
+        "sweet": {"train-policy": {"pairs": 9.0}},
+        "sweet-iterations": {"iterate": {"iteration_2/success": 0.4, "iteration_3/success": 0.5}},
+        "grpo": {"train-policy": {"final/success": 0.3}},
+        "large-sweet": {},
+        "large-rft": {},
+    }
+    for name, metrics in ways.items():
+        training = {"stages": {stage: {"seconds": 1.0, "metrics": found} for stage, found in metrics.items()}}
+        training |= {"dialogues": 6000} if VARIANTS[name].table == "Online" else {}
+        some = results(0.9 if name == "large-rft" else 0.4, 7)
+        keep(folder, name, 7, {"0": some, "1": some}, chosen=1.0, training=training)
+    found = written(folder, monkeypatch)
+    assert found["rows"]["sweet-iterations"]["on_the_way"] == [0.4, 0.5]
+    assert found["rows"]["grpo"]["on_the_way"] == [0.3]
+    gap = found["rows"]["large-rft"]["at"]["0"]["difference"]["success"]
+    assert gap["value"] > 0.3, "against SWEET-RL on the same base"
+    assert "dialogues" not in found["rows"]["sweet"]
+    assert "large-zero-shot 7" in found["missing"] and "large-zero-shot 8" not in found["missing"]
+    text = Path("results.md").read_text(encoding="utf-8")
+    assert f"| SWEET-RL, three iterations | 6,000 | {percent(0.4)}, {percent(0.5)} |" in text
+    assert text.index("### Table 4") < text.index("### Online")
+    assert "minus larger base, SWEET-RL, T = 0" in table(text, "Table 4")[0]
+    assert "open" in next(row[-1] for row in table(text, "Claims") if row[0].startswith("beyond the paper: further"))
+
+
+def test_nothing_measured_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(profile_folder(tmp_path))
+    with pytest.raises(UserError, match="no variant has been run yet; run `make reproduce`"):
+        report.write(Profile())
+
+
+def test_the_profile_of_pages_compares_likeness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = profile_folder(tmp_path, "frontend")
+    for name, mean in (("multi-turn-dpo", 0.7), ("sweet", 0.9)):
+        pages = [
+            replace(one, reward=mean + 0.01 * (n % 7 - 3), success=False, irrelevant=None, held_out=False)
+            for n, one in enumerate(results(0.5, 7, 50))
+        ]
+        metrics = {"ranked/better_over_worse": 0.75} if name == "sweet" else {}
+        training = {"stages": {"rank": {"seconds": 1.0, "metrics": metrics}}}
+        keep(folder, name, 7, {"0": pages, "1": pages}, chosen=0.0, training=training)
+    found = written(folder, monkeypatch)
+    assert (found["measure"], found["labels"]["reward"]) == ("reward", "likeness to the reference (layout)")
+    verdicts = {one["claim"]: one["verdict"] for one in found["claims"]}
+    assert verdicts["SWEET-RL is above Multi-Turn DPO"] == "confirmed"
+    text = Path("results.md").read_text(encoding="utf-8")
+    assert "| likeness to the reference (layout), T = 0 |" in text
+    assert "−20.0 [−20.0, −20.0]" in text and "76.9 / 42.8" in text
+    assert table(text, "Critics")[1] == ["SWEET-RL", percent(0.75)]
+    assert "Not run: zero-shot 7, zero-shot 8, " in text
+    assert "equal to the reference, T = 0" in table(text, "Questions")[0]
+    assert "### Held-out domains" not in text
+
+
+# What was measured and is in git
+
+
+def recorded(profile: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((ROOT / "reproduce" / profile / "results.json").read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize(("profile", "heading"), [("small", "## "), ("frontend", "### ")])
+def test_the_guide_shows_the_tables_that_were_measured(profile: str, heading: str) -> None:
+    guide = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    shown = guide.split(f"<!-- tables: reproduce/{profile}/results.md -->\n")[1].split("<!-- end of tables -->")[0]
+    kept = (ROOT / "reproduce" / profile / "results.md").read_text(encoding="utf-8")
+    assert shown == kept.replace("### ", heading).replace("](figures/", f"](../reproduce/{profile}/figures/")
+
+
+@pytest.mark.parametrize("profile", RECORDED)
+def test_what_was_measured_is_stored_as_it_would_be_today(profile: str) -> None:
+    """The keys, rows and labels of the recorded results are those that the code writes."""
+    found = recorded(profile)
+    if found.get("format") != report.FORMAT:
+        pytest.skip(f"measured by an earlier version: run `make reproduce PROFILE={profile}` again")
+    kept = (ROOT / "reproduce" / profile / "results.md").read_text(encoding="utf-8")
+    assert report.markdown(found) == kept
+    figures = {figure.name for part in report.parts(found) for figure in part.figures}
+    assert figures == {path.stem for path in (ROOT / "reproduce" / profile / "figures").glob("*.svg")}
+    today = row_of(measured("sweet", {7: 0.5}), None, [CHOSEN], 0.95, 10)
+    for name, row in found["rows"].items():
+        assert set(row) - {"dialogues", "on_the_way"} == set(today), name
+        variant = VARIANTS[row["variant"]]
+        assert (name, row["label"], row["table"]) == (variant.name, variant.label, variant.table)
+    assert {one["claim"] for one in found["claims"] if not one["withdrawn"]} == {
+        one.claim for one in Profile(ROOT / "reproduce" / profile).claims
+    }
+    assert set(found["hours"]) <= {SEED_DATA, PICKING, *(one.table for one in VARIANTS.values())}

@@ -1,0 +1,224 @@
+"""The parts of a reproduction with stages that only pretend: what is trained, measured, tuned, and where it lies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.io import read_json, write_json
+from sweetrl.reproduce import __main__ as program
+from sweetrl.reproduce import run
+from sweetrl.reproduce.claims import sha256
+from sweetrl.reproduce.evaluate import OUT, PLAN
+from sweetrl.reproduce.run import Profile
+from sweetrl.reproduce.tables import read_variant
+from sweetrl.reproduce.tuning import budgets, read_tuning
+from sweetrl.reproduce.variants import VARIANTS
+from tests.reproduce.made import profile_folder, results
+
+Calls = list[tuple[str, str]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A profile with a base and one seed's data; the current folder."""
+    found = profile_folder(tmp_path)
+    (tmp_path / "models" / "base").mkdir(parents=True)
+    (tmp_path / "models" / "base" / "weights").write_text("w", encoding="utf-8")
+    for name in ("tasks", "trajectories"):
+        (found / "seed-data" / "7" / name).mkdir(parents=True)
+    (found / "seed-data" / "7" / "tasks" / "validation.parquet").write_text("tasks", encoding="utf-8")
+    (found / "seed-data" / "7" / "pairs.parquet").write_text("pairs", encoding="utf-8")
+    monkeypatch.chdir(found)
+    return found
+
+
+@pytest.fixture
+def calls(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """The stages that were run, as (folder, stage); each leaves what the real one would."""
+    seen: Calls = []
+
+    def stage(place: Path, name: str, profile: Profile, seed: int, part: str, module: str = "") -> None:
+        seen.append((place.name, name))
+        if name == "train-critic":
+            write_json(place / "models" / "critic" / "critic.json", {})
+        if name == "rank":
+            write_json(place / "data" / "preferences" / "preferences.json", {})
+        if name == "train-policy":
+            write_json(place / "models" / "policy" / "adapter_config.json", {"part": part})
+        if name == "evaluate":
+            pretend(place)
+        write_json(place / "reports" / "runs" / f"{name}.json", {"summary": "", "seconds": 3.0, "metrics": {}})
+
+    monkeypatch.setattr(run, "_stage", stage)
+    return seen
+
+
+def pretend(place: Path) -> None:
+    """What the measuring stage leaves: colder is better, and so is a higher learning rate of RFT."""
+    from sweetrl.evaluation.metrics import write_results
+
+    plan = read_json(place / PLAN)
+    rate = yaml.safe_load((place / "params.yaml").read_text(encoding="utf-8"))["rft"]["learning_rate"]
+    count = plan["choose"]["tasks"]
+    tried = {
+        f"{at:g}": {"success": 0.5 - at / 4 + 10 * rate, "reward": 0.6, "questions": 3.0, "tasks": count}
+        for at in plan["choose"]["grid"]
+    }
+    files = [(at, persona) for persona in ["", *plan["personas"]] for at in plan["temperatures"]]
+    measured = [
+        {"file": f"t{at:g}{persona}.parquet", "temperature": at, "persona": persona, "reply_tokens": 9.0}
+        for at, persona in files
+    ]
+    for one in measured:
+        write_results(place / OUT / one["file"], results(0.5, 7, 20))
+    write_json(place / OUT / "summary.json", {"validation": tried, "chosen": 0.0, "measured": measured})
+
+
+def test_training_and_measuring_are_parts_of_their_own(folder: Path, calls: Calls) -> None:
+    run.variant(Profile(), "sweet", 7)
+    assert calls == [("sweet-7", stage) for stage in ("train-critic", "rank", "train-policy")]
+    kept = folder / "variants" / "sweet" / "7"
+    assert {path.name for path in kept.iterdir()} == {"summary.json", "policy", "critic", "preferences"}
+    assert set(read_json(kept / "summary.json")["stages"]) == {"train-critic", "rank", "train-policy"}
+    calls.clear()
+    run.measure(Profile(), "sweet", 7)
+    assert calls == [("measured-sweet-7", "evaluate")]
+    summary = read_json(folder / "measured" / "sweet" / "7" / "summary.json")
+    assert {one["persona"] for one in summary["measured"]} == {"", *Profile().personas}, (
+        "SWEET-RL meets the others, too"
+    )
+    found = read_variant(VARIANTS["sweet"], [7])
+    assert set(found.stages[7]) == {"train-critic", "rank", "train-policy", "evaluate"}
+    assert found.chosen == {7: 0.0}
+    assert not any((folder / ".work").iterdir())
+
+
+def test_what_is_not_trained_is_measured_as_it_is(folder: Path, calls: Calls) -> None:
+    run.variant(Profile(), "zero-shot", 7)
+    assert calls == []
+    run.measure(Profile(), "zero-shot", 7)
+    assert not (folder / "variants" / "zero-shot" / "7" / "policy").exists()
+    run.variant(Profile(), "rft", 7)
+    run.measure(Profile(), "rft", 7)
+    personas = {one["persona"] for one in read_json(folder / "measured" / "rft" / "7" / "summary.json")["measured"]}
+    assert personas == {""}
+
+
+def test_claims_are_kept_from_before_the_first_test_task(
+    folder: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.variant(Profile(), "zero-shot", 7)
+    before = sha256(folder / "claims.yaml")
+    stage: Callable[..., None] = run._stage
+
+    def dies(*args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "_stage", dies)
+    with pytest.raises(KeyboardInterrupt):
+        run.measure(Profile(), "zero-shot", 7)
+    with (folder / "claims.yaml").open("a", encoding="utf-8") as file:
+        file.write("- {claim: late, better: sweet, worse: rft, temperature: 1}\n")
+    monkeypatch.setattr(run, "_stage", stage)
+    run.measure(Profile(), "zero-shot", 7)
+    kept = read_json(folder / "measured" / "zero-shot" / "7" / "summary.json")["claims"]
+    assert kept["sha256"] == before, "those from before the kill"
+    assert "late" not in [one["claim"] for one in kept["claims"]] and len(kept["claims"]) > 2
+    (folder / "claims.yaml").write_text("- {claim: x, better: y, worse: rft}", encoding="utf-8")
+    with pytest.raises(UserError, match="claim 1: there is no variant `y`"):
+        run.measure(Profile(), "zero-shot", 7)
+
+
+def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Path, calls: Calls) -> None:
+    values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
+    values["tuning"] = {"rft": [{}, {"rft.learning_rate": 2.0e-03}]}
+    (folder / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    program.run(["tune", "rft", "7"])
+    assert [stage for _, stage in calls] == ["train-policy", "evaluate"] * 2
+    runs = read_tuning(folder / "tuning.yaml")
+    assert [(one["variant"], one["seed"], one["settings"]) for one in runs] == [
+        ("rft", 7, {}),
+        ("rft", 7, {"rft.learning_rate": 2.0e-03}),
+    ]
+    assert set(runs[0]["at"]) == {"0", "1"} and runs[0]["tasks"] == values["choose"]["tasks"]
+    text = (folder / "tuning.yaml").read_text(encoding="utf-8")
+    assert text.startswith("# What was tried"), "comments stay"
+    calls.clear()
+    program.run(["tune", "rft", "7"])
+    assert calls == [], "what is in the file is not run again"
+    (folder / "seed-data" / "7" / "tasks" / "validation.parquet").write_text("others", encoding="utf-8")
+    program.run(["tune", "rft", "7"])
+    assert len(read_tuning(folder / "tuning.yaml")) == 4, "other tasks are other runs"
+    assert not any((folder / ".work").iterdir())
+
+
+def test_a_killed_tuning_goes_on_with_its_policy(folder: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage: Callable[..., None] = run._stage
+
+    def dies(place: Path, name: str, *args: Any) -> None:
+        if name == "evaluate":
+            raise KeyboardInterrupt
+        stage(place, name, *args)
+
+    monkeypatch.setattr(run, "_stage", dies)
+    with pytest.raises(KeyboardInterrupt):
+        program.run(["tune", "multi-turn-dpo", "7"])
+    monkeypatch.setattr(run, "_stage", stage)
+    program.run(["tune", "multi-turn-dpo", "7"])
+    count = len(Profile().values["tuning"]["multi-turn-dpo"])
+    assert [name for _, name in calls].count("train-policy") == count == len(read_tuning(folder / "tuning.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["tune", "zero-shot", "7"], "`tuning.zero-shot` lists no settings to try"),
+        (
+            ["tune", "rft", "8"],
+            "seed-data/8: there are no data of this seed; run `python -m sweetrl.reproduce seed-data 8`",
+        ),
+        (["tune", "raft", "7"], "there is no variant `raft`"),
+        (["measure", "rft"], "is no part; name a part: .*measure NAME SEED.*tune NAME SEED"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(folder: Path, calls: Calls, arguments: list[str], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        program.run(arguments)
+
+
+def test_budgets_are_counted_by_method() -> None:
+    def tried(variant: str, value: float, **settings: Any) -> dict[str, Any]:
+        at = {"0": {"success": value, "reward": 0.0}, "1": {"success": value / 2, "reward": 0.0}}
+        return {"variant": variant, "seed": 7, "settings": settings, "at": at, "digest": "d"}
+
+    found = budgets(
+        [tried("sweet", 0.2, a=1), tried("rft", 0.9), tried("sweet", 0.6, a=2), tried("sweet", 0.3)], "success"
+    )
+    assert [(one["variant"], one["runs"]) for one in found] == [("rft", 1), ("sweet", 3)]
+    cold = found[1]["at"]["0"]
+    assert (cold["best"], cold["median"], cold["settings"], cold["values"]) == (0.6, 0.3, {"a": 2}, [0.2, 0.3, 0.6])
+    assert found[1]["at"]["1"]["best"] == 0.3
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("- {variant: rft}", "run 1: `at` is missing"),
+        ("- {variant: raft, seed: 1, settings: {}, at: {}, digest: d}", "run 1: there is no variant `raft`"),
+        ("- [", "this is not YAML"),
+    ],
+)
+def test_a_file_of_runs_that_is_none_is_one_sentence(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "tuning.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=says):
+        read_tuning(path)
+    shutil.rmtree(tmp_path)
+    assert read_tuning(path) == []
