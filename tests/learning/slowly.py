@@ -18,22 +18,36 @@ PAIRS = ((0, 1), (0, 2), (3, 5), (6, 7))
 
 def adapted_model(tiny_model: Path, precision: str, head: bool) -> Any:
     import torch
-    from transformers import AutoModelForCausalLM
 
     from sweetrl.learning.adapters import attach_adapter
 
     dtype = getattr(torch, precision)
-    base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=dtype).requires_grad_(False)
-    model = attach_adapter(base, LoraSettings(rank=4, alpha=8), seed=1, head=head).to(dtype)
-    generator = torch.Generator().manual_seed(2)
-    for name, parameter in model.named_parameters():
-        if "lora_B" in name or "score.modules_to_save" in name:
-            parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator, dtype=dtype)
+    model = attach_adapter(plain_model(tiny_model, precision), LoraSettings(rank=4, alpha=8), seed=1, head=head)
+    move(model.to(dtype))
+    return model
+
+
+def plain_model(tiny_model: Path, precision: str) -> Any:
+    """The base without an adapter, exact in `precision`."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=getattr(torch, precision)).requires_grad_(False)
     for module in model.modules():
         if type(module).__name__ == "LlamaRMSNorm":
             # transformers' own goes through float32, which would be all that a float64 comparison sees
             module.forward = MethodType(rms_norm, module)
     return model
+
+
+def move(model: Any) -> None:
+    """Give an adapter (and a head) weights that differ from their start."""
+    import torch
+
+    generator = torch.Generator().manual_seed(2)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name or "score.modules_to_save" in name:
+            parameter.data = 0.2 * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
 
 
 def rms_norm(self: Any, hidden: Any) -> Any:

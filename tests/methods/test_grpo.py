@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,37 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
         train_policy(settings())
     assert kept.stat().st_mtime_ns == moment, "finished shards are not made again"
     assert ADAPTER.read_bytes() == weights
+
+
+@pytest.mark.parametrize("credit", ["infopo", "igpo"])
+def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_out(
+    project: Any, monkeypatch: pytest.MonkeyPatch, credit: str
+) -> None:
+    from sweetrl.learning import groups, information
+
+    asked: list[tuple[float, list[tuple[float, ...]]]] = []
+    lay_out, turn_gains = groups.lay_out, information.turn_gains
+    weights: list[float] = []
+
+    def measured(model: Any, *more: Any) -> Any:
+        weights.append(sum(value.abs().sum().item() for name, value in model.named_parameters() if "lora_B" in name))
+        return turn_gains(model, *more)
+
+    def laid_out(*given: Any) -> Any:
+        found = lay_out(*given)
+        asked.append((found.metrics["info_gain"], list(found.advantages)))
+        return found
+
+    monkeypatch.setattr(information, "turn_gains", measured)
+    monkeypatch.setattr(groups, "lay_out", laid_out)
+    project("informed")
+    changes = {"iterations": 2, "tasks": 1, "credit": credit, "layout": "trees"}
+    train_policy(settings(grpo=VALUES["grpo"] | changes))
+    assert ADAPTER.exists()
+    assert len(weights) == 2 and weights[0] == 0.0 < weights[1], "the gains are those of the policy that has sampled"
+    assert all(math.isfinite(gain) and gain for gain, _ in asked)
+    several = [turns for _, advantages in asked for turns in advantages if len(turns) > 2]
+    assert several and any(len(set(turns)) > 1 for turns in several), "turns of an attempt are told apart"
 
 
 def test_the_other_stages_are_skipped(project: Any, capsys: pytest.CaptureFixture[str]) -> None:

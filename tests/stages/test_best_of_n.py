@@ -64,9 +64,9 @@ def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
     stage.best_of_n(settings)
     whole = read_json(BEST_OF_N)
     assert {name: [place["n"] for place in places] for name, places in whole["curves"].items()} == {
-        name: [1, 2, 4] for name in ("trained", "random", "oracle")
+        name: [1, 2, 4] for name in ("trained", "privileged-ratio", "random", "oracle")
     }
-    assert len(whole["points"]) == 3 * 3 * 3
+    assert len(whole["points"]) == 4 * 3 * 3
     assert {place["success"]["n"] for places in whole["curves"].values() for place in places} == {3}
     assert "success at N = 4: trained" in capsys.readouterr().out
 
@@ -88,6 +88,13 @@ def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
     stage.best_of_n(settings)
     assert [len(one) for one in done if one != "killed"] == [2, 1], "what was finished is not done again"
     assert read_json(BEST_OF_N) == whole
+
+
+def test_the_critic_of_the_settings_picks_too(settings: Settings) -> None:
+    rank = settings.rank.model_copy(update={"critic": "rollout-value", "rollouts": 2})
+    critic = settings.critic.model_copy(update={"privileged": False})
+    stage.best_of_n(settings.model_copy(update={"rank": rank, "critic": critic}))
+    assert set(read_json(BEST_OF_N)["curves"]) == {"trained", "rollout-value", "random", "oracle"}
 
 
 def test_one_task_is_too_few(settings: Settings) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.errors import UserError
 from sweetrl.learning.training import TrainingResult, fitting, run_trainer
 from sweetrl.types import Trajectory
 
@@ -38,9 +39,9 @@ def fit_critic(
         return domain.fit_critic(kind, dialogues, pairs, scratch, where)
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.learning.adapters import attach_adapter, load_base
+    from sweetrl.learning.critic_trainers import LogRatioTrainer
     from sweetrl.learning.head_trainers import RegressionTrainer, ValueTrainer
     from sweetrl.learning.reporting import report_to
-    from sweetrl.learning.trainers import CriticTrainer
     from sweetrl.learning.whole import critic_attempts, critic_pairs
 
     model, tokenizer = load_base(settings.model)
@@ -50,7 +51,7 @@ def fit_critic(
     else:
         rows = critic_pairs(pairs, dialogues, domain, chat, system, settings.critic, where)
     data, counts = fitting(rows, model)
-    trainers = {"log-ratio": CriticTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
+    trainers = {"log-ratio": LogRatioTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
     trainer = trainers[kind](
         attach_adapter(model, settings.critic.lora, settings.seed, head=kind != "log-ratio"),
         data,
@@ -70,11 +71,11 @@ def make_critic(domain: Domain, folder: Path | None, loaded: tuple[Any, Any] | N
     """Return the critic that `rank.critic` names; a trained one is loaded from `folder`.
 
     `loaded` is the base and its tokenizer, if they are loaded already: a trained critic's adapter is put on that model,
-    and a judge that has no model of its own is that model.
+    and a critic without training, or a judge that has no model of its own, is that model. The critic that plays
+    dialogues on (`rollout-value`) needs an agent and a user: sweetrl.evaluation.rollout_value.open_critic makes it.
     """
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.engines.transformers import TransformersEngine
-    from sweetrl.errors import UserError
     from sweetrl.learning import critics
     from sweetrl.learning.adapters import load_adapter, load_base
     from sweetrl.learning.passes import model_layout
@@ -91,18 +92,37 @@ def make_critic(domain: Domain, folder: Path | None, loaded: tuple[Any, Any] | N
             own or wanted.base, None, wanted.dtype, wanted.device, wanted.threads, loaded=None if own else loaded
         )
         return critics.JudgeCritic(domain, engine, engine.chat, settings.judge, settings.seed, view.privileged)
+    if kind == "rollout-value":
+        raise UserError("rank.critic: `rollout-value` plays dialogues, for which there are no agent and user here.")
+    if kind == "privileged-ratio":
+        if not view.privileged:
+            raise UserError(
+                "rank.critic: `privileged-ratio` is what c changes, and with `critic.privileged: false` nobody sees c; "
+                "set it to true, or take another critic."
+            )
+        return _log_ratio(domain, loaded or load_base(wanted), None, conditioned=False)
     if folder is None:
         raise UserError("rank: there is no trained critic; give one, or set rank.critic to another kind.")
     if view.parameterization not in TRAINERS:
         return domain.load_critic(view.parameterization, folder)
-    model, tokenizer = loaded or load_base(wanted)
-    critic = load_adapter(model, folder)
+    base = loaded or load_base(wanted)
+    if view.parameterization == "log-ratio":
+        return _log_ratio(domain, base, folder, settings.rank.reference == "conditioned")
+    critic, tokenizer = load_adapter(base[0], folder), base[1]
+    layout = model_layout(critic, "flat", settings.rank.tokens, tokenizer.pad_token_id or 0)
     chat, system = ChatFormat(tokenizer), domain.system_prompt(settings.agent.prompt)
-    heads = view.parameterization != "log-ratio"
-    layout = model_layout(
-        critic, "flat" if heads else settings.rank.layout, settings.rank.tokens, tokenizer.pad_token_id or 0
-    )
-    if heads:
-        return critics.HeadCritic(critic, domain, chat, system, view, layout)
-    conditioned = settings.rank.reference == "conditioned"
-    return critics.LogRatioCritic(critic, domain, chat, system, view, layout, conditioned)
+    return critics.HeadCritic(critic, domain, chat, system, view, layout)
+
+
+def _log_ratio(domain: Domain, base: tuple[Any, Any], folder: Path | None, conditioned: bool) -> Critic:
+    """The critic of Eq. 3 on `base`, with the adapter in `folder`, or as it is."""
+    from sweetrl.engines.chat import ChatFormat
+    from sweetrl.learning.adapters import load_adapter
+    from sweetrl.learning.critics import LogRatioCritic
+    from sweetrl.learning.passes import model_layout
+
+    settings, (model, tokenizer) = domain.settings, base
+    critic = model if folder is None else load_adapter(model, folder)
+    layout = model_layout(critic, settings.rank.layout, settings.rank.tokens, tokenizer.pad_token_id or 0)
+    system = domain.system_prompt(settings.agent.prompt)
+    return LogRatioCritic(critic, domain, ChatFormat(tokenizer), system, settings.critic, layout, conditioned)

@@ -37,7 +37,9 @@ class LogRatioCritic:
     """Eq. 3: how much more likely the trained adapter finds a reply than the base does.
 
     `view` says what it sees (c, and where) and how it normalises; with `conditioned_reference` False the base does not
-    see c (the official code).
+    see c (the official code). On a base without an adapter, that is the critic `privileged-ratio`, which needs no
+    training: A = (1/L) sum_l [ log pi_ref(a_l | o, a_<l, c) - log pi_ref(a_l | o, a_<l) ], how much likelier c makes a
+    reply.
     """
 
     model: Any

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from sweetrl.errors import UserError
@@ -12,6 +12,10 @@ from sweetrl.learning.whole import groups_of
 from sweetrl.protocols import Chat
 from sweetrl.settings import GrpoSettings
 from sweetrl.types import Trajectory
+
+# What the turns of dialogues, given with their rows, have found out (learning.information.turn_gains).
+Informs = Callable[[Sequence[Trajectory], Sequence[Row]], Sequence[Sequence[float]]]
+INFORMED = ("infopo", "igpo")  # the kinds of credit that ask for it
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,14 @@ class Attempts:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def lay_out(trajectories: Sequence[Trajectory], chat: Chat, system: str, settings: GrpoSettings) -> Attempts:
+def lay_out(
+    trajectories: Sequence[Trajectory], chat: Chat, system: str, settings: GrpoSettings, informs: Informs | None = None
+) -> Attempts:
     """Lay out the scored attempts (lost ones are left out) and tell them apart within their groups.
 
     The return of an attempt is its reward. With `credit: turn` that of turn t of T is discount^(T-1-t) times the
-    reward, and is compared with the attempts of the group that have a turn t.
+    reward, and is compared with the attempts of the group that have a turn t. `credit: infopo` and `igpo` look at what
+    turns have found out, too, which `informs` says.
     """
     found = [one for one in trajectories if usable(one)]
     if not found:
@@ -40,7 +47,12 @@ def lay_out(trajectories: Sequence[Trajectory], chat: Chat, system: str, setting
     groups = groups_of(found)
     rewards = [one.reward or 0.0 for one in found]
     lengths = [len(row.spans) for row in rows]
-    advantages = turn_credits(rewards, lengths, groups, settings)
+    gains: Sequence[Sequence[float]] = []
+    if settings.credit in INFORMED:
+        if informs is None:
+            raise ValueError(f"credit {settings.credit} needs to know what turns have found out")
+        gains = informs(found, rows)
+    advantages = turn_credits(rewards, lengths, groups, settings, gains)
     apart = {group for group, values in zip(groups, advantages, strict=True) if any(values)}
     turns = sum(lengths)
     return Attempts(
@@ -54,18 +66,41 @@ def lay_out(trajectories: Sequence[Trajectory], chat: Chat, system: str, setting
             "reply_length": sum(row.reply_tokens for row in rows) / turns,
             "generated_tokens": sum(row.reply_tokens for row in rows),
             "groups_with_signal": len(apart) / len(set(groups)),
-        },
+        }
+        | ({"info_gain": sum(map(sum, gains)) / max(1, sum(map(len, gains)))} if gains else {}),
     )
 
 
 def turn_credits(
-    rewards: Sequence[float], lengths: Sequence[int], groups: Sequence[int], settings: GrpoSettings
+    rewards: Sequence[float],
+    lengths: Sequence[int],
+    groups: Sequence[int],
+    settings: GrpoSettings,
+    gains: Sequence[Sequence[float]] = (),
 ) -> tuple[tuple[float, ...], ...]:
-    """The advantage of every turn of every attempt, by `settings.credit`; `lengths` are the attempts' turns."""
+    """The advantage of every turn of every attempt, by `settings.credit`; `lengths` are the attempts' turns.
+
+    `gains` are what all turns of an attempt but the last have found out, for the kinds of credit that look at it.
+    """
     import torch
 
     from sweetrl.learning.objectives import group_advantages
 
+    if settings.credit in INFORMED:
+        from sweetrl.learning.credits import igpo_advantages, infopo_advantages
+
+        known = (
+            torch.tensor(rewards, dtype=torch.float64),
+            torch.tensor([gain for some in gains for gain in (*some, 0.0)], dtype=torch.float64),
+            torch.tensor([turn < length - 1 for length in lengths for turn in range(length)]),
+            torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)),
+            torch.tensor(groups),
+        )
+        if settings.credit == "infopo":
+            each = infopo_advantages(*known, settings.intrinsic_weight, settings.intrinsic_gate_temperature)
+        else:
+            each = igpo_advantages(*known, settings.discount, settings.info_gain_norm_mode)
+        return tuple(tuple(one.tolist()) for one in each.split(list(lengths)))
     if settings.credit == "trajectory":
         values = torch.tensor(rewards, dtype=torch.float64)
         found = group_advantages(values, torch.tensor(groups)).tolist()

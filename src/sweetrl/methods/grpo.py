@@ -8,6 +8,7 @@ last checkpoint with the same dialogues and ends with the same bytes.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +18,12 @@ from sweetrl.seeds import part_seed
 from sweetrl.settings import GrpoSettings, Settings
 
 if TYPE_CHECKING:
+    from sweetrl.learning.batches import Row
     from sweetrl.learning.groups import Attempts
     from sweetrl.rollout.context import RolloutContext
-    from sweetrl.types import Task
+    from sweetrl.types import Task, Trajectory
 
-FINAL = ("loss", "return", "success", "kl", "clip_share", "reply_length", "grad_norm", "tokens_per_second")
+FINAL = ("loss", "return", "success", "kl", "clip_share", "reply_length", "grad_norm", "tokens_per_second", "info_gain")
 
 
 class Grpo(Method):
@@ -59,7 +61,7 @@ class Grpo(Method):
                 save_adapter(policy, folder / "adapter", settings.model.base)
                 agent = make_agent(engine, settings.model, folder / "adapter", settings.collect.batch)
                 try:
-                    return attempts(tasks, environment.context(agent), folder / "dialogues", job, iteration)
+                    return attempts(tasks, environment.context(agent), folder / "dialogues", job, iteration, policy)
                 finally:
                     agent.engine.close()
 
@@ -91,10 +93,16 @@ class Grpo(Method):
         )
 
 
-def attempts(tasks: list[Task], context: RolloutContext, folder: Path, job: TrainingJob, iteration: int) -> Attempts:
-    """Attempt an iteration's tasks, a group of times each, into `folder`, and lay out what came of it."""
+def attempts(
+    tasks: list[Task], context: RolloutContext, folder: Path, job: TrainingJob, iteration: int, policy: Any
+) -> Attempts:
+    """Attempt an iteration's tasks, a group of times each, into `folder`, and lay out what came of it.
+
+    `policy` is the model that attempts them, which also says what their turns have found out (`grpo.credit`).
+    """
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.learning.groups import lay_out
+    from sweetrl.learning.information import turn_gains
     from sweetrl.rollout.run import batch_of, rollout_scored
 
     settings, wanted = job.settings, job.settings.grpo
@@ -109,4 +117,9 @@ def attempts(tasks: list[Task], context: RolloutContext, folder: Path, job: Trai
         shard=settings.collect.shard,
         lost_share=settings.collect.lost_share,
     )
-    return lay_out(list(store.read()), context.chat or job.chat, job.system, wanted)
+    chat = context.chat or job.chat
+
+    def informs(dialogues: Sequence[Trajectory], rows: Sequence[Row]) -> Sequence[Sequence[float]]:
+        return turn_gains(policy, dialogues, rows, job.domain, chat, wanted)
+
+    return lay_out(list(store.read()), chat, job.system, wanted, informs)

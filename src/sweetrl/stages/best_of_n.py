@@ -1,12 +1,14 @@
 """Best-of-N with the critics that are there: `python -m sweetrl.stages.best_of_n`, beside the pipeline.
 
 The base agent picks at every turn the reply that a critic likes best: the trained one in models/critic/ (if it is
-there), random numbers, and the oracle of a synthetic suite. data/tasks/test.parquet -> reports/best-of-n.json.
+there), the untrained privileged ratio, random numbers, the oracle of a synthetic suite, and the critic that rank.critic
+names. data/tasks/test.parquet -> reports/best-of-n.json.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +24,10 @@ from sweetrl.settings import Settings
 def best_of_n(settings: Settings) -> None:
     """Attempt the first best_of_n.tasks test tasks for every critic and N."""
     found = {"trained": settings} if (CRITIC / "adapter_config.json").exists() else {}
-    for kind in ("random", *(["oracle"] if settings.tasks.source == "synthetic" else [])):
+    kinds = ["privileged-ratio"] if settings.critic.privileged else []
+    kinds += ["random", *(["oracle"] if settings.tasks.source == "synthetic" else [])]
+    own = settings.rank.critic
+    for kind in dict.fromkeys([*kinds, *([own] if own != "trained" else [])]):
         found[kind] = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": kind})})
     pick(settings, {name: (own, CRITIC) for name, own in found.items()})
 
@@ -41,20 +46,24 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
         raise UserError(f"{TEST_TASKS}: Best-of-N needs at least 2 tasks; raise best_of_n.tasks and tasks.test.")
     with stage_run("best-of-n", settings) as run:
         from sweetrl.api.policy import Policy
-        from sweetrl.learning.critic_kinds import make_critic
+        from sweetrl.evaluation.rollout_value import open_critic
         from sweetrl.rollout.environment import open_environment
 
         run.log_input("test-tasks", TEST_TASKS)
         run.log_input("base", settings.model.base)
         scratch = run.scratch(TEST_TASKS, Path(settings.model.base), *(folder for _, folder in critics.values()))
-        made = {name: make_critic(load_domain(own), folder) for name, (own, folder) in critics.items()}
         agent = Policy.of(settings).open()
         numbers = [2**power for power in range(wanted.max_n.bit_length())]
         points: list[core.Point] = []
         with (
+            ExitStack() as stack,
             open_environment(load_domain(settings)) as environment,
             Meter("best-of-n", len(tasks), "tasks") as meter,
         ):
+            made = {
+                name: stack.enter_context(open_critic(load_domain(own), folder, agent))
+                for name, (own, folder) in critics.items()
+            }
             context = environment.context(agent)
             for first in range(0, len(tasks), wanted.batch):
                 part, some = scratch / f"batch-{first:06d}.json", tasks[first : first + wanted.batch]

@@ -1,0 +1,129 @@
+"""What a reply is worth, by playing the dialogue on: the critic `rollout-value`, and how critics are opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.colbench.markers import visible_reply
+from sweetrl.errors import UserError
+from sweetrl.learning.critic_kinds import make_critic
+from sweetrl.protocols import AsyncEngine, Critic, Work
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.dialogue import Dialogue
+from sweetrl.rollout.driver import advance_together
+from sweetrl.rollout.environment import open_environment
+from sweetrl.rollout.scored import Losses, scored
+from sweetrl.seeds import state_seed
+from sweetrl.types import Completion, Reply, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.engines.make import Agent
+
+
+class RolloutValueCritic:
+    """V(o_t, a) = (1/K) sum_k R(dialogue k): K continuations by the agent and the user of what follows `a`, to the end.
+
+    The multiturn-aware reward of CollabLLM (Wu et al., arXiv 2502.00640) with a window that reaches to the end. A reply
+    that ends the dialogue is scored as it is. Departs in the reward, which is the task's alone: no price of tokens, and
+    no judge of how interactive the dialogue was (a `reward.function` can say both).
+
+    All continuations of a call advance in lock-step. Each has seeds of its own, from (state, reply, k), so its replies
+    depend on what else is under way by rounding only. `spent` counts continuations, and the replies sampled in them.
+    More lost ones than `lost_share` are a UserError; a reply all of whose continuations are lost is worth as little as
+    the worst one beside it.
+    """
+
+    def __init__(self, context: RolloutContext, rollouts: int, seed: int = 0, lost_share: float = 1.0) -> None:
+        if isinstance(context.engine, AsyncEngine) or context.chat is None:
+            raise UserError(
+                "rank.critic: `rollout-value` plays many dialogues together; set `engine.kind: transformers`."
+            )
+        self.context, self.rollouts, self.seed, self.lost_share = context, rollouts, seed, lost_share
+        self.engine, self.end_of_turn = context.engine, context.chat.end_of_turn
+        self.spent = {"rollouts": 0, "rollout_replies": 0}
+
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """The mean reward of every reply's continuations."""
+        places: list[tuple[int, int, int]] = []
+        dialogues: list[Dialogue] = []
+        first: dict[int, Completion] = {}
+        for number, (told, turns) in enumerate(work):
+            for turn, replies in enumerate(turns):
+                for place, reply in enumerate(replies):
+                    for rollout in range(1 if self._ends(turn, reply) else self.rollouts):
+                        dialogue = self.context.resume(told, turn, partial(self._seed_of, told, turn, reply, rollout))
+                        first[id(dialogue)] = self._spoken(reply)
+                        dialogues.append(dialogue)
+                        places.append((number, turn, place))
+        earlier = sum(len(one.turns) + 1 for one in dialogues)
+        together = 1 if getattr(self.context.simulator, "serial", False) else max(1, len(dialogues))
+        for start in range(0, len(dialogues), together):
+            self._play(dialogues[start : start + together], first)
+        self.spent["rollouts"] += len(dialogues)
+        self.spent["rollout_replies"] += sum(len(one.turns) for one in dialogues) - earlier
+        found = scored([one.close("") for one in dialogues], self.context.scorer)
+        Losses(len(found), self.lost_share).add(found)
+        rewards: dict[tuple[int, int, int], list[float]] = {}
+        for where, one in zip(places, found, strict=True):
+            if one.reward is not None:
+                rewards.setdefault(where, []).append(one.reward)
+        return [
+            [
+                _means([rewards.get((number, turn, place), []) for place in range(len(replies))])
+                for turn, replies in enumerate(turns)
+            ]
+            for number, (_, turns) in enumerate(work)
+        ]
+
+    def _play(self, dialogues: Sequence[Dialogue], first: dict[int, Completion]) -> None:
+        """Say in each dialogue first what is rated, then what the agent says."""
+        session, sampling = self.engine.session(), self.context.sampling()
+
+        def speak(active: Sequence[Dialogue]) -> list[Completion]:
+            if id(active[0]) in first:
+                return [first.pop(id(one)) for one in active]
+            return [one for (one,) in session.sample([each.prompt() for each in active], sampling)]
+
+        advance_together(dialogues, speak, self.context.simulator)
+
+    def _ends(self, turn: int, reply: Reply) -> bool:
+        """Whether `reply` at turn `turn` (from 0) ends the dialogue."""
+        return turn + 1 >= self.context.agent.max_turns or self.context.domain.answers(visible_reply(reply.text))
+
+    def _spoken(self, reply: Reply) -> Completion:
+        ended = bool(reply.token_ids) and reply.token_ids[-1] == self.end_of_turn
+        return Completion(reply.token_ids, (), reply.text, "stop" if ended else "length")
+
+    def _seed_of(self, told: Trajectory, turn: int, reply: Reply, rollout: int, later: int) -> int:
+        """The seed of a continuation's agent turn `later`, and of its user (-1)."""
+        purpose = f"rollout value:{reply.token_ids}:{rollout}:{later}"
+        return state_seed(self.seed, purpose, told.task.id, told.attempt, turn)
+
+
+def _means(rewards: Sequence[Sequence[float]]) -> list[float]:
+    """The mean of each reply's rewards; without any, the least mean of the others (0 where nobody has one)."""
+    known = [sum(some) / len(some) if some else None for some in rewards]
+    worst = min((value for value in known if value is not None), default=0.0)
+    return [worst if value is None else value for value in known]
+
+
+@contextmanager
+def open_critic(
+    domain: Domain, folder: Path | None, agent: Agent, loaded: tuple[Any, Any] | None = None
+) -> Iterator[Critic]:
+    """Yield the critic that `rank.critic` names (learning.critic_kinds.make_critic), with what it needs while it rates.
+
+    `agent` plays the continuations of `rollout-value`; the user and the scorer are the domain's.
+    """
+    settings = domain.settings
+    if settings.rank.critic != "rollout-value":
+        yield make_critic(domain, folder, loaded)
+        return
+    with open_environment(domain) as environment:
+        context = environment.context(agent)
+        yield RolloutValueCritic(context, settings.rank.rollouts, settings.seed, settings.collect.lost_share)

@@ -1,0 +1,338 @@
+"""The critic that plays dialogues on: against one dialogue at a time, and what it samples for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.colbench.environment import Environment
+from sweetrl.domains.backend import Backend
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import SimulatorError, UserError
+from sweetrl.evaluation.best_of_n import best_of_n
+from sweetrl.evaluation.rollout_value import RolloutValueCritic, open_critic
+from sweetrl.learning.batches import encode
+from sweetrl.rollout.context import RolloutContext
+from sweetrl.seeds import simulator_seed, state_seed
+from sweetrl.settings import AgentSettings, parse_settings
+from sweetrl.types import (
+    ANSWER_MARKER,
+    AgentTurn,
+    Completion,
+    Message,
+    Prompt,
+    Reply,
+    Sampling,
+    Score,
+    Task,
+    Trajectory,
+    Usage,
+)
+
+BACKEND = Backend()
+AGENT = AgentSettings(max_turns=5, max_new_tokens=50)
+ROLLOUTS, SEED = 3, 11
+MUTE = "silence"  # the user has no answer to that
+
+
+@pytest.fixture(scope="module")
+def chat(tiny_model: Path) -> ChatFormat:
+    from transformers import AutoTokenizer
+
+    return ChatFormat(AutoTokenizer.from_pretrained(tiny_model))
+
+
+def make_task(number: int) -> Task:
+    return Task(f"task-{number}", f"I want function {number}.", "def f(x):\n    return x", (("test1", "f(1)"),))
+
+
+class Moody:
+    """Says a letter by their seed; a reply about silence gets none."""
+
+    name = "moody"
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        if MUTE in messages[-1].content:
+            raise SimulatorError("the user fell silent")
+        return f"{random.Random(seed).choice('ab')} it is"
+
+
+def reply_of(prompt: Prompt) -> str:
+    """A question or an answer of letters, by the prompt and its seed."""
+    chance = random.Random(f"{prompt.seed} {prompt.token_ids}")
+    letters = "".join(chance.choice("ab") for _ in range(6))
+    return f"{ANSWER_MARKER} {letters}" if chance.random() < 0.4 else f"Is it {letters}?"
+
+
+class Engine:
+    """Its reply depends on the prompt only."""
+
+    name = "letters"
+
+    def __init__(self, chat: ChatFormat):
+        self.chat, self.calls, self.asked = chat, 0, []  # type: ignore[var-annotated]
+
+    def session(self) -> Any:
+        return self
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        assert sampling.n == 1 and sampling.max_new_tokens == AGENT.max_new_tokens
+        self.calls += 1
+        self.asked += prompts
+        found = []
+        for prompt in prompts:
+            text = reply_of(prompt)
+            found.append([Completion(self.chat.reply(text), (), text, "stop")])
+        return found
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+class Letters:
+    """Reward: the share of `a` in the answer."""
+
+    def __init__(self) -> None:
+        self.scored = 0
+
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        self.scored += len(dialogues)
+        return [Score((one.answer or "").count("a") / 6) for one in dialogues]
+
+
+def context_of(chat: ChatFormat, engine: Any = None, user: Any = None) -> RolloutContext:
+    return RolloutContext(BACKEND, engine or Engine(chat), chat, user or Moody(), Letters(), AGENT)
+
+
+def dialogue_of(number: int, chat: ChatFormat, sampled: bool) -> Trajectory:
+    """Three questions and an answer, one of them cut by the token limit; or the same as a file holds it."""
+    messages, turns = [Message("user", make_task(number).problem_description)], []
+    for turn in range(3):
+        text = f"Is it {number}{turn}?"
+        ids = chat.reply(text)[:-1] if turn == 1 else chat.reply(text)
+        turns.append(AgentTurn(len(messages), text, ids, (), "length" if turn == 1 else "stop"))
+        messages += [Message("assistant", text), Message("user", f"b is {turn}")]
+    text = f"{ANSWER_MARKER} aab"
+    turns.append(AgentTurn(len(messages), text, chat.reply(text), (), "stop"))
+    messages.append(Message("assistant", text))
+    return Trajectory(make_task(number), number % 2, tuple(messages), tuple(turns) if sampled else (), text)
+
+
+def candidates(chat: ChatFormat) -> list[Reply]:
+    """Two questions, one of them cut, and an answer."""
+    question, answer = chat.reply("Is it a?"), f"{ANSWER_MARKER} aaaab"
+    return [Reply(question, "Is it a?"), Reply(question[:-1], "Is it a?"), Reply(chat.reply(answer), answer)]
+
+
+def slow(
+    chat: ChatFormat, told: Trajectory, turn: int, reply: Reply, rollouts: int = ROLLOUTS, user: Any = None
+) -> tuple[list[float], int]:
+    """The rewards of one reply's continuations, one after the other, and how many replies they took."""
+    rewards, sampled = [], 0
+    for number in range(rollouts):
+
+        def seed(later: int, number: int = number) -> int:
+            purpose = f"rollout value:{reply.token_ids}:{number}:{later}"
+            return state_seed(SEED, purpose, told.task.id, told.attempt, turn)
+
+        environment = Environment(told.task, BACKEND, Moody(), AGENT.max_turns, seed=seed(-1))
+        environment._messages = list(told.messages[: 2 * turn + 1])
+        environment.turn = turn
+        ids = encode(told, chat, BACKEND.system_prompt("short"))
+        context = (*ids.token_ids[: ids.spans[turn][0]], *reply.token_ids)
+        ended = reply.token_ids[-1] == chat.end_of_turn
+        environment.say(reply.text)
+        while not environment.done:
+            try:
+                words = (user or Moody()).reply(
+                    told.task, environment.messages, simulator_seed(seed(-1), environment.turn)
+                )
+            except SimulatorError:
+                break
+            environment.hear(words)
+            context = (*context, *chat.follow(ended, words))
+            text = reply_of(Prompt(context, seed(environment.turn)))
+            sampled += 1
+            context, ended = (*context, *chat.reply(text)), True
+            environment.say(text)
+        if environment.done:
+            rewards.append((environment.answer or "").count("a") / 6)
+        if environment.done and environment.turn == turn + 1:
+            break
+    return rewards, sampled
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+def test_a_value_is_the_mean_of_dialogues_played_one_by_one(chat: ChatFormat, sampled: bool) -> None:
+    context = context_of(chat)
+    critic = RolloutValueCritic(context, ROLLOUTS, SEED)
+    told = [dialogue_of(number, chat, sampled) for number in range(4)]
+    turns = [candidates(chat), [], candidates(chat)[:2], candidates(chat)]
+    found = critic.rate([(one, turns) for one in told])
+    replies = rollouts = 0
+    for one, values in zip(told, found, strict=True):
+        assert [len(some) for some in values] == [3, 0, 2, 3]
+        for turn, some in enumerate(values):
+            for reply, value in zip(turns[turn], some, strict=True):
+                rewards, count = slow(chat, one, turn, reply)
+                assert value == pytest.approx(sum(rewards) / len(rewards)), (one.task.id, turn, reply)
+                assert len(rewards) == (1 if ANSWER_MARKER in reply.text else ROLLOUTS)
+                replies, rollouts = replies + count, rollouts + len(rewards)
+    assert critic.spent == {"rollouts": rollouts, "rollout_replies": replies}
+    assert len(context.engine.asked) == replies and context.scorer.scored == rollouts  # type: ignore[attr-defined]
+    different = {value for values in found for some in values for value in some}
+    assert len(different) > 5, "continuations differ"
+
+
+def test_all_continuations_advance_in_lock_step_each_with_seeds_of_its_own(chat: ChatFormat) -> None:
+    engine = Engine(chat)
+    critic = RolloutValueCritic(context_of(chat, engine), ROLLOUTS, SEED)
+    told = [dialogue_of(number, chat, True) for number in range(4)]
+    critic.rate([(one, [candidates(chat)[:1]]) for one in told])
+    assert engine.calls <= AGENT.max_turns - 1, "a call of the engine for each turn, whatever the number of dialogues"
+    first = [prompt.seed for prompt in engine.asked[: 4 * ROLLOUTS]]
+    assert len(set(first)) == 4 * ROLLOUTS
+
+
+def test_a_value_depends_on_state_and_reply_only(chat: ChatFormat) -> None:
+    told = [dialogue_of(number, chat, True) for number in range(3)]
+    turns = [candidates(chat), candidates(chat)]
+    together = RolloutValueCritic(context_of(chat), ROLLOUTS, SEED).rate([(one, turns) for one in told])
+    alone = [RolloutValueCritic(context_of(chat), ROLLOUTS, SEED).rate([(one, turns)])[0] for one in told]
+    assert together == alone
+    (last,) = RolloutValueCritic(context_of(chat), ROLLOUTS, SEED).rate([(told[2], [[], turns[1][1:]])])
+    assert last == [[], together[2][1][1:]]
+    other = RolloutValueCritic(context_of(chat), ROLLOUTS, SEED + 1).rate([(one, turns) for one in told])
+    assert other != together
+
+
+def test_the_last_turn_is_scored_as_it_is(chat: ChatFormat) -> None:
+    """At the last of AGENT.max_turns any reply is the answer."""
+    engine = Engine(chat)
+    context = replace(context_of(chat, engine), agent=AGENT.model_copy(update={"max_turns": 3}))
+    critic = RolloutValueCritic(context, ROLLOUTS, SEED)
+    ((*_, values),) = critic.rate([(dialogue_of(0, chat, True), [[], [], candidates(chat)])])
+    assert values == [pytest.approx(1 / 6), pytest.approx(1 / 6), pytest.approx(4 / 6)]
+    assert critic.spent == {"rollouts": 3, "rollout_replies": 0} and not engine.asked
+
+
+def test_lost_continuations_do_not_count_and_too_many_are_an_error(chat: ChatFormat) -> None:
+    class Quiet(Moody):
+        def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+            if seed % 3 == 0:
+                raise SimulatorError("the user fell silent")
+            return super().reply(task, messages, seed)
+
+    told, some = [dialogue_of(number, chat, True) for number in range(6)], candidates(chat)[:1]
+    found = RolloutValueCritic(context_of(chat, user=Quiet()), 8, SEED).rate([(one, [some]) for one in told])
+    lost = 0
+    for one, ((value,),) in zip(told, found, strict=True):
+        rewards, _ = slow(chat, one, 0, some[0], 8, Quiet())
+        assert value == pytest.approx(sum(rewards) / max(1, len(rewards))), "of those that came to an end"
+        lost += 8 - len(rewards)
+    assert 0 < lost < 48
+    mute = Reply(chat.reply(f"Is it {MUTE}?"), f"Is it {MUTE}?")
+    answers = [Reply(chat.reply(text), text) for text in (f"{ANSWER_MARKER} aaa", f"{ANSWER_MARKER} a")]
+    ((values, alone),) = RolloutValueCritic(context_of(chat), 2, SEED).rate([(told[0], [[mute, *answers], [mute]])])
+    assert values == [pytest.approx(1 / 6), pytest.approx(3 / 6), pytest.approx(1 / 6)] and alone == [0.0]
+    with pytest.raises(UserError, match=r"more than the allowed share of 0\.1 \(.*fell silent"):
+        RolloutValueCritic(context_of(chat), 2, SEED, 0.1).rate([(told[0], [[mute, *some]])])
+
+
+def test_a_user_with_one_dialogue_at_a_time_has_one(chat: ChatFormat) -> None:
+    class Serial(Moody):
+        serial = True
+
+        def __init__(self) -> None:
+            self.heard: list[tuple[str, int]] = []
+
+        def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+            self.heard.append((task.id, len(messages)))
+            return super().reply(task, messages, seed)
+
+    user = Serial()
+    told, some = [dialogue_of(number, chat, True) for number in range(3)], candidates(chat)[:1]
+    found = RolloutValueCritic(context_of(chat, user=user), ROLLOUTS, SEED).rate([(one, [some]) for one in told])
+    assert found == RolloutValueCritic(context_of(chat), ROLLOUTS, SEED).rate([(one, [some]) for one in told])
+    assert [task for task, _ in user.heard] == sorted(task for task, _ in user.heard)
+    lengths = [length for _, length in user.heard]
+    assert lengths.count(2) == 9 and all(b in (2, a + 2) for a, b in pairwise(lengths))
+
+
+def test_a_server_is_not_asked(chat: ChatFormat) -> None:
+    class Remote(Engine):
+        speaks_tokens = True
+
+        async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+            raise AssertionError
+
+    with pytest.raises(UserError, match=r"plays many dialogues together; set `engine\.kind: transformers`"):
+        RolloutValueCritic(context_of(chat, Remote(chat)), 2)
+
+
+def test_best_of_n_picks_by_it(chat: ChatFormat) -> None:
+    """The critic of the first reply in a Best-of-N: the dialogues so far are those that are under way."""
+    context = context_of(chat)
+
+    class Several(Engine):
+        def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+            some = [replace(prompt, seed=prompt.seed + number) for prompt in prompts for number in range(sampling.n)]
+            found = iter(super().sample(some, replace(sampling, n=1)))
+            return [[next(found)[0] for _ in range(sampling.n)] for _ in prompts]
+
+    critic = RolloutValueCritic(context, 4, SEED)
+    tasks = [make_task(number) for number in range(12)]
+    points = best_of_n(tasks, replace(context, engine=Several(chat)), {"value": critic}, (1, 4), seed=5)
+    reward = {n: [point.reward or 0.0 for point in points if point.n == n] for n in (1, 4)}
+    assert sum(reward[4]) > sum(reward[1]) and critic.spent["rollouts"] > 100
+
+
+def test_with_a_real_model_it_is_opened_by_its_name(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweetrl.api.learning import rank_replies
+    from sweetrl.engines.make import Agent
+    from sweetrl.engines.transformers import TransformersEngine
+
+    class Quick(Letters):
+        def __init__(self, settings: Any) -> None:
+            super().__init__()
+
+        def __enter__(self) -> Quick:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            """Nothing to free."""
+
+    monkeypatch.setattr("sweetrl.domains.backend.rewards.CodeScorer", Quick)
+    settings = parse_settings(
+        {
+            "seed": 3,
+            "model": {"base": str(tiny_model), "device": "cpu", "threads": 1},
+            "agent": {"max_turns": 3, "max_new_tokens": 6},
+            "rank": {"critic": "rollout-value", "rollouts": 2, "share": 1.0, "candidates": 3, "pairs": 1},
+        }
+    )
+    env = BACKEND.configured(settings)
+    engine = TransformersEngine(tiny_model, None, "float32", "cpu", 1)
+    told = []
+    for task in env.tasks("train", 3, 1, 3):
+        text = "Is it a?"
+        turn = AgentTurn(1, text, engine.chat.reply(text), (), "stop")
+        said = (Message("user", task.problem_description), Message("assistant", text))
+        told.append(Trajectory(task, 0, said, (turn,), reward=0.0))
+    with open_critic(env, None, Agent(engine, engine.chat)) as critic:
+        assert isinstance(critic, RolloutValueCritic)
+        reply = Reply(told[0].turns[0].token_ids, told[0].turns[0].raw)
+        assert critic.rate([(told[0], [[reply]])]) == critic.rate([(told[0], [[reply]])])
+    found = rank_replies(env, None, told)
+    assert len(found.states) == 3
+    distinct = sum(len(state.candidates) for state in found.states)
+    assert found.metrics["rollouts"] == 2 * distinct and found.metrics["rollout_replies"] > 0
