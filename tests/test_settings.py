@@ -83,6 +83,8 @@ def test_the_parameters_page_names_every_key() -> None:
         ("collect: {taks: 3}\n", "unknown parameter `collect.taks`"),
         ("critic: {lora: {rnk: 3}}\n", "unknown parameter `critic.lora.rnk`"),
         ("collect: {tasks: 0}\n", "`collect.tasks` = 0"),
+        ("reward: {turn_cost: -0.1}\n", "`reward.turn_cost` = -0.1"),
+        ("reward: {turn_cost: .inf}\n", "`reward.turn_cost` = inf"),
         ("critic: {normalization: turns}\n", "`critic.normalization` = 'turns'"),
         ("seed: 1\ntasks: {train: 3\nmodel: 2\n", "line 3: this is not YAML"),
         ("- seed\n", "expected sections of settings"),

@@ -74,8 +74,8 @@ class CriticSettings(TrainerSettings):
     privileged: bool = Field(True, description="Whether the critic sees the training-time information c.")
     pairs: Literal["official", "all"] = Field(
         "official",
-        description="`official`: chosen is the first attempt with reward 1, rejected every attempt of the task with "
-        "less. `all`: every two attempts whose rewards differ by `gap`.",
+        description="`official`: chosen is the first successful attempt (reward 1), rejected every attempt of the task "
+        "with less. `all`: every two attempts whose rewards differ by `gap`.",
     )
     gap: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
         0.1, description="Smallest difference of reward in a pair (pairs: all)."
@@ -98,6 +98,12 @@ class CriticSettings(TrainerSettings):
         description="Which tokens are scored. `replies`: those that were sampled. `official`: in training also the "
         "last token of the assistant's header; in ranking the whole header and the reply without its end-of-turn, "
         "against a reference over the reply with it.",
+    )
+    reference: Literal["conditioned", "unconditioned"] = Field(
+        "conditioned",
+        description="Whether pi_ref of Eq. 3 sees c in training, too (paper), or not (log-ratio only): then training "
+        "starts from what c alone says of a reply (rank.critic: privileged-ratio), not from 0. `rank.reference` says "
+        "the same of ranking.",
     )
 
 
@@ -130,10 +136,18 @@ class RankSettings(Section):
         "questions; for pages, because questions are rare there, and a critic that has hardly seen any cannot rate "
         "them.",
     )
-    critic: Literal["trained", "judge", "random", "oracle"] = Field(
+    critic: Literal["trained", "privileged-ratio", "rollout-value", "judge", "random", "oracle"] = Field(
         "trained",
-        description="Who ranks: `trained` (stage `train-critic`), `judge` (a language model compares replies two by "
-        "two, see `judge`), or a control: `random`, and `oracle`, which knows how a synthetic task was made.",
+        description="Who ranks: `trained` (stage `train-critic`); `privileged-ratio`, untrained: how much likelier c "
+        "makes a reply for the base, log pi_ref(a|o,c) - log pi_ref(a|o), as a mean over its tokens; `rollout-value`, "
+        "untrained: the mean reward of `rollouts` continuations, played with the user; `judge` (a language model "
+        "compares replies two by two, see `judge`); or a control: `random`, and `oracle`, which knows how a synthetic "
+        "task was made.",
+    )
+    rollouts: Positive = Field(
+        4,
+        description="critic: rollout-value: continuations of each distinct candidate reply, sampled to the dialogue's "
+        "end; a reply that ends it needs one.",
     )
     block: Positive = Field(32, description="Dialogues ranked together; the most that a killed run repeats.")
     layout: Literal["trees", "flat"] = Field(
@@ -162,8 +176,8 @@ class JudgeSettings(Section):
     max_new_tokens: Positive = Field(256, description="Token limit of one verdict.")
 
 
-class PolicySettings(TrainerSettings):
-    """Stage `train-policy`: preference training of the actor, which never sees c (Eq. 4)."""
+class PreferenceSettings(TrainerSettings):
+    """Preference training of an actor: the DPO loss and the likelihood terms beside it."""
 
     beta: Rate = Field(0.1, description="beta' of Eq. 4.")
     nll: float = Field(0.01, ge=0.0, description="Weight of the chosen reply's negative log-likelihood per token.")
@@ -197,7 +211,29 @@ class PolicySettings(TrainerSettings):
     )
 
 
-class MultiTurnSettings(PolicySettings):
+class PolicySettings(PreferenceSettings):
+    """Stage `train-policy`: training of the actor, which never sees c, on ranked candidate replies."""
+
+    objective: Literal["dpo", "listwise"] = Field(
+        "dpo",
+        description="`dpo`: preferences between pairs of candidates (Eq. 4). `listwise`: the likelihood of all "
+        "candidates of a state, each with the weight count^count_power x exp(A / advantage_temperature).",
+    )
+    count_power: float = Field(
+        1.0, ge=0.0, description="listwise: power of how often a candidate was sampled; above 1 also sharpens."
+    )
+    advantage_temperature: float = Field(
+        0.1,
+        ge=0.0,
+        description="listwise: how far apart advantages must be to matter; 0 leaves them out (self-distillation "
+        "without rewards).",
+    )
+    least_weight: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        0.03, description="listwise: candidates with less weight in their state are left out."
+    )
+
+
+class MultiTurnSettings(PreferenceSettings):
     """Method `multi-turn-dpo`: DPO of the policy on pairs of whole trajectories, without c (Eq. 2 without a critic)."""
 
     epochs: Rate = Field(4.0, description="Passes over the pairs.")
@@ -211,7 +247,7 @@ class RftSettings(TrainerSettings):
     min_reward: Probability = Field(
         1.0,
         description="Lowest reward of an attempt that is imitated; pages are hardly ever equal to the "
-        "reference, so use less there.",
+        "reference, so use less there. The price of questions (`reward.turn_cost`) does not count.",
     )
 
 
@@ -243,11 +279,36 @@ class GrpoSettings(TrainerSettings):
         0.2, description="e: the ratio to the policy that sampled is clipped to 1 - e ... 1 + e."
     )
     kl_coef: float = Field(0.02, ge=0.0, description="Weight of KL(pi_theta || pi_ref) per token; pi_ref is the base.")
-    credit: Literal["trajectory", "turn"] = Field(
+    credit: Literal["trajectory", "turn", "infopo", "igpo"] = Field(
         "trajectory",
         description="`trajectory`: the return, normalised in its group, for every token of every reply. `turn`: the "
-        "discounted return of a turn, normalised among those attempts of the group that have a turn of that number.",
+        "discounted return of a turn, normalised among those attempts of the group that have a turn of that number. "
+        "`infopo`: as `trajectory`, and what the user's answer to a turn changes in the policy's next reply. `igpo`: "
+        "what a turn adds to the policy's probability of the reference (which the policy never sees), and the reward "
+        "for the last turn.",
     )
     discount: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
-        1.0, description="credit: turn: a turn's return is discount^(turns still to come) times the final reward."
+        1.0,
+        description="credit: turn: a turn's return is discount^(turns still to come) times the final reward. credit: "
+        "igpo: its advantage is the sum of those of the turns from it on, each discounted once more than the one "
+        "before.",
+    )
+    intrinsic_weight: float = Field(
+        0.5, ge=0.0, description="credit: infopo: weight of the information gain beside the outcome."
+    )
+    intrinsic_gate_temperature: Rate = Field(
+        0.05,
+        description="credit: infopo: T of the gate sigmoid(-d / T), d the deviation of the rewards in the group: the "
+        "more they tell the attempts apart, the less the information gain counts.",
+    )
+    observation_placeholder: str = Field(
+        "No information found.", description="credit: infopo: what the user says instead, for comparison."
+    )
+    info_gain_type: Literal["prob_diff", "log_prob_diff"] = Field(
+        "prob_diff",
+        description="credit: igpo: the gain in the reference's probability per token (geometric mean), or in its "
+        "logarithm.",
+    )
+    info_gain_norm_mode: Literal["joint", "separate"] = Field(
+        "joint", description="credit: igpo: gains and outcomes are normalised in the group together, or each alone."
     )

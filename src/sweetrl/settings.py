@@ -20,6 +20,7 @@ from sweetrl.learning_settings import JudgeSettings as JudgeSettings
 from sweetrl.learning_settings import LoraSettings as LoraSettings
 from sweetrl.learning_settings import MultiTurnSettings as MultiTurnSettings
 from sweetrl.learning_settings import PolicySettings as PolicySettings
+from sweetrl.learning_settings import PreferenceSettings as PreferenceSettings
 from sweetrl.learning_settings import RankSettings as RankSettings
 from sweetrl.learning_settings import RftSettings as RftSettings
 from sweetrl.learning_settings import TrainerSettings as TrainerSettings
@@ -77,23 +78,34 @@ class PretrainSettings(Section):
     width: Positive = Field(128, description="Hidden size.")
     heads: Positive = Field(4, description="Attention heads.")
     vocabulary: Positive = Field(1280, description="Size of the byte-level BPE vocabulary.")
-    steps: Positive = Field(2400, description="Optimiser steps.")
+    steps: Positive = Field(2000, description="Optimiser steps.")
     batch_size: Positive = Field(16, description="Dialogues per step.")
     learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW; linear warm-up, constant, linear decay).")
     decay: Probability = Field(0.3, description="Share of the steps in which the learning rate decays.")
     value_weight: Rate = Field(3.0, description="Loss weight of values that must be copied from the user's words.")
     program_weight: Rate = Field(1.0, description="Loss weight of the other tokens of a program (questions have 1).")
     user_weight: float = Field(0.02, ge=0.0, description="Loss weight of the user's words.")
+    heed_least: Probability = Field(
+        0.0, description="Lowest chance that a demonstrator heeds the request at a turn, and not its habit (programs)."
+    )
+    heed_most: Probability = Field(0.5, description="Highest such chance; each dialogue has one between the two.")
+    reading: Probability = Field(
+        0.5,
+        description="Share of the steps, the first ones, in which demonstrators heed the request at most turns, with a "
+        "chance from 0.5 to 1: the base learns to read there, and its habit in the rest (programs).",
+    )
+    follow: Probability = Field(0.8, description="Chance of a follow-up question to what was told in part (programs).")
+    slip: Probability = Field(0.02, description="Chance of a question about any kind of detail (programs).")
+    stop: Probability = Field(0.02, description="Chance of an early answer at a turn (programs).")
+    forget: Probability = Field(0.01, description="Chance that a known detail is missing from the program.")
     poorest: Probability = Field(
-        0.3, description="Lowest quality of a demonstrator: the chance that a turn is a good one."
+        0.3, description="Lowest quality of a demonstrator of pages: the chance that a turn is a good one."
     )
     best: Probability = Field(1.0, description="Highest quality; each dialogue has a demonstrator between the two.")
-    overlook: Probability = Field(0.6, description="Chance that the worst demonstrator skips the question that is due.")
-    repeat: Probability = Field(0.15, description="Share of repeated questions among the turns that are not good.")
-    stop: Probability = Field(0.04, description="Chance that the poorest demonstrator answers before any question.")
-    stop_growth: Probability = Field(0.03, description="Growth of that chance with every turn.")
-    forget: Probability = Field(0.02, description="Chance that a known detail is missing from the program.")
-    informed: Probability = Field(0.25, description="Share of the dialogues that show the finished program beforehand.")
+    informed: Probability = Field(0.3, description="Share of the dialogues that show the finished answer beforehand.")
+    informed_heed: Probability = Field(
+        0.85, description="Chance that a demonstrator who has seen the program asks for what is in it (programs)."
+    )
     informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the user's words in those.")
     informed_program: float = Field(1.0, ge=0.0, description="Factor on the weights of the program in those.")
     seed: int = Field(11, description="Seed of weights and demonstrations.")
@@ -163,6 +175,13 @@ class RewardSettings(Section):
         description="Your own reward, a function of (task, dialogue) as in `my_package.rewards:brief`; "
         "`dialogue.reward` is the domain's own score then. Empty: the domain's (docs/extending.md).",
     )
+    turn_cost: float = Field(
+        0.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="Price of a question: so much is taken off the reward for every agent turn before the last one "
+        "(docs/concepts.md). Whether a task is solved does not depend on it.",
+    )
     semantics: Literal["fixed", "official", "official-noblacklist"] = Field(
         "fixed",
         description="`fixed`: one namespace, every fence form. `official`: the official evaluator's verdicts. "
@@ -224,6 +243,12 @@ class EvaluateSettings(Section):
     batch: Positive = Field(128, description="Concurrent dialogues, and the dialogues of one shard.")
     lost_share: Probability = Field(
         0.05, description="The stage stops when more than this share of the dialogues is lost; finished ones are kept."
+    )
+    temperature: float | None = Field(
+        None,
+        ge=0.0,
+        description="Sampling temperature of the agents that are compared, and of the registered one; 0 is greedy, empty "
+        "is `agent.temperature`, with which dialogues are collected and replies ranked.",
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="Level of intervals and of the gate.")
     resamples: Positive = Field(10_000, description="Bootstrap resamples.")
@@ -296,7 +321,7 @@ class Settings(Section):
         description="`paper`: every switch as it is written in this file; the defaults are the paper's. `official`: "
         "what the official code does, over what is written here: critic.normalization `trajectory`, "
         "critic.privileged_position `before`, critic.token_set `official`, rank.reference `unconditioned`, "
-        "policy.loss_tokens `all`.",
+        "policy.objective `dpo`, policy.loss_tokens `all`.",
     )
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
@@ -320,12 +345,18 @@ class Settings(Section):
     best_of_n: BestOfNSettings = Field(default_factory=BestOfNSettings)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
 
+    @property
+    def evaluated_agent(self) -> AgentSettings:
+        """The agent as it is evaluated and registered: with `evaluate.temperature`, if that says one."""
+        temperature = self.evaluate.temperature
+        return self.agent if temperature is None else self.agent.model_copy(update={"temperature": temperature})
+
 
 # What the official code does differently from the paper (its plain errors are not among it).
 OFFICIAL: dict[str, dict[str, str]] = {
     "critic": {"normalization": "trajectory", "privileged_position": "before", "token_set": "official"},
     "rank": {"reference": "unconditioned"},
-    "policy": {"loss_tokens": "all"},
+    "policy": {"objective": "dpo", "loss_tokens": "all"},
 }
 
 

@@ -99,6 +99,21 @@ def test_any_critic_ranks(
     assert (tmp_path / "ranking" / "candidates.parquet").exists()
 
 
+@pytest.mark.parametrize("critic", ["privileged-ratio", "rollout-value"])
+def test_critics_that_need_no_training_rank_by_their_names(
+    env: sweetrl.Domain, policy: sweetrl.Policy, dialogues: list[sweetrl.Trajectory], critic: str
+) -> None:
+    options = {"share": 0.05, "candidates": 3, "rollouts": 1, "margin": 0.0, "seed": 7}
+    found = sweetrl.rank(env, policy, critic=critic, dialogues=dialogues, **options)
+    assert found.preferences or critic == "rollout-value"
+    values = [one.advantage for state in found.states for one in state.candidates]
+    if critic == "privileged-ratio":
+        assert all(values) and "rollouts" not in found.metrics
+    else:
+        assert all(0.0 <= value <= 1.0 for value in values)
+        assert found.metrics["rollouts"] == len(values) and found.metrics["rollout_replies"] > 0
+
+
 def test_an_agent_at_a_server_is_collected_from_and_compared(env: sweetrl.Domain, fake_server: Any) -> None:
     with fake_server() as server:
         there = sweetrl.Policy.server(server.url, model="m")

@@ -269,6 +269,17 @@ def test_a_reward_of_ones_own_has_no_bounds_and_the_plain_names() -> None:
     assert (shown.answer, shown.success, shown.faults) == ("program", "Success rate", backend.labels.faults)
 
 
+def test_a_price_of_questions_lowers_the_least_reward_and_takes_the_plain_names() -> None:
+    values = {"reward": {"turn_cost": 0.02}, "agent": {"max_turns": 6}}
+    priced = Backend().configured(Settings.model_validate(values))
+    assert priced.reward_bounds == (-0.1, 1.0) and priced.reward_range == (0.0, 1.0)
+    shown = priced.shown_labels
+    assert (shown.reward, shown.success, shown.answer) == ("Mean reward", "Success rate", "program")
+    assert shown.measured.endswith("the mean reward is taken over tasks (less 0.02 for each question)")
+    both = Backend().configured(Settings.model_validate(values | {"reward": {"turn_cost": 0.02, "function": "a:b"}}))
+    assert both.reward_bounds == (-math.inf, math.inf)
+
+
 # At a terminal
 
 

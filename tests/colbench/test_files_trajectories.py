@@ -133,6 +133,19 @@ def test_how_it_ended_is_read_off_the_last_message(tmp_path: Path) -> None:
     assert list(read_trajectories(path, BACKEND)) == [silent, lost]
 
 
+def test_success_is_said_where_the_reward_does_not_say_it(tmp_path: Path) -> None:
+    """As with a price of questions (`reward.turn_cost`), or a reward of one's own."""
+    path = tmp_path / "t.jsonl"
+    solved = [(0.9, True), (1.0, False), (1.0, True), (0.5, False), (1.0, None)]
+    given = [trajectory(number, 0, reward=reward, solved=one) for number, (reward, one) in enumerate(solved)]
+    write_trajectories(path, given, 1)
+    assert [row.get("solved") for row in rows(path)] == [True, False, None, None, None]
+    read = list(read_trajectories(path, BACKEND))
+    assert [one.success for one in read] == [one.success for one in given] == [True, False, True, False, True]
+    path.write_text(json.dumps(rows(path)[0] | {"solved": "yes"}))
+    assert "`solved` must be true or false, found a string" in complaint(path)
+
+
 # A wrong k, from either side
 
 

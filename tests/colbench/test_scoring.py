@@ -1,9 +1,10 @@
-"""Rewards that are plain functions: numbers, named parts, bounds, and another scorer's verdict beneath."""
+"""Rewards that are plain functions: numbers, parts, bounds, another scorer's verdict beneath, prices."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy
 import pytest
 
 from sweetrl.colbench.domain import Domain
-from sweetrl.colbench.scoring import RewardScorer
+from sweetrl.colbench.scoring import PRICE, TASK, PricedScorer, RewardScorer, price, price_fault, scoring_of, unpriced
 from sweetrl.errors import UserError
 from sweetrl.rollout.scored import with_score
+from sweetrl.settings import Settings
 from sweetrl.types import Message, Score, Task, TestResult, Trajectory
 
 DIALOGUES = [
@@ -168,3 +170,69 @@ def test_success_is_the_other_scorers_whatever_the_reward() -> None:
     most = RewardScorer(lambda task, dialogue: 1.0, "mine", inner=Own()).score(DIALOGUES)
     assert [with_score(one, score).success for one, score in zip(DIALOGUES, most, strict=True)] == [False] * 3 + [True]
     assert most[0].parts == {}, "the other scorer's parts are not the reward's"
+
+
+# The price of questions
+
+
+def asking(questions: int, ended: bool = True) -> Trajectory:
+    """A dialogue with an answer of 3 letters, or one that the user has spoken in last."""
+    spoken = [Message("assistant", "Which?"), Message("user", "This.")] * questions
+    messages = (Message("user", "Say it."), *spoken, *([Message("assistant", "aaa")] if ended else []))
+    return Trajectory(DIALOGUES[3].task, 0, messages, answer="aaa" if ended else None)
+
+
+def test_every_question_has_its_price_and_success_has_none() -> None:
+    asked = [asking(questions) for questions in (0, 1, 3)]
+    assert [price(one, 0.25) for one in asked] == [0.0, 0.25, 0.75]
+    assert price(asking(2, ended=False), 0.25) == 0.5 and price(DIALOGUES[3], 0.25) == 0.0
+    scores = PricedScorer(Own(), 0.25).score(asked)
+    assert [score.reward for score in scores] == [1.0, 0.75, 0.25]
+    assert [dict(score.parts) for score in scores] == [{"tests": 0.5, PRICE: -cost} for cost in (0.0, 0.25, 0.75)]
+    assert math.copysign(1.0, scores[0].parts[PRICE]) == 1.0
+    assert [with_score(one, score).success for one, score in zip(asked, scores, strict=True)] == [True] * 3
+    assert (scores[2].tests, scores[2].semantics, scores[2].isolation) == (TESTS, "fixed", "walls")
+    assert scores[2].notes == {"topic": "t-3"}
+    assert PricedScorer(Own(), 0.25).score([]) == []
+
+
+@pytest.mark.parametrize(("solved", "expected"), [(None, False), (True, True), (False, False)])
+def test_what_is_solved_stays_what_it_was(solved: bool | None, expected: bool) -> None:
+    (score,) = PricedScorer(Own(solved), 0.25).score([replace(asking(1), answer="a")])
+    assert (score.reward, score.solved) == (0.25, expected)
+
+
+def test_a_reward_without_parts_is_one_beside_the_price() -> None:
+    inner = RewardScorer(length, "mine")
+    (score,) = PricedScorer(inner, 0.1).score([asking(2)])
+    assert score.parts == {TASK: 0.75, PRICE: -0.2} and score.reward == pytest.approx(math.fsum(score.parts.values()))
+    assert score.semantics == "mine"
+
+
+def test_a_priced_scorer_may_be_shared_like_the_other_one() -> None:
+    class Shared(Own):
+        thread_safe = True
+
+    assert [PricedScorer(one, 0.1).thread_safe for one in (Own(), Shared())] == [False, True]
+
+
+def test_the_price_can_be_taken_back_and_checked() -> None:
+    dialogue = asking(3)
+    (score,) = PricedScorer(RewardScorer(lambda task, dialogue: 1, "mine"), 0.1).score([dialogue])
+    paid = with_score(dialogue, score)
+    assert paid.reward == 1.0 - 0.1 * 3 and unpriced(paid).reward == 1.0
+    assert price_fault(paid, 0.1) is None
+    assert price_fault(paid, 0.0) == "its questions have cost 0.3, with this reward.turn_cost it is 0"
+    assert price_fault(replace(paid, reward=0.9), 0.1) == "the reward is 0.9, but its parts add up to 0.7"
+    free = replace(dialogue, reward=1.0)
+    assert unpriced(free) is free and unpriced(dialogue) is dialogue
+    assert (price_fault(free, 0.0), price_fault(dialogue, 0.1)) == (None, None), "nothing to pay, not scored"
+    assert price_fault(free, 0.1) == "its questions have cost 0, with this reward.turn_cost it is 0.3"
+
+
+def test_reports_name_the_price() -> None:
+    def named(**reward: Any) -> str:
+        return scoring_of(Domain().configured(Settings.model_validate({"reward": reward})))
+
+    assert (named(), named(function="mine:brief")) == (Domain.name, "mine:brief")
+    assert named(function="mine:brief", turn_cost=0.05) == "mine:brief, less 0.05 a question"

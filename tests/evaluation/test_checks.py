@@ -8,6 +8,7 @@ from sweetrl.colbench.files import read_tasks
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.domains.backend.suite.agents import Demonstrator, Skill
+from sweetrl.domains.backend.suite.users import PERSONAS
 from sweetrl.evaluation import checks
 from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
@@ -152,9 +153,10 @@ def test_repeats():
     assert checks.first_repeats(rows) == [None, None, None, 0, 0]
 
 
-def test_the_scripted_user_never_leaks():
-    simulator, system = ScriptedSimulator(), BACKEND.system_prompt("full")
-    for index, task in enumerate(generate("train", 60, seed=3, difficulty=4)):
+@pytest.mark.parametrize("persona", PERSONAS)
+def test_the_scripted_user_never_leaks(persona):
+    simulator, system = ScriptedSimulator(persona), BACKEND.system_prompt("full")
+    for index, task in enumerate(generate("test", 60, seed=3, difficulty=4)):
         agent = Demonstrator(Skill(0.5), 10, random.Random(index))
         environment = Environment(task, BACKEND, simulator, seed=index)
         while not environment.done:

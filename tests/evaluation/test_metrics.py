@@ -6,10 +6,18 @@ import pytest
 from sweetrl.colbench.environment import Environment
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
-from sweetrl.domains.backend.suite.agents import Demonstrator, OracleAgent, Skill, read_request, write_answer
+from sweetrl.domains.backend.suite.agents import (
+    Demonstrator,
+    OracleAgent,
+    ScriptedAgent,
+    Skill,
+    read_request,
+    write_answer,
+)
 from sweetrl.domains.backend.suite.details import BY_NAME
 from sweetrl.domains.backend.suite.judge import step_in
 from sweetrl.domains.backend.suite.tasks import read_facts
+from sweetrl.domains.backend.suite.users import REFUSAL
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import Result, compare, paired, read_results, result_of, write_results
 from sweetrl.types import Message, Task, TestResult, Trajectory
@@ -17,8 +25,8 @@ from sweetrl.types import Message, Task, TestResult, Trajectory
 BACKEND = Backend()
 
 
-def talk(task, agent, seed=0):
-    environment = Environment(task, BACKEND, ScriptedSimulator(), seed=seed)
+def talk(task, agent, seed=0, persona="plain"):
+    environment = Environment(task, BACKEND, ScriptedSimulator(persona), seed=seed)
     while not environment.done:
         environment.step(agent.act(task, environment.messages))
     return Trajectory(task, 0, environment.messages, (), environment.answer, 0.5, (), environment.outcome)
@@ -35,14 +43,16 @@ def test_the_oracle_makes_no_mistake(tasks):
         faults = (
             result.premature,
             result.irrelevant,
+            result.unhinted,
             result.untold,
             result.forgotten,
             result.mistaken,
             result.repeated,
         )
-        assert faults == (False, 0, 0, 0, 0, 0), (task.id, result)
+        assert faults == (False, 0, 0, 0, 0, 0, 0), (task.id, result)
         assert result.details == len(read_facts(task.hidden_information))
-        assert result.topic == read_request(task.problem_description).domain.name
+        domain = read_request(task.problem_description).domain
+        assert (result.topic, result.held_out) == (domain.name, domain.held_out)
         assert result.questions == result.turns - 1 and result.outcome == "answered"
 
 
@@ -64,9 +74,75 @@ def test_every_kind_of_fault_is_seen(tasks):
             return write_answer(request, {"rate": wrong})
 
     result = result_of(talk(task, Faulty()), "base", BACKEND)
-    assert result.repeated == 1 and result.irrelevant == 2
+    assert result.repeated == 1 and result.irrelevant == 2 and result.unhinted == 0
     assert result.untold == len(facts) - 2 and result.premature is (len(facts) > 2)
     assert result.forgotten == 1 and result.mistaken == 1
+
+
+class Says:
+    """Says these replies, one after the other."""
+
+    name = "says"
+
+    def __init__(self, *replies):
+        self.replies = replies
+
+    def act(self, task, messages):
+        return self.replies[len(messages) // 2]
+
+
+def test_a_question_is_unhinted_where_the_request_does_not_hint_at_it(tasks):
+    for task in tasks:
+        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
+        unhinted = [name for name in request.domain.relevant if name not in request.named]
+        foreign = next(name for name in BY_NAME if name not in request.domain.relevant)
+        first = BY_NAME[next(iter(facts))].questions[0]
+        asked = [BY_NAME[unhinted[0]].questions[0], BY_NAME[unhinted[0]].questions[1], BY_NAME[foreign].questions[0]]
+        both = f"{first} {BY_NAME[unhinted[0]].questions[0]}"
+        talked = talk(task, Says(*asked, first, both, "Hm?", write_answer(request, {})))
+        result = result_of(talked, "base", BACKEND)
+        assert (result.unhinted, result.irrelevant, result.questions) == (2, 2, 6), task.problem_description
+        false = [name for name in request.named if name not in facts]
+        replies = [*(BY_NAME[name].questions[0] for name in false), write_answer(request, {})]
+        assert result_of(talk(task, Says(*replies)), "base", BACKEND).unhinted == 0, "what is hinted at may be asked"
+
+
+@pytest.mark.parametrize("name", ["tier", "bulk", "discount"])
+def test_a_detail_told_in_part_is_untold_and_its_rest_is_no_repeat(name):
+    tasks = [task for task in generate("test", 150, 2, 3) if name in read_facts(task.hidden_information)]
+    kind = BY_NAME[name]
+    for task in tasks:
+        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
+        answer = write_answer(request, {name: facts[name]})
+        for questions, untold, repeated in (
+            ([kind.questions[0]], len(facts), 0),
+            ([kind.questions[0], kind.follow_ups[0]], len(facts) - 1, 0),
+            ([kind.questions[0], kind.questions[1]], len(facts) - 1, 0),
+            ([kind.questions[0], kind.follow_ups[0], kind.follow_ups[1]], len(facts) - 1, 1),
+        ):
+            result = result_of(talk(task, Says(*questions, answer)), "base", BACKEND)
+            assert (result.untold, result.repeated, result.forgotten) == (untold, repeated, 0)
+            assert result.premature is (untold > 0)
+    assert tasks
+
+
+def test_what_an_impatient_user_did_not_tell_is_untold_and_not_forgotten(tasks):
+    refused = 0
+    for seed, task in enumerate(tasks):
+        talked = talk(task, ScriptedAgent("usual", 10), seed, "impatient")
+        result = result_of(talked, "base", BACKEND)
+        refused += REFUSAL in [message.content for message in talked.messages]
+        assert (result.forgotten, result.mistaken) == (0, 0)
+        assert (result.untold == 0) == (task.ground_truth in talked.answer)
+    assert refused > 20
+
+
+def test_code_that_talks_of_a_detail_does_not_bring_it_out(tasks):
+    for task in tasks:
+        code = f"```python\n{task.ground_truth}\n# what about it?\n```"
+        guess = write_answer(read_request(task.problem_description), dict(read_facts(task.hidden_information)))
+        result = result_of(talk(task, Says(code, guess)), "base", BACKEND)
+        assert (result.untold, result.irrelevant, result.premature) == (result.details, 1, True)
 
 
 def test_steps_are_found_whatever_the_blanks(tasks):
@@ -144,7 +220,7 @@ def results(count=60, lost=()):
                 Result(
                     f"t{index:03d}", policy, ("taxi", "hotel")[index % 2], reward, success and reward is not None,
                     "lost" if reward is None else "answered", 0, 10, 5, 4, 1, premature=not success, irrelevant=1,
-                    details=3, untold=1, forgotten=0, mistaken=1,
+                    unhinted=2, details=3, untold=1, forgotten=0, mistaken=1, held_out=index % 2 == 1,
                 )
             )  # fmt: skip
     return rows
@@ -160,6 +236,7 @@ def test_comparison():
     assert base["details_brought_out"] == {"value": pytest.approx(2 / 3), "count": 120, "of": 180}
     assert base["mistaken_details"]["value"] == pytest.approx(0.5)
     assert base["repeated_questions"]["value"] == pytest.approx(0.25)
+    assert base["unhinted_questions"] == {"value": pytest.approx(0.5), "count": 120, "of": 240}
     assert found["topics"].keys() == {"hotel", "taxi"} and found["topics"]["taxi"]["tasks"] == 30
     gained, lost = found["difference"]["success"]["gained"], found["difference"]["success"]["lost"]
     assert (gained - lost) / 60 == pytest.approx(found["success_difference"])
@@ -170,6 +247,11 @@ def test_comparison():
     assert found["reward_p_value"] == found["difference"]["reward"]["p_value"] < 0.01
     assert base["reward"]["value"] == found["reward_before"] and base["reward"]["low"] < means[0]
     assert found == compare(results(), resamples=500)
+
+
+def test_a_domain_without_hints_has_no_share_of_unhinted_questions():
+    found = compare([replace(one, unhinted=None) for one in results()], resamples=200)
+    assert all("unhinted_questions" not in policy for policy in found["policies"].values())
 
 
 def test_a_lost_dialogue_takes_its_task_out_for_both():
@@ -186,7 +268,10 @@ def test_without_tasks_there_is_nothing_to_compare():
 
 
 def test_results_survive_the_file(tmp_path):
-    rows = [*results(4), replace(results(1)[0], task_id="foreign", premature=None, details=None, reward=None)]
+    rows = [
+        *results(4),
+        replace(results(1)[0], task_id="foreign", premature=None, unhinted=None, details=None, reward=None),
+    ]
     write_results(tmp_path / "a.parquet", rows)
     write_results(tmp_path / "b.parquet", rows)
     assert read_results(tmp_path / "a.parquet") == rows
@@ -200,15 +285,17 @@ def test_results_survive_the_file(tmp_path):
 
 def test_the_demonstrators_faults_grow_with_their_lack_of_skill(tasks):
     def faults(skill):
-        agents = [Demonstrator(skill, 10, random.Random(index)) for index in range(len(tasks))]
+        agents = [Demonstrator(skill, 7, random.Random(index)) for index in range(len(tasks))]
         found = [result_of(talk(task, agent), "base", BACKEND) for task, agent in zip(tasks, agents, strict=True)]
         return (
             sum(one.untold for one in found),
             sum(one.irrelevant for one in found),
+            sum(one.unhinted for one in found),
+            sum(one.premature for one in found),
             sum(one.forgotten for one in found),
         )
 
-    poor = faults(Skill(0.2, forget=0.3))
-    good = faults(Skill(0.9, forget=0.0))
+    poor = faults(Skill(0.1, follow=0.3, slip=0.2, stop=0.2, forget=0.3))
+    good = faults(Skill(0.9, follow=1.0, slip=0.01, stop=0.01, forget=0.0))
     assert all(bad > better for bad, better in zip(poor, good, strict=True))
-    assert good[2] == 0
+    assert good[-1] == 0

@@ -169,6 +169,9 @@ def test_what_the_model_cannot_read_is_left_out_and_counted() -> None:
     assert gone == 1
     assert [len(row.token_ids) for row in rest.rows] == [5, 6, 7]
     assert rest.pairs == ((1, 2), (2, 0)) and rest.replay == (0,)
+    bare = tuple(Row(row.token_ids[1:], ((1, 3),)) for row in rows)
+    rest, _ = drop_overlong(PreferenceData(rows, ((0, 1), (2, 3), (3, 0)), (4, 0), reference_rows=bare), limit=8)
+    assert [len(row.token_ids) for row in rest.reference_rows] == [4, 5, 6], "what the reference sees goes with its row"
 
 
 def test_no_pairs_is_one_sentence() -> None:

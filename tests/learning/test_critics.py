@@ -28,24 +28,31 @@ def replies(*texts: str) -> list[Reply]:
 
 def synthetic_dialogue() -> tuple[Trajectory, list[str]]:
     """One question asked and answered, then a second turn; and replies to it from best to worst."""
-    task = next(task for task in generate("train", 50, 3, 3) if list(read_facts(task.hidden_information))[1] == "tax")
-    request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
+    for task in generate("train", 200, 3, 3):
+        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
+        if set(request.named) - facts.keys() and len(facts) > 2 and BY_NAME[next(iter(facts))].parts == 1:
+            break
     first, second, *_ = facts
     messages = [Message("user", task.problem_description), Message("assistant", BY_NAME[first].questions[0])]
     messages += [Message("user", ScriptedSimulator().reply(task, messages, 1)), Message("assistant", "Hm?")]
     others = [kind for kind in KINDS if kind.name not in facts]
-    plausible = next(kind for kind in others if kind.name in request.domain.relevant)
+    hinted = next(kind for kind in others if kind.name in request.named)
+    relevant = [kind for kind in others if kind.name in request.domain.relevant]
+    plausible = next(kind for kind in relevant if kind.name not in request.named)
     irrelevant = next(kind for kind in others if kind.name not in request.domain.relevant)
-    texts = [BY_NAME[second].questions[0], plausible.questions[0], irrelevant.questions[0], BY_NAME[first].questions[1]]
-    texts.append(BY_NAME["label"].questions[0])  # the last of the program: it passes over the second detail
-    texts.append(write_answer(request, {first: facts[first]}))
+    texts = [kind.questions[0] for kind in (BY_NAME[second], hinted, plausible, irrelevant)]
+    texts.append(write_answer(request, {}))  # without what was told
+    texts.append(write_answer(request, {first: facts[first]}))  # true to what was told, and too early
     return Trajectory(task, 0, tuple(messages)), texts
 
 
 def test_the_oracle_knows_good_replies_from_bad() -> None:
     dialogue, texts = synthetic_dialogue()
     ((nothing, values),) = OracleCritic(Backend()).rate([(dialogue, [[], replies(*texts)])])
-    assert nothing == [] and values == sorted(values, reverse=True) and len(set(values)) == len(values)
+    assert nothing == [] and values == sorted(values, reverse=True) and len(set(values)) == len(values) == 6
+    code = replies(f"```\n{texts[0]}\n```", f"I will think of this: `{texts[0]}`.", "How are you?", texts[3])
+    ((_, worthless),) = OracleCritic(Backend()).rate([(dialogue, [[], code])])
+    assert worthless == [values[3]] * 4, "code and statements ask for nothing, whatever they talk of"
 
 
 def test_the_oracle_agrees_with_every_contrast() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,17 @@ def test_finding_pairs_loads_each_trajectory_once(make_trajectory: Callable[...,
     assert indices == [(1, 0), (1, 2)]
     with pytest.raises(UserError, match=r"pairs: row 0: attempt 9 at task"):
         find_pairs([TrajectoryPair(task, 9, 0, 1.0, 0.0)], trajectories)
+
+
+def test_official_takes_the_first_success_whatever_it_has_cost() -> None:
+    """With a price of questions (`reward.turn_cost`) no success has a reward of 1."""
+    paid = [(0.6, False), (0.8, True), (0.9, True), (-0.1, False)]
+    attempts = [
+        replace(one, solved=solved)
+        for one, (_, solved) in zip(batch([[(reward, "answered") for reward, _ in paid]]), paid, strict=True)
+    ]
+    pairs, counts = trajectory_pairs(attempts)
+    assert [(pair.chosen_attempt, pair.rejected_attempt) for pair in pairs] == [(1, 0), (1, 3)]
+    assert (counts.equal, counts.too_close) == (1, 0)
+    pairs, _ = trajectory_pairs(attempts, "all", 0.1)
+    assert (2, 1) in {(pair.chosen_attempt, pair.rejected_attempt) for pair in pairs}, "the shorter success is better"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sweetrl.colbench.domain import Domain
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import generate
-from sweetrl.domains.backend.suite.agents import read_request
+from sweetrl.domains.backend.suite.agents import read_request, write_answer
 from sweetrl.domains.backend.suite.details import BY_NAME, KINDS
 from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.domains.frontend import Frontend
@@ -322,6 +322,36 @@ def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
     assert metrics["judged/needed/share"] == 0.3 and metrics["judged/irrelevant/share"] == 0.7
     assert metrics["judged/needed/advantage"] == pytest.approx((0.2 + 2 * 0.1) / 3)
     assert judged((-1.0, -1.0, 0.0, 0.0))["ranked/needed_over_irrelevant"] == 0.0
+
+
+def test_metrics_say_whether_the_critic_heeds_the_request() -> None:
+    for task in generate("train", 200, 3, 3):
+        facts, request = read_facts(task.hidden_information), read_request(task.problem_description)
+        false = [name for name in request.named if name not in facts]
+        if false:
+            break
+    first = next(iter(facts))
+    unhinted = next(name for name in request.domain.relevant if name not in request.named)
+    texts = [BY_NAME[name].questions[0] for name in (first, false[0], unhinted)]
+    texts.append(f"`{texts[0]}` is what I would ask.")  # code and statements ask for nothing
+    texts.append(write_answer(request, {}))
+    messages = (Message("user", task.problem_description), Message("assistant", texts[0]))
+    dialogue = Trajectory(task=task, attempt=0, messages=messages, answer=None, outcome="max_turns_reached", reward=0.0)
+    advantages = (0.3, 0.4, -0.1, 0.0, -0.5)
+    candidates = tuple(
+        Candidate((n,), text, n + 1, value) for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
+    )
+    metrics = ranking.judged_metrics([RankedState(task.id, 0, 0, (1,), candidates)], [dialogue], BACKEND)
+    found = {name.removeprefix("ranked/"): value for name, value in metrics.items() if name.startswith("ranked/")}
+    assert found == {
+        "needed_over_hinted": 0.0,
+        "needed_over_plausible": 1.0,
+        "needed_over_premature": 1.0,
+        "hinted_over_plausible": 1.0,
+        "hinted_over_premature": 1.0,
+    }
+    shares = {name.split("/")[1] for name in metrics if name.startswith("judged/") and name.endswith("/share")}
+    assert shares == {"needed", "hinted", "plausible", "unclear", "premature"}
 
 
 def test_pages_are_compared_with_pages() -> None:

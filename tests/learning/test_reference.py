@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweetrl.colbench.scoring import PRICE
 from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import MicroBatch, PreferenceData, Row, collate, collate_pairs, encode
@@ -172,6 +174,11 @@ def test_rejection_fine_tuning(adapted: Any, trajectories: list[Trajectory], cha
     data = successes(trajectories[:12], chat, "Help.")
     expected_rows = [encode(one, chat, "Help.") for one in trajectories[:12] if one.success]
     assert list(data.rows) == expected_rows and len(expected_rows) == 4
+    paid = [
+        replace(one, reward=(one.reward or 0) - 0.1, parts={"task": one.reward or 0, PRICE: -0.1})
+        for one in trajectories[:12]
+    ]
+    assert successes(paid, chat, "Help.") == data, "what questions cost does not count"
     wider = successes(trajectories[:12], chat, "Help.", 0.5)
     assert list(wider.rows) == [encode(one, chat, "Help.") for one in trajectories[:12] if (one.reward or 0) >= 0.5]
     loss, metrics = fast(ImitationTrainer, model, RftSettings(), data, MicroBatch(data.pairs))

@@ -57,7 +57,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-@pytest.mark.parametrize("kind", ["log-ratio", "regression-head", "judge", "random"])
+@pytest.mark.parametrize("kind", ["log-ratio", "regression-head", "privileged-ratio", "judge", "random"])
 def test_candidates_are_those_of_a_base_that_was_loaded_on_its_own(
     kind: str,
     tiny_model: Path,

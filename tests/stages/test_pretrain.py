@@ -52,7 +52,7 @@ def test_a_domain_with_few_contents_keeps_some_of_them_for_measuring(
 
 @pytest.mark.parametrize(("contents", "times"), [(0, 1), (1, 1), (1, 50)])
 def test_too_few_tasks_are_one_sentence(contents: int, times: int) -> None:
-    with pytest.raises(UserError, match=rf"Few: `tasks` yields {contents} different tasks to train on, too few"):
+    with pytest.raises(UserError, match=rf"Few: `tasks` yields {contents} different tasks, too few"):
         module._tasks(Few(contents, times))
 
 
@@ -61,9 +61,13 @@ def test_a_domain_with_many_contents_is_measured_on_those_of_another_seed(monkey
     monkeypatch.setattr(module, "HELD_OUT", 20)
     trained, fresh = module._tasks(Backend())
     seed, difficulty = Backend().settings.pretrain.seed, Backend().settings.tasks.difficulty
-    assert trained == list(Backend().tasks("train", 200, seed, difficulty)), "none of them is given up"
-    other = list(Backend().tasks("train", 200, seed + 1, difficulty))
+    assert trained == list(Backend().pretraining_tasks(200, seed, difficulty)), "none of them is given up"
+    other = list(Backend().pretraining_tasks(200, seed + 1, difficulty))
     assert len(fresh) == 20 and all(task in other for task in fresh)
+    tests = {task.ground_truth for task in Backend().tasks("test", 1000, 7, difficulty)}
+    assert not tests & {task.ground_truth for task in (*trained, *fresh)}, (
+        "the words of all domains, and no test program"
+    )
     assert not {task.ground_truth for task in fresh} & {task.ground_truth for task in trained}
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sweetrl.colbench.environment import Environment
+from sweetrl.colbench.scoring import PRICE
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
@@ -29,7 +30,7 @@ def batch(tiny_model):
     for number, task in enumerate(generate("train", TASKS, seed=5)):
         for attempt in range(ATTEMPTS):
             seed = number * 10 + attempt + 1
-            agent = OracleAgent() if attempt == 0 else Demonstrator(Skill(0.5), 10, random.Random(seed))
+            agent = OracleAgent() if attempt == 0 else Demonstrator(Skill(0.5), 7, random.Random(seed))
             environment = Environment(task, Backend(), ScriptedSimulator(), seed=seed)
             turns = []
             while not environment.done:
@@ -234,6 +235,26 @@ def test_a_reward_of_ones_own_has_no_bounds(batch, settings, own_code, tmp_path)
     write(changed(batch, 10, reward=1.5, tests=()))
     assert "rewards must lie in 0 to 1" in failure(settings)
     validate(settings.model_copy(update={"reward": settings.reward.model_copy(update={"function": "mine:brief"})}))
+
+
+def test_tests_passed_are_compared_with_the_reward_before_its_price(batch, settings):
+    def paid(one, cost):
+        asked = sum(message.role == "assistant" for message in one.messages) - 1
+        parts = {"task": one.reward, PRICE: -cost * asked}
+        return replace(one, reward=one.reward - cost * asked, parts=parts, solved=one.success)
+
+    cost = 0.02
+    priced = settings.model_copy(update={"reward": settings.reward.model_copy(update={"turn_cost": cost})})
+    write([paid(one, cost) for one in batch])
+    validate(priced)
+    assert (
+        len(read_pairs(PAIRS)) == TASKS * (ATTEMPTS - 1) and max(pair.chosen_reward for pair in read_pairs(PAIRS)) < 1
+    )
+    for path in (PAIRS, VALIDATION, ACCEPTED):
+        path.unlink()
+    one = paid(replace(batch[10], reward=0.9), cost)
+    write([one if index == 10 else paid(other, cost) for index, other in enumerate(batch)])
+    assert "the reward is 0.9, but 4 of 10 tests passed" in failure(priced)
 
 
 def test_a_shard_without_a_column_or_without_sense(batch, settings):

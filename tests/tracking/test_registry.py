@@ -14,7 +14,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import write_json
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.tracking.lineage import lineage, split_reference
-from sweetrl.tracking.registry import Registry, register_policy
+from sweetrl.tracking.registry import Registry, evaluation_key, register_policy
 from sweetrl.tracking.runs import RunLog
 
 
@@ -99,6 +99,15 @@ def test_registering_the_same_adapter_again_names_the_version_that_exists(
     again = register_policy(settings, project)
     assert (again.version, again.created) == (first, False)
     assert len(Registry(settings.tracking, project).versions()) == 1
+
+
+def test_evaluations_at_different_prices_of_a_question_are_not_compared(project: Path, settings: Settings) -> None:
+    def key(cost: float) -> str:
+        reward = settings.reward.model_copy(update={"turn_cost": cost})
+        return evaluation_key(settings.model_copy(update={"reward": reward}), project)
+
+    assert key(0.0) == evaluation_key(settings, project)
+    assert len({key(0.0), key(0.05), key(0.1)}) == 3
 
 
 def test_lineage_leads_from_the_version_to_runs_commit_data_and_parameters(

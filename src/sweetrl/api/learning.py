@@ -91,6 +91,11 @@ class Given:
         ranking: Ranking = _there(self.ranking, "ranking")
         return list(ranking.preferences), list(ranking.replay)
 
+    def candidates(self) -> list[RankedState]:
+        """All candidate replies of the ranked states."""
+        ranking: Ranking = _there(self.ranking, "ranking")
+        return list(ranking.states)
+
 
 def _there(value: Any, name: str) -> Any:
     if value is None:
@@ -145,8 +150,9 @@ def rank(
 ) -> Ranking:
     """Sample candidate replies at the turns of a share of `dialogues`, let `critic` rank them, draw pairs of them.
 
-    `critic` is a trained one, anything with its `rate`, or `random`, `oracle` or `judge`. `options` are settings of
-    section `rank`; `out` is a folder to write the ranking to.
+    `critic` is a trained one, anything with its `rate`, or one that needs no training: `privileged-ratio`,
+    `rollout-value`, `judge`, `random` or `oracle` (docs/concepts.md). `options` are settings of section `rank`; `out`
+    is a folder to write the ranking to.
     """
     kind = critic if isinstance(critic, str) else "trained"
     settings = settings_for(env, policy, seed, rank={**options, "critic": kind})
@@ -167,13 +173,14 @@ def rank_replies(
 
     `blocks` is asked for each block of dialogues (its number, and what ranks it): a stage keeps finished ones.
     """
-    from contextlib import nullcontext
+    from contextlib import ExitStack, nullcontext
 
     from sweetrl.engines.chat import ChatFormat
+    from sweetrl.engines.make import Agent
     from sweetrl.engines.transformers import TransformersEngine
+    from sweetrl.evaluation.rollout_value import RolloutValueCritic, open_critic
     from sweetrl.learning import ranking
     from sweetrl.learning.adapters import load_base
-    from sweetrl.learning.critic_kinds import make_critic
     from sweetrl.models import context_limit
     from sweetrl.types import Sampling
 
@@ -181,21 +188,26 @@ def rank_replies(
     trajectories = list(dialogues)
     model, tokenizer = load_base(settings.model)
     chat, system = ChatFormat(tokenizer), env.system_prompt(agent.prompt)
-    made = make_critic(env, critic, (model, tokenizer)) if critic is None or isinstance(critic, Path) else critic
     chosen = ranking.choose_dialogues(trajectories, settings.rank.share, settings.seed)
     rankable = ranking.rankable(chosen, env, chat, system, settings.critic.privileged, context_limit(model))
     sampling = Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, settings.rank.candidates)
-    # The base that samples is the one under the critic's adapter, which is off while it does.
-    off: Any = getattr(getattr(made, "model", None), "disable_adapter", nullcontext)
     engine = TransformersEngine(settings.model.base, threads=settings.model.threads, loaded=(model, tokenizer))
     states: list[RankedState] = []
     size = settings.rank.block
-    with Meter("rank", len(rankable), "dialogues") if progress is None else nullcontext(progress) as meter:
+    with (
+        ExitStack() as stack,
+        Meter("rank", len(rankable), "dialogues") if progress is None else nullcontext(progress) as meter,
+    ):
+        made = critic
+        if made is None or isinstance(made, Path):
+            made = stack.enter_context(open_critic(env, made, Agent(engine, chat), (model, tokenizer)))
+        # The base that samples is the one under the critic's adapter, which is off while it does.
+        off: Any = getattr(getattr(made, "model", None), "disable_adapter", nullcontext)
         for first in range(0, len(rankable), size):
             part = rankable[first : first + size]
 
-            def ranked(part: Sequence[Trajectory] = part) -> list[RankedState]:
-                return ranking.rank_dialogues(part, engine, made, chat, system, sampling, settings.seed, off)
+            def ranked(part: Sequence[Trajectory] = part, judge: Critic = made, off: Any = off) -> list[RankedState]:
+                return ranking.rank_dialogues(part, engine, judge, chat, system, sampling, settings.seed, off)
 
             states += blocks(first // size, ranked)
             meter(len(part))
@@ -209,6 +221,7 @@ def rank_replies(
         "generated_tokens": usage.generated_tokens,
         "seconds_sampling": usage.seconds,
         "devices": usage.devices,
+        **(made.spent if isinstance(made, RolloutValueCritic) else {}),
     }
     return Ranking(states, preferences, replay, metrics | ranking.judged_metrics(states, rankable, env))
 

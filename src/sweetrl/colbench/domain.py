@@ -34,7 +34,18 @@ from sweetrl.colbench.jsonl import field, kind
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.colbench.prompts import AGENT_PROMPTS, load_prompt, render
 from sweetrl.errors import UserError
-from sweetrl.types import Demonstration, Judgment, Leak, Message, Outcome, Score, Split, Task, Trajectory
+from sweetrl.types import (
+    ANSWER_MARKER,
+    Demonstration,
+    Judgment,
+    Leak,
+    Message,
+    Outcome,
+    Score,
+    Split,
+    Task,
+    Trajectory,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -138,17 +149,22 @@ class Domain:
 
     @property
     def shown_labels(self) -> Labels:
-        """`labels`, but for the reward's where it is not the domain's own (`reward.function`)."""
-        if not self.settings.reward.function:
+        """`labels`, but for the reward's where it is not the domain's own (`reward.function`, `reward.turn_cost`)."""
+        wanted = self.settings.reward
+        if not wanted.function and not wanted.turn_cost:
             return self.labels
         plain = {name: getattr(Labels, name) for name in ("reward", "reward_axis", "reward_title", "decided")}
         measured = "Success is what the domain itself says, the mean reward is taken over tasks"
+        measured += f" (less {wanted.turn_cost:g} for each question)" if wanted.turn_cost else ""
         return replace(self.labels, **plain, measured=measured)
 
     @property
     def reward_bounds(self) -> tuple[float, float]:
-        """`reward_range`, or without ends where the reward is not the domain's own (`reward.function`)."""
-        return (-math.inf, math.inf) if self.settings.reward.function else self.reward_range
+        """`reward_range`, less what questions cost at most; without ends where there is a `reward.function`."""
+        if self.settings.reward.function:
+            return -math.inf, math.inf
+        least, greatest = self.reward_range
+        return least - self.settings.reward.turn_cost * (self.settings.agent.max_turns - 1), greatest
 
     @property
     def pretraining(self) -> Pretraining:
@@ -235,6 +251,10 @@ class Domain:
         """Return the training-time information c in words: the reference, or the hidden information without one."""
         return (task.ground_truth or task.hidden_information or "").strip("\n")
 
+    def reference_answer(self, task: Task) -> tuple[str, str]:
+        """Return what opens a reply that hands over the reference, and the reference (for `grpo.credit: igpo`)."""
+        return f"{ANSWER_MARKER}\n", self.reference(task)
+
     # The dialogue
 
     def answers(self, visible: str) -> bool:
@@ -308,7 +328,7 @@ class Domain:
             return self.scorer(tools).score([spoken])[0]
 
     def check_score(self, trajectory: Trajectory) -> str | None:
-        """Say what is wrong with a scored trajectory's reward, or None."""
+        """Say what is wrong with a scored trajectory's reward (without `reward.turn_cost`), or None."""
         return None
 
     def scoring(self) -> str:
@@ -401,6 +421,10 @@ class Domain:
         return None
 
     # Pre-training of a small base agent
+
+    def pretraining_tasks(self, count: int, seed: int, difficulty: int) -> Iterator[Task]:
+        """Yield the tasks of the demonstrations; none has the content of a test task."""
+        return self.tasks("train", count, seed, difficulty)
 
     def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
         """Play one dialogue of an imperfect scripted agent; a function of its arguments."""

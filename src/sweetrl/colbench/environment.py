@@ -115,6 +115,11 @@ class Environment:
         if answers or self.turn >= self.max_turns:
             self._finish("answered" if answers else "max_turns_reached")
 
+    def retell(self, visible: str, words: str) -> None:
+        """Take over a turn of an earlier dialogue word for word: what the user saw of a reply, and said to it."""
+        self.turn += 1
+        self._messages += [Message("assistant", visible), Message("user", words)]
+
     def hear(self, words: str) -> None:
         """Take the user's reply, cut as the protocol says."""
         self._messages.append(Message("user", words[: self.reply_characters]))

@@ -2,7 +2,8 @@
 
 Task row:        {"problem_description", "ground_truth", "test_cases": {name: call}[, "hidden_information", "id"]}
                  (what a row must hold is the domain's business: `Domain.parse_task`)
-Trajectory row:  {"task", "dialogue_history": [{"role", "content"[, "input", "output"]}, ...], "answer"[, "reward"]}
+Trajectory row:  {"task", "dialogue_history": [{"role", "content"[, "input", "output"]}, ...], "answer"[, "reward",
+                 "solved"]}
 
 A trajectory file of k attempts at n tasks has k * n rows in k contiguous blocks: row b * n + i is attempt b at task i.
 `input` (the agent's whole formatted prompt, quadratic in the dialogue's length) is written for others and ignored here;
@@ -206,6 +207,8 @@ def trajectory_row(trajectory: Trajectory, tokenizer_format: PromptFormat = neut
     }
     if trajectory.reward is not None:
         row["reward"] = trajectory.reward
+    if trajectory.solved not in (None, replace(trajectory, solved=None).success):
+        row["solved"] = trajectory.solved  # the reward does not say it
     return row
 
 
@@ -244,6 +247,7 @@ def _parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str,
         answer=answer,
         reward=None if reward is None else float(reward),
         outcome=outcome,
+        solved=field(row, "solved", bool, where, optional=True),
     )
 
 

@@ -1,18 +1,23 @@
-"""Rewards that are plain functions, as what rollouts score dialogues with."""
+"""Rewards that are plain functions, as what rollouts score dialogues with; and the price of questions."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import fsum, isfinite
+from math import fsum, isclose, isfinite
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.protocols import RewardFunction, Scorer
 from sweetrl.types import Score, Trajectory
 
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+
 ROUNDING = 1e-9  # so far beyond its bounds a reward is one of their ends
+PRICE = "reward.turn_cost"  # the part of a reward that the questions have cost
+TASK = "task"  # what else a reward holds that has no parts of its own
 
 
 class RewardScorer:
@@ -57,9 +62,7 @@ class RewardScorer:
                 "change the function, or the domain's `reward_range`."
             )
         parts = {str(name): float(one) for name, one in found.items()} if isinstance(found, Mapping) else {}
-        solved = known.solved if self.inner is not None else None
-        if self.inner is not None and solved is None:
-            solved = known.reward >= 1.0
+        solved = _solved(known) if self.inner is not None else None
         value = float(min(high, max(low, value)))
         return replace(known, reward=value, parts=parts, semantics=self.name, solved=solved)
 
@@ -71,6 +74,69 @@ class RewardScorer:
         except Exception as error:
             error.add_note(f"The reward {self.name} failed at task {dialogue.task.id}.")
             raise
+
+
+class PricedScorer:
+    """Takes `turn_cost` off another scorer's reward for every question of a dialogue (`reward.turn_cost`).
+
+    Whether the task is solved stays what the other scorer says. The price is a part of the reward.
+    """
+
+    def __init__(self, inner: Scorer, turn_cost: float) -> None:
+        self.inner, self.turn_cost = inner, turn_cost
+
+    @property
+    def thread_safe(self) -> bool:
+        """Whether several threads may score at the same time: as the other scorer says."""
+        return bool(getattr(self.inner, "thread_safe", False))
+
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        """Return one score for each dialogue, in order."""
+        return [
+            self._one(price(dialogue, self.turn_cost), known)
+            for dialogue, known in zip(dialogues, self.inner.score(dialogues), strict=True)
+        ]
+
+    def _one(self, cost: float, known: Score) -> Score:
+        parts = {**(known.parts or {TASK: known.reward}), PRICE: 0.0 - cost}
+        return replace(known, reward=known.reward - cost, parts=parts, solved=_solved(known))
+
+
+def price(dialogue: Trajectory, turn_cost: float) -> float:
+    """Return what a dialogue's questions cost: its agent turns that were replied to, so all but the one at its end."""
+    replies = sum(one.role == "user" for one in dialogue.messages[1:])
+    return turn_cost * replies
+
+
+def price_fault(trajectory: Trajectory, turn_cost: float) -> str | None:
+    """Say what is wrong with what a scored trajectory's questions have cost, or None."""
+    if trajectory.reward is None:
+        return None
+    found, due = 0.0 - trajectory.parts.get(PRICE, 0.0), price(trajectory, turn_cost)
+    if abs(found - due) > ROUNDING:
+        return f"its questions have cost {found:g}, with this reward.turn_cost it is {due:g}"
+    total = fsum(trajectory.parts.values())
+    if PRICE in trajectory.parts and not isclose(total, trajectory.reward, abs_tol=1e-6):
+        return f"the reward is {trajectory.reward:g}, but its parts add up to {total:g}"
+    return None
+
+
+def unpriced(trajectory: Trajectory) -> Trajectory:
+    """Return a scored trajectory with the reward that it has without the price of its questions."""
+    if PRICE not in trajectory.parts or trajectory.reward is None:
+        return trajectory
+    return replace(trajectory, reward=fsum(value for name, value in trajectory.parts.items() if name != PRICE))
+
+
+def scoring_of(domain: Domain) -> str:
+    """Return what computes a domain's rewards, for reports: `reward.function` or the domain's own, and the price."""
+    wanted = domain.settings.reward
+    less = f", less {wanted.turn_cost:g} a question" if wanted.turn_cost else ""
+    return (wanted.function or domain.scoring()) + less
+
+
+def _solved(score: Score) -> bool:
+    return score.reward >= 1.0 if score.solved is None else score.solved
 
 
 def _judged(dialogue: Trajectory, score: Score) -> Trajectory:

@@ -53,10 +53,13 @@ class Result:
     repeated: int
     premature: bool | None = None
     irrelevant: int | None = None
+    unhinted: int | None = None
     details: int | None = None
     untold: int | None = None
     forgotten: int | None = None
     mistaken: int | None = None
+    held_out: bool = False
+    """Whether tasks of this topic are in the test split only."""
 
 
 COLUMNS = tuple(field.name for field in fields(Result))
@@ -159,6 +162,11 @@ def summarize_policy(results: Sequence[Result], confidence: float, resamples: in
     if judged:
         summary["irrelevant_questions"] = _share(
             sum(result.irrelevant or 0 for result in judged), sum(result.questions for result in judged)
+        )
+    hinted = [result for result in results if result.unhinted is not None]
+    if hinted:
+        summary["unhinted_questions"] = _share(
+            sum(result.unhinted or 0 for result in hinted), sum(result.questions for result in hinted)
         )
     return summary
 

@@ -121,7 +121,8 @@ class PreferenceData:
 
     `groups` says for each row which dialogue or task it comes from: rows of one group begin alike. Empty: all differ.
     `labels` (if any) says for each row whether its attempt succeeded, `turns` at which turn (from 0) its first reply is
-    (else 0). A row that is learnt alone is a pair with itself.
+    (else 0). A row that is learnt alone is a pair with itself. `reference_rows` (if any) are the rows as the reference
+    sees them: other context, the same reply tokens.
     """
 
     rows: tuple[Row, ...]
@@ -130,6 +131,7 @@ class PreferenceData:
     groups: tuple[int, ...] = ()
     labels: tuple[float, ...] = ()
     turns: tuple[int, ...] = ()
+    reference_rows: tuple[Row, ...] = ()
 
 
 def drop_overlong(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
@@ -146,6 +148,7 @@ def drop_overlong(data: PreferenceData, limit: int) -> tuple[PreferenceData, int
         tuple(data.groups[index] for index in kept) if data.groups else (),
         tuple(data.labels[index] for index in kept) if data.labels else (),
         tuple(data.turns[index] for index in kept) if data.turns else (),
+        tuple(data.reference_rows[index] for index in kept) if data.reference_rows else (),
     )
     return rest, len(data.pairs) - len(pairs)
 

@@ -52,6 +52,17 @@ def token_nll(logprobs: Tensor, row_weight: Tensor, token_row: Tensor) -> Tensor
     return -(means * row_weight).sum() / row_weight.sum().clamp(min=1e-30)
 
 
+def listwise_loss(logprobs: Tensor, row_weight: Tensor, token_row: Tensor) -> Tensor:
+    """-(1/R) sum_r w_r sum_l log pi_theta(a_r^l): candidates by their weights (sweetrl.learning.listwise).
+
+    `logprobs`, `token_row` [N], `row_weight` [R]; sums over tokens, so that a reply's likelihood as a whole counts.
+    """
+    from sweetrl.learning.advantage import segment_sum
+
+    rows = row_weight.shape[0]
+    return -(segment_sum(logprobs, token_row, rows) * row_weight).sum() / rows
+
+
 def value_loss(values: Tensor, labels: Tensor, turn_row: Tensor, rows: int) -> Tensor:
     """-(1/T_r) sum_t [ y log sigmoid(V_t) + (1 - y) log sigmoid(-V_t) ] of each row r, [R]: is success to come?
 

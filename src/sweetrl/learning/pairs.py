@@ -53,7 +53,7 @@ def trajectory_pairs(
 ) -> tuple[list[TrajectoryPair], PairCounts]:
     """Pair up the attempts of every task, in the order in which tasks first appear and by attempt within a task.
 
-    official  chosen is the first attempt with reward 1, rejected every attempt at the task with less
+    official  chosen is the first attempt that is a success (a reward of 1), rejected every attempt with less reward
     all       every two attempts whose rewards differ by at least `gap`, the better one chosen
     """
     by_task: dict[str, list[Trajectory]] = {}
@@ -70,7 +70,7 @@ def trajectory_pairs(
         attempts.sort(key=lambda trajectory: trajectory.attempt)
         before = len(pairs)
         if rule == "official":
-            best = next((attempt for attempt in attempts if _reward(attempt) >= 1.0), None)
+            best = next((attempt for attempt in attempts if attempt.success), None)
             comparisons = [(best, other) for other in attempts if other is not best] if best else []
         else:
             comparisons = [

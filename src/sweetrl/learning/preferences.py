@@ -11,7 +11,7 @@ from sweetrl.io import atomic_path
 from sweetrl.learning.batches import PreferenceData, Row
 from sweetrl.learning.ranking import Replay
 from sweetrl.learning.whole import all_tokens
-from sweetrl.settings import PolicySettings
+from sweetrl.settings import PreferenceSettings
 from sweetrl.types import Candidate, Preference, RankedState
 
 CANDIDATES, PREFERENCES, SFT_REPLAY = "candidates.parquet", "preferences.parquet", "sft_replay.parquet"
@@ -142,7 +142,7 @@ def read_replay(path: Path) -> list[Replay]:
 
 
 def preference_rows(
-    preferences: Sequence[Preference], replay: Sequence[Replay], settings: PolicySettings
+    preferences: Sequence[Preference], replay: Sequence[Replay], settings: PreferenceSettings
 ) -> PreferenceData:
     """Lay out preferences (and replay, where `settings.sft_replay` > 0) as rows; a reply in several pairs is one row.
 

@@ -49,6 +49,9 @@ PASSED_ON = 0.15  # gain of what is attended to
 NOISE = 0.02
 
 
+READING = {"heed_least": 0.5, "heed_most": 1.0}  # demonstrators in the first steps, see PretrainSettings.reading
+
+
 @dataclass(frozen=True)
 class Shown:
     """One scripted dialogue as the agent sees it: `system` has the finished answer in front if it is `informed`."""
@@ -153,7 +156,9 @@ class Demonstrations:
         """One demonstration: its token ids and loss weights."""
         task = self.tasks[index % len(self.tasks)]
         seed = self.settings.seed * 1_000_003 + index
-        dialogue = demonstrate(task, self.encoder.domain, self.settings, self.max_turns, self.prompt, seed)
+        reads = index < self.settings.reading * self.batches * self.settings.batch_size
+        settings = self.settings.model_copy(update=READING) if reads else self.settings
+        dialogue = demonstrate(task, self.encoder.domain, settings, self.max_turns, self.prompt, seed)
         ids, weights = self.encoder.encode(dialogue)
         return {"input_ids": ids, "weights": weights}
 

@@ -26,10 +26,10 @@ from sweetrl.learning.advantage import segment_mean, segment_sum, trajectory_sco
 from sweetrl.learning.batches import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.learning.distributed import add_gradients, all_gather, broadcast, shard_layers, wants_shards
 from sweetrl.learning.logprobs import base_of
-from sweetrl.learning.objectives import critic_loss, ipo_loss, policy_loss, reference_kl, token_nll
+from sweetrl.learning.objectives import critic_loss, ipo_loss, listwise_loss, policy_loss, reference_kl, token_nll
 from sweetrl.learning.passes import cut_step, model_layout, reply_logprobs, share_of_step
 from sweetrl.learning.reference import reference_logprobs, starts_trained
-from sweetrl.settings import CriticSettings, PolicySettings, RftSettings, TrainerSettings
+from sweetrl.settings import CriticSettings, PolicySettings, PreferenceSettings, RftSettings, TrainerSettings
 
 Metrics = dict[str, float]
 Report = Callable[[int, int, Metrics], None]  # (step, steps, metrics of that step)
@@ -348,7 +348,7 @@ class CriticTrainer(PreferenceTrainer):
 class PolicyTrainer(PreferenceTrainer):
     """Stage 2: Eq. 4 on pairs of replies to one state, plus NLL of the chosen replies and of the replay."""
 
-    settings: PolicySettings
+    settings: PreferenceSettings
 
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """Eq. 4 + nll * NLL(chosen) + sft_replay_nll * NLL(replay)."""
@@ -405,3 +405,17 @@ class ImitationTrainer(PreferenceTrainer):
             "reply_length/chosen": len(logprobs) / turns,
         }
         return batch.get("share", (1.0,))[0] * nll, metrics
+
+
+class ListwiseTrainer(PreferenceTrainer):
+    """Stage 2 as weighted likelihood of all candidates of a state (sweetrl.learning.listwise)."""
+
+    settings: PolicySettings
+    compares = False
+
+    def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """-(1/R) sum_r w_r sum_l log pi_theta(a_r^l); a row's label is its weight."""
+        rows = batch["rows"]
+        loss = listwise_loss(logprobs, batch["label"].to(logprobs.dtype), rows["turn_row"][rows["turn"]])
+        metrics = {"loss/listwise": loss.item(), "reply_length": len(logprobs) / len(rows["turn_row"])}
+        return batch.get("share", (1.0,))[0] * loss, metrics

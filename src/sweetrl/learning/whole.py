@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import PreferenceData, Row, critic_system, encode
 from sweetrl.learning.pairs import TrajectoryPair, find_pairs, usable
@@ -64,12 +65,13 @@ def critic_pairs(
     settings: CriticSettings,
     where: str = "pairs",
 ) -> PreferenceData:
-    """Lay out pairs of whole trajectories for the critic (Eq. 2)."""
+    """Lay out pairs of whole trajectories for the critic (Eq. 2); without c for a reference that does not see it."""
     found, indices = find_pairs(pairs, trajectories, where)
     rows = [critic_row(one, domain, chat, system, settings) for one in found]
+    bare = [encode(one, chat, system) for one in found] if settings.reference == "unconditioned" else []
     if settings.token_set == "official":
-        rows = [with_header(row) for row in rows]
-    return PreferenceData(tuple(rows), tuple(indices), groups=groups_of(found))
+        rows, bare = ([with_header(row) for row in some] for some in (rows, bare))
+    return PreferenceData(tuple(rows), tuple(indices), groups=groups_of(found), reference_rows=tuple(bare))
 
 
 def critic_attempts(
@@ -113,8 +115,11 @@ def policy_pairs(
 
 
 def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least: float = 1.0) -> PreferenceData:
-    """Lay out every reply of every attempt of reward `least` on, for Rejection Fine-Tuning; none is a UserError."""
-    found = [one for one in trajectories if usable(one) and (one.reward or 0.0) >= least]
+    """Lay out every reply of every attempt of reward `least` on, for Rejection Fine-Tuning; none is a UserError.
+
+    What counts is the reward without the price of questions (`reward.turn_cost`).
+    """
+    found = [one for one in trajectories if usable(one) and (unpriced(one).reward or 0.0) >= least]
     if not found:
         raise UserError(
             f"no attempt has a reward of {least:g}, so there is nothing to imitate; collect more or easier tasks, or "

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from sweetrl.errors import UserError
 from sweetrl.learning.training import TrainingResult, fitting, run_trainer
 from sweetrl.settings import Settings, TrainerSettings, section
-from sweetrl.types import Preference, Task, Trajectory
+from sweetrl.types import Preference, RankedState, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -67,6 +67,10 @@ class Inputs(Protocol):
 
     def preferences(self) -> tuple[list[Preference], list[Replay]]:
         """Pairs of replies at one state, and the successful dialogues beside them."""
+        ...
+
+    def candidates(self) -> list[RankedState]:
+        """All candidate replies of the ranked states, with their advantages."""
         ...
 
 
@@ -143,14 +147,16 @@ class Method:
         return settings.iterations * settings.collect.tasks * settings.collect.attempts
 
     def at_evaluation(self, settings: Settings) -> Settings:
-        """Return the settings of the agent that is evaluated."""
-        return settings
+        """Return the settings of the agent that is evaluated (and registered)."""
+        if settings.evaluate.temperature is None:
+            return settings
+        return settings.model_copy(update={"agent": settings.evaluated_agent})
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """Return what is learnt from."""
         raise UserError(f"method: {self.name} has no `data` to learn from; give the class the method, or a `train`.")
 
-    def trainer(self) -> type[PreferenceTrainer]:
+    def trainer(self, settings: Settings) -> type[PreferenceTrainer]:
         """Return the trainer; by default one that imitates."""
         from sweetrl.learning.trainers import ImitationTrainer
 
@@ -169,7 +175,7 @@ class Method:
         data = self.data(job)
         model, tokenizer = load_base(settings.model)
         data, counts = fitting(data, model)
-        trainer = self.trainer()(
+        trainer = self.trainer(settings)(
             attach_adapter(model, wanted.lora, settings.seed),
             data,
             wanted,

@@ -25,7 +25,7 @@ class MultiTurnDpo(Method):
         wanted, inputs = job.settings.multi_turn_dpo, job.inputs
         return policy_pairs(inputs.pairs(), inputs.trajectories(), job.chat, job.system, wanted, inputs.where)
 
-    def trainer(self) -> type[PreferenceTrainer]:
+    def trainer(self, settings: Settings) -> type[PreferenceTrainer]:
         """Preferences, with likelihood terms."""
         from sweetrl.learning.trainers import PolicyTrainer
 

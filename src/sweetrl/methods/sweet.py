@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Sweet(Method):
-    """Eq. 4 of the paper."""
+    """Eq. 4 of the paper, or weighted likelihood of the same candidates (`policy.objective`)."""
 
     name, section, settings_type = "sweet", "policy", PolicySettings
     needs = frozenset({"trajectories", "pairs", "critic", "preferences"})
@@ -26,19 +26,27 @@ class Sweet(Method):
         return super().why_skipped(artifact, settings)
 
     def data(self, job: TrainingJob) -> PreferenceData:
-        """The preferences, and successful dialogues beside them."""
+        """The preferences, and successful dialogues beside them; or all candidates with their weights."""
+        from sweetrl.learning.listwise import listwise_rows
         from sweetrl.learning.preferences import preference_rows
+        from sweetrl.learning.ranking import mean_centered
 
+        wanted, rank = job.settings.policy, job.settings.rank
+        if wanted.objective == "listwise":
+            states = job.inputs.candidates()
+            if rank.reply_types == "mean_centered":
+                states = mean_centered(states, job.domain)
+            temperature = wanted.advantage_temperature or None
+            return listwise_rows(states, wanted.count_power, temperature, wanted.least_weight)
         preferences, replay = job.inputs.preferences()
-        wanted = job.settings.policy
         return preference_rows(preferences, replay if wanted.sft_replay else [], wanted)
 
-    def trainer(self) -> type[PreferenceTrainer]:
-        """Preferences, with likelihood terms."""
-        from sweetrl.learning.trainers import PolicyTrainer
+    def trainer(self, settings: Settings) -> type[PreferenceTrainer]:
+        """Preferences with likelihood terms, or weighted likelihood."""
+        from sweetrl.learning.trainers import ListwiseTrainer, PolicyTrainer
 
-        return PolicyTrainer
+        return ListwiseTrainer if settings.policy.objective == "listwise" else PolicyTrainer
 
     def replay(self, settings: Settings) -> float:
-        """As params.yaml says."""
-        return settings.policy.sft_replay
+        """As params.yaml says; weighted likelihood needs none."""
+        return settings.policy.sft_replay if settings.policy.objective == "dpo" else 0.0

@@ -41,6 +41,7 @@ class SingleTurn(ZeroShot):
 
     def at_evaluation(self, settings: Settings) -> Settings:
         """One turn is left, and the prompt `full` becomes the one that asks for an answer at once."""
+        settings = super().at_evaluation(settings)
         prompt = "single" if settings.agent.prompt == "full" else settings.agent.prompt
         return settings.model_copy(
             update={"agent": settings.agent.model_copy(update={"max_turns": 1, "prompt": prompt})}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sweetrl.protocols import AsyncEngine, Engine, Scorer, UserSimulator
 from sweetrl.rollout.dialogue import Dialogue, open_dialogue
 from sweetrl.seeds import dialogue_seed
-from sweetrl.types import Sampling, Task
+from sweetrl.types import AgentTurn, Sampling, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -46,3 +46,15 @@ class RolloutContext:
         return open_dialogue(
             self.domain, self.simulator, task, attempt, seed_of, self.agent, self.reply_characters, self.chat
         )
+
+    def resume(self, told: Trajectory, turns: int, seed_of: Callable[[int], int]) -> Dialogue:
+        """Begin where the first `turns` agent turns of `told`, and what the user said to them, are over."""
+        dialogue = self.open_seeded(told.task, told.attempt, seed_of)
+        known = {turn.message_index: turn for turn in told.turns}
+        for index in range(1, 2 * turns, 2):
+            said, words = told.messages[index].content, told.messages[index + 1].content
+            turn = known.get(index) or AgentTurn(index, said)
+            if self.chat is not None and not turn.token_ids:  # imported, without ids
+                turn = replace(turn, token_ids=self.chat.reply(turn.raw), finish_reason="stop")
+            dialogue.retell(turn, said, words)
+        return dialogue

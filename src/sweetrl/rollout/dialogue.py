@@ -78,6 +78,12 @@ class Dialogue:
         )
         self.environment.say(completion.text)
 
+    def retell(self, turn: AgentTurn, visible: str, words: str) -> None:
+        """Take over a turn of an earlier dialogue as it was, and what the user said to it."""
+        self.turns.append(turn)
+        self.environment.retell(visible, words)
+        self._go_on()
+
     def ask(self) -> None:
         """Let the user reply, here and now; a user who cannot loses the dialogue."""
         self.environment.ask()

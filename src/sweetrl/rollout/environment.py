@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sweetrl.colbench.scoring import RewardScorer
+from sweetrl.colbench.scoring import PricedScorer, RewardScorer
 from sweetrl.plugins import find_reward
 from sweetrl.protocols import Scorer, Tools, UserSimulator
 from sweetrl.rollout.context import RolloutContext
@@ -70,9 +70,12 @@ def open_environment(domain: Domain) -> Iterator[OpenEnvironment]:
 
 
 def scorer_of(domain: Domain, tools: Tools) -> Scorer:
-    """Return the domain's scorer, with the reward of `reward.function` over it if there is one."""
-    own = domain.settings.reward.function
-    if not own:
-        return domain.scorer(tools)
-    reward = find_reward(own)
-    return RewardScorer(reward, own, getattr(reward, "reward_range", ANY_REWARD), domain.scorer(tools))
+    """Return the domain's scorer, with `reward.function` over it if there is one, and `reward.turn_cost` over both."""
+    wanted = domain.settings.reward
+    if wanted.function:
+        reward = find_reward(wanted.function)
+        bounds = getattr(reward, "reward_range", ANY_REWARD)
+        scorer: Scorer = RewardScorer(reward, wanted.function, bounds, domain.scorer(tools))
+    else:
+        scorer = domain.scorer(tools)
+    return PricedScorer(scorer, wanted.turn_cost) if wanted.turn_cost else scorer

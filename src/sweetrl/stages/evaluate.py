@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.scoring import scoring_of
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json, write_text
 from sweetrl.paths import (
@@ -145,7 +146,7 @@ def facts(domain: Domain) -> dict[str, Any]:
         "Turns, at most": settings.agent.max_turns,
         "Temperature": settings.agent.temperature,
         "Tokens a reply, at most": settings.agent.max_new_tokens,
-        "Scoring": settings.reward.function or domain.scoring(),
+        "Scoring": scoring_of(domain),
         "Seed": settings.seed,
         "Bootstrap resamples": settings.evaluate.resamples,
     }

@@ -40,16 +40,16 @@ def _tasks(domain: Domain) -> tuple[list[Task], list[Task]]:
     def content(task: Task) -> str:
         return domain.reference(task) or task.problem_description
 
-    tasks = list(islice(domain.tasks("train", TASKS, wanted.seed, difficulty), TASKS))
+    tasks = list(islice(domain.pretraining_tasks(TASKS, wanted.seed, difficulty), TASKS))
     seen = list(dict.fromkeys(content(task) for task in tasks))
     known = set(seen)
-    unseen = islice(domain.tasks("train", TASKS, wanted.seed + 1, difficulty), 4 * HELD_OUT)
+    unseen = islice(domain.pretraining_tasks(TASKS, wanted.seed + 1, difficulty), 4 * HELD_OUT)
     fresh = [task for task in unseen if content(task) not in known][:HELD_OUT]
     if fresh:
         return tasks, fresh
     if len(seen) < 2:
         raise UserError(
-            f"{domain.spec}: `tasks` yields {len(seen)} different tasks to train on, too few to pre-train a base agent."
+            f"{domain.spec}: `tasks` yields {len(seen)} different tasks, too few to pre-train a base agent."
         )
     held_out = set(seen[-max(1, min(HELD_OUT, len(seen) // 10)) :])  # a domain with few contents: these are all of them
     kept = [task for task in tasks if content(task) not in held_out]

@@ -16,7 +16,7 @@ from sweetrl.settings import Settings
 if TYPE_CHECKING:
     from sweetrl.learning.pairs import TrajectoryPair
     from sweetrl.learning.ranking import Replay
-    from sweetrl.types import Preference, Task, Trajectory
+    from sweetrl.types import Preference, RankedState, Task, Trajectory
 
 # Where what methods learn from lies.
 FILES = {"tasks": TRAIN_TASKS, "trajectories": TRAJECTORIES, "pairs": PAIRS, "preferences": PREFERENCES}
@@ -52,6 +52,12 @@ class Files:
         return files.read_preferences(PREFERENCES / files.PREFERENCES), files.read_replay(
             PREFERENCES / files.SFT_REPLAY
         )
+
+    def candidates(self) -> list[RankedState]:
+        """All candidate replies of the ranked states."""
+        from sweetrl.learning import preferences as files
+
+        return files.read_candidates(PREFERENCES / files.CANDIDATES)
 
 
 def train_policy(settings: Settings) -> None:

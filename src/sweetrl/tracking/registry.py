@@ -184,8 +184,10 @@ def evaluation_key(settings: Settings, root: Path) -> str:
     """Return what two evaluations must share to be compared task by task: the tasks and how they are attempted."""
     tree = settings.model_dump(mode="json", by_alias=True)
     rules = [*load_domain(settings).evaluation_rules(), tree["reward"]["function"]]
+    rules += [cost] if (cost := settings.reward.turn_cost) else []
     code = {key: dvc_hash(path) for key, path in sorted(check_sources(settings, root).items()) if key != "method"}
-    how = [tree["agent"], settings.simulator.fingerprint(), rules, tree["evaluate"]["tasks"], tree["seed"], code]
+    agent = settings.evaluated_agent.model_dump(mode="json", by_alias=True)
+    how = [agent, settings.simulator.fingerprint(), rules, tree["evaluate"]["tasks"], tree["seed"], code]
     return digest(file_hash(root / TEST_TASKS), how)
 
 
@@ -329,7 +331,7 @@ def _create_version(
     message = Schema([ColSpec("string", "role"), ColSpec("string", "content")])
     params = ParamSchema(
         [
-            ParamSpec("temperature", "double", settings.agent.temperature),
+            ParamSpec("temperature", "double", settings.evaluated_agent.temperature),
             ParamSpec("seed", "long", 0),
             ParamSpec("max_new_tokens", "long", settings.agent.max_new_tokens),
         ]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.leaks import Fragment
+from sweetrl.colbench.scoring import price_fault, unpriced
 from sweetrl.colbench.store import NEW_COLUMNS, TrajectoryStore, is_first_form, trajectory_schema
 from sweetrl.evaluation import checks
 from sweetrl.learning.pairs import TrajectoryPair
@@ -138,7 +139,9 @@ class TrajectoryTable:
 
     def _score_fault(self, trajectory: Trajectory) -> str | None:
         """What is wrong with the reward, as the domain sees it; a reward of the user's own is their business."""
-        return None if self.domain.settings.reward.function else self.domain.check_score(trajectory)
+        wanted = self.domain.settings.reward
+        fault = price_fault(trajectory, wanted.turn_cost)
+        return fault if fault or wanted.function else self.domain.check_score(unpriced(trajectory))
 
 
 def pair_rows(pairs: Sequence[TrajectoryPair], trajectories: Sequence[Row]) -> list[Row]:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from sweetrl.colbench.environment import Environment
 from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.suite.agents import OracleAgent
-from sweetrl.domains.backend.suite.details import BY_NAME
-from sweetrl.domains.backend.suite.judge import WORTH
+from sweetrl.domains.backend.suite.agents import OracleAgent, ScriptedAgent, read_request, write_answer
+from sweetrl.domains.backend.suite.details import KINDS
+from sweetrl.domains.backend.suite.judge import WORTH, Verdict
 from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import COLUMNS
 from sweetrl.plugins import find_domain
 from sweetrl.settings import Settings
-from sweetrl.types import Message, Task, Trajectory
+from sweetrl.types import Judgment, Message, Task, Trajectory
 
 BACKEND = Backend()
 TASKS = list(BACKEND.tasks("train", 5, 3, 3))
@@ -46,17 +48,39 @@ def test_the_semantics_are_a_setting() -> None:
     assert (BACKEND.score(FOREIGN, banned).reward, official.score(FOREIGN, banned).reward) == (1.0, 0.0)
 
 
-def test_a_question_that_passes_over_a_hidden_detail_is_worth_less_than_none() -> None:
+def test_a_reply_is_worth_what_its_verdict_is() -> None:
     for task in TASKS:
-        first, *rest = read_facts(task.hidden_information)
+        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
         messages = [Message("user", task.problem_description)]
-        needed = BACKEND.judge(task, messages, BY_NAME[first].questions[0])
-        assert needed is not None and (needed.verdict, needed.worth) == ("needed", WORTH["needed"])
-        if rest:  # asking for a later detail passes over the first one
-            later = BACKEND.judge(task, messages, BY_NAME[rest[-1]].questions[0])
-            assert later is not None and later.verdict == "needed" and later.worth < WORTH["repeated"]
+        for kind in KINDS:
+            found = BACKEND.judge(task, messages, kind.questions[0])
+            hinted = "hinted" if kind.name in request.named else "plausible"
+            verdict: Verdict = "needed" if kind.name in facts else hinted  # type: ignore[assignment]
+            if kind.name not in request.domain.relevant:
+                verdict = "irrelevant"
+            assert found == Judgment(WORTH[verdict], verdict)
+        at_once = BACKEND.judge(task, messages, write_answer(request, {}))
+        assert at_once == Judgment(WORTH["premature"], "premature")
     assert BACKEND.judge(FOREIGN, [Message("user", "halve")], "What is x?") is None
     assert BACKEND.diagnose(Trajectory(FOREIGN, 0, ()), [], 10) == {}
+
+
+def test_every_contrast_is_of_verdicts_of_different_worth() -> None:
+    assert {verdict for pair in BACKEND.contrasts for verdict in pair} <= set(get_args(Verdict)) == WORTH.keys()
+    assert all(WORTH[better] > WORTH[worse] for better, worse in BACKEND.contrasts)  # type: ignore[index]
+    assert ("needed", "hinted") in BACKEND.contrasts and ("hinted", "plausible") in BACKEND.contrasts
+
+
+def test_a_diagnosis_fills_columns_of_a_result() -> None:
+    for task in (*TASKS, *BACKEND.tasks("test", 40, 3, 3)):
+        environment = Environment(task, BACKEND, BACKEND.scripted_user(None))
+        while not environment.done:
+            environment.step(ScriptedAgent("usual", 7).act(task, environment.messages))
+        played = Trajectory(task, 0, environment.messages, answer=environment.answer, outcome=environment.outcome)
+        found = BACKEND.diagnose(played, BACKEND.questions(played), 7)
+        assert found.keys() <= set(COLUMNS) and {"unhinted", "held_out", "topic"} <= found.keys()
+        request = read_request(task.problem_description)
+        assert (found["topic"], found["held_out"]) == (request.domain.name, request.domain.held_out)
 
 
 def test_a_program_needs_tests_and_a_page_a_domain_of_its_own() -> None:

@@ -13,6 +13,7 @@ from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.leaks import find_leak
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.domains.backend.suite.agents import OracleAgent
+from sweetrl.domains.backend.suite.users import PERSONAS, Persona
 from sweetrl.types import Message, Task
 
 REFERENCE = '''def withdraw(balance, amount):
@@ -84,10 +85,11 @@ def test_leaks_are_looked_for_in_what_the_user_said_later() -> None:
     assert [(index, leak.kind) for index, leak in leaks_of(TASK, messages, find_leak)] == [(4, "code")]
 
 
-def test_the_scripted_user_never_leaks() -> None:
-    agent, user = OracleAgent(), ScriptedSimulator()
+@pytest.mark.parametrize("persona", PERSONAS)
+def test_the_scripted_user_never_leaks(persona: Persona) -> None:
+    agent, user = OracleAgent(), ScriptedSimulator(persona)
     heard = 0
-    for task in generate("train", 60, seed=3, difficulty=4):
+    for task in generate("test", 60, seed=3, difficulty=4):
         messages = [Message("user", task.problem_description)]
         for turn in range(6):
             messages.append(Message("assistant", agent.act(task, messages)))

@@ -19,7 +19,7 @@ from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import demonstrate
 from sweetrl.learning.ranking import choose_pairs, mean_centered, ranking_metrics
-from sweetrl.settings import RankSettings
+from sweetrl.settings import RankSettings, Settings
 from sweetrl.types import ANSWER_MARKER, AgentTurn, Candidate, Message, Preference, RankedState, Trajectory
 
 FRONTEND = Frontend()
@@ -43,6 +43,13 @@ QUESTION, SHOWN, ANSWER = "What colour is the header?", f"Is this better?\n{PAGE
 def test_a_reply_is_a_question_a_page_or_the_answer(reply: str, kind: str) -> None:
     assert FRONTEND.reply_type(reply) == kind
     assert Backend().reply_type(reply) == ("answer" if kind == "answer" else "question")
+
+
+@pytest.mark.parametrize("reward", [{"turn_cost": 0.01}, {"function": "mine:brief"}])
+def test_where_the_reward_is_no_likeness_the_report_is_the_usual_one(reward: dict[str, object]) -> None:
+    domain = FRONTEND.configured(Settings.model_validate({"suite": "frontend", "reward": reward}))
+    assert domain.examine({}, [], None) is None
+    assert domain.shown_labels.reward == "Mean reward" and domain.shown_labels.success == "Equal to the reference"
 
 
 def state(turn: int, *replies: tuple[str, float]) -> RankedState:

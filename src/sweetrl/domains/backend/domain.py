@@ -11,7 +11,7 @@ from sweetrl.colbench.jsonl import field
 from sweetrl.colbench.prompts import agent_prompt, load_prompt
 from sweetrl.domains.backend import leaks
 from sweetrl.errors import UserError
-from sweetrl.types import Demonstration, Judgment, Leak, Message, Split, Task, Trajectory
+from sweetrl.types import ANSWER_MARKER, Demonstration, Judgment, Leak, Message, Split, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.domains.backend.rewards import CodeScorer
@@ -35,10 +35,13 @@ class Backend(Domain):
     judge_template = "judge"
     syntax = "python"
     contrasts = (
+        ("needed", "hinted"),
         ("needed", "plausible"),
         ("needed", "irrelevant"),
         ("needed", "repeated"),
         ("needed", "premature"),
+        ("hinted", "plausible"),
+        ("hinted", "premature"),
         ("plausible", "irrelevant"),
         ("complete", "mistaken"),
         ("complete", "irrelevant"),
@@ -82,13 +85,22 @@ class Backend(Domain):
         """Return a shipped prompt by name."""
         return load_prompt(agent_prompt("backend", name_or_path))
 
+    def reference_answer(self, task: Task) -> tuple[str, str]:
+        """Return the marker and the fence as the prompts ask for them, and the reference program."""
+        return f"{ANSWER_MARKER}\n```python\n", self.reference(task)
+
     # The user and the score
 
     def scripted_user(self, tools: Any) -> UserSimulator:
         """Return the user of the synthetic suite, who answers from a task's hidden facts."""
         from sweetrl.domains.backend.suite import ScriptedSimulator
 
-        return ScriptedSimulator()
+        options = self.settings.simulator.options if self.settings.simulator.kind == "scripted" else {}
+        if unknown := options.keys() - {"persona"}:
+            raise UserError(
+                f"params.yaml: simulator.options: the scripted user has no option `{min(unknown)}`; it has `persona`."
+            )
+        return ScriptedSimulator(options.get("persona", "plain"))
 
     def knows(self, task: Task) -> bool:
         """Whether `task` is one of the synthetic suite."""
@@ -137,10 +149,10 @@ class Backend(Domain):
 
     def judge(self, task: Task, earlier: Sequence[Message], reply: str) -> Judgment | None:
         """Return the worth of a reply to a task of the synthetic suite."""
-        from sweetrl.domains.backend.suite.judge import judge_reply, worth_of
+        from sweetrl.domains.backend.suite.judge import WORTH, judge_reply
 
         verdict = judge_reply(task, earlier, reply)
-        return None if verdict is None else Judgment(worth_of(verdict, task, earlier, reply), verdict)
+        return None if verdict is None else Judgment(WORTH[verdict], verdict)
 
     def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
         """Return what went wrong in a dialogue about a task of the synthetic suite."""
@@ -156,6 +168,13 @@ class Backend(Domain):
         from sweetrl.domains.backend.suite.details import CURRENCIES
 
         return Pretraining(tuple(f" {currency}" for currency in CURRENCIES), numbers=200, constants=(0, 100))
+
+    def pretraining_tasks(self, count: int, seed: int, difficulty: int) -> Iterator[Task]:
+        """Yield training contents of all domains: the base knows the words of those that only the test split has."""
+        from sweetrl.domains.backend.suite import generate
+        from sweetrl.domains.backend.suite.topics import DOMAINS
+
+        return generate("train", count, seed, difficulty, DOMAINS)
 
     def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
         """Play one dialogue of an imperfect agent of the synthetic suite."""

@@ -197,9 +197,10 @@ class Frontend(Domain):
     ) -> Any:
         """Look at first pages, a rival's pages, and pictures for the report.
 
-        All of it is about likeness: where another reward was measured (`reward.function`), the report is the usual one.
+        All of it is about likeness: where another reward was measured (`reward.function`, `reward.turn_cost`), the
+        report is the usual one.
         """
-        if self.settings.reward.function:
+        if self.settings.reward.function or self.settings.reward.turn_cost:
             return None
         from sweetrl.domains.frontend.looking import look_at_pages
 

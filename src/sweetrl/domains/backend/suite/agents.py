@@ -1,153 +1,229 @@
-"""Who speaks in the synthetic suite: the scripted user, and agents of known skill (oracle, demonstrator)."""
+"""Agents of known skill for the synthetic suite: scripted controls, and the demonstrators of the base agent."""
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
 
-from sweetrl.domains.backend.suite.details import BY_NAME, KINDS, kinds_asked
+from sweetrl.domains.backend.suite.details import BY_NAME, KINDS
 from sweetrl.domains.backend.suite.tasks import Value, read_facts, write_program
-from sweetrl.domains.backend.suite.topics import DOMAINS, Domain
+from sweetrl.domains.backend.suite.topics import DOMAINS, Domain, named_kinds
+from sweetrl.domains.backend.suite.users import (
+    REFUSAL,
+    Persona,
+    ScriptedSimulator,
+    answered_questions,
+    known,
+    questions_of,
+    told,
+)
 from sweetrl.types import ANSWER_MARKER, Demonstration, Message, Task
 
 if TYPE_CHECKING:
     from sweetrl.settings import PretrainSettings
 
-NOTHING = ("No, there is none.", "No, nothing like that.", "No, not that I know of.")
-UNKNOWN = ("I do not know.", "Sorry, I am not sure about that.")
 
-
-class ScriptedSimulator:
-    """Answers questions about a synthetic task from its hidden facts, in at most two sentences, and never in code.
-
-    A detail the task does not have is denied; a question about no kind of detail is answered with "I do not know".
-    """
-
-    name = "scripted"
-    instant = True
-
-    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """The user's reply to the last (assistant) message; equal arguments give equal words."""
-        facts = read_facts(task.hidden_information)
-        asked = kinds_asked(messages[-1].content)
-        rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
-        if not asked:
-            return rng.choice(UNKNOWN)
-        present = [name for name in asked if name in facts]
-        if not present:
-            return rng.choice(NOTHING)
-        return " ".join(rng.choice(BY_NAME[name].answers).format(*facts[name]) for name in present[:2])
+NUMBER = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class Request:
-    """What an agent can read off a synthetic request: the domain and the names in the signature."""
+    """What an agent can read off a synthetic request: the domain, the names in the signature, what it hints at."""
 
     domain: Domain
     function: str
     argument: str
+    named: tuple[str, ...]
+    """The kinds of detail, in program order, that are plausible in the domain and that the request hints at."""
 
 
+@lru_cache(maxsize=4096)
 def read_request(problem_description: str) -> Request:
-    """Recognise the domain and the signature in a request of the suite; ValueError if it is not one."""
+    """Recognise the domain, the signature and the hints in a request of the suite; ValueError if it is not one."""
     wish, _, signature = problem_description.partition("The signature of the function is: def ")
     function, _, rest = signature.partition("(")
     argument = rest.partition(")")[0]
     for domain in DOMAINS:
         if function in domain.functions and any(phrase in wish for phrase in domain.phrases):
-            return Request(domain, function, argument)
+            hinted = named_kinds(wish)
+            named = tuple(kind.name for kind in KINDS if kind.name in hinted and kind.name in domain.relevant)
+            return Request(domain, function, argument, named)
     raise ValueError("this is not a request of the synthetic suite")
 
 
-def write_answer(request: Request, known: dict[str, tuple[Value, ...]]) -> str:
-    """The final reply: the marker and the program with the details that are known."""
-    return f"{ANSWER_MARKER}\n```python\n{write_program(request.function, request.argument, known)}\n```"
+def write_answer(request: Request, details: dict[str, tuple[Value, ...]]) -> str:
+    """The final reply: the marker and the program with these details."""
+    return f"{ANSWER_MARKER}\n```python\n{write_program(request.function, request.argument, details)}\n```"
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """What has happened so far: the request, the facts behind it, what was asked for and what was heard."""
+
+    request: Request
+    facts: dict[str, tuple[str, ...]]
+    asked: set[str]
+    heard: dict[str, tuple[str, ...]]
+    """The details that were told with all their parts, with the values that were told."""
+    open: list[str]
+    """Details of which a part has been told, and a follow-up brings out the rest; none where the user refuses."""
+    turn: int
+
+    @classmethod
+    def of(cls, task: Task, messages: Sequence[Message]) -> Dialogue:
+        """Read a dialogue that ends with the user's words."""
+        facts, questions = read_facts(task.hidden_information), questions_of(messages)
+        replies = [message.content for message in messages[2::2]]
+        answered = answered_questions(messages)
+        complete, spoken = known(facts, answered), told(facts, answered)
+        heard = {name: facts[name] for name in facts if name in complete}
+        for kinds, reply in zip(questions, replies, strict=True):  # a forgetful user's numbers, as they were told
+            numbers = NUMBER.findall(reply)
+            for name in heard:
+                if name in kinds and len(kinds) == len(numbers) == 1 and BY_NAME[name].parts == 1:
+                    heard[name] = (numbers[0],)
+        return cls(
+            read_request(task.problem_description),
+            facts,
+            {name for kinds in questions for name in kinds},
+            heard,
+            [name for name in spoken if name not in complete and REFUSAL not in replies],
+            len(questions),
+        )
+
+    def ask(self, name: str, wording: random.Random | None = None) -> str:
+        """A question about a kind of detail; where a part of it is told, a follow-up."""
+        kind = BY_NAME[name]
+        wordings = kind.follow_ups if name in self.open else kind.questions
+        return wording.choice(wordings) if wording else wordings[0]
+
+    def answer(self, without: Sequence[str] = ()) -> str:
+        """The program with what was heard."""
+        return write_answer(self.request, {name: v for name, v in self.heard.items() if name not in without})
+
+
+Order = Literal["hints", "usual", "random"]
+
+
+@dataclass(frozen=True)
+class ScriptedAgent:
+    """A control: asks until the last turn or until it has asked all that it wants to, then writes what it was told.
+
+    hints    asks for what the request hints at: what an actor can know, and the bar for trained ones
+    usual    asks for what is plausible in the domain in the order of the steps of a program, whatever the request says
+    random   asks for any kind of detail
+    """
+
+    order: Order
+    max_turns: int
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """As reports call it."""
+        return f"scripted:{self.order}"
+
+    def act(self, task: Task, messages: Sequence[Message]) -> str:
+        """The next reply, from what an agent may see, and the facts behind the answers it got."""
+        now = Dialogue.of(task, messages)
+        if self.order == "hints":
+            wanted: Sequence[str] = now.request.named
+        elif self.order == "usual":
+            wanted = [kind.name for kind in KINDS if kind.name in now.request.domain.relevant]
+        else:
+            wanted = random.Random(f"{self.seed}-{task.id}").sample(list(BY_NAME), len(BY_NAME))
+        left = now.open + [name for name in wanted if name not in now.asked]
+        return now.ask(left[0]) if left and now.turn < self.max_turns - 1 else now.answer()
 
 
 class OracleAgent:
-    """Asks for everything that is relevant in the domain, once, then writes the program that follows."""
+    """Asks for every hidden detail, and for nothing else, then writes the program."""
 
     name = "oracle"
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
-        """The next reply, from what an agent may see (the request and the answers) and the true facts behind them."""
-        request = read_request(task.problem_description)
-        asked = {name for m in messages if m.role == "assistant" for name in kinds_asked(m.content)}
-        for name in request.domain.relevant:
-            if name not in asked:
-                return BY_NAME[name].questions[0]
-        facts = read_facts(task.hidden_information)
-        return write_answer(request, {name: values for name, values in facts.items() if name in asked})
+        """The next reply, by someone who knows the facts and only has to bring them out."""
+        now = Dialogue.of(task, messages)
+        left = now.open + [name for name in now.facts if name not in now.asked]
+        return now.ask(left[0]) if left else now.answer()
 
 
 @dataclass(frozen=True)
 class Skill:
-    """How good a demonstrator is, from 0 to 1; the faults of the base agent are learnt from these.
+    """How a demonstrator behaves; the base agent learns its habits from these.
 
-    A demonstrator asks in the order in which steps stand in a program, and never turns back: with probability `quality`
-    its next question is the next relevant one, but it overlooks each with probability `overlook` x (1 - quality); when
-    none is left, the answer comes. What remains is a repeated question (`repeat` of it) or one about any kind at all.
-    Before that, it answers early with probability (1 - quality) x (`stop` + `stop_growth` a turn). With probability
-    `forget` a detail that it was told does not get into the program.
+    Its habit is to ask for what is plausible in the domain in the order of a program's steps, whatever the request
+    says, and to answer when the turns are over. At each turn, with probability `heed`, it looks at the request instead:
+    it asks for something that is hinted at, or answers if nothing of that is left. It follows up on what was told in
+    part with probability `follow`; asks about any kind at all with probability `slip`; answers early with probability
+    `stop`; and a detail that it was told does not get into the program with probability `forget`.
     """
 
-    quality: float
-    overlook: float = 0.6
-    repeat: float = 0.15
-    stop: float = 0.04
-    stop_growth: float = 0.03
-    forget: float = 0.02
+    heed: float
+    follow: float = 0.7
+    slip: float = 0.05
+    stop: float = 0.05
+    forget: float = 0.01
 
 
 class Demonstrator:
-    """An imperfect scripted agent: what the base agent is pre-trained on.
+    """A scripted agent with a habit: what the base agent is pre-trained on.
 
-    An `informed` one has seen the finished program: half of its turns ask for the next detail in it.
+    An `informed` one has seen the finished program: with probability `heed_program` it asks for a detail that is in it,
+    or answers if it knows them all.
     """
 
     name = "demonstrator"
 
-    def __init__(self, skill: Skill, max_turns: int, rng: random.Random, informed: bool = False) -> None:
-        self.skill, self.max_turns, self.rng, self.informed = skill, max_turns, rng, informed
-        self._names = [kind.name for kind in KINDS]
+    def __init__(
+        self, skill: Skill, max_turns: int, rng: random.Random, informed: bool = False, heed_program: float = 0.85
+    ) -> None:
+        self.skill, self.max_turns, self.rng = skill, max_turns, rng
+        self.informed, self.heed_program = informed, heed_program
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always the program in the last turn."""
-        request = read_request(task.problem_description)
-        facts = read_facts(task.hidden_information)
-        asked = [name for m in messages if m.role == "assistant" for name in kinds_asked(m.content)]
-        turn = sum(m.role == "assistant" for m in messages)
-        furthest = max((self._names.index(name) for name in asked), default=-1)
-        ahead = [name for name in self._names[furthest + 1 :] if name in request.domain.relevant]
-        fault = 1.0 - self.skill.quality
-        early = self.rng.random() < fault * (self.skill.stop + self.skill.stop_growth * turn)
-        good = self.rng.random() < self.skill.quality
-        noticed = next((name for name in ahead if self.rng.random() >= fault * self.skill.overlook), None)
-        if turn >= self.max_turns - 1 or early or (good and noticed is None):
-            known: dict[str, tuple[Value, ...]] = {}
-            known |= {n: v for n, v in facts.items() if n in asked and self.rng.random() >= self.skill.forget}
-            return write_answer(request, known)
-        needed = [name for name in ahead if name in facts]
-        if self.informed and needed and self.rng.random() < 0.5:
-            name = needed[0]
-        elif good and noticed is not None:
-            name = noticed
-        elif asked and self.rng.random() < self.skill.repeat:
-            name = self.rng.choice(asked)
-        else:
-            name = self.rng.choice(self._names)
-        return self.rng.choice(BY_NAME[name].questions)
+        now, rng, skill = Dialogue.of(task, messages), self.rng, self.skill
+        name = self._next(now)
+        if name is None or now.turn >= self.max_turns - 1 or rng.random() < skill.stop:
+            return now.answer([name for name in now.facts if rng.random() < skill.forget])
+        return now.ask(name, rng)
+
+    def _next(self, now: Dialogue) -> str | None:
+        """What to ask for; None to answer."""
+        rng, skill = self.rng, self.skill
+        if self.informed and rng.random() < self.heed_program:
+            left = now.open + [name for name in now.facts if name not in now.asked]
+            return rng.choice(left) if left else None
+        if now.open and rng.random() < skill.follow:
+            return rng.choice(now.open)
+        if rng.random() < skill.slip:
+            return rng.choice(list(BY_NAME))
+        if rng.random() < skill.heed:
+            hinted = [name for name in now.request.named if name not in now.asked]
+            return rng.choice(hinted) if hinted else None
+        usual = [kind.name for kind in KINDS if kind.name in now.request.domain.relevant]
+        return next((name for name in usual if name not in now.asked), None)
 
 
 def demonstrate(task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
-    """Play one dialogue of an imperfect demonstrator with the scripted user; a function of its arguments."""
+    """Play one dialogue of a demonstrator with the scripted user; a function of its arguments."""
     rng = random.Random(f"demonstration-{seed}")
-    quality = rng.uniform(settings.poorest, settings.best)
-    skill = Skill(quality, settings.overlook, settings.repeat, settings.stop, settings.stop_growth, settings.forget)
+    skill = Skill(
+        rng.uniform(settings.heed_least, settings.heed_most),
+        settings.follow,
+        settings.slip,
+        settings.stop,
+        settings.forget,
+    )
     informed = rng.random() < settings.informed
-    agent, user = Demonstrator(skill, max_turns, rng, informed), ScriptedSimulator()
+    persona: Persona = rng.choices(("plain", "terse", "talkative"), (3, 1, 1))[0]
+    agent = Demonstrator(skill, max_turns, rng, informed, settings.informed_heed)
+    user = ScriptedSimulator(persona)
     messages = [Message("user", task.problem_description)]
     for _ in range(max_turns):
         reply = agent.act(task, messages)

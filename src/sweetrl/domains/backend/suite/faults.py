@@ -1,9 +1,10 @@
 """What went wrong in a dialogue about a task of the synthetic suite, whose hidden facts and program steps are known.
 
 premature    the agent answered with turns left, although it had not been told every hidden detail
-repeated     a question about nothing but what was asked before
+repeated     a question about nothing but what was asked before, and that brings out nothing more
 irrelevant   a question about no kind of detail that this kind of task can have
-untold       a hidden detail that no question brought out
+unhinted     a question about what this kind of task can have, that is no detail of it, nor does the request hint at it
+untold       a hidden detail that no question brought out, or not all of it
 forgotten    a detail that was told, and whose step is not in the program
 mistaken     a detail that was told, and whose step is in the program with another value
 """
@@ -18,6 +19,7 @@ from sweetrl.domains.backend.suite.agents import read_request
 from sweetrl.domains.backend.suite.details import BY_NAME, kinds_asked
 from sweetrl.domains.backend.suite.judge import step_in
 from sweetrl.domains.backend.suite.tasks import read_facts
+from sweetrl.domains.backend.suite.users import answered_questions, brought_out, known
 from sweetrl.types import Trajectory
 
 
@@ -30,23 +32,29 @@ def faults(trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> 
         request = read_request(trajectory.task.problem_description)
     except ValueError:
         return {}
-    asked: set[str] = set()
-    told: set[str] = set()
-    repeated = irrelevant = 0
+    asked: list[tuple[str, ...]] = []
+    answered = answered_questions(trajectory.messages)
+    repeated = irrelevant = unhinted = 0
     for question in questions:
         kinds = kinds_asked(question)
-        repeated += bool(kinds) and asked.issuperset(kinds)
-        irrelevant += not set(kinds) & set(request.domain.relevant)
-        asked.update(kinds)
-        told.update([name for name in kinds if name in facts][:2])  # the user tells two details at a time
+        before = {name for earlier in asked for name in earlier}
+        brings = brought_out(facts, answered[: len(asked)], kinds)
+        repeated += bool(kinds) and not brings and before.issuperset(kinds)
+        plausible = set(kinds) & set(request.domain.relevant)
+        irrelevant += not plausible
+        unhinted += bool(plausible) and not set(kinds) & (set(request.named) | facts.keys())
+        asked.append(kinds)
+    told = known(facts, answered)
     program = trajectory.answer or ""
     verdicts = Counter(step_in(program, BY_NAME[name], facts[name], request.argument) for name in told)
     untold = len(facts.keys() - told)
     turns = sum(message.role == "assistant" for message in trajectory.messages)
     return {
         "topic": request.domain.name,
+        "held_out": request.domain.held_out,
         "repeated": repeated,
         "irrelevant": irrelevant,
+        "unhinted": unhinted,
         "details": len(facts),
         "untold": untold,
         "forgotten": verdicts["missing"],

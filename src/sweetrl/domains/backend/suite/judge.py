@@ -10,16 +10,20 @@ from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.domains.backend.suite.agents import read_request
 from sweetrl.domains.backend.suite.details import BY_NAME, Kind, kinds_asked
 from sweetrl.domains.backend.suite.tasks import read_facts
+from sweetrl.domains.backend.suite.users import answered_questions, brought_out, known, questions_of
 from sweetrl.types import Message, Task
 
-Verdict = Literal["needed", "plausible", "irrelevant", "repeated", "unclear", "complete", "premature", "mistaken"]
+Verdict = Literal[
+    "needed", "hinted", "plausible", "irrelevant", "repeated", "unclear", "complete", "premature", "mistaken"
+]
 
 
 def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> Verdict | None:
     """Judge an agent's `reply` to the dialogue `earlier`; None for a task that is not of the suite.
 
-    needed      asks for a hidden detail of the task that was not asked for before
-    plausible   asks for something new that tasks of this domain may hide, and this one does not
+    needed      brings out a hidden detail of the task that is not known yet, or the rest of one
+    hinted      asks for something new that the request hints at, and that this task does not hide
+    plausible   asks for something new that tasks of this domain may hide, and at which the request does not hint
     irrelevant  asks for what no task of this domain can hide
     repeated    asks for nothing but what was asked before
     unclear     asks for no kind of detail
@@ -34,59 +38,36 @@ def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> Verdict |
         request = read_request(task.problem_description)
     except ValueError:
         return None
-    asked: set[str] = set()
-    told: set[str] = set()
-    for message in earlier:
-        if message.role == "assistant":
-            kinds = kinds_asked(message.content)
-            asked.update(kinds)
-            told.update([name for name in kinds if name in facts][:2])  # the user tells two details at a time
+    answered = answered_questions(earlier)
+    told = known(facts, answered)
     program = marked_answer(visible_reply(reply))
     if program is not None:
         if any(step_in(program, BY_NAME[name], facts[name], request.argument) != "right" for name in told):
             return "mistaken"
         return "complete" if told == facts.keys() else "premature"
-    kinds = kinds_asked(reply)
-    new = set(kinds) - asked
+    kinds = kinds_asked(visible_reply(reply))
+    if brought_out(facts, answered, kinds):
+        return "needed"
+    new = set(kinds) - {name for asked in questions_of(earlier) for name in asked}
     if not new:
         return "repeated" if kinds else "unclear"
-    if new & facts.keys():
-        return "needed"
+    if new & set(request.named):
+        return "hinted"
     return "plausible" if new & set(request.domain.relevant) else "irrelevant"
 
 
-# What verdicts are worth, in the order of Backend.contrasts.
+# What verdicts are worth to who knows the task, in the order of Backend.contrasts.
 WORTH: dict[Verdict, float] = {
     "needed": 3.0,
     "complete": 3.0,
-    "plausible": 2.0,
-    "irrelevant": 1.0,
+    "hinted": 2.0,
+    "plausible": 1.0,
+    "irrelevant": 0.0,
     "repeated": 0.0,
     "unclear": 0.0,
     "mistaken": -1.0,
     "premature": -2.0,
 }
-NEW_QUESTIONS = ("needed", "plausible", "irrelevant")
-PASSING_OVER = -0.5  # of such a question that leaves a hidden detail behind
-
-
-def worth_of(verdict: Verdict, task: Task, earlier: Sequence[Message], reply: str) -> float:
-    """Return what a reply with that verdict is worth: agents of the suite seldom turn back for what they pass over."""
-    if verdict in NEW_QUESTIONS and passes_over(task, earlier, reply):
-        return PASSING_OVER
-    return WORTH[verdict]
-
-
-def passes_over(task: Task, earlier: Sequence[Message], reply: str) -> bool:
-    """Whether `reply` asks about a kind that stands in a program after a hidden detail that was not asked for.
-
-    The agents of this suite ask in that order and seldom turn back: what is passed over is mostly lost.
-    """
-    order = list(BY_NAME)
-    asked = {name for message in earlier if message.role == "assistant" for name in kinds_asked(message.content)}
-    missing = [order.index(name) for name in read_facts(task.hidden_information) if name not in asked]
-    places = [order.index(name) for name in kinds_asked(reply)]
-    return bool(missing and places) and min(places) > min(missing)
 
 
 def step_in(program: str, kind: Kind, values: Sequence[str], argument: str) -> str:

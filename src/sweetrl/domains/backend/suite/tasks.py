@@ -1,7 +1,8 @@
 """Procedural ColBench tasks: a vague request and a signature, a reference with hidden details, ten hidden tests.
 
-Content decides the split: a hash of what a task is about (domain, details, values, names) sends it to train or to test,
-so the splits are disjoint for every seed and every count.
+Content decides the split: a hash of which kinds of detail a task hides sends it to train or to test, and some domains
+are in the test split only. So the splits are disjoint for every seed and every count, and no test program equals a
+training program up to numbers and names.
 """
 
 from __future__ import annotations
@@ -14,7 +15,18 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from sweetrl.domains.backend.suite.details import BY_NAME, CURRENCIES, KINDS
-from sweetrl.domains.backend.suite.topics import AREAS, CLOSERS, DOMAINS, OPENERS, PLACES, Domain
+from sweetrl.domains.backend.suite.topics import (
+    ASIDES,
+    CELL_OF,
+    CLOSERS,
+    DOMAINS,
+    GRID,
+    OPENERS,
+    PLACES,
+    Domain,
+    named_kinds,
+    word_cell,
+)
 from sweetrl.types import Task
 
 Split = Literal["train", "test"]
@@ -22,6 +34,8 @@ Value = int | str
 Details = Mapping[str, tuple[Value, ...]]
 
 TEST_SHARE = 8  # one content in this many belongs to the test split
+FALSE_HINT = 0.25  # chance that a request also names a cell in which nothing is hidden, where there are turns for it
+ASIDE = 0.5  # chance of a sentence that tells nothing
 
 
 @dataclass(frozen=True)
@@ -43,9 +57,13 @@ class Spec:
         return write_program(self.function, self.argument, dict(self.details))
 
     def content(self) -> str:
-        """What the task is about, in one line: the key of splits and of uniqueness."""
+        """What the task is about, in one line: the key of uniqueness."""
         values = ";".join(f"{name}={','.join(map(str, v))}" for name, v in self.details)
         return f"{self.domain.name}|{self.function}|{self.argument}|{values}"
+
+    def structure(self) -> str:
+        """Which steps its program has, in one line: the key of splits."""
+        return " ".join(name for name, _ in self.details)
 
 
 def write_program(function: str, argument: str, details: Details) -> str:
@@ -74,10 +92,17 @@ def read_facts(hidden_information: str | None) -> dict[str, tuple[str, ...]]:
     """Parse what write_facts wrote; lines of any other form are ignored, so a foreign task has no facts."""
     facts: dict[str, tuple[str, ...]] = {}
     for line in (hidden_information or "").splitlines():
-        name, colon, values = line.partition(": ")
-        if colon and name in BY_NAME:
-            facts[name] = tuple(value.strip() for value in values.split(","))
+        name, colon, listed = line.partition(": ")
+        values = tuple(value.strip() for value in listed.split(","))
+        if colon and name in BY_NAME and _fit(values, len(BY_NAME[name].values)):
+            facts[name] = values
     return facts
+
+
+def _fit(values: Sequence[str], numbers: int) -> bool:
+    if not numbers:
+        return len(values) == 1 and values[0] in CURRENCIES
+    return len(values) == numbers and all(value.isdecimal() for value in values)
 
 
 def split_of(content: str) -> Split:
@@ -85,35 +110,44 @@ def split_of(content: str) -> Split:
     return "test" if hashlib.sha256(content.encode()).digest()[0] % TEST_SHARE == 0 else "train"
 
 
-def generate(split: Split, count: int, seed: int, difficulty: int = 3) -> Iterator[Task]:
+def generate(
+    split: Split, count: int, seed: int, difficulty: int = 3, domains: Sequence[Domain] | None = None
+) -> Iterator[Task]:
     """Yield `count` different tasks of `split`; the same arguments give the same tasks.
 
     A task hides `difficulty` details, one fewer or one more (at least one). Every detail shows in at least one test: a
-    program that lacks it, or has another value for it, fails.
+    program that lacks it, or has another value for it, fails. `domains` are those of the split by default.
     """
     rng = random.Random(f"{split}-{seed}-{difficulty}")
+    of = domains or [domain for domain in DOMAINS if split == "test" or not domain.held_out]
     seen: set[str] = set()
     while len(seen) < count:
-        spec = draw_spec(rng, difficulty)
+        spec = draw_spec(rng, difficulty, of)
         content = spec.content()
-        if content in seen or split_of(content) != split:
+        if content in seen or split_of(spec.structure()) != split:
             continue
-        tests = draw_tests(spec, rng)
-        if tests is None:
+        hint = draw_hint(spec, rng, questions(difficulty))
+        tests = draw_tests(spec, rng) if hint is not None else None
+        if hint is None or tests is None:
             continue
         seen.add(content)
         yield Task(
             id=f"synthetic-{split}-{seed}-{len(seen) - 1:05d}",
-            problem_description=draw_request(spec, rng),
+            problem_description=draw_request(spec, hint, rng),
             ground_truth=spec.program(),
             test_cases=tuple((f"test{i + 1}", call) for i, call in enumerate(tests)),
             hidden_information=write_facts(dict(spec.details)),
         )
 
 
-def draw_spec(rng: random.Random, difficulty: int) -> Spec:
+def questions(difficulty: int) -> int:
+    """How many questions bring out everything, at most, for who reads the request: two for each detail."""
+    return 2 * max(1, difficulty)
+
+
+def draw_spec(rng: random.Random, difficulty: int, domains: Sequence[Domain] = DOMAINS) -> Spec:
     """Draw a domain, names, and the hidden details with their values."""
-    domain = rng.choice(DOMAINS)
+    domain = rng.choice(domains)
     many = min(max(1, difficulty + rng.choice((-1, 0, 1))), len(domain.relevant))
     names = set(rng.sample(domain.relevant, many))
     details = tuple((kind.name, draw_values(kind.name, rng)) for kind in KINDS if kind.name in names)
@@ -128,15 +162,41 @@ def draw_values(name: str, rng: random.Random) -> tuple[Value, ...]:
     return tuple(rng.randint(low, high) for low, high in kind.values)
 
 
-def draw_request(spec: Spec, rng: random.Random) -> str:
-    """Word the vague request: the domain, the areas of the details and the signature, and none of the details."""
-    hidden = {name for name, _ in spec.details}
-    areas = [rng.choice(area.words) for area in AREAS if hidden & set(area.kinds)]
-    rng.shuffle(areas)
-    *others, last = areas
+def draw_hint(spec: Spec, rng: random.Random, most: int) -> tuple[tuple[str, str], ...] | None:
+    """Draw the cells that the request names: those of the details, and now and then one in which nothing is hidden.
+
+    None if asking for what is plausible in them, follow-ups included, takes more than `most` questions.
+    """
+    plausible = set(spec.domain.relevant)
+    cells = list(dict.fromkeys(CELL_OF[name] for name, _ in spec.details))
+
+    def needed(named: Sequence[tuple[str, str]]) -> int:
+        asked = sum(len(plausible & set(GRID[cell])) for cell in named)
+        return asked + sum(BY_NAME[name].parts - 1 for name, _ in spec.details)
+
+    if needed(cells) > most:
+        return None
+    others = [cell for cell in GRID if cell not in cells and plausible & set(GRID[cell])]
+    if others and rng.random() < FALSE_HINT:
+        more = [*cells, rng.choice(others)]
+        cells = more if needed(more) <= most else cells
+    rng.shuffle(cells)
+    return tuple(cells)
+
+
+def draw_request(spec: Spec, hint: Sequence[tuple[str, str]], rng: random.Random) -> str:
+    """Word the vague request: the domain, the cells of `hint` and the signature, and none of the details."""
+    *others, last = [word_cell(cell, rng) for cell in hint]
     listed = f"{', '.join(others)} and {last}" if others else last
-    wish = f"{rng.choice(OPENERS)} {rng.choice(spec.domain.phrases)} {rng.choice(PLACES)}."
-    return f"{wish} {rng.choice(CLOSERS).format(listed)} The signature of the function is: {spec.signature}"
+    said = [
+        f"{rng.choice(OPENERS)} {rng.choice(spec.domain.phrases)} {rng.choice(PLACES)}.",
+        rng.choice(CLOSERS).format(listed),
+    ]
+    if rng.random() < ASIDE:
+        said.insert(rng.choice((1, 2)), rng.choice(ASIDES))
+    request = f"{' '.join(said)} The signature of the function is: {spec.signature}"
+    assert named_kinds(request) == {kind for cell in hint for kind in GRID[cell]}, request
+    return request
 
 
 def draw_tests(spec: Spec, rng: random.Random) -> list[str] | None:

@@ -1,19 +1,30 @@
-"""The domains of the synthetic suite: what a user may want computed, which kinds of detail matter, their areas."""
+"""The domains of the synthetic suite: what users want computed, which details may matter, what requests hint at.
+
+Nine kinds of detail are plausible in a domain, which is more than there are turns to ask in. A request hints at those
+that are worth asking for: it names cells of a grid, an aspect (small, large, regular, ...) of a matter (entries,
+quantities, charges, totals). Neither word alone tells the kind, and both come in several wordings.
+"""
 
 from __future__ import annotations
 
+import random
+import re
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Domain:
-    """One kind of task. `relevant` names the kinds of detail that a task of this domain may hide (no others occur)."""
+    """One kind of task. `relevant` names the kinds of detail that a task of this domain may hide (no others occur).
+
+    Tasks of a domain that is `held_out` are in the test split only.
+    """
 
     name: str
     phrases: tuple[str, ...]
     functions: tuple[str, ...]
     arguments: tuple[str, ...]
     relevant: tuple[str, ...]
+    held_out: bool = False
 
 
 DOMAINS: tuple[Domain, ...] = (
@@ -129,6 +140,109 @@ DOMAINS: tuple[Domain, ...] = (
         ("rooms", "offices"),
         ("pack", "rate", "insurance", "base", "discount", "tax", "minimum", "split", "label"),
     ),
+    Domain(
+        "bakery",
+        ("the price of a bread order", "what a bakery customer pays", "a bill for rolls and cakes"),
+        ("bread_price", "bakery_bill", "rolls_cost"),
+        ("loaves", "rolls"),
+        ("negative", "pack", "every", "rate", "bulk", "discount", "tax", "minimum", "label"),
+    ),
+    Domain(
+        "moving",
+        ("the price of a house move", "what a family pays the movers", "a removal bill"),
+        ("moving_price", "movers_bill", "removal_cost"),
+        ("boxes", "crates"),
+        ("zero", "pack", "tier", "insurance", "base", "discount", "credit", "maximum", "rounding"),
+    ),
+    Domain(
+        "laundry",
+        ("the price of a laundry service", "what a guest pays for washing", "a washing bill"),
+        ("laundry_price", "washing_bill", "laundry_cost"),
+        ("shirts", "loads"),
+        ("negative", "allowance", "every", "rate", "tier", "bulk", "credit", "minimum", "split"),
+    ),
+    Domain(
+        "courier",
+        ("the fee of a bike courier", "what a sender pays for delivery", "a delivery fee"),
+        ("courier_fee", "delivery_price", "sender_cost"),
+        ("stops", "deliveries"),
+        ("negative", "zero", "rate", "tier", "insurance", "base", "discount", "maximum", "label"),
+    ),
+    Domain(
+        "printing",
+        ("the price of a print job", "what a student pays for copies", "a copy shop bill"),
+        ("print_price", "copies_cost", "print_bill"),
+        ("pages", "copies"),
+        ("zero", "pack", "allowance", "rate", "bulk", "tax", "credit", "minimum", "rounding"),
+    ),
+    Domain(
+        "camping",
+        ("the fee of a camp site", "what campers pay for their tent", "a camping bill"),
+        ("camping_fee", "tent_price", "camp_bill"),
+        ("tents", "campers"),
+        ("zero", "every", "rate", "insurance", "base", "discount", "tax", "split", "maximum"),
+    ),
+    Domain(
+        "museum",
+        ("the entrance fee of a museum", "what a class pays for a tour", "the cost of museum tickets"),
+        ("museum_fee", "tour_price", "entrance_cost"),
+        ("visitors", "pupils"),
+        ("negative", "zero", "allowance", "every", "bulk", "credit", "split", "rounding", "label"),
+    ),
+    Domain(
+        "storage",
+        ("the rent of a storage room", "what a customer pays to store things", "a storage bill"),
+        ("storage_rent", "storage_bill", "room_rent"),
+        ("shelves", "metres"),
+        ("pack", "allowance", "tier", "insurance", "base", "tax", "minimum", "maximum", "label"),
+    ),
+    Domain(
+        "tutoring",
+        ("the price of private lessons", "what parents pay a tutor", "a bill for lessons"),
+        ("lesson_price", "tutor_bill", "lessons_cost"),
+        ("lessons", "classes"),
+        ("negative", "pack", "every", "rate", "base", "discount", "credit", "split", "rounding"),
+    ),
+    Domain(
+        "toll",
+        ("a road toll", "what a lorry pays on the motorway", "the toll of a bridge"),
+        ("road_toll", "bridge_toll", "lorry_fee"),
+        ("axles", "crossings"),
+        ("zero", "allowance", "rate", "tier", "bulk", "tax", "credit", "minimum", "rounding"),
+        held_out=True,
+    ),
+    Domain(
+        "catering",
+        ("the price of a catered party", "what a couple pays for a buffet", "a catering bill"),
+        ("catering_price", "buffet_cost", "buffet_bill"),
+        ("plates", "portions"),
+        ("negative", "pack", "every", "insurance", "base", "discount", "minimum", "split", "label"),
+        held_out=True,
+    ),
+    Domain(
+        "fuel",
+        ("a fuel bill", "what a driver pays at the pump", "the cost of diesel"),
+        ("fuel_bill", "pump_price", "diesel_cost"),
+        ("gallons", "fuel"),
+        ("negative", "zero", "rate", "base", "bulk", "discount", "tax", "maximum", "rounding"),
+        held_out=True,
+    ),
+    Domain(
+        "boat",
+        ("the price of a boat trip", "what we charge for a hired boat", "a ferry fare"),
+        ("boat_price", "ferry_fare", "trip_cost"),
+        ("miles", "passengers"),
+        ("zero", "every", "tier", "insurance", "tax", "credit", "maximum", "split", "label"),
+        held_out=True,
+    ),
+    Domain(
+        "garden",
+        ("the price of garden work", "what an owner pays a gardener", "a gardening bill"),
+        ("garden_price", "gardener_bill", "lawn_cost"),
+        ("lawns", "trees"),
+        ("negative", "pack", "allowance", "rate", "tier", "base", "credit", "minimum", "maximum"),
+        held_out=True,
+    ),
 )
 
 BY_NAME = {domain.name: domain for domain in DOMAINS}
@@ -141,25 +255,70 @@ OPENERS = (
     "Write me a Python function that gives",
 )
 PLACES = (
-    "for my shop", "for our town", "for a small company", "for my family", "for a client", "for our website",
+    "for my shop", "for our town", "for a small company", "for my family", "for a large client", "for our website",
     "for a school project", "for my brother", "for our office", "for a friend",
 )  # fmt: skip
-CLOSERS = ("We have rules about {}.", "There are rules about {}.", "Mind our rules about {}.")
+CLOSERS = (
+    "We have rules about {}.", "There are rules about {}.", "Mind our rules about {}.", "Think of {}.",
+    "Some care is needed with {}.",
+)  # fmt: skip
+# What is said beside, and tells nothing: the grid's words, but no aspect of a matter.
+ASIDES = (
+    "It need not be fast.", "The entries come from a form.", "We had large trouble with the last one.",
+    "The totals go to our accountant.", "It is only a small thing.", "My regular programmer is away.",
+    "The charges are my own idea.", "You get extra time if you need it.",
+)  # fmt: skip
+
+ASPECTS: dict[str, tuple[str, ...]] = {
+    "small": ("small", "low", "little", "tiny"),
+    "large": ("large", "big", "high", "huge"),
+    "regular": ("regular", "steady", "usual", "constant"),
+    "extra": ("extra", "added", "further", "additional"),
+    "reduced": ("reduced", "lowered", "cut", "cheaper"),
+    "shared": ("shared", "joint", "common", "divided"),
+    "printed": ("printed", "shown", "displayed", "written"),
+}
+MATTERS: dict[str, tuple[str, ...]] = {
+    "entries": ("entries", "inputs", "readings", "arguments"),
+    "quantities": ("quantities", "amounts", "volumes", "counts"),
+    "charges": ("charges", "prices", "fees", "costs"),
+    "totals": ("totals", "results", "sums", "outcomes"),
+}
+GRID: dict[tuple[str, str], tuple[str, ...]] = {
+    ("small", "entries"): ("negative", "zero"),
+    ("large", "entries"): ("pack",),
+    ("small", "quantities"): ("allowance",),
+    ("regular", "quantities"): ("every",),
+    ("large", "quantities"): ("tier", "bulk"),
+    ("regular", "charges"): ("rate",),
+    ("extra", "charges"): ("insurance", "tax"),
+    ("small", "charges"): ("base",),
+    ("reduced", "charges"): ("discount",),
+    ("reduced", "totals"): ("credit",),
+    ("small", "totals"): ("minimum",),
+    ("large", "totals"): ("maximum",),
+    ("shared", "totals"): ("split",),
+    ("printed", "totals"): ("rounding", "label"),
+}
+CELL_OF = {kind: cell for cell, kinds in GRID.items() for kind in kinds}
+_WORDINGS = {
+    form.format(aspect=aspect, matter=matter): (name, of)
+    for name, aspects in ASPECTS.items()
+    for aspect in aspects
+    for of, matters in MATTERS.items()
+    for matter in matters
+    for form in ("{aspect} {matter}", "{matter} that are {aspect}")
+}
+_CELLS = re.compile("|".join(rf"\b{re.escape(words)}\b" for words in _WORDINGS))
 
 
-@dataclass(frozen=True)
-class Area:
-    """Details that belong together. A request names the areas in which it hides details, by one of `words` each."""
-
-    words: tuple[str, ...]
-    kinds: tuple[str, ...]
+def word_cell(cell: tuple[str, str], rng: random.Random) -> str:
+    """Word a cell of the grid, three times in four as "low fees", else as "fees that are low"."""
+    aspect, matter = rng.choice(ASPECTS[cell[0]]), rng.choice(MATTERS[cell[1]])
+    return f"{aspect} {matter}" if rng.random() < 0.75 else f"{matter} that are {aspect}"
 
 
-AREAS: tuple[Area, ...] = (
-    Area(("input", "entries"), ("negative", "zero", "pack")),
-    Area(("quantity", "units"), ("allowance", "every", "tier")),
-    Area(("price", "charges"), ("rate", "insurance", "base", "tax")),
-    Area(("savings", "reductions"), ("bulk", "discount", "credit")),
-    Area(("limits", "bounds"), ("minimum", "maximum")),
-    Area(("result", "output"), ("split", "rounding", "label")),
-)
+def named_kinds(request: str) -> frozenset[str]:
+    """The kinds of detail in the cells that a request names."""
+    cells = (_WORDINGS[words] for words in _CELLS.findall(request))
+    return frozenset(kind for cell in cells for kind in GRID.get(cell, ()))
