@@ -229,7 +229,12 @@ class PolicySettings(PreferenceSettings):
         "without rewards).",
     )
     least_weight: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
-        0.03, description="listwise: candidates with less weight in their state are left out."
+        0.03, description="listwise: candidates with less weight are left out."
+    )
+    states: Literal["equal", "advantage"] = Field(
+        "equal",
+        description="listwise: what states count. `equal`: all the same, the weights of a state sum to 1. `advantage`: "
+        "the weights are not normalised (AWR), so that a state whose candidates are all poor counts little.",
     )
 
 

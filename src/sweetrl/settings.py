@@ -88,7 +88,7 @@ class PretrainSettings(Section):
     heed_least: Probability = Field(
         0.0, description="Lowest chance that a demonstrator heeds the request at a turn, and not its habit (programs)."
     )
-    heed_most: Probability = Field(0.5, description="Highest such chance; each dialogue has one between the two.")
+    heed_most: Probability = Field(0.4, description="Highest such chance; each dialogue has one between the two.")
     reading: Probability = Field(
         0.5,
         description="Share of the steps, the first ones, in which demonstrators heed the request at most turns, with a "
@@ -247,8 +247,8 @@ class EvaluateSettings(Section):
     temperature: float | None = Field(
         None,
         ge=0.0,
-        description="Sampling temperature of the agents that are compared, and of the registered one; 0 is greedy, empty "
-        "is `agent.temperature`, with which dialogues are collected and replies ranked.",
+        description="Sampling temperature of the agents that are compared, and of the registered one; 0 is greedy, "
+        "empty is `agent.temperature`, with which dialogues are collected and replies ranked.",
     )
     confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="Level of intervals and of the gate.")
     resamples: Positive = Field(10_000, description="Bootstrap resamples.")

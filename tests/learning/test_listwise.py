@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.errors import UserError
-from sweetrl.learning.listwise import listwise_rows, reply_weights
+from sweetrl.learning.batches import Row
+from sweetrl.learning.listwise import listwise_rows, reply_weights, with_replay
+from sweetrl.learning.ranking import Replay
 from sweetrl.settings import LoraSettings, ModelSettings, PolicySettings, Settings
 from sweetrl.types import Candidate, RankedState
 
@@ -32,6 +34,14 @@ def test_without_a_temperature_advantages_do_not_matter() -> None:
     likely, unlikely = candidate(3, -5.0), candidate(1, 5.0)
     assert reply_weights([likely, unlikely], 1.0, None) == pytest.approx([0.75, 0.25])
     assert reply_weights([likely, unlikely], 0.0, None) == pytest.approx([0.5, 0.5])
+
+
+def test_states_without_a_good_reply_count_little_if_asked() -> None:
+    poor, good = [candidate(2, -0.5), candidate(2, -0.4)], [candidate(1, 0.1), candidate(3, -0.5)]
+    assert sum(reply_weights(poor, 1.0, 0.1)) == pytest.approx(1.0)
+    assert reply_weights(poor, 1.0, 0.1, equal=False) == pytest.approx([0.5 * math.exp(-5), 0.5 * math.exp(-4)])
+    assert reply_weights(good, 1.0, 0.1, 0.03, equal=False) == pytest.approx([0.25 * math.exp(1), 0.0])
+    assert reply_weights([candidate(1, 9.0)], 1.0, 0.1, equal=False) == pytest.approx([20.0])
 
 
 @given(
@@ -76,8 +86,7 @@ def test_rows_hold_every_candidate_with_weight_and_say_where_they_come_from() ->
     assert data.groups == (0, 0, 0, 1)
     assert data.turns == (0, 0, 1, 0)
     assert data.pairs == ((0, 0), (1, 1), (2, 2), (3, 3))
-    # A mean over the four rows is the mean over the three states that have candidates.
-    assert data.labels == pytest.approx((2 / 3, 2 / 3, 4 / 3, 4 / 3))
+    assert data.labels == pytest.approx((2 / 3, 2 / 3, 4 / 3, 4 / 3))  # a half, a half, 1 and 1, scaled to a mean of 1
     with pytest.raises(UserError, match="no candidate to learn from"):
         listwise_rows([RankedState("v", 0, 0, (1,), ())], 1.0, 0.1, 0.03)
 
@@ -90,7 +99,7 @@ def test_the_loss_is_the_weighted_likelihood_written_slowly() -> None:
     logprobs, token_row = torch.tensor([-0.5, -1.0, -2.0, -0.25]), torch.tensor([0, 0, 1, 2])
     weight = torch.tensor([0.5, 1.5, 1.0])
     slow = -(0.5 * (-0.5 - 1.0) + 1.5 * -2.0 + 1.0 * -0.25) / 3
-    assert listwise_loss(logprobs, weight, token_row).item() == pytest.approx(slow)
+    assert listwise_loss(logprobs, weight, token_row, 3).item() == pytest.approx(slow)
 
 
 @pytest.fixture(scope="module")
@@ -110,9 +119,7 @@ def fitted(tiny_model: Path, states: list[RankedState], folder: Path, **changes:
 
     lora = LoraSettings(rank=4, alpha=8)
     wanted = PolicySettings(**{"learning_rate": 2e-2, "epochs": 20, "batch_size": 8, "lora": lora, **changes})
-    data = listwise_rows(
-        states, wanted.count_power, wanted.advantage_temperature or None, wanted.least_weight, "candidates"
-    )
+    data = listwise_rows(states, wanted.count_power, wanted.advantage_temperature or None, wanted.least_weight)
     model = attach_adapter(load_base(ModelSettings(base=str(tiny_model), device="cpu"))[0], lora, seed=0)
     trainer = ListwiseTrainer(model, data, wanted, folder, 0)
     return trainer, trainer.fit()
@@ -157,4 +164,14 @@ def test_sweet_takes_the_candidates_or_the_pairs_as_the_settings_say() -> None:
     for objective, trainer in (("listwise", ListwiseTrainer), ("dpo", PolicyTrainer)):
         settings = Settings.model_validate({"policy": {"objective": objective, "sft_replay": 0.5}})
         assert sweet.trainer(settings) is trainer
-        assert sweet.replay(settings) == (0.5 if objective == "dpo" else 0.0)
+        assert sweet.replay(settings) == 0.5
+
+
+def test_successful_dialogues_stand_beside_the_candidates_without_a_weight() -> None:
+    data = listwise_rows([state(0, candidate(1, 0.0, (7, 8)), candidate(1, 0.0, (9,)))], 1.0, 0.1, 0.03)
+    dialogue = Replay("w", 0, Row((1, 2, 3, 4, 5, 6), ((1, 3), (4, 6))))
+    for final, spans, turn in ((True, ((4, 6),), 1), (False, ((1, 3), (4, 6)), 0)):
+        found = with_replay(data, [dialogue], final)
+        assert found.rows[2].spans == spans
+        assert (found.replay, found.labels[2], found.groups, found.turns[2]) == ((2,), 0.0, (0, 0, 1), turn)
+        assert found.pairs == data.pairs

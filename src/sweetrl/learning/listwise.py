@@ -1,11 +1,14 @@
-"""Stage 2 as weighted likelihood: the policy imitates all candidates of a state, each by how good it is.
+"""Stage 2 as weighted likelihood: the policy imitates the candidates of a state, each by how good it is.
 
-    w_i  ~  n_i^a exp( A_i / t ),  sum_i w_i = 1;     loss = - sum_i w_i sum_l log pi_theta( a_i^l | o )
+    w_i = (n_i / N)^a exp( A_i / t ) / Z;     loss = - sum_i w_i sum_l log pi_theta( a_i^l | o )
 
-over the distinct candidates i of a state, n_i of which were sampled, with advantages A_i. It is the closed form of
-KL-regularised policy improvement, pi(a|o) ~ pi_ref(a|o) exp(A / t) (Peters and Schaal 2007; AWR, Peng et al. 2019),
-fitted on the sampled replies; n_i / N stands for pi_ref. `a` > 1 also sharpens, and t -> infinity leaves nothing else:
-that is self-distillation without any reward, the control of this method.
+over the distinct candidates i of a state, n_i of N samples, with advantages A_i. It is the closed form of policy
+improvement under a KL penalty, pi(a|o) ~ pi_ref(a|o) exp(A / t), fitted on the sampled replies (Peters and Schaal 2007;
+AWR, Peng et al. 2019); n_i / N stands for pi_ref. `a` > 1 also sharpens, and t -> infinity leaves nothing else: that is
+self-distillation without any reward, the control of this method.
+
+Z is the sum over the state's candidates (`states: equal`), or 1 (`states: advantage`, as AWR does): an advantage says
+how much better than usual a reply is, so a state whose candidates are all poor counts little.
 """
 
 from __future__ import annotations
@@ -13,53 +16,70 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import PreferenceData, Row
 from sweetrl.types import Candidate, RankedState
 
+if TYPE_CHECKING:
+    from sweetrl.learning.ranking import Replay
+
+HIGHEST = 20.0  # of exp(A / t), as in AWR: one lucky reply does not rule a step
+
 
 def reply_weights(
-    candidates: Sequence[Candidate], power: float, temperature: float | None, least: float = 0.0
+    candidates: Sequence[Candidate],
+    power: float,
+    temperature: float | None,
+    least: float = 0.0,
+    equal: bool = True,
 ) -> list[float]:
-    """The weights of a state's candidates; those under `least` are 0, the others sum to 1.
+    """The weights of a state's candidates, those under `least` 0; with `equal` the others sum to 1.
 
     `temperature` None leaves the advantages out.
     """
+    total = sum(one.count for one in candidates)
     scores = [
-        power * math.log(one.count) + (0.0 if temperature is None else one.advantage / temperature)
+        power * math.log(one.count / total) + (0.0 if temperature is None else one.advantage / temperature)
         for one in candidates
     ]
+    if not equal:
+        highest = math.log(HIGHEST)
+        weights = [math.exp(min(score, highest)) for score in scores]
+        return [weight if weight >= least else 0.0 for weight in weights]
     top = max(scores)
     weights = [math.exp(score - top) for score in scores]
-    total = sum(weights)
-    kept = [weight / total if weight / total >= least else 0.0 for weight in weights]
+    mass = sum(weights)
+    kept = [weight / mass if weight / mass >= least else 0.0 for weight in weights]
     rest = sum(kept)
-    return [weight / rest for weight in kept] if rest else [weight / total for weight in weights]
+    return [weight / rest for weight in kept] if rest else [weight / mass for weight in weights]
 
 
 def listwise_rows(
-    states: Sequence[RankedState], power: float, temperature: float | None, least: float, where: str = "candidates"
+    states: Sequence[RankedState],
+    power: float,
+    temperature: float | None,
+    least: float,
+    equal: bool = True,
+    where: str = "candidates",
 ) -> PreferenceData:
     """Lay out the weighted candidates of `states`: one row each, its weight as label, the rows of a dialogue a group.
 
-    Labels are scaled so that a mean over rows is a mean over states.
+    Labels are scaled to a mean of 1.
     """
     rows: list[Row] = []
     weights: list[float] = []
     groups: list[int] = []
     turns: list[int] = []
     dialogues: dict[tuple[str, int], int] = {}
-    used = 0
     for state in states:
         if not state.candidates:
             continue
-        used += 1
         start = len(state.prompt_ids)
         group = dialogues.setdefault((state.task_id, state.attempt), len(dialogues))
-        for one, weight in zip(
-            state.candidates, reply_weights(state.candidates, power, temperature, least), strict=True
-        ):
+        found = reply_weights(state.candidates, power, temperature, least, equal)
+        for one, weight in zip(state.candidates, found, strict=True):
             if weight:
                 rows.append(Row(state.prompt_ids + one.token_ids, ((start, start + len(one.token_ids)),)))
                 weights.append(weight)
@@ -67,6 +87,26 @@ def listwise_rows(
                 turns.append(state.turn)
     if not rows:
         raise UserError(f"{where}: there is no candidate to learn from; run the stage `rank` with more dialogues.")
-    scale = len(rows) / used
+    scale = len(rows) / sum(weights)
     data = PreferenceData(tuple(rows), tuple((index, index) for index in range(len(rows))), groups=tuple(groups))
     return replace(data, labels=tuple(scale * weight for weight in weights), turns=tuple(turns))
+
+
+def with_replay(data: PreferenceData, replay: Sequence[Replay], final: bool) -> PreferenceData:
+    """Put successful dialogues (their final replies, if `final`) beside the candidates; they have no weight there."""
+    added = [last_reply(one.row) if final else one.row for one in replay]
+    first, groups = len(data.rows), max(data.groups, default=-1) + 1
+    return replace(
+        data,
+        rows=data.rows + tuple(added),
+        replay=tuple(range(first, first + len(added))),
+        groups=data.groups + tuple(range(groups, groups + len(added))),
+        labels=data.labels + (0.0,) * len(added),
+        turns=data.turns + tuple(len(one.row.spans) - 1 if final else 0 for one in replay),
+    )
+
+
+def last_reply(row: Row) -> Row:
+    """The dialogue up to its end, of which only the last reply is learnt."""
+    start, end = row.spans[-1]
+    return Row(row.token_ids[:end], ((start, end),))

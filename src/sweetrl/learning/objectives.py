@@ -52,15 +52,15 @@ def token_nll(logprobs: Tensor, row_weight: Tensor, token_row: Tensor) -> Tensor
     return -(means * row_weight).sum() / row_weight.sum().clamp(min=1e-30)
 
 
-def listwise_loss(logprobs: Tensor, row_weight: Tensor, token_row: Tensor) -> Tensor:
-    """-(1/R) sum_r w_r sum_l log pi_theta(a_r^l): candidates by their weights (sweetrl.learning.listwise).
+def listwise_loss(logprobs: Tensor, row_weight: Tensor, token_row: Tensor, candidates: int) -> Tensor:
+    """-(1/C) sum_r w_r sum_l log pi_theta(a_r^l): C candidates by their weights (sweetrl.learning.listwise).
 
-    `logprobs`, `token_row` [N], `row_weight` [R]; sums over tokens, so that a reply's likelihood as a whole counts.
+    `logprobs`, `token_row` [N], `row_weight` [R] (0 for rows that are no candidates); sums over tokens, so that the
+    likelihood of a whole reply counts.
     """
     from sweetrl.learning.advantage import segment_sum
 
-    rows = row_weight.shape[0]
-    return -(segment_sum(logprobs, token_row, rows) * row_weight).sum() / rows
+    return -(segment_sum(logprobs, token_row, row_weight.shape[0]) * row_weight).sum() / candidates
 
 
 def value_loss(values: Tensor, labels: Tensor, turn_row: Tensor, rows: int) -> Tensor:

@@ -408,14 +408,22 @@ class ImitationTrainer(PreferenceTrainer):
 
 
 class ListwiseTrainer(PreferenceTrainer):
-    """Stage 2 as weighted likelihood of all candidates of a state (sweetrl.learning.listwise)."""
+    """Stage 2 as weighted likelihood of a state's candidates (sweetrl.learning.listwise), plus NLL of the replay."""
 
     settings: PolicySettings
     compares = False
 
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
-        """-(1/R) sum_r w_r sum_l log pi_theta(a_r^l); a row's label is its weight."""
+        """-(1/C) sum_r w_r sum_l log pi_theta(a_r^l) + sft_replay_nll * NLL(replay); a row's label is its weight."""
         rows = batch["rows"]
-        loss = listwise_loss(logprobs, batch["label"].to(logprobs.dtype), rows["turn_row"][rows["turn"]])
-        metrics = {"loss/listwise": loss.item(), "reply_length": len(logprobs) / len(rows["turn_row"])}
-        return batch.get("share", (1.0,))[0] * loss, metrics
+        token_row = rows["turn_row"][rows["turn"]]
+        listwise = listwise_loss(logprobs, batch["label"].to(logprobs.dtype), token_row, len(batch["chosen"]))
+        pair_share, replay_share = batch.get("share", (1.0, 1.0))
+        loss = pair_share * listwise
+        metrics = {"loss/listwise": listwise.item(), "reply_length": len(logprobs) / len(rows["turn_row"])}
+        if len(batch["replay"]):
+            weight = segment_sum(logprobs.new_ones(len(batch["replay"])), batch["replay"], len(rows["tokens"]))
+            replay = token_nll(logprobs, weight, token_row)
+            loss = loss + replay_share * self.settings.sft_replay_nll * replay
+            metrics["loss/sft_replay"] = replay.item()
+        return loss, metrics

@@ -27,7 +27,7 @@ class Sweet(Method):
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """The preferences, and successful dialogues beside them; or all candidates with their weights."""
-        from sweetrl.learning.listwise import listwise_rows
+        from sweetrl.learning.listwise import listwise_rows, with_replay
         from sweetrl.learning.preferences import preference_rows
         from sweetrl.learning.ranking import mean_centered
 
@@ -37,7 +37,11 @@ class Sweet(Method):
             if rank.reply_types == "mean_centered":
                 states = mean_centered(states, job.domain)
             temperature = wanted.advantage_temperature or None
-            return listwise_rows(states, wanted.count_power, temperature, wanted.least_weight)
+            equal = wanted.states == "equal"
+            data = listwise_rows(states, wanted.count_power, temperature, wanted.least_weight, equal)
+            if not wanted.sft_replay:
+                return data
+            return with_replay(data, job.inputs.preferences()[1], wanted.sft_replay_turns == "final")
         preferences, replay = job.inputs.preferences()
         return preference_rows(preferences, replay if wanted.sft_replay else [], wanted)
 
@@ -48,5 +52,5 @@ class Sweet(Method):
         return ListwiseTrainer if settings.policy.objective == "listwise" else PolicyTrainer
 
     def replay(self, settings: Settings) -> float:
-        """As params.yaml says; weighted likelihood needs none."""
-        return settings.policy.sft_replay if settings.policy.objective == "dpo" else 0.0
+        """As params.yaml says."""
+        return settings.policy.sft_replay

@@ -68,6 +68,16 @@ def test_the_rest_of_a_detail_is_needed_until_it_is_told() -> None:
     assert seen >= 10
 
 
+def test_a_step_that_nobody_told_is_a_mistake() -> None:
+    for task in TASKS:
+        facts, request = read_facts(task.hidden_information), read_request(task.problem_description)
+        for kind in KINDS:
+            if kind.name not in facts:
+                invented = {**facts, kind.name: ("7", "8")[: max(1, len(kind.values))]}
+                verdict = judge_reply(task, ask(task, list(facts)), write_answer(request, invented))
+                assert verdict == "mistaken", kind.name
+
+
 def test_code_statements_and_thoughts_ask_for_nothing() -> None:
     for task in TASKS:
         first = next(iter(read_facts(task.hidden_information)))

@@ -60,6 +60,7 @@ class Backend(Domain):
             measured="Success is passing every hidden test of a task, tests passed the mean share over tasks",
             faults=(
                 *Labels.faults[:-2],
+                ("unhinted_questions", "Questions at which the request did not hint", False),
                 ("forgotten_details", "Details told, but missing from the program", False),
                 ("mistaken_details", "Details told, but with another value in the program", False),
             ),

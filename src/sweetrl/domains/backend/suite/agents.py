@@ -194,20 +194,20 @@ class Demonstrator:
         return now.ask(name, rng)
 
     def _next(self, now: Dialogue) -> str | None:
-        """What to ask for; None to answer."""
+        """What to ask for; None to answer. It goes on from the last kind asked for, and never turns back."""
         rng, skill = self.rng, self.skill
+        order = list(BY_NAME)
+        furthest = max((order.index(name) for name in now.asked), default=-1)
+        ahead = order[furthest + 1 :]
         if self.informed and rng.random() < self.heed_program:
-            left = now.open + [name for name in now.facts if name not in now.asked]
-            return rng.choice(left) if left else None
+            left = now.open + [name for name in ahead if name in now.facts]
+            return left[0] if left else None
         if now.open and rng.random() < skill.follow:
-            return rng.choice(now.open)
+            return now.open[0]
         if rng.random() < skill.slip:
-            return rng.choice(list(BY_NAME))
-        if rng.random() < skill.heed:
-            hinted = [name for name in now.request.named if name not in now.asked]
-            return rng.choice(hinted) if hinted else None
-        usual = [kind.name for kind in KINDS if kind.name in now.request.domain.relevant]
-        return next((name for name in usual if name not in now.asked), None)
+            return rng.choice(order)
+        wanted = now.request.named if rng.random() < skill.heed else now.request.domain.relevant
+        return next((name for name in ahead if name in wanted), None)
 
 
 def demonstrate(task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:

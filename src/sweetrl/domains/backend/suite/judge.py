@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Literal
 
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.domains.backend.suite.agents import read_request
-from sweetrl.domains.backend.suite.details import BY_NAME, Kind, kinds_asked
+from sweetrl.domains.backend.suite.details import BY_NAME, KINDS, Kind, kinds_asked
 from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.domains.backend.suite.users import answered_questions, brought_out, known, questions_of
 from sweetrl.types import Message, Task
@@ -29,7 +30,7 @@ def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> Verdict |
     unclear     asks for no kind of detail
     complete    answers, with every detail in the program as it was told
     premature   answers, true to what was told, with a detail not yet told
-    mistaken    answers, and a detail that was told is missing or wrong in the program
+    mistaken    answers, and a detail that was told is missing or wrong in the program, or it has one that nobody told
     """
     facts = read_facts(task.hidden_information)
     if not facts:
@@ -43,6 +44,9 @@ def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> Verdict |
     program = marked_answer(visible_reply(reply))
     if program is not None:
         if any(step_in(program, BY_NAME[name], facts[name], request.argument) != "right" for name in told):
+            return "mistaken"
+        others = [kind for kind in KINDS if kind.name not in facts]
+        if any(step_in(program, kind, (), request.argument) != "missing" for kind in others):
             return "mistaken"
         return "complete" if told == facts.keys() else "premature"
     kinds = kinds_asked(visible_reply(reply))
@@ -71,15 +75,19 @@ WORTH: dict[Verdict, float] = {
 
 
 def step_in(program: str, kind: Kind, values: Sequence[str], argument: str) -> str:
-    """Whether the step of `kind` is in `program`: "right", with an "other value", or "missing"; blanks are ignored."""
+    """Whether the step of `kind` is in `program`: "right", with an "other value", or "missing"; blanks are ignored.
+
+    Without `values` any is another one.
+    """
     lines = "\n".join("".join(line.split()) for line in program.splitlines())
-    if _step_pattern(kind, argument, [re.escape(value) for value in values]).search(lines):
+    if values and _step_pattern(kind, argument, tuple(re.escape(value) for value in values)).search(lines):
         return "right"
-    anything = [r"-?[\w.]+"] * max(2, len(values))
+    anything = (r"-?[\w.]+",) * max(2, len(values))
     return "other value" if _step_pattern(kind, argument, anything).search(lines) else "missing"
 
 
-def _step_pattern(kind: Kind, argument: str, values: Sequence[str]) -> re.Pattern[str]:
+@lru_cache(maxsize=4096)
+def _step_pattern(kind: Kind, argument: str, values: tuple[str, ...]) -> re.Pattern[str]:
     marks = [f"\0{index}\0" for index in range(max(2, len(values)))]
     text = "\n".join("".join(line.format(*marks, x=argument).split()) for line in kind.code)
     pattern = re.escape(text)
