@@ -54,9 +54,14 @@ def dialogues(engine: TransformersEngine) -> list[Trajectory]:
     return rollout([(task, 0) for task in tasks], context, seed=3, batch=60)
 
 
+# Habits of demonstrators of programs, which say nothing about pages.
+PROGRAMS = {"heed_least", "heed_most", "reading", "follow", "slip", "stop", "forget", "informed_heed"}
+
+
 def test_it_is_small_and_names_its_recipe(recipe_settings: Callable[[Path], dict[str, Any]]) -> None:
     assert sum(path.stat().st_size for path in BASE.iterdir()) <= 2 * 2**20
-    assert recipe_settings(BASE) == SETTINGS.pretrain.model_dump(mode="json")
+    wanted = {name: value for name, value in SETTINGS.pretrain.model_dump(mode="json").items() if name not in PROGRAMS}
+    assert {name: value for name, value in recipe_settings(BASE).items() if name in wanted} == wanted
 
 
 def test_it_knows_words_and_classes_as_one_token(engine: TransformersEngine) -> None:
