@@ -138,14 +138,14 @@ def test_claims_are_kept_from_before_the_first_test_task(
 
 def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Path, calls: Calls) -> None:
     values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
-    values["tuning"] = {"rft": [{}, {"rft.learning_rate": 2.0e-03}]}
+    values["tuning"] = {"rft": [{}, {"rft.learning_rate": 4.0e-03}]}
     (folder / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
     program.run(["tune", "rft", "7"])
     assert [stage for _, stage in calls] == ["train-policy", "evaluate"] * 2
     runs = read_tuning(folder / "tuning.yaml")
     assert [(one["variant"], one["seed"], one["settings"]) for one in runs] == [
         ("rft", 7, {}),
-        ("rft", 7, {"rft.learning_rate": 2.0e-03}),
+        ("rft", 7, {"rft.learning_rate": 4.0e-03}),
     ]
     assert set(runs[0]["at"]) == {"0", "1"} and runs[0]["tasks"] == values["choose"]["tasks"]
     text = (folder / "tuning.yaml").read_text(encoding="utf-8")
