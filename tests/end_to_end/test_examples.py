@@ -29,6 +29,7 @@ FORMS: dict[str, Any] = {
     "collect.batch": 80,
     "collect.shard": 80,
     "evaluate.tasks": 12,
+    "evaluate.temperature": 1.0,  # the demonstrations' faults are noise, which greedy decoding takes out of both
 }
 BEST: dict[str, Any] = {
     "method": "examples.best_attempt:BestAttempt",

@@ -138,7 +138,7 @@ def test_training_starts_from_the_privileged_ratio_and_goes_on_from_there(
     import torch
 
     from sweetrl.learning.adapters import attach_adapter
-    from sweetrl.learning.critic_trainers import LogRatioTrainer
+    from sweetrl.learning.trainers import CriticTrainer
 
     some = trajectories[:6]
     pairs = trajectory_pairs(some, "all", 0.1)[0]
@@ -159,7 +159,7 @@ def test_training_starts_from_the_privileged_ratio_and_goes_on_from_there(
         reference = [slow_logprobs(base, row) for row in bare]
         informed = [slow_logprobs(base, row) for row in rows]
     model = attach_adapter(base, settings.lora, seed=1).to(torch.float64)
-    trainer = LogRatioTrainer(model, data, settings, tmp_path, 0, cache=tmp_path / "cache")
+    trainer = CriticTrainer(model, data, settings, tmp_path, 0, cache=tmp_path / "cache")
     assert trainer.reference is not None
     for found, turns in zip(trainer.reference, reference, strict=True):
         assert found.tolist() == pytest.approx([token.item() for turn in turns for token in turn], abs=1e-9)

@@ -168,10 +168,12 @@ def rank_replies(
     dialogues: Iterable[Trajectory],
     blocks: Callable[[int, Callable[[], list[RankedState]]], list[RankedState]] = lambda block, make: make(),
     progress: Callable[[int], None] | None = None,
+    cache: Path | None = None,
 ) -> Ranking:
     """As `rank`, by `env.settings`; `critic` may be the folder of a trained one, None makes the one in the settings.
 
-    `blocks` is asked for each block of dialogues (its number, and what ranks it): a stage keeps finished ones.
+    `blocks` is asked for each block of dialogues (its number, and what ranks it): a stage keeps finished ones. In the
+    folder `cache` sampled replies are kept for other critics.
     """
     from contextlib import ExitStack, nullcontext
 
@@ -181,6 +183,7 @@ def rank_replies(
     from sweetrl.evaluation.rollout_value import RolloutValueCritic, open_critic
     from sweetrl.learning import ranking
     from sweetrl.learning.adapters import load_base
+    from sweetrl.learning.samples import SampleCache
     from sweetrl.models import context_limit
     from sweetrl.types import Sampling
 
@@ -192,6 +195,7 @@ def rank_replies(
     rankable = ranking.rankable(chosen, env, chat, system, settings.critic.privileged, context_limit(model))
     sampling = Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, settings.rank.candidates)
     engine = TransformersEngine(settings.model.base, threads=settings.model.threads, loaded=(model, tokenizer))
+    kept = SampleCache(cache, model) if cache is not None else None
     states: list[RankedState] = []
     size = settings.rank.block
     with (
@@ -207,7 +211,7 @@ def rank_replies(
             part = rankable[first : first + size]
 
             def ranked(part: Sequence[Trajectory] = part, judge: Critic = made, off: Any = off) -> list[RankedState]:
-                return ranking.rank_dialogues(part, engine, judge, chat, system, sampling, settings.seed, off)
+                return ranking.rank_dialogues(part, engine, judge, chat, system, sampling, settings.seed, off, kept)
 
             states += blocks(first // size, ranked)
             meter(len(part))

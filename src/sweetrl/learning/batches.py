@@ -34,6 +34,11 @@ class Row:
         """Tokens inside the spans."""
         return sum(end - start for start, end in self.spans)
 
+    def last(self) -> Row:
+        """The row up to the end of its last reply, with that reply alone."""
+        start, end = self.spans[-1]
+        return Row(self.token_ids[:end], ((start, end),))
+
 
 def encode(trajectory: Trajectory, chat: Chat, system: str | None) -> Row:
     """Lay out a whole dialogue as the engine saw it: `system`, the request, and every reply's own sampled ids.

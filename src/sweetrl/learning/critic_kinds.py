@@ -39,9 +39,9 @@ def fit_critic(
         return domain.fit_critic(kind, dialogues, pairs, scratch, where)
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.learning.adapters import attach_adapter, load_base
-    from sweetrl.learning.critic_trainers import LogRatioTrainer
     from sweetrl.learning.head_trainers import RegressionTrainer, ValueTrainer
     from sweetrl.learning.reporting import report_to
+    from sweetrl.learning.trainers import CriticTrainer
     from sweetrl.learning.whole import critic_attempts, critic_pairs
 
     model, tokenizer = load_base(settings.model)
@@ -51,7 +51,7 @@ def fit_critic(
     else:
         rows = critic_pairs(pairs, dialogues, domain, chat, system, settings.critic, where)
     data, counts = fitting(rows, model)
-    trainers = {"log-ratio": LogRatioTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
+    trainers = {"log-ratio": CriticTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
     trainer = trainers[kind](
         attach_adapter(model, settings.critic.lora, settings.seed, head=kind != "log-ratio"),
         data,

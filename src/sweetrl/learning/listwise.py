@@ -94,7 +94,7 @@ def listwise_rows(
 
 def with_replay(data: PreferenceData, replay: Sequence[Replay], final: bool) -> PreferenceData:
     """Put successful dialogues (their final replies, if `final`) beside the candidates; they have no weight there."""
-    added = [last_reply(one.row) if final else one.row for one in replay]
+    added = [one.row.last() if final else one.row for one in replay]
     first, groups = len(data.rows), max(data.groups, default=-1) + 1
     return replace(
         data,
@@ -104,9 +104,3 @@ def with_replay(data: PreferenceData, replay: Sequence[Replay], final: bool) -> 
         labels=data.labels + (0.0,) * len(added),
         turns=data.turns + tuple(len(one.row.spans) - 1 if final else 0 for one in replay),
     )
-
-
-def last_reply(row: Row) -> Row:
-    """The dialogue up to its end, of which only the last reply is learnt."""
-    start, end = row.spans[-1]
-    return Row(row.token_ids[:end], ((start, end),))

@@ -173,8 +173,7 @@ def preference_rows(
     kept = []
     if settings.sft_replay:
         for replay_row in replay:
-            start, end = replay_row.row.spans[-1]
             final = settings.sft_replay_turns == "final"
-            row = Row(replay_row.row.token_ids[:end], ((start, end),)) if final else replay_row.row
+            row = replay_row.row.last() if final else replay_row.row
             kept.append(place(row, replay_row, len(replay_row.row.spans) - 1 if final else 0))
     return PreferenceData(tuple(number), tuple(pairs), tuple(kept), tuple(groups), turns=tuple(turns))

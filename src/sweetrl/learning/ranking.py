@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sweetrl.colbench.domain import QUESTION
 from sweetrl.learning.batches import Row, encode
 from sweetrl.learning.pairs import usable
+from sweetrl.learning.samples import SampleCache, Samples
 from sweetrl.learning.whole import critic_row
 from sweetrl.protocols import Chat, Critic, Engine
 from sweetrl.seeds import state_seed
@@ -47,9 +48,7 @@ def rankable(
     return [one for one in dialogues if len(critic_row(one, domain, chat, system, view).token_ids) <= limit]
 
 
-def sample_candidates(
-    rows: Sequence[tuple[Trajectory, Row]], engine: Engine, sampling: Sampling, seed: int
-) -> list[list[dict[tuple[int, ...], tuple[str, int]]]]:
+def sample_candidates(rows: Sequence[tuple[Trajectory, Row]], engine: Engine, sampling: Sampling, seed: int) -> Samples:
     """Sample `sampling.n` replies at every agent turn of every dialogue.
 
     Returns for each dialogue and turn {token ids: (text, count)} in order of first appearance.
@@ -83,15 +82,24 @@ def rank_dialogues(
     sampling: Sampling,
     seed: int,
     off: Callable[[], AbstractContextManager[object]] = nullcontext,
+    kept: SampleCache | None = None,
 ) -> list[RankedState]:
     """Sample candidates at every turn of `dialogues` and let `critic` score them.
 
     The engine sees what the actor sees; only the critic knows c. Depends on nothing but its arguments. While replies
-    are sampled `off` holds: it switches off the critic's adapter where engine and critic share a model.
+    are sampled `off` holds: it switches off the critic's adapter where engine and critic share a model. What `kept`
+    holds already is not sampled again.
     """
     rows = [(trajectory, encode(trajectory, chat, system)) for trajectory in dialogues]
-    with off():
-        sampled = sample_candidates(rows, engine, sampling, seed)
+
+    def sample() -> Samples:
+        with off():
+            return sample_candidates(rows, engine, sampling, seed)
+
+    if kept is None:
+        sampled = sample()
+    else:
+        sampled = kept.find([(f"{one.task.id} {one.attempt}", row) for one, row in rows], sampling, seed, sample)
     branches = [[[Reply(ids, text) for ids, (text, _) in distinct.items()] for distinct in turns] for turns in sampled]
     scored = critic.rate(list(zip(dialogues, branches, strict=True)))
     states: list[RankedState] = []

@@ -99,13 +99,20 @@ def _key(model: Any, rows: Sequence[Row], layout: Layout, adapter: bool) -> str:
     import torch
 
     digest = hashlib.sha256(repr((layout, adapter, torch.get_num_threads(), torch.__version__)).encode())
+    digest_weights(digest, model, adapter)
+    for row in rows:
+        digest.update(np.asarray(row.token_ids, dtype=np.int64).tobytes())
+        digest.update(repr(row.spans).encode())
+    return digest.hexdigest()[:32]
+
+
+def digest_weights(digest: hashlib._Hash, model: Any, adapter: bool = False) -> None:
+    """Add the weights of `model` to `digest`, those of its adapter only with `adapter`."""
+    import torch
+
     for name, value in model.state_dict().items():
         if "lora_" in name and not adapter:
             continue
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         bytes_ = whole_tensor(value.detach()).cpu().contiguous().flatten().view(torch.uint8)
         digest.update(bytes_.numpy().tobytes())
-    for row in rows:
-        digest.update(np.asarray(row.token_ids, dtype=np.int64).tobytes())
-        digest.update(repr(row.spans).encode())
-    return digest.hexdigest()[:32]

@@ -155,7 +155,8 @@ class PreferenceTrainer(Trainer):
         trained = starts_trained(model)
         self.reference: list[Tensor] | None = None
         if self.compares:
-            self.reference = reference_logprobs(model, data.rows, self.layout, cache, adapter=trained)
+            rows = data.reference_rows or data.rows
+            self.reference = reference_logprobs(model, rows, self.layout, cache, adapter=trained)
         super().__init__(
             model=model,
             args=arguments,
@@ -320,7 +321,12 @@ def margin_metrics(chosen: Tensor, rejected: Tensor, beta: float) -> Metrics:
 
 
 class CriticTrainer(PreferenceTrainer):
-    """Stage 1: Eq. 2 on pairs of whole trajectories, plus `nll` times the chosen trajectory's NLL."""
+    """Stage 1: Eq. 2 on pairs of whole trajectories, plus `nll` times the chosen trajectory's NLL.
+
+    The reference sees c, or it does not, where the data have `reference_rows`. Then the advantages begin as the
+    privileged ratio, log pi_ref(a|o,c) - log pi_ref(a|o), not as 0: pairs that c tells apart have little left to teach,
+    and `reference_kl` counts what c does, too.
+    """
 
     settings: CriticSettings
 

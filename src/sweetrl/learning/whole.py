@@ -107,9 +107,8 @@ def policy_pairs(
         for one in everything:
             if usable(one) and one.success:
                 row = encode(one, chat, system)
-                start, end = row.spans[-1]
                 replay.append(len(rows))
-                rows.append(Row(row.token_ids[:end], ((start, end),)) if settings.sft_replay_turns == "final" else row)
+                rows.append(row.last() if settings.sft_replay_turns == "final" else row)
                 groups.append(number.setdefault(one.task.id, len(number)))
     return PreferenceData(tuple(rows), tuple(indices), tuple(replay), tuple(groups))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweetrl.io import publish
-from sweetrl.paths import CRITIC, PREFERENCES, TRAJECTORIES
+from sweetrl.paths import CRITIC, PREFERENCES, SAMPLES, TRAJECTORIES
 from sweetrl.plugins import load_domain, load_method
 from sweetrl.running.stage import skip_stage, stage_main, stage_run
 from sweetrl.settings import Settings
@@ -39,7 +39,7 @@ def rank(settings: Settings) -> None:
             return files.read_candidates(part) if run.share.whole else []
 
         started = time.monotonic()
-        ranking = rank_replies(load_domain(settings), CRITIC, TrajectoryStore(TRAJECTORIES), block)
+        ranking = rank_replies(load_domain(settings), CRITIC, TrajectoryStore(TRAJECTORIES), block, cache=SAMPLES)
         seconds = time.monotonic() - started
         if not run.share.whole:
             return

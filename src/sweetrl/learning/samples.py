@@ -1,0 +1,87 @@
+"""Sampled candidate replies on disk: other critics, margins and objectives rank the same replies without sampling."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from sweetrl.io import atomic_path
+from sweetrl.learning.reference import digest_weights
+
+if TYPE_CHECKING:
+    from sweetrl.learning.batches import Row
+    from sweetrl.types import Sampling
+
+# For each dialogue and agent's turn: {token ids: (text, how often it was sampled)} in order of first appearance.
+Samples = list[list[dict[tuple[int, ...], tuple[str, int]]]]
+
+
+class SampleCache:
+    """Keeps samples in `folder` by what they are a function of: the weights of `model` (bare, without an adapter), how
+    it is computed, prompts, sampling and seed. A file is never stale; removing it costs only time.
+    """
+
+    def __init__(self, folder: Path, model: Any) -> None:
+        import torch
+
+        self.folder = folder
+        device = next(model.parameters()).device.type
+        self._model = hashlib.sha256(repr((device, torch.get_num_threads(), torch.__version__)).encode())
+        digest_weights(self._model, model)
+
+    def find(
+        self, rows: Sequence[tuple[str, Row]], sampling: Sampling, seed: int, make: Callable[[], Samples]
+    ) -> Samples:
+        """Return the samples at every agent's turn of `rows` (each with the name of its dialogue), else `make` them."""
+        path = self.folder / f"{self._key(rows, sampling, seed)}.parquet"
+        found = _read(path, rows)
+        if found is None:
+            found = make()
+            _write(path, found)
+        return found
+
+    def _key(self, rows: Sequence[tuple[str, Row]], sampling: Sampling, seed: int) -> str:
+        digest = self._model.copy()
+        digest.update(repr((sampling, seed)).encode())
+        for name, row in rows:
+            digest.update(repr((name, row.spans)).encode())
+            digest.update(np.asarray(row.token_ids, dtype=np.int64).tobytes())
+        return digest.hexdigest()[:32]
+
+
+def _write(path: Path, samples: Samples) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = {"row": pa.int32(), "turn": pa.int32(), "token_ids": pa.list_(pa.int32()), "text": pa.string()}
+    records = [
+        {"row": number, "turn": turn, "token_ids": list(ids), "text": text, "count": count}
+        for number, turns in enumerate(samples)
+        for turn, distinct in enumerate(turns)
+        for ids, (text, count) in distinct.items()
+    ]
+    with atomic_path(path) as temporary:
+        schema = pa.schema([*columns.items(), ("count", pa.int32())])
+        pq.write_table(pa.Table.from_pylist(records, schema=schema), temporary, compression="zstd")
+
+
+def _read(path: Path, rows: Sequence[tuple[str, Row]]) -> Samples | None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.exists():
+        return None
+    found: Samples = [[{} for _ in row.spans] for _, row in rows]
+    try:
+        for one in pq.read_table(path).to_pylist():
+            found[one["row"]][one["turn"]][tuple(one["token_ids"])] = (one["text"], one["count"])
+    except (pa.ArrowInvalid, KeyError, IndexError, TypeError):  # not a file of ours
+        return None
+    return found
+
+
+__all__ = ["SampleCache", "Samples"]
