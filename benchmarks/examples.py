@@ -74,7 +74,9 @@ CHANCE: dict[str, Any] = {
     "sources.reward": "benchmarks/examples.py",
     "policy.sft_replay": 0.0,
 }
-GREEDY: dict[str, Any] = {"agent.temperature": 0.0}
+# The examples are measured at the temperature that dialogues are collected at, and greedily beside it.
+COLLECTED: dict[str, Any] = {"evaluate.temperature": None}
+GREEDY: dict[str, Any] = {"evaluate.temperature": 0.0}
 TASKS, DIALOGUES, BASE, POLICY = "data/tasks", "data/trajectories", "models/base", "models/policy"
 LEARN = ("collect", "validate", "train_critic", "rank", "train_policy", "evaluate")
 
@@ -166,7 +168,7 @@ def run(folder: Path, part: Part, seed: int) -> dict[str, Any]:
     place.mkdir(parents=True)
     for name in ("examples", "benchmarks"):
         (place / name).symlink_to(REPOSITORY / name)
-    (place / "params.yaml").write_text(parameters({"seed": seed, "model.threads": 1, **part.changes}), encoding="utf-8")
+    (place / "params.yaml").write_text(parameters({"seed": seed, "model.threads": 1, **COLLECTED, **part.changes}), encoding="utf-8")
     for name in part.takes:
         shutil.copytree(folder / part.start / name, place / name)
     if "suite" not in part.changes:

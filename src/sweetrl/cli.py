@@ -203,12 +203,12 @@ def evaluate(
     settings = with_choices(_settings(suite), choices)
     found = evaluate_standalone(settings, tasks, out, limit, adapter, report, temperature or ())
     if "temperatures" not in found:
-        first = ("success", "reward")  # what one looks for
-        named = {**{name: found[name] for name in first}, **found}
+        rest = {name: value for name, value in found.items() if name not in ("success", "reward", "intervals")}
+        named = {**found["intervals"], **rest}  # what one looks for first
         print_facts("evaluate", [(name.replace("_", " "), in_words(value)) for name, value in named.items()])
         return
     columns = ("temperature", "success", "reward", "turns", "questions", "success_per_question")
-    rows = [[in_words(one[name]) for name in columns] for one in found["temperatures"]]
+    rows = [[in_words({**one, **one["intervals"]}[name]) for name in columns] for one in found["temperatures"]]
     title = f"evaluate {found['agent']} on {found['tasks']} tasks (best: temperature {found['temperature']:g})"
     print_table(title, [name.replace("_", " ") for name in columns], rows)
 

@@ -90,8 +90,9 @@ def test_evaluate_has_intervals_and_goes_on_after_a_failure(fake_server: Any, he
         output = sweetrl(*words, server.url, *more)
         assert server.requests - asked == 2 * 2  # three of five were finished
     numbers = json.loads(Path("numbers.json").read_text())
-    assert numbers["success"]["value"] == 0.6 and numbers["success"]["n"] == 5
-    assert numbers["success"]["low"] < 0.6 < numbers["success"]["high"]
+    assert numbers["success"] == numbers["intervals"]["success"]["value"] == 0.6
+    assert numbers["intervals"]["success"]["n"] == 5
+    assert numbers["intervals"]["success"]["low"] < 0.6 < numbers["intervals"]["success"]["high"]
     assert (numbers["dialogues"], numbers["agent"], numbers["share_lost"]) == (5.0, "mine", 0.0)
     assert "success\t60.0% (" in output
 
@@ -114,7 +115,7 @@ def test_evaluate_at_several_temperatures(fake_server: Any, here: Path) -> None:
         with pytest.raises(UserError, match=r"said\.jsonl: a file holds the dialogues of one temperature"):
             sweetrl("evaluate", "--tasks", "tasks.jsonl", "--out", "said.jsonl", *each, *far)
     numbers = json.loads(Path("numbers.json").read_text())
-    found = [(one["temperature"], one["success"]["value"], one["questions"]) for one in numbers["temperatures"]]
+    found = [(one["temperature"], one["success"], one["questions"]) for one in numbers["temperatures"]]
     assert found == [(0.0, 0.0, 0.0), (0.5, 0.6, 1.0), (1.2, 0.0, 2.0)]
     assert [one["success_per_question"] for one in numbers["temperatures"]] == [None, 0.6, 0.0]
     best = numbers["best"]
@@ -171,7 +172,7 @@ def test_the_shipped_agent_on_tasks_of_the_command_line(here: Path) -> None:
     output = sweetrl(*words, "--temperature", 0, "--temperature", 0.7)
     numbers = json.loads(Path("numbers.json").read_text())
     assert [(one["temperature"], one["tasks"]) for one in numbers["temperatures"]] == [(0.0, 3), (0.7, 3)]
-    assert numbers["success"]["n"] == 3 and 0.0 <= numbers["success"]["value"] <= 1.0
+    assert numbers["intervals"]["success"]["n"] == 3 and 0.0 <= numbers["success"] <= 1.0
     assert len([line for line in output.splitlines() if "\t" in line]) == 3
     sweetrl(*words, "--temperature", 0)
     assert json.loads(Path("numbers.json").read_text())["success"] == numbers["temperatures"][0]["success"]

@@ -68,8 +68,14 @@ def _large(name: str, label: str, paper: float | None = None, **settings: Any) -
 
 
 DPO = {"policy.objective": "dpo"}
-# Self-distillation: the policy imitates its own replies by how often it gives them, squared; no critic, no reward.
-SHARPENED = {"rank.critic": "random", "policy.advantage_temperature": 0.0, "policy.count_power": 2.0}
+# Self-distillation: the policy imitates its own replies by how often it gives them, squared; no critic, and no reward:
+# no successful dialogues either.
+SHARPENED = {
+    "rank.critic": "random",
+    "policy.advantage_temperature": 0.0,
+    "policy.count_power": 2.0,
+    "policy.sft_replay": 0.0,
+}
 
 
 def _official_switches() -> list[Variant]:

@@ -161,7 +161,7 @@ def evaluate_standalone(
     result = measured[0]
     if several:
         first = load_domain(settings).measure
-        best = max(measured, key=lambda row: (row[first]["value"], row["success"]["value"], row["reward"]["value"]))
+        best = max(measured, key=lambda row: (row[first], row["success"], row["reward"]))
         result = {**best, "best": best, "temperatures": measured}
     if report is not None:
         write_json(report, result)
@@ -204,10 +204,14 @@ def _measured(made: _Made, tasks: Path) -> dict[str, Any]:
         )
     successes, questions = sum(success for _, success, _ in scored), sum(asked for *_, asked in scored)
     rewards = [reward for reward, *_ in scored]
-    return {
-        **made.summary,
+    intervals = {
         "success": wilson_interval(successes, len(scored), ruler.confidence).as_dict(),
         "reward": bootstrap_mean(rewards, ruler.confidence, ruler.resamples, settings.seed).as_dict(),
+    }
+    return {
+        **made.summary,
+        **{name: one["value"] for name, one in intervals.items()},
+        "intervals": intervals,
         "questions": questions / len(scored),
         "success_per_question": successes / questions if questions else None,
         "temperature": agent.temperature,
