@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sweetrl.evaluation.metrics import Result, write_results
 from sweetrl.io import write_json
 from sweetrl.reproduce.claims import Claim
@@ -51,6 +53,10 @@ def profile_folder(root: Path, name: str = "small") -> Path:
     shutil.copy(ROOT / "params.yaml", root)
     for file in ("params.yaml", "claims.yaml", "tuning.yaml"):
         shutil.copy(ROOT / "reproduce" / name / file, folder)
+    values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
+    few = {one: [7] for one in ("large_seeds", "online_seeds", "best_of_n_seeds") if values.get(one)}
+    own = {**values, "seeds": [7, 8, 9], **few, "fewer_seeds": {"count": 3, "variants": []}}
+    (folder / "params.yaml").write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
     return folder
 
 

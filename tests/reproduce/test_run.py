@@ -159,6 +159,17 @@ def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Pat
     assert not any((folder / ".work").iterdir())
 
 
+def test_tuning_trains_a_critic_once_for_settings_that_it_does_not_see(folder: Path, calls: Calls) -> None:
+    values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
+    grid = [{}, {"policy.epochs": 3.0}, {"rank.margin": 0.2}, {"critic.epochs": 3.0}]
+    (folder / "params.yaml").write_text(yaml.safe_dump({**values, "tuning": {"sweet": grid}}), encoding="utf-8")
+    program.run(["tune", "sweet", "7"])
+    critic, rank, policy = "train-critic", "rank", ["train-policy", "evaluate"]
+    assert [stage for _, stage in calls] == [critic, rank, *policy, *policy, rank, *policy, critic, rank, *policy]
+    assert len(read_tuning(folder / "tuning.yaml")) == 4
+    assert not any((folder / ".work").iterdir())
+
+
 def test_a_killed_tuning_goes_on_with_its_policy(folder: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     stage: Callable[..., None] = run._stage
 

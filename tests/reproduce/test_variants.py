@@ -57,11 +57,13 @@ def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> N
     for part in VARIANT_LISTS if profile != "frontend" else VARIANT_LISTS[:1]:
         assert {variant_named(name).folder for name in values[part]} == {part}, "each list is a matrix of its own"
         assert set(values.get(f"{part}_seeds", [])) <= set(values["seeds"])
+    named = {name for part in VARIANT_LISTS for name in values.get(part, [])}
+    assert set(values.get("fewer_seeds", {"variants": []})["variants"]) <= named
     assert set(values["critics"]) <= set(values["variants"])
     assert set(values["best_of_n_seeds"]) <= set(values["seeds"])
     assert {0.0, 1.0} <= set(values["temperatures"])
     assert {*values["temperatures"]} <= {*values["choose"]["grid"]}
-    assert set(values["persona_variants"]) <= {name for part in VARIANT_LISTS for name in values.get(part, [])}
+    assert set(values["persona_variants"]) <= named
     tree = merged(project(), values["settings"])
     if "large" in values:
         larger = settings_of(merged(tree, values["large_base"]), VARIANTS["large-sweet"])

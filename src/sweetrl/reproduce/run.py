@@ -66,8 +66,10 @@ class Profile:
         return [variant_named(name) for part in VARIANT_LISTS for name in self.values.get(part, [])]
 
     def seeds_of(self, variant: Variant) -> list[int]:
-        """The seeds that a variant is run on: fewer for those that cost more."""
-        return [int(seed) for seed in self.values.get(f"{variant.folder}_seeds", self.seeds)]
+        """The seeds that a variant is run on: the first few of them for those that `fewer_seeds` names."""
+        seeds = [int(seed) for seed in self.values.get(f"{variant.folder}_seeds", self.seeds)]
+        fewer = self.values.get("fewer_seeds", {"count": 0, "variants": []})
+        return seeds[: int(fewer["count"])] if variant.name in fewer["variants"] else seeds
 
     @property
     def personas(self) -> list[str]:

@@ -25,11 +25,13 @@ from typing import Any
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.io import digest, read_json
+from sweetrl.io import digest, publish, read_json, write_json
+from sweetrl.paths import CRITIC, PREFERENCES, RUNS
 from sweetrl.reproduce.evaluate import OUT
 from sweetrl.reproduce.run import Profile, run_plan, train, workspace
 from sweetrl.reproduce.tables import SUMMARY
 from sweetrl.reproduce.variants import VARIANTS, merged, variant_named
+from sweetrl.running.folders import finished
 from sweetrl.settings import parse_settings
 from sweetrl.tracking.hashes import dvc_hash
 
@@ -50,6 +52,7 @@ def tune(profile: Profile, name: str, seed: int) -> None:
         )
     count = int(profile.values["choose"]["tasks"])
     plan = {"temperatures": [], "choose": {"grid": profile.temperatures, "tasks": count}, "personas": []}
+    made: list[tuple[Mapping[str, Any], Path]] = []
     for number, changes in enumerate(grid, start=1):
         tree = merged(profile.tree(seed, one.settings), changes)
         mark = _mark(profile, tree, source, plan)
@@ -57,6 +60,8 @@ def tune(profile: Profile, name: str, seed: int) -> None:
             print(f"tune {name} {seed}: {number} of {len(grid)} is in {path}", flush=True)
             continue
         folder = workspace(profile, f"tune-{name}-{seed}-{mark}", tree)
+        for other, earlier in made:
+            _take_over(earlier, other, folder, tree)
         train(profile, folder, one, parse_settings(tree, f"tuning of {name}"), f"tune {name}")
         run_plan(profile, folder, plan, seed, f"tune {name}")
         tried = read_json(folder / OUT / SUMMARY)["validation"]
@@ -73,8 +78,26 @@ def tune(profile: Profile, name: str, seed: int) -> None:
                 "digest": mark,
             },
         )
-        shutil.rmtree(folder)
+        made.append((tree, folder))
         print(f"tune {name} {seed}: {number} of {len(grid)} is done; {path}", flush=True)
+    for _, folder in made:
+        shutil.rmtree(folder)
+
+
+# What the stages before the policy's make, and the settings that they do not look at.
+_BEFORE = {
+    "train-critic": (CRITIC, {"rank", "judge", "policy", "rft", "multi_turn_dpo", "grpo", "evaluate", "tracking"}),
+    "rank": (PREFERENCES, {"policy", "rft", "multi_turn_dpo", "grpo", "evaluate", "tracking"}),
+}
+
+
+def _take_over(earlier: Path, other: Mapping[str, Any], folder: Path, tree: Mapping[str, Any]) -> None:
+    """Copy what an earlier run has made with the same settings: its critic, and its ranked replies."""
+    for stage, (made, ignored) in _BEFORE.items():
+        alike = all(other[name] == tree[name] for name in tree if name not in ignored)
+        if alike and finished(earlier, stage) and not finished(folder, stage):
+            publish(earlier / made, folder / made)
+            write_json(folder / RUNS / f"{stage}.json", read_json(earlier / RUNS / f"{stage}.json"))
 
 
 def _mark(profile: Profile, tree: Mapping[str, Any], source: Path, plan: Mapping[str, Any]) -> str:
