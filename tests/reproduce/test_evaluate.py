@@ -65,9 +65,22 @@ def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     )
 
 
-def plan(temperatures: Sequence[float] = (0.0, 1.0), tasks: int = 3, personas: Sequence[str] = ()) -> None:
+def plan(
+    temperatures: Sequence[float] = (0.0, 1.0),
+    tasks: int = 3,
+    personas: Sequence[str] = (),
+    persona_temperatures: Sequence[float] = (0.0,),
+) -> None:
     choice = {"grid": [0.0, 0.5, 1.0], "tasks": tasks}
-    write_json(PLAN, {"temperatures": list(temperatures), "choose": choice, "personas": list(personas)})
+    write_json(
+        PLAN,
+        {
+            "temperatures": list(temperatures),
+            "choose": choice,
+            "personas": list(personas),
+            "persona_temperatures": list(persona_temperatures),
+        },
+    )
 
 
 def test_a_policy_is_measured_at_every_temperature_with_one_model(settings: Settings) -> None:
@@ -88,7 +101,7 @@ def test_a_policy_is_measured_at_every_temperature_with_one_model(settings: Sett
     assert all(0 < one["reply_tokens"] <= 8 for one in found["measured"])
 
 
-def test_other_users_are_met_at_the_same_temperatures(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_users_are_met_at_temperatures_of_their_own(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[tuple[str, float, Any, str]] = []
     play = Player.play
 
@@ -101,7 +114,7 @@ def test_other_users_are_met_at_the_same_temperatures(settings: Settings, monkey
         return play(self, name, tasks, temperature, persona)
 
     monkeypatch.setattr(Player, "play", noted)
-    plan(temperatures=[0.0], personas=["terse"])
+    plan(temperatures=[0.0], personas=["terse"], persona_temperatures=[0.5])
     evaluate(settings)
     found = read_json(OUT / "summary.json")
     chosen = found["chosen"]
@@ -109,9 +122,9 @@ def test_other_users_are_met_at_the_same_temperatures(settings: Settings, monkey
     temperatures = sorted({0.0, chosen})
     assert own == [
         *((f"t{at:g}", at, {}, "scripted") for at in temperatures),
-        *((f"t{at:g}-terse", at, {"persona": "terse"}, "scripted:terse") for at in temperatures),
+        ("t0.5-terse", 0.5, {"persona": "terse"}, "scripted:terse"),
     ]
-    assert [one["persona"] for one in found["measured"]] == [""] * len(temperatures) + ["terse"] * len(temperatures)
+    assert [one["persona"] for one in found["measured"]] == [""] * len(temperatures) + ["terse"]
     assert LOADED == [None]
 
 
@@ -123,7 +136,7 @@ def test_without_temperatures_no_test_task_is_touched(settings: Settings) -> Non
 
 
 def test_a_killed_run_ends_with_the_same_bytes(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan(personas=["terse"])
+    plan(personas=["terse"], persona_temperatures=[0.0, 1.0])
     evaluate(settings)
     whole = {path.name: path.read_bytes() for path in OUT.iterdir()}
     for path in OUT.iterdir():

@@ -122,7 +122,9 @@ def _held_out(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
 
 def _users(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """The same policies with users whom they were not trained with."""
-    measure, temperatures = results["measure"], results["temperatures"]
+    measure = results["measure"]
+    known = {key for row in rows for found in row["personas"].values() for key in found}
+    temperatures = [key for key in results["temperatures"] if key in known]
     met = [
         (f"{row['label']}, {persona or 'usual'}", found)
         for persona in ("", *results["personas"])
@@ -131,10 +133,11 @@ def _users(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         for found in [row["personas"].get(persona) if persona else row["at"]]
         if found
     ]
-    title, label, (series, marked) = "Other users", results["labels"][measure], _shown(results)
+    title, label, (shown, marked) = "Other users", results["labels"][measure], _shown(results)
     if not met:
         return
-    estimates = [(name, {key: one[measure] for key, one in found.items()}) for name, found in met]
+    series, marked = [one for one in shown if one[0] in known], marked if "chosen" in known else None
+    estimates = [(name, {key: one[measure] for key, one in found.items() if key in known}) for name, found in met]
     figure = Figure(
         slug(title),
         f"{title}: {label} with users whom the agent was not trained with",

@@ -65,7 +65,7 @@ def evaluate(settings: Settings) -> None:
             test = read_task_table(TEST_TASKS)[: settings.evaluate.tasks] if plan["temperatures"] else []
             temperatures = sorted({*plan["temperatures"], chosen}) if test else []
             for persona in ("", *plan["personas"]):
-                for temperature in temperatures:
+                for temperature in plan["persona_temperatures"] if persona else temperatures:
                     name = file_name(temperature, persona)
                     found, tokens = player.play(name, test, temperature, persona)
                     write_results(scratch / "measured" / f"{name}.parquet", found)

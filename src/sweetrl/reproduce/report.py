@@ -42,7 +42,9 @@ def write(profile: Profile) -> None:
     level, resamples = ruler["confidence"], ruler["resamples"]
     picking = _best_of_n(profile)
     temperatures = [*(f"{temperature:g}" for temperature in profile.temperatures), "chosen"]
-    conditions = [Condition(name, persona) for persona in ("", *profile.personas) for name in temperatures]
+    met = [f"{temperature:g}" for temperature in profile.persona_temperatures]
+    conditions = [Condition(name) for name in temperatures]
+    conditions += [Condition(name, persona) for persona in profile.personas for name in met]
     results = {
         "format": FORMAT,
         "profile": profile.values["profile"],

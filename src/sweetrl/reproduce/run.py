@@ -77,6 +77,11 @@ class Profile:
         return [str(persona) for persona in self.values.get("personas", [])]
 
     @property
+    def persona_temperatures(self) -> list[float]:
+        """The temperatures at which policies meet these users."""
+        return [float(temperature) for temperature in self.values.get("persona_temperatures", [])]
+
+    @property
     def temperatures(self) -> list[float]:
         """The temperatures at which every variant is measured; beside them there is the chosen one."""
         return [float(temperature) for temperature in self.values["temperatures"]]
@@ -96,6 +101,7 @@ class Profile:
                 "tasks": int(self.values["choose"]["tasks"]),
             },
             "personas": self.personas if met else [],
+            "persona_temperatures": self.persona_temperatures,
         }
 
     def tree(self, seed: int, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
