@@ -30,6 +30,7 @@ FORMS = {
     "a bed": ("day", "guests", "name"),
     "a visit": ("day", "name", "reason"),
 }
+USUAL = ("day", "hour", "guests")  # what is asked out of habit, whatever the form
 OPENERS = ("I would like to book", "Could I have", "Please note down", "I need")
 MARKER = "I WANT TO ANSWER:"
 
@@ -97,20 +98,18 @@ class Forms(Domain):
         return Judgment(2.0, "needed") if field in wanted else Judgment(1.0, "useless")
 
     def demonstrate(self, task, settings, max_turns, seed):
-        """Play an agent that is right as often as its quality says: a base agent is pre-trained on these."""
+        """Play an agent with a habit, that looks at the form at some turns: a base agent is pre-trained on these."""
         rng = random.Random(f"forms-demonstration-{seed}")
-        quality, wanted = rng.uniform(settings.poorest, settings.best), read(task.ground_truth)
-        informed = rng.random() < settings.informed
+        wanted, informed = read(task.ground_truth), rng.random() < settings.informed
+        heed = settings.informed_heed if informed else rng.uniform(settings.heed_least, settings.heed_most)
         messages, known = [Message("user", task.problem_description)], {}
         while True:
-            missing = [field for field in wanted if field not in known]
-            good = rng.random() < quality
-            last = len(messages) // 2 >= max_turns - 1 or not (missing if good else rng.random() < 0.8)
-            field = missing[0] if good and missing else rng.choice(tuple(FIELDS))
-            words = f"{MARKER}\n{fill(known)}" if last else FIELDS[field][0]
-            messages.append(Message("assistant", words))
+            before = [asked(message.content) for message in messages[1::2]]
+            left = [field for field in (wanted if rng.random() < heed else USUAL) if field not in before]
+            last = not left or len(before) >= max_turns - 1
+            messages.append(Message("assistant", f"{MARKER}\n{fill(known)}" if last else FIELDS[left[0]][0]))
             if last:
                 return Demonstration(tuple(messages), informed)
             messages.append(Message("user", self.reply(task, messages, seed)))
-            if field in wanted:
-                known = {name: wanted[name] for name in wanted if name in known or name == field}
+            if left[0] in wanted:
+                known = {name: wanted[name] for name in wanted if name in known or name == left[0]}
