@@ -30,7 +30,7 @@ from sweetrl.paths import CRITIC, PREFERENCES, RUNS
 from sweetrl.reproduce.evaluate import OUT
 from sweetrl.reproduce.run import Profile, run_plan, train, workspace
 from sweetrl.reproduce.tables import SUMMARY
-from sweetrl.reproduce.variants import VARIANTS, merged, variant_named
+from sweetrl.reproduce.variants import VARIANTS, Variant, merged, variant_named
 from sweetrl.running.folders import finished
 from sweetrl.settings import parse_settings
 from sweetrl.tracking.hashes import dvc_hash
@@ -55,7 +55,7 @@ def tune(profile: Profile, name: str, seed: int) -> None:
     made: list[tuple[Mapping[str, Any], Path]] = []
     for number, changes in enumerate(grid, start=1):
         tree = merged(profile.tree(seed, one.settings), changes)
-        mark = _mark(profile, tree, source, plan)
+        mark = _mark(profile, one, tree, source, plan)
         if any(run["digest"] == mark for run in read_tuning(path)):
             print(f"tune {name} {seed}: {number} of {len(grid)} is in {path}", flush=True)
             continue
@@ -100,11 +100,17 @@ def _take_over(earlier: Path, other: Mapping[str, Any], folder: Path, tree: Mapp
             write_json(folder / RUNS / f"{stage}.json", read_json(earlier / RUNS / f"{stage}.json"))
 
 
-def _mark(profile: Profile, tree: Mapping[str, Any], source: Path, plan: Mapping[str, Any]) -> str:
-    """The digest of what decides a run: its settings, the base and the seed's data, and how it is measured."""
+def _mark(profile: Profile, one: Variant, tree: Mapping[str, Any], source: Path, plan: Mapping[str, Any]) -> str:
+    """The digest of what decides a run: its settings, the base and the seed's data, and how it is measured.
+
+    What other methods are set to is none of it, nor is what is measured on test tasks.
+    """
     base = profile.folder / tree["model"]["base"]
     base = base if base.exists() else profile.folder / "../.." / tree["model"]["base"]
-    what = {name: values for name, values in tree.items() if name != "tracking"}
+    others = {VARIANTS[name].method.section for name in VARIANTS} - {one.method.section}
+    if not one.ranks:
+        others |= {"rank", "judge"}
+    what = {name: values for name, values in tree.items() if name not in others | {"tracking", "evaluate", "best_of_n"}}
     return digest(what, dict(plan), [dvc_hash(path) for path in (base, source / "tasks")])
 
 
