@@ -74,6 +74,7 @@ SHARPENED = {
     "rank.critic": "random",
     "policy.advantage_temperature": 0.0,
     "policy.count_power": 2.0,
+    "policy.states": "equal",
     "policy.sft_replay": 0.0,
 }
 
