@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import Row
 from sweetrl.learning.groups import Attempts
 from sweetrl.settings import GrpoSettings, LoraSettings, ModelSettings
+
+sys.path.insert(0, str(Path(__file__).parent))
+from slowly import move, plain_model, slow_logprobs  # type: ignore[import-not-found]
 
 LORA = LoraSettings(rank=4, alpha=8)
 SETTINGS = GrpoSettings(
@@ -101,3 +108,43 @@ def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
         weights.append((tmp_path / name / "adapter/adapter_model.safetensors").read_bytes())
     assert [iteration for iteration, _ in asked] == [0, 1, 1, 2, 3]
     assert weights[0] == weights[1]
+
+
+def test_self_distillation_compares_with_the_base_that_sees_c(
+    tiny_model: Path, chat: ChatFormat, tmp_path: Path
+) -> None:
+    """credit: privileged, against slow sums: log pi_ref(a | o, c) - log pi_old(a | o), and no reward."""
+    import torch
+
+    from sweetrl.learning.online import GroupTrainer
+
+    asked: list[tuple[int, float]] = []
+    plain = sampler(chat, asked)
+    requests = ("I want a function.", "I want the price of a ticket.")
+
+    def sample(iteration: int, model: Any) -> Attempts:
+        found = plain(iteration, model)
+        informed = []
+        for number, row in enumerate(found.rows):
+            reply = row.token_ids[slice(*row.spans[0])]
+            start = chat.open("The rate is 7. Help.", requests[number // 2])
+            informed.append(Row(start + reply, ((len(start), len(start) + len(reply)),)))
+        return replace(found, advantages=((0.0,),) * 4, informed=tuple(informed))
+
+    trainer = GroupTrainer(fresh(tiny_model), sample, SETTINGS, tmp_path, 0)
+    move(trainer.model)
+    trainer.begin(0)
+    base = plain_model(tiny_model, "float32").eval()
+    assert trainer.reference is not None
+    with torch.no_grad():
+        for row, informed, found in zip(trainer.found.rows, trainer.found.informed, trainer.reference, strict=True):
+            (old,), (reference,), (teacher,) = (
+                slow_logprobs(*each) for each in ((trainer.model.eval(), row), (base, row), (base, informed))
+            )
+            expected = [
+                [a.item(), b.item(), c.item() - a.item()] for a, b, c in zip(old, reference, teacher, strict=True)
+            ]
+            assert found.numpy() == pytest.approx(np.array(expected), abs=1e-4)
+            assert abs(found[:, 2]).max() > 1e-2
+    history = trainer.fit()
+    assert all(math.isfinite(one["loss"]) for one in history)

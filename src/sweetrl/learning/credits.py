@@ -1,4 +1,4 @@
-"""Which turn of an attempt gets what, from its return and from what its turns found out: pure functions of tensors.
+"""Which turn (or token) of an attempt gets what, from its return and what its turns found out: functions of tensors.
 
 n attempts with T turns in all, row after row. `turn_row` [T] says which attempt a turn belongs to, `group` [n] which
 group (of attempts at one task, numbered from 0) an attempt belongs to.
@@ -81,3 +81,16 @@ def igpo_advantages(
         later = values[turn] + discount * later
         found[turn] = later
     return found
+
+
+def privileged_advantages(teacher: Tensor, old: Tensor) -> Tensor:
+    """A_l = log pi_ref(a^l | o, c, a^{<l}) - log pi_old(a^l | o, a^{<l}) of every token, [N]; no reward.
+
+    On-policy self-distillation: the teacher is the base that sees c (OPSD, arXiv 2601.18734), and the policy gradient
+    with this A descends KL( pi_theta(. | o) || pi_ref(. | o, c) ) on the policy's own dialogues, estimated on the token
+    that was sampled. `teacher`, `old` [N] are log-probs of the same tokens.
+
+    Departs from the authors' code, which takes the divergence over the whole vocabulary and bounds it for each token;
+    here the clipped ratio bounds the step.
+    """
+    return teacher - old

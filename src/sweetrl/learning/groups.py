@@ -22,23 +22,31 @@ INFORMED = ("infopo", "igpo")  # the kinds of credit that ask for it
 class Attempts:
     """The attempts of one iteration: `advantages` [turns] for each row, `groups` the number of each row's task.
 
-    `metrics` are means over the iteration's dialogues, for the curves.
+    `metrics` are means over the iteration's dialogues, for the curves. `informed` are the rows as one who sees c reads
+    them, for `credit: privileged`; then what tokens are worth comes from them, and `advantages` are 0.
     """
 
     rows: tuple[Row, ...]
     advantages: tuple[tuple[float, ...], ...]
     groups: tuple[int, ...]
     metrics: dict[str, float] = field(default_factory=dict)
+    informed: tuple[Row, ...] = ()
 
 
 def lay_out(
-    trajectories: Sequence[Trajectory], chat: Chat, system: str, settings: GrpoSettings, informs: Informs | None = None
+    trajectories: Sequence[Trajectory],
+    chat: Chat,
+    system: str,
+    settings: GrpoSettings,
+    informs: Informs | None = None,
+    privileged: Callable[[Trajectory], Row] | None = None,
 ) -> Attempts:
     """Lay out the scored attempts (lost ones are left out) and tell them apart within their groups.
 
     The return of an attempt is its reward. With `credit: turn` that of turn t of T is discount^(T-1-t) times the
     reward, and is compared with the attempts of the group that have a turn t. `credit: infopo` and `igpo` look at what
-    turns have found out, too, which `informs` says.
+    turns have found out, too, which `informs` says. `credit: privileged` looks at no reward: `privileged` lays
+    dialogues out with c.
     """
     found = [one for one in trajectories if usable(one)]
     if not found:
@@ -52,6 +60,11 @@ def lay_out(
         if informs is None:
             raise ValueError(f"credit {settings.credit} needs to know what turns have found out")
         gains = informs(found, rows)
+    informed: tuple[Row, ...] = ()
+    if settings.credit == "privileged":
+        if privileged is None:
+            raise ValueError("credit privileged needs to know how one who sees c reads a dialogue")
+        informed = tuple(privileged(one) for one in found)
     advantages = turn_credits(rewards, lengths, groups, settings, gains)
     apart = {group for group, values in zip(groups, advantages, strict=True) if any(values)}
     turns = sum(lengths)
@@ -68,6 +81,7 @@ def lay_out(
             "groups_with_signal": len(apart) / len(set(groups)),
         }
         | ({"info_gain": sum(map(sum, gains)) / max(1, sum(map(len, gains)))} if gains else {}),
+        informed,
     )
 
 
@@ -101,6 +115,8 @@ def turn_credits(
         else:
             each = igpo_advantages(*known, settings.discount, settings.info_gain_norm_mode)
         return tuple(tuple(one.tolist()) for one in each.split(list(lengths)))
+    if settings.credit == "privileged":
+        return tuple((0.0,) * length for length in lengths)
     if settings.credit == "trajectory":
         values = torch.tensor(rewards, dtype=torch.float64)
         found = group_advantages(values, torch.tensor(groups)).tolist()

@@ -19,6 +19,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import MicroBatch, PreferenceData, plan
+from sweetrl.learning.credits import privileged_advantages
 from sweetrl.learning.distributed import broadcast, wants_shards
 from sweetrl.learning.groups import Attempts
 from sweetrl.learning.logprobs import base_of
@@ -104,11 +105,12 @@ class GroupTrainer(PreferenceTrainer):
         self.plan = plan(self.data, epochs, settings.batch_size, seed, max_pairs_per_group=settings.max_pairs_per_group)
         old = spread_logprobs(model, rows, self.layout)
         reference = reference_logprobs(model, rows, self.layout)
+        advantages = [self._spread(number).to(mine) for number, mine in enumerate(old)]
+        if self.found.informed:
+            teacher = reference_logprobs(model, self.found.informed, self.layout)
+            advantages = [privileged_advantages(theirs, mine) for theirs, mine in zip(teacher, old, strict=True)]
         # What a token is compared with, side by side: [reply tokens, 3] for each row.
-        self.reference = [
-            torch.stack([mine, base, self._spread(number).to(mine)], 1)
-            for number, (mine, base) in enumerate(zip(old, reference, strict=True))
-        ]
+        self.reference = [torch.stack(each, 1) for each in zip(old, reference, advantages, strict=True)]
         self.iteration = iteration
         self._step_start = time.perf_counter()  # tokens per second are those of the steps
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.errors import UserError
 from sweetrl.learning.training import TrainingResult, devices_of, last_fifth
 from sweetrl.methods.base import Method, TrainingJob
 from sweetrl.seeds import part_seed
@@ -47,6 +48,11 @@ class Grpo(Method):
         from sweetrl.rollout.environment import open_environment
 
         settings, wanted, scratch = job.settings, job.settings.grpo, job.scratch
+        if wanted.credit == "privileged" and not settings.critic.privileged:
+            raise UserError(
+                "grpo.credit: `privileged` is what c changes, and with `critic.privileged: false` nobody sees c; "
+                "set it to true, or take another credit."
+            )
         tasks = job.inputs.tasks()
         model, tokenizer = load_base(settings.model)
         started = time.monotonic()
@@ -103,6 +109,10 @@ def attempts(
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.learning.groups import lay_out
     from sweetrl.learning.information import turn_gains
+    from sweetrl.learning.pairs import usable
+    from sweetrl.learning.ranking import rankable
+    from sweetrl.learning.whole import critic_row
+    from sweetrl.models import context_limit
     from sweetrl.rollout.run import batch_of, rollout_scored
 
     settings, wanted = job.settings, job.settings.grpo
@@ -122,4 +132,11 @@ def attempts(
     def informs(dialogues: Sequence[Trajectory], rows: Sequence[Row]) -> Sequence[Sequence[float]]:
         return turn_gains(policy, dialogues, rows, job.domain, chat, wanted)
 
-    return lay_out(list(store.read()), chat, job.system, wanted, informs)
+    def privileged(dialogue: Trajectory) -> Row:
+        return critic_row(dialogue, job.domain, chat, job.system, settings.critic)
+
+    dialogues: Sequence[Trajectory] = list(store.read())
+    if wanted.credit == "privileged":
+        limit = context_limit(policy)
+        dialogues = rankable([one for one in dialogues if usable(one)], job.domain, chat, job.system, True, limit)
+    return lay_out(dialogues, chat, job.system, wanted, informs, privileged)

@@ -130,6 +130,12 @@ _VARIANTS = (
         "grpo-turn", "GRPO, credit by turn", ONLINE, {"method": "grpo", "grpo.credit": "turn", "grpo.discount": 0.9}
     ),
     Variant("grpo-infopo", "GRPO, credit by what answers change", ONLINE, {"method": "grpo", "grpo.credit": "infopo"}),
+    Variant(
+        "grpo-privileged",
+        "privileged self-distillation, on-policy, without rewards",
+        ONLINE,
+        {"method": "grpo", "grpo.credit": "privileged"},
+    ),
     Variant("grpo-igpo", "GRPO, credit by what turns tell", ONLINE, {"method": "grpo", "grpo.credit": "igpo"}),
 )
 VARIANTS = {variant.name: variant for variant in _VARIANTS}
