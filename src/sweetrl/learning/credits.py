@@ -86,7 +86,7 @@ def igpo_advantages(
 def privileged_advantages(teacher: Tensor, old: Tensor) -> Tensor:
     """A_l = log pi_ref(a^l | o, c, a^{<l}) - log pi_old(a^l | o, a^{<l}) of every token, [N]; no reward.
 
-    On-policy self-distillation: the teacher is the base that sees c (OPSD, arXiv 2601.18734), and the policy gradient
+    On-policy self-distillation: the teacher is the base that sees c (OPSD, Zhao et al. 2026), and the policy gradient
     with this A descends KL( pi_theta(. | o) || pi_ref(. | o, c) ) on the policy's own dialogues, estimated on the token
     that was sampled. `teacher`, `old` [N] are log-probs of the same tokens.
 
