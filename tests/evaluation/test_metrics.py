@@ -226,6 +226,17 @@ def results(count=60, lost=()):
     return rows
 
 
+def test_held_out_domains_are_counted_apart():
+    taxis = [replace(one, held_out=one.topic == "taxi") for one in results()]
+    found = compare(taxis, resamples=500)
+    taxi = found["topics"]["taxi"]
+    assert taxi["held_out"] and not found["topics"]["hotel"]["held_out"]
+    assert found["held_out"] == {key: taxi[key] for key in ("tasks", "base", "trained")}
+    assert (found["held_out_before"], found["held_out_after"]) == (taxi["base"]["value"], taxi["trained"]["value"])
+    for every in (False, True):
+        assert "held_out" not in compare([replace(one, held_out=every) for one in results()], resamples=500)
+
+
 def test_comparison():
     found = compare(results(), resamples=500)
     assert found["tasks"] == 60 and found["tasks_lost"] == 0

@@ -207,7 +207,17 @@ def compare(
             "reward": difference.as_dict() | {"p_value": p_value, "test": "sign-flip permutation"},
         },
         "topics": by_topic(before, after, confidence),
-    }
+    } | _of_held_out(before, after, confidence)
+
+
+def _of_held_out(before: Sequence[Result], after: Sequence[Result], confidence: float) -> dict[str, Any]:
+    """Success in those domains that no training task has, where only some of the tasks are of such."""
+    places = [index for index, result in enumerate(before) if result.held_out]
+    if not places or len(places) == len(before):
+        return {}
+    found = _rates(before, after, places, confidence)
+    scalars = {"held_out_before": found[BEFORE]["value"], "held_out_after": found[AFTER]["value"]}
+    return {**scalars, "held_out": found}
 
 
 def paired(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
@@ -223,12 +233,20 @@ def by_topic(before: Sequence[Result], after: Sequence[Result], confidence: floa
     topics: dict[str, dict[str, Any]] = {}
     for name in sorted({result.topic for result in before}):
         places = [index for index, result in enumerate(before) if result.topic == name]
-        rates = [
-            wilson_interval(sum(one[index].success for index in places), len(places), confidence).as_dict()
-            for one in (before, after)
-        ]
-        topics[name] = {"tasks": len(places), BEFORE: rates[0], AFTER: rates[1]}
+        held_out = all(before[index].held_out for index in places)
+        topics[name] = {**_rates(before, after, places, confidence), "held_out": held_out}
     return topics
+
+
+def _rates(
+    before: Sequence[Result], after: Sequence[Result], places: Sequence[int], confidence: float
+) -> dict[str, Any]:
+    """Success before and after on some of the tasks."""
+    rates = [
+        wilson_interval(sum(one[index].success for index in places), len(places), confidence).as_dict()
+        for one in (before, after)
+    ]
+    return {"tasks": len(places), BEFORE: rates[0], AFTER: rates[1]}
 
 
 def _share(count: int, total: int) -> dict[str, Any]:

@@ -95,6 +95,7 @@ def page(report: Report) -> dict[str, Any]:
         "turn_chart": markup(turn_chart(before, after)),
         "faults": fault_rows(comparison["policies"], report.domain.shown_labels.faults),
         "topics": comparison["topics"],
+        "held_out": comparison.get("held_out"),
         "topic_chart": markup(topic_chart(comparison["topics"])),
         "examples": examples(before, after, report.before, report.after),
         "critic": critic_section(report.states, report.contexts, report.domain) if report.states else None,
@@ -199,7 +200,7 @@ def topic_chart(topics: Mapping[str, Mapping[str, Any]]) -> str:
         name: [Interval(one[name]["value"], one[name]["low"], one[name]["high"]) for one in topics.values()]
         for name in (BEFORE, AFTER)
     }
-    labels = [f"{name} ({one['tasks']})" for name, one in topics.items()]
+    labels = [f"{name} ({one['tasks']}{', held out' if one['held_out'] else ''})" for name, one in topics.items()]
     return charts.dumbbells(labels, values[BEFORE], values[AFTER], "topics")
 
 
