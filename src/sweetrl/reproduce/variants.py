@@ -68,6 +68,7 @@ def _large(name: str, label: str, paper: float | None = None, **settings: Any) -
 
 
 DPO = {"policy.objective": "dpo"}
+WITHOUT = {"critic.privileged": False}
 # Self-distillation: the policy imitates its own replies by how often it gives them, squared; no critic, and no reward:
 # no successful dialogues either.
 SHARPENED = {
@@ -97,13 +98,7 @@ _VARIANTS = (
         "multi-turn-dpo", "Multi-Turn DPO", METHODS, {"method": "multi-turn-dpo"}, (48.0, 34.4), pages=(76.9, 42.8)
     ),
     Variant("sweet", "SWEET-RL", METHODS, {}, (56.8, 40.4), pages=(77.7, 48.2)),
-    Variant(
-        "no-privileged",
-        "without training-time information",
-        ABLATIONS,
-        {"critic.privileged": False},
-        (44.0, 31.2),
-    ),
+    Variant("no-privileged", "without training-time information", ABLATIONS, WITHOUT, (44.0, 31.2)),
     Variant(
         "regression-head", "regression head", ABLATIONS, {"critic.parameterization": "regression-head"}, (45.3, 36.2)
     ),
@@ -118,6 +113,21 @@ _VARIANTS = (
     Variant("random", "random ranking", CONTROLS, {"rank.critic": "random"}),
     Variant("oracle", "ranking by an oracle", CONTROLS, {"rank.critic": "oracle"}),
     Variant("sweet-third", "SWEET-RL, a third of the tasks", AMOUNTS, {}, data=1 / 3),
+    Variant(
+        "no-privileged-third",
+        "without training-time information, a third of the tasks",
+        AMOUNTS,
+        WITHOUT,
+        data=1 / 3,
+    ),
+    Variant("sweet-tenth", "SWEET-RL, a tenth of the tasks", AMOUNTS, {}, data=1 / 10),
+    Variant(
+        "no-privileged-tenth",
+        "without training-time information, a tenth of the tasks",
+        AMOUNTS,
+        WITHOUT,
+        data=1 / 10,
+    ),
     Variant("dpo-third", "Multi-Turn DPO, a third of the tasks", AMOUNTS, {"method": "multi-turn-dpo"}, data=1 / 3),
     Variant("rft-third", "Rejection Fine-Tuning, a third of the tasks", AMOUNTS, {"method": "rft"}, data=1 / 3),
     _large("zero-shot", "zero-shot", 35.0, method="zero-shot"),
