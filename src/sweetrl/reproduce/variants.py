@@ -73,6 +73,7 @@ WITHOUT = {"critic.privileged": False}
 # no successful dialogues either.
 SHARPENED = {
     "rank.critic": "random",
+    "policy.objective": "listwise",
     "policy.advantage_temperature": 0.0,
     "policy.count_power": 2.0,
     "policy.states": "equal",
