@@ -68,7 +68,8 @@ def _large(name: str, label: str, paper: float | None = None, **settings: Any) -
 
 
 DPO = {"policy.objective": "dpo"}
-WITHOUT = {"critic.privileged": False}
+# The critic begins at zero then, whatever its reference; its learning rate and the temperature were chosen for it.
+WITHOUT = {"critic.privileged": False, "critic.learning_rate": 1e-3, "policy.advantage_temperature": 0.02}
 # Self-distillation: the policy imitates its own replies by how often it gives them, squared; no critic, and no reward:
 # no successful dialogues either.
 SHARPENED = {
