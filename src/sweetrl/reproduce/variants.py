@@ -68,8 +68,13 @@ def _large(name: str, label: str, paper: float | None = None, **settings: Any) -
 
 
 DPO = {"policy.objective": "dpo"}
-# The critic begins at zero then, whatever its reference; its learning rate and the temperature were chosen for it.
-WITHOUT = {"critic.privileged": False, "critic.learning_rate": 1e-3, "policy.advantage_temperature": 0.02}
+# The critic begins at zero then, whatever its reference; what else is here was chosen for it on validation tasks.
+WITHOUT = {
+    "critic.privileged": False,
+    "critic.learning_rate": 1e-3,
+    "policy.advantage_temperature": 0.02,
+    "policy.epochs": 3.0,
+}
 # Self-distillation: the policy imitates its own replies by how often it gives them, squared; no critic, and no reward:
 # no successful dialogues either.
 SHARPENED = {
