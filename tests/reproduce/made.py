@@ -51,8 +51,10 @@ def profile_folder(root: Path, name: str = "small") -> Path:
     folder = root / "reproduce" / name
     folder.mkdir(parents=True)
     shutil.copy(ROOT / "params.yaml", root)
-    for file in ("params.yaml", "claims.yaml", "tuning.yaml"):
+    for file in ("params.yaml", "claims.yaml"):
         shutil.copy(ROOT / "reproduce" / name / file, folder)
+    first, *_ = (ROOT / "reproduce" / name / "tuning.yaml").read_text(encoding="utf-8").splitlines()
+    (folder / "tuning.yaml").write_text(f"{first}\n", encoding="utf-8")
     values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
     few = {one: [7] for one in ("large_seeds", "online_seeds", "best_of_n_seeds") if values.get(one)}
     own = {**values, "seeds": [7, 8, 9], **few, "fewer_seeds": {"count": 3, "variants": []}}
