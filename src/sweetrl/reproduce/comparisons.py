@@ -195,32 +195,33 @@ def _claims(results: Results) -> Iterator[Part]:
         "Claims: differences with hierarchical intervals (thick) and t intervals over seeds (thin)",
         lambda: figures.claims(drawn, "difference; thick: hierarchical interval, thin: t over seeds", "claims"),
     )
-    words = {"before": "before", "after": "after", "": "not measured yet"}
     body = []
-    for one in found:
+    for one in measured:
         difference = one["difference"]
-        seeds = difference["groups"] if difference else 0
+        seeds = difference["groups"]
         alone = ", one seed only" if seeds == 1 and one["verdict"] != "open" else ""
         where = [at(one["temperature"]), *(["held-out domains"] if one["held_out"] else []), one["persona"]]
         body.append(
             [
                 one["claim"],
                 ", ".join(filter(None, [*where, results["labels"][one["measure"]]])),
-                gap(difference) if difference else NONE,
-                _t(difference) if difference else NONE,
-                f"{seeds}" if seeds else NONE,
-                p_value(one["p_adjusted"]) if difference else NONE,
-                words[one["written"]] + (", taken out later" if one["withdrawn"] else ""),
+                gap(difference),
+                _t(difference),
+                f"{seeds}",
+                p_value(one["p_adjusted"]),
+                one["written"] + (", taken out later" if one["withdrawn"] else ""),
                 one["verdict"] + alone,
             ]
         )
     head = ["claim", "where", "difference", "t interval over seeds", "seeds", "p (Holm)", "written down", ""]
     note = (
         "p: two-sided, of the hierarchical bootstrap (seeds, then tasks within each), adjusted by Holm over all claims "
-        f"of this table, those not measured and those taken out later, too. {results['claims_file']}"
+        f"of the file, those not measured and those taken out later, too. {results['claims_file']}"
     )
+    if left := len(found) - len(measured):
+        note += f" Not measured yet: {left} of {len(found)} claims."
     if body:
-        yield Part("Claims", [figure] if measured else [], [Table(head, body, note)])
+        yield Part("Claims", [figure], [Table(head, body, note)])
 
 
 def _t(estimate: Mapping[str, Any]) -> str:
