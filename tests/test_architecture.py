@@ -183,9 +183,13 @@ def project() -> dict[str, dict[str, Requirement]]:
     return {extra: {canonicalize_name(one.name): one for one in some} for extra, some in needed.items() if some}
 
 
+# It reads what every installed distribution has brought: a second or more, each time.
+packages_distributions = lru_cache(maxsize=1)(metadata.packages_distributions)
+
+
 def distributions(package: str) -> set[str]:
     """The distributions that may bring an imported package; one that is not installed is called like its package."""
-    found = metadata.packages_distributions().get(package, [package])
+    found = packages_distributions().get(package, [package])
     return {canonicalize_name(name) for name in found}
 
 
