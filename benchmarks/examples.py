@@ -168,7 +168,8 @@ def run(folder: Path, part: Part, seed: int) -> dict[str, Any]:
     place.mkdir(parents=True)
     for name in ("examples", "benchmarks"):
         (place / name).symlink_to(REPOSITORY / name)
-    (place / "params.yaml").write_text(parameters({"seed": seed, "model.threads": 1, **COLLECTED, **part.changes}), encoding="utf-8")
+    changes = {"seed": seed, "model.threads": 1, **COLLECTED, **part.changes}
+    (place / "params.yaml").write_text(parameters(changes), encoding="utf-8")
     for name in part.takes:
         shutil.copytree(folder / part.start / name, place / name)
     if "suite" not in part.changes:
