@@ -36,7 +36,7 @@ RUNS = Path("reports/runs")  # a file for each stage: the MLflow run that made i
 # What may be removed at any time
 SCRATCH = Path(".scratch")  # unfinished work
 REFERENCES = Path(".cache/reference")  # log-probs of the reference policy, by weights and tokens: never stale
-SAMPLES = Path(".cache/samples")  # candidate replies, by weights, prompts and sampling: never stale
+SAMPLES = Path(".cache/samples")  # candidate replies, by weights, prompts, sampling and the sampling code's version
 
 # Stands alone in the place of a stage's result where the method does without it.
 SKIPPED = "skipped.json"

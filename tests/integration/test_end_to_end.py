@@ -220,7 +220,7 @@ def test_a_trained_adapter_succeeds_as_often_as_with_transformers(
         found = list(TrajectoryStore(Path(f"evaluated-{name}")).read())
         assert [one.task for one in found] == read_task_table(Path("tasks.parquet"))
         rewards[name] = [one.reward for one in found]
-    near, reached = numbers["transformers"]["success"], numbers["vllm"]["success"]
+    near, reached = (numbers[name]["intervals"]["success"] for name in ("transformers", "vllm"))
     assert near["n"] == reached["n"] == TASKS and numbers["vllm"]["share_lost"] == 0.0
     assert near["low"] <= reached["value"] <= near["high"], numbers
     assert sum(one == two for one, two in zip(*rewards.values(), strict=True)) >= 0.9 * TASKS, rewards

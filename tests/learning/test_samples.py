@@ -9,7 +9,7 @@ import pytest
 
 from sweetrl.api.learning import rank_replies
 from sweetrl.domains.backend import Backend
-from sweetrl.learning import ranking
+from sweetrl.learning import ranking, samples
 from sweetrl.settings import parse_settings
 from sweetrl.types import Trajectory
 
@@ -43,7 +43,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_is_kept_is_what_would_be_sampled(
-    tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path, calls: list[int]
+    tiny_model: Path,
+    trajectories: list[Trajectory],
+    tmp_path: Path,
+    calls: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = ranked(tiny_model, trajectories, None)
     sampled = sum(calls)
@@ -56,6 +60,10 @@ def test_what_is_kept_is_what_would_be_sampled(
         calls.clear()
         ranked(tiny_model, trajectories, tmp_path, **changed)
         assert calls, changed
+    calls.clear()
+    monkeypatch.setattr(samples, "_FORMAT", samples._FORMAT + 1)  # as when the sampling code has changed
+    ranked(tiny_model, trajectories, tmp_path)
+    assert calls
 
 
 def test_a_broken_file_is_sampled_again(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.domains.backend.suite import generate
+from sweetrl.errors import UserError
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.train_policy import train_policy
 
@@ -123,6 +125,43 @@ def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_ou
     assert all(math.isfinite(gain) and gain for gain, _ in asked)
     several = [turns for _, advantages in asked for turns in advantages if len(turns) > 2]
     assert several and any(len(set(turns)) > 1 for turns in several), "turns of an attempt are told apart"
+
+
+def test_the_base_that_sees_c_teaches_the_policy_and_no_reward_does(
+    project: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sweetrl.learning import groups, online
+
+    told: list[float] = []
+    privileged_advantages, lay_out = online.privileged_advantages, groups.lay_out
+
+    def compared(teacher: Any, old: Any) -> Any:
+        found = privileged_advantages(teacher, old)
+        told.append(float(found.abs().max()))
+        return found
+
+    def unrewarded(trajectories: Any, *more: Any) -> Any:
+        return lay_out([replace(one, reward=0.5) for one in trajectories], *more)
+
+    monkeypatch.setattr(online, "privileged_advantages", compared)
+    changed = settings(grpo=VALUES["grpo"] | {"iterations": 2, "credit": "privileged"})
+    adapters = []
+    for name in ("rewarded", "unrewarded"):
+        project(name)
+        train_policy(changed)
+        adapters.append(ADAPTER.read_bytes())
+        monkeypatch.setattr(groups, "lay_out", unrewarded)
+    assert len(told) == 2 * 2 * 8, "one for each attempt"
+    # In the first iteration the policy is the base, and tells tokens apart only because the teacher has read c.
+    assert min(told[:8]) > 0.1
+    assert adapters[0] == adapters[1]
+
+
+def test_without_c_nobody_can_be_taught_by_who_sees_it(project: Any) -> None:
+    project("blind")
+    with pytest.raises(UserError, match=r"grpo.credit: `privileged` .* nobody sees c; set it to true"):
+        train_policy(settings(grpo=VALUES["grpo"] | {"credit": "privileged"}, critic={"privileged": False}))
+    assert not ADAPTER.exists()
 
 
 def test_the_other_stages_are_skipped(project: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,7 +66,12 @@ def lay_out(
             raise ValueError("credit privileged needs to know how one who sees c reads a dialogue")
         informed = tuple(privileged(one) for one in found)
     advantages = turn_credits(rewards, lengths, groups, settings, gains)
-    apart = {group for group, values in zip(groups, advantages, strict=True) if any(values)}
+    metrics = {}
+    if settings.credit != "privileged":  # its tokens' worth is not known yet
+        apart = {group for group, values in zip(groups, advantages, strict=True) if any(values)}
+        metrics["groups_with_signal"] = len(apart) / len(set(groups))
+    if gains:
+        metrics["info_gain"] = sum(map(sum, gains)) / max(1, sum(map(len, gains)))
     turns = sum(lengths)
     return Attempts(
         rows,
@@ -78,9 +83,8 @@ def lay_out(
             "turns": turns / len(found),
             "reply_length": sum(row.reply_tokens for row in rows) / turns,
             "generated_tokens": sum(row.reply_tokens for row in rows),
-            "groups_with_signal": len(apart) / len(set(groups)),
         }
-        | ({"info_gain": sum(map(sum, gains)) / max(1, sum(map(len, gains)))} if gains else {}),
+        | metrics,
         informed,
     )
 

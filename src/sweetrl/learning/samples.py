@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from sweetrl.learning.batches import Row
     from sweetrl.types import Sampling
 
+# Part of every key. Raise it when a change of the code gives other replies to equal prompts, weights and seeds.
+_FORMAT = 1
 # For each dialogue and agent's turn: {token ids: (text, how often it was sampled)} in order of first appearance.
 Samples = list[list[dict[tuple[int, ...], tuple[str, int]]]]
 
 
 class SampleCache:
     """Keeps samples in `folder` by what they are a function of: the weights of `model` (bare, without an adapter), how
-    it is computed, prompts, sampling and seed. A file is never stale; removing it costs only time.
+    it is computed, prompts, sampling, seed and `_FORMAT`, the version of the sampling code. Removing a file costs time.
     """
 
     def __init__(self, folder: Path, model: Any) -> None:
@@ -30,7 +32,7 @@ class SampleCache:
 
         self.folder = folder
         device = next(model.parameters()).device.type
-        self._model = hashlib.sha256(repr((device, torch.get_num_threads(), torch.__version__)).encode())
+        self._model = hashlib.sha256(repr((_FORMAT, device, torch.get_num_threads(), torch.__version__)).encode())
         digest_weights(self._model, model)
 
     def find(

@@ -163,7 +163,10 @@ def _costs(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     body = [[label, *(number(both[key]["value"]) for key, _ in series)] for label, both in estimates]
     hours = results["hours"]
     sums = ", ".join(f"{name} {60 * hours[name]:.0f} min" for name in (SEED_DATA, *TABLES, PICKING) if name in hours)
-    note = f"All parts one after the other: {sum(hours.values()):.1f} hours on the clock ({sums})."
+    note = (
+        f"All parts one after the other: {sum(hours.values()):.1f} hours on the clock ({sums}). Candidates that an "
+        "earlier variant has sampled are not sampled again, so later variants look cheaper than they would be alone."
+    )
     yield Part("What it costs", [figure], [Table(["", "minutes of training", "minutes of measuring"], body, note)])
 
 
