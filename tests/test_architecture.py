@@ -391,8 +391,8 @@ def test_the_commands_that_guides_name_exist(page: Path) -> None:
         r"^\s*\$? ?sweetrl ([a-z]+)\b", text, re.M
     ):
         assert name in commands, f"{page.name}: sweetrl {name}"
-    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.M))
-    for name in re.findall(r"`make ([a-z-]+)", text) + re.findall(r"^\s*\$? ?make ([a-z-]+)", text, re.M):
+    targets = set(re.findall(r"^([a-z0-9-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.M))
+    for name in re.findall(r"`make ([a-z0-9-]+)", text) + re.findall(r"^\s*\$? ?make ([a-z0-9-]+)", text, re.M):
         assert name in targets, f"{page.name}: make {name}"
     for module in re.findall(r"python -m ((?:sweetrl|flows|tasks|benchmarks)[\w.]*\w)\b(?!\.<)", text):
         path = module.replace(".", "/")
@@ -409,5 +409,5 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 def test_the_readme_opens_with_the_two_commands() -> None:
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    commands = re.findall(r"^(make [a-z-]+)", text, re.M)
+    commands = re.findall(r"^(make [a-z0-9-]+)", text, re.M)
     assert commands[:2] == ["make run", "make test"]
