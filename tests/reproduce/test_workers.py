@@ -79,6 +79,7 @@ def test_parts_begin_after_what_they_need(profile: Profile, count: int) -> None:
         began = seen.index(["begin", part.name])
         assert all(seen.index(["end", needed]) < began for needed in part.after)
     assert seen[-2:] == [["begin", "report"], ["end", "report"]]
+    assert all((profile.folder / name).is_dir() for name in ("large", "online", "best-of-n")), "what the report reads"
     running = most = 0
     for what, _ in seen:
         running += 1 if what == "begin" else -1

@@ -156,10 +156,16 @@ def test_hostile_claims_are_unequal_at_once(name: str, expected: Any) -> None:
 @pytest.mark.parametrize(
     "payload",
     [b"", b"abc", b"[]", b"{}", b'{"x":1}', b'{"v":1,"r":2}', b"[" * 100_000, b'{"v":' + b"9" * 100_000 + b"}", b"\xff",
+     b'{"v":["i"]}', b'{"v":{}}', b'{"v":["l",{}]}', b'{"v":["l",[]]}', b'{"v":["d",1]}', b'{"v":["x",1]}',
+     b'{"v":[1]}', b'{"v":["nd",[1,1e9],1]}', b'{"v":["nd",[2],1]}', b'{"v":["nd",[' + b"1," * 50_000 + b'1],5]}',
+     b'{"v":["i",5]}',
+     b'{"v":' + b'["l",' * 200 + b"1" + b"]" * 200 + b"}", b'{"v":["l"' + b",{}" * 300_000 + b"]}", b'{"v":1e999}',
+     b'{"v":["l"' + b",1" * 1_000 + b"]}", b'{"v":["l"' + b',["l"]' * 1_000 + b"]}", b'{"v":["date",2020,1,true]}',
+     b'{"v":NaN}', b'{"v":["l",Infinity]}', b'{"v":["re",["l"]]}', b'{"v":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_001,
      b'{"e":1}', b'{"e":["passed","x"]}', b'{"e":["value","x"]}', b'{"r":5}', b'{"e":["exception",5]}'],
 )  # fmt: skip
 def test_frames_that_are_not_of_the_form_are_refused(payload: bytes) -> None:
-    assert parse_frame(payload).kind == "refused"
+    assert parse_frame(payload, 1_000).kind == "refused"
 
 
 def test_nan_and_tolerance_are_choices() -> None:

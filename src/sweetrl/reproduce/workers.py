@@ -84,6 +84,9 @@ def run_all(profile: Profile, workers: int, program: Sequence[str] = ("dvc",)) -
             f"reproduce: {', '.join(board.failed)} failed; {profile.folder / LOGS / first}.log says why. What is "
             "finished is kept: run the same command to go on."
         )
+    # A profile may list nothing of a kind (`large: []`); DVC wants the folder that the report would read of it.
+    for folder in (*_STAGES, "best-of-n", "measured"):
+        (profile.folder / folder).mkdir(exist_ok=True)
     # The report alone: dvc.yaml has every variant on every seed, and not all of them are wanted.
     report = [*program, "repro", "--single-item", "dvc.yaml:report"]
     if subprocess.run(report, cwd=profile.folder, check=False).returncode:

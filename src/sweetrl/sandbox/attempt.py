@@ -131,7 +131,7 @@ class Attempt:
                 if size > limit or whole - start < size:
                     break
                 position = start + size
-                results.append(parse_frame(data[start:position]))
+                results.append(parse_frame(data[start:position], running.limits.nodes))
                 size = 0
             self._position += position
             if size > limit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import signal
 import sys
@@ -12,29 +13,97 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.sandbox.limits import CallResult
+from sweetrl.sandbox.values import DEPTH
+from sweetrl.sandbox.words import printable
 
 # What json.loads does, without its layers for what a frame never is.
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
 
+# The forms of values.py, by tag: values in any number; pairs of values; so many values; just these types.
+_VALUES = frozenset({"l", "t", "s", "dq", "arr"})
+_PAIRS = frozenset({"d", "od", "ct"})
+_SO_MANY = {"c": 2, "r": 3, "re": 2}
+_TEXT = ("i", "nan", "b", "dec", "const", "o", "type", "fn", "mod")
+_WORDS: dict[str, tuple[tuple[type, ...], ...]] = {
+    **dict.fromkeys(_TEXT, ((str,),)),
+    "inf": ((int,),),
+    "fr": ((str,), (str,)),
+    **dict.fromkeys(("dt", "dtz"), ((int,),) * 7),
+    **dict.fromkeys(("date", "td"), ((int,),) * 3),
+    "time": (*((int,),) * 4, (type(None), int, float)),
+}
+_PLAIN = frozenset({type(None), bool, int, float, str})
+_DIMENSIONS = 64  # numpy's own limit
 
-def parse_frame(payload: bytes) -> CallResult:
-    """Read one frame that a child wrote; anything that is not of the form is "refused"."""
+
+def parse_frame(payload: bytes, nodes: int) -> CallResult:
+    """Read one frame that a child wrote; what is not of the form of values.py, or too large, is "refused".
+
+    This is where a child's bytes become our data: a tree of at most `nodes` values, each of a known form and no deeper
+    than values.py writes them, and text that can be stored and shown.
+    """
     try:
         text = payload.decode("ascii")
         frame, end = _scan(text, 0)
         if end != len(text):
             raise ValueError
         ((key, value),) = frame.items()
-        if key == "v":
+        if key == "v" and well_formed(value, nodes):
             return CallResult("value", value)
         if key == "r" and type(value) is str:
-            return CallResult("refused", None, value[:300])
+            return CallResult("refused", None, printable(value[:300]))
         kind, detail = value
         if key == "e" and kind in ("exception", "memory", "not_defined") and type(detail) is str:
-            return CallResult(kind, None, detail[:300])
+            return CallResult(kind, None, printable(detail[:300]))
     except (ValueError, TypeError, AttributeError, StopIteration, RecursionError, MemoryError):
         pass
     return CallResult("refused", None, "a frame that is not of the agreed form")
+
+
+def well_formed(tree: Any, nodes: int) -> bool:
+    """Whether `tree`, as read from JSON, is what values.py writes: known forms, at most `nodes` values, no deeper."""
+    left = nodes
+    waiting: list[tuple[Any, int]] = [(tree, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        if type(node) in _PLAIN:
+            parts: list[Any] = [node]
+        else:
+            found = _parts(node) if depth <= DEPTH + 1 else None
+            if found is None:
+                return False
+            parts = found
+            left -= 1
+        kinds = set(map(type, parts))
+        if kinds <= _PLAIN:
+            left -= len(parts)
+            if float in kinds and not all(math.isfinite(part) for part in parts if type(part) is float):
+                return False
+        else:
+            waiting += [(part, depth + 1) for part in parts]
+        if left < len(waiting):
+            return False
+    return True
+
+
+def _parts(node: Any) -> list[Any] | None:
+    """The values that a tagged array holds, none for those that hold words; None where it is of no known form."""
+    if type(node) is not list or not node or type(node[0]) is not str:
+        return None
+    tag, parts = node[0], node[1:]
+    if tag in _VALUES or (tag in _PAIRS and len(parts) % 2 == 0) or _SO_MANY.get(tag) == len(parts):
+        return parts
+    if tag == "nd" and parts:
+        shape, numbers = parts[0], parts[1:]
+        if type(shape) is not list or len(shape) > _DIMENSIONS or any(type(n) is not int or n < 0 for n in shape):
+            return None
+        if any(n > len(numbers) for n in shape) and 0 not in shape:
+            return None
+        return numbers if 0 in shape or math.prod(shape) == len(numbers) else None
+    form = _WORDS.get(tag)
+    if form is None or len(form) != len(parts):
+        return None
+    return [] if all(type(part) in kinds for part, kinds in zip(parts, form, strict=True)) else None
 
 
 def describe_status(status: int) -> str:

@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from sweetrl.sandbox.words import printable
+
 # Longest number text that is worth reading; no honest test returns more digits.
 _DIGITS = 20_000
 _SEQUENCES = frozenset({"l", "t", "dq", "arr"})
@@ -259,7 +261,7 @@ def _nested(tree: list[Any]) -> Any:
 
 def render(tree: Any, limit: int = 200) -> str:
     """A tree as people write the value, shortened to `limit` characters; for messages only."""
-    text = _render(tree, limit, 0)
+    text = printable(_render(tree, limit, 0))
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

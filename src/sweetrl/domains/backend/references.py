@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from sweetrl.sandbox.claims import well_formed
 from sweetrl.sandbox.client import Sandbox
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 
@@ -104,9 +105,10 @@ class References:
         try:
             rows = json.loads((self._folder / key[:2] / f"{key}.json").read_text(encoding="utf-8"))
             found = tuple(CallResult(kind, tree, detail) for kind, tree, detail in rows)
-        except (OSError, ValueError, TypeError):
+        except (OSError, ValueError, TypeError, RecursionError):
             return None
-        return found if len(found) == count else None
+        whole = all(type(one.detail) is str and well_formed(one.tree, self._limits.nodes) for one in found)
+        return found if whole and len(found) == count else None
 
     def _write(self, key: str, results: tuple[CallResult, ...]) -> None:
         # What a slow or full machine did to a reference is not a fact about the reference.

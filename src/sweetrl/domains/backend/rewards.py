@@ -21,7 +21,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -86,9 +85,9 @@ class CodeScorer:
 
     def stream(self, items: Iterable[tuple[Task, str | None]], window: int = 256) -> Iterator[Score]:
         """Yield the scores of `items` in order, with at most `window` answers under way."""
-        waiting: deque[_Pending] = deque()
+        waiting: deque[Future[Score]] = deque()
         burst = max(1, window // 16)  # so many are waited for at a time: each time costs two switches between threads
-        recent: dict[tuple[str, tuple[tuple[str, str], ...], str], _Pending] = {}
+        recent: dict[tuple[str, tuple[tuple[str, str], ...], str], Future[Score]] = {}
         for task, answer in items:
             key = (task.ground_truth, task.test_cases, answer or "")
             pending = recent.get(key)
@@ -102,51 +101,68 @@ class CodeScorer:
         while waiting:
             yield from self._first(waiting, min(burst, len(waiting)))
 
-    def _first(self, waiting: deque[_Pending], count: int) -> Iterator[Score]:
-        waiting[count - 1].wait()
+    def _first(self, waiting: deque[Future[Score]], count: int) -> Iterator[Score]:
+        futures.wait((waiting[count - 1],))
         for _ in range(count):
-            yield self._score(waiting.popleft())
+            yield waiting.popleft().result()
 
-    def _begin(self, task: Task, answer: str | None) -> _Pending:
+    def _begin(self, task: Task, answer: str | None) -> Future[Score]:
         if not task.test_cases:
             raise UserError(f"task {task.id}: only tasks with unit tests can be scored by running code.")
         checks = _checks(task.test_cases, self._official)
         calls = tuple(call for check in checks for call in check.calls)
         namespace: Literal["one", "split"] = "split" if self._official else "one"
         if answer is None or not answer.strip() or answer.strip() == NO_ANSWER:
-            return _Pending(checks, None, None, TestResult("", False, "no_answer"))
+            return self._unrun(checks, TestResult("", False, "no_answer"))
         word = banned_word(answer) if self.settings.semantics == "official" else None
         if word is not None:
-            return _Pending(checks, None, None, TestResult("", False, "refused", f"the answer holds `{word}`"))
+            return self._unrun(checks, TestResult("", False, "refused", f"the answer holds `{word}`"))
         if self._official:
             sources: tuple[str, ...] = (official_source(answer),)
         else:
             sources = fixed_sources(answer, _name(task.test_cases))
         expected = self._references.results(task.ground_truth, calls, namespace)
         actual = self._sandbox.submit(Job(sources, calls, namespace))
-        return _Pending(checks, expected, actual, None)
+        score: Future[Score] = Future()
+        actual.add_done_callback(lambda done: self._follow(checks, expected, done, score))
+        return score
 
-    def _score(self, pending: _Pending) -> Score:
-        if pending.score is None:
-            pending.score = self._judge(pending)
-        return pending.score
+    def _unrun(self, checks: tuple[Check, ...], verdict: TestResult) -> Future[Score]:
+        tests = tuple(TestResult(check.name, False, verdict.reason, verdict.detail) for check in checks)
+        score: Future[Score] = Future()
+        score.set_result(Score(0.0, tests, semantics=self.settings.semantics, isolation="not run"))
+        return score
 
-    def _judge(self, pending: _Pending) -> Score:
-        semantics = self.settings.semantics
-        if pending.verdict is not None or pending.actual is None or pending.expected is None:
-            verdict = pending.verdict or TestResult("", False, "no_answer")
-            tests = tuple(TestResult(c.name, False, verdict.reason, verdict.detail) for c in pending.checks)
-            return Score(0.0, tests, semantics=semantics, isolation="not run")
-        outcome, expected = pending.actual.result(), pending.expected.result()
+    def _follow(
+        self,
+        checks: tuple[Check, ...],
+        expected: Future[tuple[CallResult, ...]],
+        actual: Future[Outcome],
+        score: Future[Score],
+    ) -> None:
+        # Judged at once, in the sandbox's thread: what an answer returns may be large, and many are under way. The
+        # reference's future lives on and keeps its callbacks, so what hangs on it lets go of the outcome.
+        held = [actual]
+
+        def judge(done: Future[tuple[CallResult, ...]]) -> None:
+            try:
+                score.set_result(self._judge(checks, done.result(), held.pop().result()))
+            except BaseException as error:  # whoever waits for the score is told
+                score.set_exception(error)
+
+        expected.add_done_callback(judge)
+
+    def _judge(self, checks: tuple[Check, ...], expected: tuple[CallResult, ...], outcome: Outcome) -> Score:
         results: list[TestResult] = []
         position = 0
-        for check in pending.checks:
+        for check in checks:
             end = position + len(check.calls)
             wanted = check.value(expected[position:end], self._rules)
             found = check.value(outcome.calls[position:end], self._rules)
             results.append(self._test(check.name, wanted, found))
             position = end
         passed = sum(test.passed for test in results)
+        semantics = self.settings.semantics
         return Score(passed / len(results), tuple(results), semantics=semantics, isolation=outcome.isolation)
 
     def _test(self, name: str, wanted: CallResult, found: CallResult) -> TestResult:
@@ -158,20 +174,6 @@ class CodeScorer:
         if equal(wanted.tree, found.tree, self._rules):
             return TestResult(name, True, "passed")
         return TestResult(name, False, "wrong", f"returned {render(found.tree)}")
-
-
-@dataclass
-class _Pending:
-    checks: tuple[Check, ...]
-    expected: Future[tuple[CallResult, ...]] | None
-    actual: Future[Outcome] | None
-    verdict: TestResult | None
-    score: Score | None = None
-
-    def wait(self) -> None:
-        """Wait until the answer has been run, whatever came of it."""
-        if self.actual is not None:
-            futures.wait((self.actual,))
 
 
 @lru_cache(maxsize=4096)

@@ -1,0 +1,107 @@
+"""What one answer may cost the trusted side: its memory, its time, and whether what it says can be stored."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweetrl.domains.backend.extraction import fixed_sources, official_source
+from sweetrl.sandbox.claims import parse_frame
+
+LARGE = """
+import json, resource, sys
+from sweetrl.domains.backend.rewards import CodeScorer
+from sweetrl.settings import RewardSettings
+from sweetrl.types import Task
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+calls = tuple((f"test{x}", f"wide({x})") for x in range(5))
+task = Task("wide", "Count.", "def wide(x):\\n    return x", calls)
+with CodeScorer(RewardSettings(workers=1)) as scorer:
+    answer = "def wide(x):\\n    return list(range(90000))  # %d"
+    scorer.score_answers([(task, answer % 0)])
+    before = peak()
+    scores = scorer.score_answers([(task, answer % number) for number in range(1, 17)])
+    print(json.dumps({"mib": peak() - before, "wrong": sum(t.reason == "wrong" for s in scores for t in s.tests)}))
+"""
+
+
+def test_large_values_of_many_answers_are_not_kept() -> None:
+    """Sixteen answers of five lists of 90,000 numbers: 3 MiB a list, 240 MiB if they were kept."""
+    done = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["wrong"] == 80
+    assert found["mib"] < 64, found
+
+
+def test_what_an_answer_says_can_be_stored(tmp_path: Path) -> None:
+    task = {
+        "task_id": "half",
+        "problem_description": "?",
+        "ground_truth": "def f():\n    return 1",
+        "test_cases": {"t": "f()"},
+    }
+    answers = ["def f(): raise ValueError(chr(0xd800))", "def f(): return chr(0xdc00)", "def f(): return 1"]
+    (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n")
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps({"index": 0, "answer": one}) + "\n" for one in answers))
+    words = ["score", "--tasks", "tasks.jsonl", "--answers", "answers.jsonl", "--json", "found.json"]
+    done = subprocess.run([sys.executable, "-m", "sweetrl.cli", *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found = (tmp_path / "found.json").read_bytes().decode("utf-8")
+    assert "d800" in found and "dc00" in found
+
+
+def seconds(function: Callable[[str], object], text: str) -> float:
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        function(text)
+        took.append(time.process_time() - began)
+    return min(took)
+
+
+TEXTS = {
+    "newlines in a fence": lambda n: "```python\n" + "\n" * n + "```",
+    "blank lines and a definition": lambda n: "```python\n" + " \n" * n + "def f(): pass\n```",
+    "tildes": lambda n: "~" * n + "`",
+    "backticks": lambda n: "`" * n + "x`",
+    "fences": lambda n: "```\nx\n```\n" * (n // 8),
+    "blanks": lambda n: "a:" + " " * n + "x",
+    "tabs": lambda n: "```python\n" + "\t" * n + "x\n    y\n```",
+    "dots": lambda n: "import x\n" + "a." * n + "\na" + "[" * n,
+    "indents": lambda n: "```\n" + "".join(" " * (i % 60) + "x\n" for i in range(n // 30)) + "```",
+    "awaiting": lambda n: "```python\n" + "async " * (n // 6) + "\n```",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_reading_an_answer_takes_time_that_grows_with_it(name: str) -> None:
+    """Eight times the text: at most 20 times the time (64 times if it were quadratic)."""
+    for read in (lambda text: fixed_sources(text, "f"), official_source):
+        small, large = (seconds(read, TEXTS[name](size)) for size in (16_000, 128_000))
+        assert large < 20 * max(small, 0.002), (small, large)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"v":["l"' + b",{}" * 340_000 + b"]}",
+        b'{"v":["l"' + b',["l"]' * 170_000 + b"]}",
+        b'{"v":["nd",[' + b"1," * 500_000 + b"1],16]}",
+        b'{"v":' + b'["l",' * 200_000 + b"1" + b"]" * 200_000 + b"}",
+        b'{"v":["s"' + b',"x"' * 260_000 + b"]}",
+    ],
+)
+def test_a_frame_of_full_size_takes_less_than_a_second(payload: bytes) -> None:
+    began = time.process_time()
+    assert parse_frame(payload, 100_000).kind == "refused"
+    assert time.process_time() - began < 1.0
