@@ -73,7 +73,7 @@ _ARIA: dict[str, Role] = {
     "main": "section",
 }
 _NUMBER = re.compile(r"[\d.]+")
-_COLOR = re.compile(r"rgba?\([^)]*\)")
+_COLOR = re.compile(r"rgba?\([^()]*+\)")
 
 
 @dataclass(frozen=True)

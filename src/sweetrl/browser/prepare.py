@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import html as entities
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sweetrl.browser import tailwind
@@ -15,19 +16,19 @@ from sweetrl.browser import tailwind
 # What leads a document without starting it: a style sheet put after it leaves the document's mode as it is.
 _LEAD = re.compile(r"\ufeff?(?:\s+|<!--.*?-->|<\?[^>]*>|<!doctype[^>]*>)*", re.I | re.S)
 _CLASS = re.compile(r"""\bclass\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.I)
-_LINK = re.compile(r"<link\b[^>]*>", re.I)
-_SCRIPT = re.compile(r"<script\b[^>]*>", re.I)
-_META = re.compile(r"<meta\b(?=[^>]*refresh)[^>]*>", re.I)
+_LINK = re.compile(r"<link\b", re.I)
+_SCRIPT = re.compile(r"<script\b", re.I)
+_META = re.compile(r"<meta\b", re.I)
 # The first of two equal attributes counts: words that would run stay where they begin.
 _MARQUEE = re.compile(r"<marquee(?=[\s>/])", re.I)
 _EQUIV = re.compile(r"http-equiv", re.I)
 _ATTRIBUTE = re.compile(r"""\b(href|src|rel)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.I)
 _REMOTE = re.compile(r"^\s*(?:https?:)?//", re.I)
-_IMPORT = re.compile(r"@import\s+(?:url\()?\s*[\"']?\s*(?:https?:)?//", re.I)
-_OTHER_TAILWIND = re.compile(r"tailwindcss@?[/^~]*([\d]+(?:\.[\d.]+)?)", re.I)
+_IMPORT = re.compile(r"@import\s++(?:url\()?+\s*+[\"']?+\s*+(?:https?:)?//", re.I)
+_OTHER_TAILWIND = re.compile(r"tailwindcss@?[/^~]*+(\d{1,4}(?:\.[\d.]+)?)", re.I)
 # Names that Tailwind has had since version 3 only (its orange and teal were in version 1, and real pages use them).
 _V3_CLASS = re.compile(
-    r"^(?:[\w-]+:)*(?:.*\[.+\].*|(?:bg|text|border|from|via|to|ring|divide)-(?:slate|zinc|neutral|stone|amber|lime"
+    r"^(?:[\w-]++:)*+(?:(?:bg|text|border|from|via|to|ring|divide)-(?:slate|zinc|neutral|stone|amber|lime"
     r"|emerald|cyan|sky|violet|fuchsia|rose)-\d+|[\w-]+-\d+/\d{2,3}|aspect-(?:video|square|auto)|(?:columns|basis|grow"
     r"|shrink|indent|accent|scroll-m|scroll-p|size)-[\w.]+|shadow-[a-z]+-\d+|line-clamp-\d)$"
 )
@@ -55,9 +56,9 @@ def prepare(html: str) -> Prepared:
     classes = _classes(html)
     # A lone surrogate is no text that could be sent.
     text = html.encode("utf-8", "replace").decode("utf-8").replace("\0", "\ufffd")
-    text = _META.sub(lambda found: _refresh(found.group(), flags), text)
+    text = _replace(_META, lambda tag: _refresh(tag, flags), text)
     text = _inline(text, classes, flags)
-    if any(_V3_CLASS.match(name) for name in classes if not tailwind.knows(name)):
+    if any(_arbitrary(name) or _V3_CLASS.match(name) for name in classes if not tailwind.knows(name)):
         flags.add("tailwind-v3-class")
     if _IMPORT.search(text):
         flags.add("external-stylesheet")
@@ -86,7 +87,27 @@ def _classes(html: str) -> frozenset[str]:
     return frozenset(names | {name.lower() for name in names})
 
 
+def _arbitrary(name: str) -> bool:
+    # `w-[37px]`: something between the first bracket and the last
+    return 0 <= name.find("[") < name.rfind("]") - 1
+
+
+def _replace(opening: re.Pattern[str], change: Callable[[str], str], text: str) -> str:
+    """Put `change(tag)` in the place of every tag that begins with `opening` and ends with the next ">"."""
+    parts: list[str] = []
+    at = 0
+    while found := opening.search(text, at):
+        end = text.find(">", found.end()) + 1
+        if not end:  # as for all that begin later: the text is read once
+            break
+        parts += [text[at : found.start()], change(text[found.start() : end])]
+        at = end
+    return "".join([*parts, text[at:]])
+
+
 def _refresh(tag: str, flags: set[str]) -> str:
+    if "refresh" not in tag.lower():
+        return tag
     flags.add("meta-refresh")
     return ""
 
@@ -101,8 +122,7 @@ def _inline(text: str, classes: frozenset[str], flags: set[str]) -> str:
         style.append("<style>" + tailwind.purge(classes) + "</style>")
         return style[0]
 
-    def link(found: re.Match[str]) -> str:
-        tag = found.group()
+    def link(tag: str) -> str:
         attributes = _attributes(tag)
         address = attributes.get("href", "")
         if "stylesheet" not in attributes.get("rel", "").lower():
@@ -114,8 +134,7 @@ def _inline(text: str, classes: frozenset[str], flags: set[str]) -> str:
             flags.add("external-stylesheet")
         return tag
 
-    def script(found: re.Match[str]) -> str:
-        tag = found.group()
+    def script(tag: str) -> str:
         address = _attributes(tag).get("src")
         if address is None:
             flags.add("script")
@@ -126,7 +145,7 @@ def _inline(text: str, classes: frozenset[str], flags: set[str]) -> str:
         flags.add("external-script")
         return tag
 
-    return _SCRIPT.sub(script, _LINK.sub(link, text))
+    return _replace(_SCRIPT, script, _replace(_LINK, link, text))
 
 
 def _note_version(address: str, flags: set[str]) -> None:
