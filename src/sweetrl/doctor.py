@@ -248,6 +248,14 @@ def _base(base: str) -> Check:
     missing = [name for name in needed if not (folder / name).exists()]
     if not any(folder.glob("*.safetensors")):
         missing.append("*.safetensors")
+    if folder.is_dir():
+        from sweetrl.model_files import check_tokenizer, check_weights
+
+        try:
+            check_weights(folder)
+            check_tokenizer(folder)
+        except UserError as error:
+            return Check("base model", "fail", str(error), "docs/real-models.md says what a model's folder may hold")
     if missing:
         advice = "`git pull` or `make base-model`; or point `model.base` in params.yaml at another"
         return Check("base model", "fail", f"{base}: no {', '.join(missing)}", advice)

@@ -1,15 +1,28 @@
-"""Model folders: the one place where weights and tokenizers are loaded, and where a device is chosen."""
+"""Model folders: the one place where weights, tokenizers and adapters are loaded, and where a device is chosen.
+
+Folders are checked first (sweetrl.model_files): code that they bring is never run, and a pickle is never read.
+"""
 
 from __future__ import annotations
 
 import os
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import file_hash, identity
+from sweetrl.model_files import CONFIGS, INDEX, check_adapter, check_pictures, check_tokenizer, check_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+# No code from a folder, no pickles.
+SAFE: dict[str, Any] = {"trust_remote_code": False, "use_safetensors": True, "weights_only": True}
+# Weights of at least so many bytes are known by their files: to digest them in memory each time would take too long.
+LARGE = 2**28
 
 
 def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
@@ -17,6 +30,7 @@ def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     _check_folder(model)
+    check_tokenizer(model)
     try:
         return AutoTokenizer.from_pretrained(str(model), trust_remote_code=False)
     except (OSError, ValueError) as error:
@@ -24,21 +38,76 @@ def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
 
 
 def load_weights(model: Path | str, dtype: str) -> Any:
-    """Load a causal language model into CPU memory; a missing one is a UserError. Code in a folder is never run."""
+    """Load a causal language model into CPU memory; a missing one is a UserError. Code in a folder is never run.
+
+    The parameters of a large one know the files that they come from (`weights_files`).
+    """
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     _check_folder(model)
+    check_weights(model)
+    files = _large_files(Path(model))
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        return AutoModelForCausalLM.from_pretrained(str(model), dtype=getattr(torch, dtype), trust_remote_code=False)
-    except (OSError, ValueError) as error:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(str(model), dtype=getattr(torch, dtype), **SAFE)
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(_missing(model, "causal language model", error)) from error
     finally:
         if shown:
             logging.enable_progress_bar()
+    if files is not None:
+        for parameter in loaded.parameters():
+            parameter.sweetrl_files = files
+    return loaded
+
+
+def load_class(kind: Any, model: Path | str, **options: Any) -> Any:
+    """Load a model of the transformers class `kind`, under the same rules; OSError or ValueError where it cannot be."""
+    check_weights(model, causal=False)
+    return kind.from_pretrained(str(model), **options, **SAFE)
+
+
+def load_pictures(kind: Any, model: Path | str) -> Any:
+    """Load a picture processor of the transformers class `kind`, under the same rules."""
+    check_pictures(model)
+    return kind.from_pretrained(str(model), trust_remote_code=False)
+
+
+def load_lora(model: Any, adapter: Path | str) -> Any:
+    """Put the LoRA adapter in the folder `adapter` on `model`; a missing or unsafe one is a UserError.
+
+    The base that the adapter names is not looked for: it is on `model` now.
+    """
+    from peft import LoraConfig, PeftModel
+
+    check_adapter(adapter)
+    config = LoraConfig.from_pretrained(str(adapter))
+    config.base_model_name_or_path = str(getattr(model, "name_or_path", "") or "")
+    with warnings.catch_warnings():  # peft asks transformers in an old way
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        return PeftModel.from_pretrained(model, str(adapter), config=config)
+
+
+@dataclass(frozen=True)
+class WeightsFiles:
+    """The files that a model was loaded from, as they were then (sweetrl.file_hashes.identity)."""
+
+    seen: tuple[tuple[Path, tuple[int, ...]], ...]
+
+    def digest(self) -> str | None:
+        """What is in them; None where they have changed since."""
+        if any(not path.exists() or identity(path) != was for path, was in self.seen):
+            return None
+        return " ".join(f"{path.name} {file_hash(path)}" for path, _ in self.seen)
+
+
+def weights_files(parameter: Any) -> WeightsFiles | None:
+    """Return the files that a frozen parameter of a large model was loaded from; None for any other."""
+    return None if parameter.requires_grad else getattr(parameter, "sweetrl_files", None)
 
 
 def resolve_device(device: str) -> str:
@@ -55,14 +124,17 @@ def context_limit(model: Any) -> int:
     return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
 
 
-def check_adapter(adapter: Path | str) -> Path:
-    """Return the file adapter_config.json of a peft adapter's folder; a UserError where there is none."""
-    config = Path(adapter) / "adapter_config.json"
-    if not config.exists():
-        raise UserError(
-            f"{adapter}: there is no peft adapter here (adapter_config.json); run the stage that trains it."
-        )
-    return config
+def context_of(model: Path | str) -> int:
+    """As `context_limit`, of a model folder or hub name whose weights are not loaded; a missing one is a UserError."""
+    from transformers import AutoConfig
+
+    _check_folder(model)
+    check_weights(model)
+    try:
+        config = AutoConfig.from_pretrained(str(model), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise UserError(_missing(model, "configuration", error)) from error
+    return context_limit(SimpleNamespace(config=config))
 
 
 def _check_folder(model: Path | str) -> None:
@@ -72,6 +144,14 @@ def _check_folder(model: Path | str) -> None:
         raise UserError(_missing(model, "config.json"))
     if not path.exists() and (path.is_absolute() or path.parent.is_dir()):
         raise UserError(_missing(model, "folder"))
+
+
+def _large_files(folder: Path) -> WeightsFiles | None:
+    paths = sorted([*folder.glob("*.safetensors"), *(folder / name for name in (INDEX, *CONFIGS))])
+    paths = [path for path in paths if path.is_file()]
+    if sum(path.stat().st_size for path in paths) < LARGE:
+        return None
+    return WeightsFiles(tuple((path, identity(path)) for path in paths))
 
 
 def _missing(model: Path | str, what: str, error: BaseException | None = None) -> str:

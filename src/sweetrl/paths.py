@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 # data/
@@ -36,7 +37,18 @@ RUNS = Path("reports/runs")  # a file for each stage: the MLflow run that made i
 # What may be removed at any time
 SCRATCH = Path(".scratch")  # unfinished work
 REFERENCES = Path(".cache/reference")  # log-probs of the reference policy, by weights and tokens: never stale
+HASHES = Path(".cache/hashes")  # hashes of large files, by path, inode, size and times
+TEMPLATES = Path(".cache/templates")  # what chat templates make of a fixed dialogue, by their text
 SAMPLES = Path(".cache/samples")  # candidate replies, by weights, prompts, sampling and the sampling code's version
 
 # Stands alone in the place of a stage's result where the method does without it.
 SKIPPED = "skipped.json"
+
+# Names the project's folder for a stage that runs in a folder of its own.
+ROOT_VARIABLE = "SWEETRL_ROOT"
+
+
+def project_cache(folder: Path) -> Path | None:
+    """Return the place of the cache `folder` in the project that we work in; None outside of one (no params.yaml)."""
+    root = Path(os.environ.get(ROOT_VARIABLE) or "")
+    return root / folder if (root / "params.yaml").exists() else None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sweetrl.errors import UserError
+from sweetrl.paths import ROOT_VARIABLE
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -221,7 +222,3 @@ def check_sources(settings: Settings, root: Path | None = None) -> dict[str, Pat
                 f"{getattr(settings.sources, place)}; set it to {shown}, so that DVC sees its changes."
             )
     return found
-
-
-# The project's folder, for stages that run in another one.
-ROOT_VARIABLE = "SWEETRL_ROOT"

@@ -343,3 +343,55 @@ def test_the_official_ranking(adapted: Any, trajectories: list[Trajectory], chat
             expected = sum(token.item() for token in ours) / len(ours)
             expected -= sum(token.item() for token in theirs) / len(theirs)
             assert value == pytest.approx(expected, abs=20 * tolerance)
+
+
+def test_a_large_base_is_known_by_its_files(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hashlib
+    import shutil
+
+    from sweetrl import file_hashes, models
+    from sweetrl.learning.adapters import attach_adapter
+    from sweetrl.learning.reference import digest_weights
+    from sweetrl.models import load_weights
+    from sweetrl.settings import LoraSettings
+
+    monkeypatch.setattr(models, "LARGE", 1000)
+    monkeypatch.setattr("sweetrl.learning.reference.SAMPLED", 16)
+    base = tmp_path / "base"
+    shutil.copytree(tiny_model, base)
+    hashed: list[str] = []
+    true = file_hashes.file_hash
+    monkeypatch.setattr(models, "file_hash", lambda path: hashed.append(path.name) or true(path))
+
+    def key(model: Any) -> str:
+        found = hashlib.sha256()
+        digest_weights(found, model)
+        return found.hexdigest()
+
+    model = load_weights(base, "float32")
+    trained = key(model)
+    assert not hashed  # parameters that learn are digested themselves
+    frozen = key(model.requires_grad_(False))
+    assert sorted(hashed) == ["config.json", "generation_config.json", "model.safetensors"]
+    again = load_weights(base, "float32").requires_grad_(False)
+    assert key(again) == frozen != trained
+    # An adapter on it changes names, not what is known of the weights; other precision is another model.
+    hashed.clear()
+    key(attach_adapter(again, LoraSettings(rank=2), 0))
+    assert len(hashed) == 3
+    assert key(load_weights(base, "bfloat16").requires_grad_(False)) != frozen
+    # Weights that were changed in memory, a folder that has changed since, and another configuration are others.
+    model.model.layers[0].mlp.up_proj.weight.data += 1.0
+    changed = key(model)
+    model.model.layers[0].mlp.up_proj.weight.data -= 1.0
+    assert changed != frozen
+    text = (base / "config.json").read_text()
+    (base / "config.json").write_text(text.replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))
+    hashed.clear()
+    assert key(load_weights(base, "float32").requires_grad_(False)) != frozen and hashed
+    hashed.clear()
+    key(load_weights(tiny_model, "float32").requires_grad_(False))
+    assert hashed
+    hashed.clear()
+    key(model)
+    assert not hashed

@@ -55,7 +55,7 @@ def test_what_cannot_be_stacked_is_one_sentence(tiny_model: Path, tmp_path: Path
     from sweetrl.learning.stacking import stack_adapters
 
     plain = trained(tiny_model, tmp_path / "1", 1, rank=4, alpha=8)
-    with pytest.raises(UserError, match="there is no adapter"):
+    with pytest.raises(UserError, match="there is no peft adapter"):
         stack_adapters([plain, tmp_path / "nothing"], tmp_path / "out", "models/base")
     other = trained(tiny_model, tmp_path / "2", 1, rank=4, alpha=8, target_modules="q_proj")
     with pytest.raises(UserError, match=r"train every iteration with the same lora\.target_modules"):

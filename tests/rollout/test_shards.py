@@ -160,7 +160,8 @@ def test_faults_of_every_kind_change_nothing(
     attempts = cast.attempts(60)
     adapter = tmp_path / "policy"
     adapter.mkdir()
-    (adapter / "adapter_config.json").write_text('{"r": 8}')
+    (adapter / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
+    (adapter / "adapter_model.safetensors").write_bytes(b"weights")
     found: dict[float, dict[str, bytes]] = {}
     for share in (0.0, 0.1):
         with (

@@ -6,8 +6,9 @@ are turned into ids, and put after them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from sweetrl.chat_templates import render_dialogues
 from sweetrl.errors import UserError
 
 if TYPE_CHECKING:
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
 _SYSTEM, _REQUEST, _PERSON, _REPLY = "zqsystemqz", "zqrequestqz", "zqperson{}qz", "zqreply{}qz"
 # Some templates print the day; a day in the prompt would make equal runs differ.
 _DATE = "26 Jul 2024"
+_ASKED = {"role": "user", "content": _REQUEST}
+_TURNS = [
+    {"role": role, "content": words.format(turn)}
+    for turn in (1, 2)
+    for role, words in (("assistant", _REPLY), ("user", _PERSON))
+]
+# All that a template is ever shown; the words of real dialogues are put in their places afterwards.
+_DIALOGUES = {
+    "request": [_ASKED],
+    "system": [{"role": "system", "content": _SYSTEM}, _ASKED],
+    "one turn": [_ASKED, *_TURNS[:2]],
+    "two turns": [_ASKED, *_TURNS],
+    "blanks": [{"role": "user", "content": f" {_REQUEST} "}],
+}
 _REWRITES = "it rewrites earlier messages when later ones come, so sampled token ids cannot be kept"
 
 
@@ -32,6 +47,7 @@ class ChatFormat:
         self.name = str(getattr(tokenizer, "name_or_path", "") or "the tokenizer")
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(f"{self.name}: the tokenizer has no chat template; take an instruction-tuned model.")
+        self._rendered = self._render_all()
         self._special = tuple(sorted(set(tokenizer.all_special_tokens) | set(tokenizer.get_added_vocab())))
         # What stands before the request, after it (= before a reply), and between a reply and the user's next words.
         self._before_request, self._header = self._split_opening(None)
@@ -60,19 +76,24 @@ class ChatFormat:
         """Return the ids of a reply known only as text, with its end-of-turn (imported dialogues)."""
         return (*self._encode("", text, ""), self.end_of_turn)
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
+    def _render_all(self) -> dict[str, dict[str, str]]:
+        values = {**self.tokenizer.special_tokens_map, "date_string": _DATE}
         try:
-            rendered: Any = self.tokenizer.apply_chat_template(
-                messages, tokenize=False, add_generation_prompt=True, date_string=_DATE
-            )
-        except Exception as error:  # jinja's own errors and the templates' raise_exception
-            raise self._refusal(f"it fails ({error})") from error
-        return str(rendered)
+            template = self.tokenizer.get_chat_template()
+            found = render_dialogues(template, list(_DIALOGUES.values()), values)
+        except (UserError, ValueError) as error:  # too much of it, or several templates of which none is the default
+            raise self._refusal(str(error)) from error
+        return dict(zip(_DIALOGUES, found, strict=True))
+
+    def _render(self, name: str) -> str:
+        found = self._rendered[name]
+        if "error" in found:  # jinja's own errors and the templates' raise_exception
+            raise self._refusal(f"it fails ({found['error']})")
+        return found["text"]
 
     def _split_opening(self, system: str | None) -> tuple[str, str]:
         """Return the text before and after the request; a given system prompt is part of the text before it."""
-        messages = [] if system is None else [{"role": "system", "content": _SYSTEM}]
-        text = self._render([*messages, {"role": "user", "content": _REQUEST}])
+        text = self._render("request" if system is None else "system")
         if text.count(_REQUEST) != 1 or (system is not None and text.count(_SYSTEM) != 1):
             raise self._refusal("it does not contain every message exactly once")
         before, after = text.split(_REQUEST)
@@ -80,13 +101,8 @@ class ChatFormat:
 
     def _split_following(self) -> str:
         """Return the text between a reply and the user's next words; checks that three turns only ever append."""
-        messages = [{"role": "user", "content": _REQUEST}]
-        opening = self._render(messages)
-        texts = []
-        for turn in (1, 2):
-            messages.append({"role": "assistant", "content": _REPLY.format(turn)})
-            messages.append({"role": "user", "content": _PERSON.format(turn)})
-            texts.append(self._render(messages))
+        opening = self._render("request")
+        texts = [self._render("one turn"), self._render("two turns")]
         tail = texts[0].removeprefix(opening + _REPLY.format(1))
         words, header = _PERSON.format(1), self._header
         if len(tail) == len(texts[0]) or tail.count(words) != 1 or not tail.endswith(words + header):
@@ -98,7 +114,7 @@ class ChatFormat:
 
     def _strips(self) -> bool:
         """Whether the template strips blanks around what a user says."""
-        return f" {_REQUEST} " not in self._render([{"role": "user", "content": f" {_REQUEST} "}])
+        return f" {_REQUEST} " not in self._render("blanks")
 
     def _defused(self, text: str) -> str:
         """Break special tokens written out in a system prompt: they are words there, not structure."""

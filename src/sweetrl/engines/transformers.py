@@ -12,7 +12,7 @@ from sweetrl.engines.cache import CacheShape, PrefixCache
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.decoding import Counts, Decoder, Limits, Reply
 from sweetrl.errors import UserError
-from sweetrl.models import check_adapter, context_limit, load_tokenizer, load_weights, resolve_device
+from sweetrl.models import context_limit, load_lora, load_tokenizer, load_weights, resolve_device
 from sweetrl.protocols import Sampler
 from sweetrl.types import Completion, Prompt, Sampling, Usage
 
@@ -146,10 +146,7 @@ def load_model(model: Path | str, adapter: Path | str | None, dtype: str, device
     """Load a causal language model for inference, with a peft adapter if given; a missing part is a UserError."""
     loaded: Any = load_weights(model, dtype)
     if adapter is not None:
-        check_adapter(adapter)
-        from peft import PeftModel
-
-        loaded = PeftModel.from_pretrained(loaded, str(adapter))
+        loaded = load_lora(loaded, adapter)
         if dtype == "float32":
             loaded = loaded.merge_and_unload()
     return loaded.to(device).eval()

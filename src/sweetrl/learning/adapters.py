@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
-from sweetrl.models import check_adapter, load_tokenizer, load_weights, resolve_device
+from sweetrl.model_files import check_adapter
+from sweetrl.models import load_lora, load_tokenizer, load_weights, resolve_device
 from sweetrl.settings import LoraSettings, ModelSettings
 
 if TYPE_CHECKING:
@@ -60,16 +61,12 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False
 
 def load_adapter(model: Any, folder: Path) -> nn.Module:
     """Put the adapter in `folder`, and the head that it may have, on `model`, frozen and in evaluation mode."""
-    from peft import PeftModel
-
     from sweetrl.learning.heads import HEAD, add_head
 
-    config = check_adapter(folder)
-    if HEAD in (json.loads(config.read_text(encoding="utf-8")).get("modules_to_save") or []):
+    if HEAD in (check_adapter(folder).get("modules_to_save") or []):
         add_head(model)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        return PeftModel.from_pretrained(model, str(folder)).eval()
+    adapted: nn.Module = load_lora(model, folder).eval()
+    return adapted
 
 
 def save_adapter(model: Any, folder: Path, base: str) -> None:

@@ -14,9 +14,13 @@ from sweetrl.io import atomic_path
 from sweetrl.learning.batches import Row
 from sweetrl.learning.distributed import all_gather, broadcast, rank_and_world_size, whole_tensor
 from sweetrl.learning.passes import Layout, reply_logprobs
+from sweetrl.models import WeightsFiles, weights_files
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+# How many values of each weight of a large model are looked at, besides the hashes of its files.
+SAMPLED = 4096
 
 
 def row_logprobs(
@@ -107,12 +111,25 @@ def _key(model: Any, rows: Sequence[Row], layout: Layout, adapter: bool) -> str:
 
 
 def digest_weights(digest: hashlib._Hash, model: Any, adapter: bool = False) -> None:
-    """Add the weights of `model` to `digest`, those of its adapter only with `adapter`."""
+    """Add the weights of `model` to `digest`, those of its adapter only with `adapter`.
+
+    A large model's frozen weights stand there as the hashes of the files that they come from, which are remembered
+    (sweetrl.file_hashes), and as `SAMPLED` values of each: weights that were changed in memory since are others.
+    """
     import torch
 
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    told: dict[WeightsFiles, str | None] = {}
     for name, value in model.state_dict().items():
         if "lora_" in name and not adapter:
             continue
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        bytes_ = whole_tensor(value.detach()).cpu().contiguous().flatten().view(torch.uint8)
+        flat = value.detach()
+        files = weights_files(parameters[name]) if name in parameters else None
+        if files is not None and files not in told:
+            told[files] = files.digest()
+        if files is not None and (content := told[files]) is not None:
+            digest.update(content.encode())
+            flat = flat.flatten()[:: max(1, flat.numel() // SAMPLED)]
+        bytes_ = whole_tensor(flat).cpu().contiguous().flatten().view(torch.uint8)
         digest.update(bytes_.numpy().tobytes())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
+from sweetrl.model_files import ADAPTER_WEIGHTS, check_adapter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,15 +40,12 @@ def stack_adapters(folders: Sequence[Path], out: Path, base: str) -> None:
 def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     from safetensors.torch import load_file
 
-    path = folder / "adapter_config.json"
-    if not path.exists():
-        raise UserError(f"{folder}: there is no adapter; run the stage that trains it first.")
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    plain = config.get("peft_type") == "LORA" and config.get("bias", "none") == "none"
+    config = check_adapter(folder)
+    plain = config.get("bias", "none") == "none"
     more = ("modules_to_save", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora")
     if not plain or any(config.get(name) for name in more):
         raise UserError(f"{folder}: only plain LoRA adapters can be put on top of each other; this one has more.")
-    return config, load_file(folder / "adapter_model.safetensors")
+    return config, load_file(folder / ADAPTER_WEIGHTS)
 
 
 def _stacked(parts: Sequence[dict[str, Tensor]], factors: Sequence[float]) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
+from sweetrl.models import load_weights
 from sweetrl.running.stage import stage_main
 from sweetrl.settings import PretrainSettings, Settings
 from sweetrl.stages.pretrain import pretrain
@@ -33,9 +34,8 @@ def grown(vocabulary: int, settings: PretrainSettings, tokenizer: Any, positions
     of the steps from scratch is enough then.
     """
     import torch
-    from transformers import AutoModelForCausalLM
 
-    model: Any = AutoModelForCausalLM.from_pretrained(SMALL, dtype=torch.float32)
+    model: Any = load_weights(SMALL, "float32")
     old = list(model.model.layers)
     if settings.layers <= len(old) or settings.width != model.config.hidden_size:
         raise UserError(

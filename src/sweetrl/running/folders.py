@@ -17,8 +17,7 @@ from typing import Any
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.paths import RUNS
-from sweetrl.plugins import ROOT_VARIABLE
+from sweetrl.paths import ROOT_VARIABLE, RUNS
 from sweetrl.running.share import VARIABLE
 from sweetrl.tracking.runs import PARENT_VARIABLE
 

@@ -1,4 +1,7 @@
-"""DVC's content hashes, computed without DVC, so that a run names its data by the same hash as dvc.lock."""
+"""DVC's content hashes, computed without DVC, so that a run names its data by the same hash as dvc.lock.
+
+Like DVC, we read a large file again only if it has changed (sweetrl.file_hashes).
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,9 @@ import hashlib
 import json
 from pathlib import Path
 
+from sweetrl.file_hashes import file_hash
+
 IGNORED = ("__pycache__", ".git", ".dvc")  # what .dvcignore leaves out of folders
-
-
-def file_hash(path: Path) -> str:
-    """Return the MD5 of the file's bytes, 32 hex digits."""
-    with Path(path).open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def dvc_hash(path: Path) -> str:

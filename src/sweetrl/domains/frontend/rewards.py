@@ -132,11 +132,13 @@ def _load(model: str, device: str) -> tuple[Any, Any]:
     # The class that does without torchvision.
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
+    from sweetrl.models import load_class, load_pictures
+
     loud = chatter.get_verbosity()
     chatter.set_verbosity_error()  # else it lists every weight of the text half, which is left out on purpose
     try:
-        loaded = CLIPVisionModelWithProjection.from_pretrained(model)
-        processor = CLIPImageProcessorPil.from_pretrained(model)
+        loaded = load_class(CLIPVisionModelWithProjection, model)
+        processor = load_pictures(CLIPImageProcessorPil, model)
     except (OSError, ValueError) as error:
         raise UserError(
             f"similarity.model: {model} cannot be loaded as a CLIP model; name a folder that holds one, let the hub be "

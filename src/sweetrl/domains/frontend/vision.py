@@ -181,18 +181,17 @@ class VisionCritic:
 def load_vision(folder: str | Path, dtype: str, device: str, tokens: int = 256) -> tuple[Any, VisionProcessor]:
     """Load a frozen Qwen2-VL model and what it reads with; a UserError where there is none."""
     import torch
-    from transformers import AutoTokenizer, Qwen2VLForConditionalGeneration
+    from transformers import Qwen2VLForConditionalGeneration
 
     # The class that does without torchvision.
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    from sweetrl.models import resolve_device
+    from sweetrl.models import load_class, load_pictures, load_tokenizer, resolve_device
 
     try:
-        model: Any = Qwen2VLForConditionalGeneration.from_pretrained(folder, dtype=getattr(torch, dtype))
-        processor = VisionProcessor(
-            AutoTokenizer.from_pretrained(folder), Qwen2VLImageProcessorPil.from_pretrained(folder), tokens
-        )
+        model: Any = load_class(Qwen2VLForConditionalGeneration, folder, dtype=getattr(torch, dtype))
+        pictures = load_pictures(Qwen2VLImageProcessorPil, folder)
+        processor = VisionProcessor(load_tokenizer(folder), pictures, tokens)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"{folder}: no Qwen2-VL model can be loaded from there ({reason}); name another.") from error

@@ -1,0 +1,82 @@
+"""Content hashes of files, each computed once: a large file that has not changed since is not read again.
+
+A hash is remembered with the file's device, inode, size, modification and change times (nanoseconds), in the process
+and, within a project, in `.cache/hashes/`. Whatever writes to a file, replaces it or puts its old time back changes one
+of these, so it is read again. Two writes within one tick of the file system's clock could look alike: a hash is
+remembered only if the file has been left alone for `SETTLED_NS` before it is read. What remains is a file system whose
+clock runs behind ours by more than that, or that does not report writes (some network file systems, within their
+attribute cache; writes through mmap that have not reached the disk).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+from sweetrl.errors import UserError
+from sweetrl.io import write_json
+from sweetrl.paths import HASHES, project_cache
+
+# Smaller files are read each time: that costs less than to look them up safely.
+LARGE = 2**20
+SETTLED_NS = 2 * 10**9
+
+_known: dict[tuple[str, tuple[int, ...]], str] = {}
+
+
+def file_hash(path: Path) -> str:
+    """Return the MD5 of the file's bytes, 32 hex digits; a large file is read only if it has changed (see above)."""
+    path = Path(path)
+    before = identity(path)
+    if path.stat().st_size < LARGE:
+        return _read(path)
+    name = str(path.resolve())
+    found = _known.get((name, before)) or _recall(name, before)
+    if found is None:
+        started = time.time_ns()
+        found = _read(path)
+        if identity(path) == before and started - max(before[-2:]) > SETTLED_NS:
+            _known[name, before] = found
+            _remember(name, before, found)
+    return found
+
+
+def identity(path: Path) -> tuple[int, ...]:
+    """Return what changes when the file `path` does: device, inode, size, times of modification and change in ns."""
+    state = Path(path).stat()
+    return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+
+
+def _read(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _place(name: str) -> Path | None:
+    folder = project_cache(HASHES)
+    return None if folder is None else folder / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:32]}.json"
+
+
+def _recall(name: str, seen: tuple[int, ...]) -> str | None:
+    """The hash on disk, if it is that of the file as it is; a damaged note is as good as none."""
+    place = _place(name)
+    if place is None:
+        return None
+    try:
+        note = json.loads(place.read_text(encoding="utf-8"))
+        found = note["md5"] if note["path"] == name and tuple(note["identity"]) == seen else None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return found if isinstance(found, str) and len(found) == 32 else None
+
+
+def _remember(name: str, seen: tuple[int, ...], found: str) -> None:
+    place = _place(name)
+    if place is not None:
+        # A cache that cannot be written costs time, no more.
+        with contextlib.suppress(OSError, UserError):
+            write_json(place, {"path": name, "identity": seen, "md5": found})

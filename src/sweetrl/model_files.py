@@ -1,0 +1,219 @@
+"""What a model's or an adapter's folder may hold: checked before any library that could act on it reads it.
+
+Folders of weights come from strangers. Nothing in one is ever run: no code that it brings, no pickle, no kernel that it
+names on the hub, no other model that it points to. Its JSON files are bounded in size and depth.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sweetrl.errors import UserError
+
+logger = logging.getLogger("sweetrl")
+
+MIB = 2**20
+# The files that are read, with the most bytes that each may have.
+CONFIGS = {"config.json": 4 * MIB, "generation_config.json": 4 * MIB}
+TOKENIZERS = {
+    "tokenizer_config.json": 16 * MIB,
+    "special_tokens_map.json": 4 * MIB,
+    "added_tokens.json": 16 * MIB,
+    "chat_template.json": 4 * MIB,
+    "tokenizer.json": 256 * MIB,
+    "vocab.json": 256 * MIB,
+}
+PICTURES = {"preprocessor_config.json": 4 * MIB, "processor_config.json": 4 * MIB}
+INDEX = "model.safetensors.index.json"
+INDEX_BYTES = 64 * MIB
+ADAPTER = "adapter_config.json"
+ADAPTER_BYTES = 4 * MIB
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+TEMPLATE_BYTES = MIB // 4
+DEPTH = 64
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+
+_CONVERT = (
+    "which can run code when it is loaded; take the model's safetensors files, or convert it where you trust it "
+    "(docs/real-models.md says how)."
+)
+
+
+def read_object(path: Path, limit: int) -> dict[str, Any]:
+    """Read a JSON object of at most `limit` bytes and `DEPTH` levels from a folder that we do not trust.
+
+    Anything else in the file is a UserError.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(limit + 1)
+    except OSError as error:
+        raise UserError(f"{path}: it cannot be read ({error.strerror}); fetch the folder again.") from error
+    if len(content) > limit:
+        raise UserError(f"{path}: the file has more than {limit // MIB} MiB; no model needs that, take another folder.")
+    try:
+        found = json.loads(content)
+    except RecursionError as error:
+        raise UserError(_too_deep(path)) from error
+    except ValueError as error:  # UnicodeDecodeError and numbers that are too long, too
+        raise UserError(f"{path}: this is not JSON ({error}); fetch the folder again.") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: this is no JSON object; fetch the folder again.")
+    level: list[Any] = [found]
+    for _ in range(DEPTH):
+        level = [below for one in level for below in _below(one) if isinstance(below, dict | list)]
+        if not level:
+            return found
+    raise UserError(_too_deep(path))
+
+
+def check_tokenizer(model: Path | str) -> None:
+    """Refuse a tokenizer that would need code of its own, or whose files are out of all proportion."""
+    found = {name: read_object(path, TOKENIZERS[name]) for name, path in _files(model, TOKENIZERS)}
+    for name, path in _files(model, CONFIGS):
+        found[name] = read_object(path, CONFIGS[name])
+    folder = Path(model)
+    for template in [folder / "chat_template.jinja", *folder.glob("additional_chat_templates/*.jinja")]:
+        if template.is_file() and template.stat().st_size > TEMPLATE_BYTES:
+            raise UserError(
+                f"{template}: the chat template has more than {TEMPLATE_BYTES // 1024} KiB; give the model another."
+            )
+    own = found.get("tokenizer_config.json", {})
+    if not own.get("auto_map"):
+        return
+    from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
+
+    name = str(own.get("tokenizer_class") or "").removesuffix("Fast")
+    known = name and (tokenizer_class_from_name(name) or tokenizer_class_from_name(f"{name}Fast"))
+    kind = found.get("config.json", {}).get("model_type")
+    _own_code(model, "tokenizer_config.json", bool(known) or kind in TOKENIZER_MAPPING_NAMES)
+
+
+def check_weights(model: Path | str, causal: bool = True) -> None:
+    """Refuse a model that would need code of its own or a pickle, or that points to another; a UserError says which.
+
+    `causal` says that it is to be a causal language model, not just any model that transformers knows.
+    """
+    found = {name: read_object(path, CONFIGS[name]) for name, path in _files(model, CONFIGS)}
+    config = found.get("config.json", {})
+    for place, kernel in _kernels(config):
+        raise UserError(
+            f"{model}: config.json: `{place}` names the kernel {kernel!r} of the hub, which is code; remove the key."
+        )
+    if any(one.get("auto_map") for one in found.values()):
+        _own_code(model, "config.json", _known_type(config.get("model_type"), causal))
+    for name, path in _files(model, {ADAPTER: ADAPTER_BYTES}):
+        raise UserError(
+            f"{path}: a base model's folder has an adapter in it ({name}), which may name another base; set "
+            "`model.base` to the base itself, and give the adapter's folder as the adapter."
+        )
+    named = config.get("transformers_weights")
+    if named is not None and not (isinstance(named, str) and named.endswith(".safetensors")):
+        raise UserError(
+            f"{model}: config.json: `transformers_weights` names {named!r}, no safetensors file; remove it."
+        )
+    for _, path in _files(model, {INDEX: INDEX_BYTES}):
+        parts = read_object(path, INDEX_BYTES).get("weight_map")
+        for part in set(map(str, parts.values())) if isinstance(parts, dict) else [""]:
+            if not part.endswith(".safetensors") or Path(part).name != part:
+                raise UserError(f"{path}: it names {part!r}, no safetensors file beside it; fetch the folder again.")
+    folder = Path(model)
+    if folder.is_dir() and not any(folder.glob("*.safetensors")):
+        _refuse_pickles(folder)
+
+
+def check_adapter(adapter: Path | str) -> dict[str, Any]:
+    """Return the configuration of a LoRA adapter's folder; a UserError where there is none, or more than weights.
+
+    The base that it names (`base_model_name_or_path`) is what it was trained on, and never looked for.
+    """
+    folder = Path(adapter)
+    path = folder / ADAPTER
+    if not path.exists():
+        raise UserError(f"{adapter}: there is no peft adapter here ({ADAPTER}); run the stage that trains it.")
+    config = read_object(path, ADAPTER_BYTES)
+    if config.get("peft_type") != "LORA":
+        raise UserError(
+            f"{path}: `peft_type` is {config.get('peft_type')!r}; only LoRA adapters are loaded, others may bring "
+            "models of their own."
+        )
+    for key in ("megatron_config", "layer_replication"):
+        if config.get(key):
+            raise UserError(f"{path}: `{key}` asks for more than LoRA's weights; train the adapter without it.")
+    rank = config.get("r")
+    if not isinstance(rank, int) or isinstance(rank, bool) or rank < 1:
+        raise UserError(f"{path}: `r` is {rank!r}, no rank of a LoRA adapter; run the stage that trains it.")
+    if not (folder / ADAPTER_WEIGHTS).is_file():
+        _refuse_pickles(folder)
+        raise UserError(f"{folder}: there is no {ADAPTER_WEIGHTS} here; run the stage that trains the adapter.")
+    return config
+
+
+def check_pictures(model: Path | str) -> None:
+    """Refuse a picture processor whose files are out of all proportion, or that would need code of its own."""
+    for name, path in _files(model, PICTURES):
+        if read_object(path, PICTURES[name]).get("auto_map"):
+            _own_code(model, name, known=True)  # its class is chosen by us
+
+
+def _files(model: Path | str, names: dict[str, int]) -> Iterator[tuple[str, Path]]:
+    """Yield those of `names` that a folder has; for a name on the hub, as the hub's client finds or fetches them."""
+    if Path(model).is_dir():
+        yield from ((name, Path(model) / name) for name in names if (Path(model) / name).exists())
+        return
+    from transformers.utils.hub import cached_file
+
+    quiet = {f"_raise_exceptions_for_{what}": False for what in ("gated_repo", "missing_entries", "connection_errors")}
+    for name in names:
+        try:
+            found = cached_file(str(model), name, **quiet)
+        except (OSError, ValueError):  # what is wrong with the name is said by whoever loads it
+            continue
+        if found is not None:
+            yield name, Path(found)
+
+
+def _below(value: Any) -> Any:
+    return value.values() if isinstance(value, dict) else value
+
+
+def _too_deep(path: Path) -> str:
+    return f"{path}: the JSON is nested more than {DEPTH} levels deep; no model needs that, take another folder."
+
+
+def _known_type(kind: Any, causal: bool) -> bool:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return isinstance(kind, str) and kind in (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES if causal else CONFIG_MAPPING_NAMES)
+
+
+def _own_code(model: Path | str, name: str, known: bool) -> None:
+    if not known:
+        raise UserError(
+            f"{model}: {name} says that the model brings its own code (`auto_map`), and transformers does not know it "
+            "without; such code is never run, take a model of a type that transformers knows."
+        )
+    logger.warning("%s: the code that %s names (auto_map) is not run; transformers' own class is used", model, name)
+
+
+def _kernels(config: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield (key, name) of every kernel that a configuration wants from the hub: a name with a slash."""
+    for key, value in config.items():
+        where = f"{place}{key}"
+        if key.endswith(("attn_implementation", "attn_implementation_internal", "experts_implementation")):
+            names = value.values() if isinstance(value, dict) else [value]
+            yield from ((where, name) for name in names if isinstance(name, str) and "/" in name)
+        elif isinstance(value, dict):
+            yield from _kernels(value, f"{where}.")
+
+
+def _refuse_pickles(folder: Path) -> None:
+    found = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if found:
+        raise UserError(f"{folder}: the weights are pickled ({found[0]}), {_CONVERT}")

@@ -1,0 +1,152 @@
+"""A large file is read once; whatever can be noticed of a change makes it be read again."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sweetrl import file_hashes
+from sweetrl.file_hashes import LARGE, file_hash
+from sweetrl.tracking.hashes import dvc_hash
+
+
+@pytest.fixture
+def reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are read, one for each time; we stand in a project."""
+    found: list[str] = []
+    true = file_hashes._read
+    monkeypatch.setattr(file_hashes, "_read", lambda path: found.append(path.name) or true(path))
+    monkeypatch.setattr(file_hashes, "SETTLED_NS", 0)  # tests do not wait
+    monkeypatch.chdir(tmp_path)
+    Path("params.yaml").touch()
+    return found
+
+
+@pytest.fixture
+def again(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], str]:
+    """Ask as another process would."""
+
+    def ask(path: Path) -> str:
+        monkeypatch.setattr(file_hashes, "_known", {})
+        return file_hash(path)
+
+    return ask
+
+
+def large(path: Path, letter: bytes) -> str:
+    content = letter * (LARGE + 1)
+    path.write_bytes(content)
+    time.sleep(0.02)  # past the clock's tick
+    return hashlib.md5(content).hexdigest()
+
+
+def test_a_large_file_is_read_once_by_all_processes(reads: list[str], again: Callable[[Path], str]) -> None:
+    path = Path("model.safetensors")
+    wanted = large(path, b"a")
+    assert [file_hash(path), file_hash(path), again(path), again(path.resolve())] == [wanted] * 4
+    link = Path("link")
+    link.symlink_to(path)
+    assert again(link) == wanted
+    assert reads == ["model.safetensors"]
+    small = Path("config.json")
+    small.write_text("{}")
+    assert again(small) == again(small) and reads[1:] == ["config.json"] * 2
+
+
+def test_the_hash_of_a_folder_reads_its_large_files_once(reads: list[str], again: Callable[[Path], str]) -> None:
+    folder = Path("models/base")
+    folder.mkdir(parents=True)
+    large(folder / "model.safetensors", b"a")
+    (folder / "config.json").write_text("{}")
+    before = dvc_hash(folder)
+    reads.clear()
+    assert dvc_hash(folder) == before and reads == ["config.json"]
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    assert dvc_hash(folder) != before
+
+
+def test_every_change_that_the_file_system_tells_is_noticed(reads: list[str], again: Callable[[Path], str]) -> None:
+    path, other = Path("model.safetensors"), Path("other")
+    large(path, b"a")
+    state = path.stat()
+    file_hash(path)
+
+    # Written in place with the old size and, afterwards, the old time.
+    written = large(path, b"b")
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert path.stat().st_mtime_ns == state.st_mtime_ns and again(path) == written
+
+    # Replaced by another file of equal size and time.
+    replaced = large(other, b"c")
+    os.utime(other, ns=(state.st_atime_ns, state.st_mtime_ns))
+    other.replace(path)
+    assert path.stat().st_mtime_ns == state.st_mtime_ns and again(path) == replaced
+    assert reads == ["model.safetensors"] * 3
+
+
+def test_a_file_that_was_just_written_is_not_trusted(
+    reads: list[str], again: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another write within the same tick of the clock would leave its times as they are."""
+    monkeypatch.setattr(file_hashes, "SETTLED_NS", 10**9)
+    path = Path("model.safetensors")
+    large(path, b"a")
+    assert again(path) == again(path) and len(reads) == 2
+    time.sleep(1.05)
+    assert again(path) == again(path) and len(reads) == 3
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_remembered(
+    reads: list[str], again: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = Path("model.safetensors")
+    large(path, b"a")
+    true = file_hashes._read
+
+    def slowly(name: Path) -> str:
+        found = true(name)
+        large(path, b"b")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(file_hashes, "_read", slowly)
+        again(path)
+    assert again(path) == large(Path("b"), b"b")
+
+
+@pytest.mark.parametrize("note", ["", "[" * 100_000, "{}", '{"path": 1, "identity": [], "md5": "x"}'])
+def test_a_damaged_note_is_as_good_as_none(reads: list[str], again: Callable[[Path], str], note: str) -> None:
+    path = Path("model.safetensors")
+    wanted = large(path, b"a")
+    file_hash(path)
+    (place,) = Path(".cache/hashes").iterdir()
+    place.write_text(note)
+    assert again(path) == wanted and len(reads) == 2
+
+
+def test_nothing_is_written_outside_of_a_project(reads: list[str], again: Callable[[Path], str]) -> None:
+    Path("params.yaml").unlink()
+    path = Path("model.safetensors")
+    large(path, b"a")
+    assert file_hash(path) == file_hash(path) and len(reads) == 1
+    again(path)
+    assert len(reads) == 2 and not Path(".cache").exists()
+
+
+def test_a_stage_in_a_folder_of_its_own_remembers_in_the_project(
+    reads: list[str], again: Callable[[Path], str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.safetensors"
+    large(path, b"a")
+    file_hash(path)
+    folder = tmp_path / ".scratch" / "iteration"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("SWEETRL_ROOT", str(tmp_path))
+    again(path)
+    assert len(reads) == 1
