@@ -20,6 +20,7 @@ from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
 from sweetrl.tracking.store import tracking_enabled, tracking_uri
 from tasks.pipeline import StageResult, changed_stages, execute_stage, skipped, stage_order
 from tasks.promotion import GateResult, decide
+from tasks.servers import RunServer
 
 
 @dataclass(frozen=True)
@@ -65,15 +66,16 @@ def run_pipeline(root: Path, steps: Steps | None = None, home: Path | None = Non
     results: list[StageResult] = []
     changed = changed_stages(root)
     try:
-        for stage in order:
-            # Once a stage has run, those behind it may have changed with it.
-            at_rest = all(result.status == "skipped" for result in results)
-            if stage in changed if at_rest else changed_stages(root, [stage]):
-                result = steps.run(stage, root, parent.environment())
-            else:
-                result = skipped(root, stage)
-            steps.say(describe(result))
-            results.append(result)
+        with RunServer(settings, root) as server:
+            for stage in order:
+                # Once a stage has run, those behind it may have changed with it.
+                at_rest = all(result.status == "skipped" for result in results)
+                if stage in changed if at_rest else changed_stages(root, [stage]):
+                    result = steps.run(stage, root, parent.environment() | server.environment(stage))
+                else:
+                    result = skipped(root, stage)
+                steps.say(describe(result))
+                results.append(result)
         steps.before_register(root)
         registration, gate = _register(settings, root, home, steps, parent, results)
     except BaseException as error:

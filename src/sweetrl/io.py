@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,46 @@ def read_json(path: Path) -> Any:
         raise UserError(
             f"{path}: line {error.lineno}: this is not JSON ({error.msg}); fix or remove the file."
         ) from error
+
+
+def append_row(path: Path, row: Any) -> None:
+    """Append `row` to `path` as one line of JSON, handed to the operating system at once: no kill takes it back.
+
+    A full disk is a UserError.
+    """
+    line = (json.dumps(row) + "\n").encode()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as target:
+            if target.write(line) < len(line):
+                raise OSError(errno.ENOSPC, "no space left")
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise UserError(
+            f"{path}: no space left on the disk; free some and run the same command again (finished work is kept)."
+        ) from error
+
+
+def read_rows(path: Path, take: Callable[[Any], None]) -> None:
+    """Give every row that `append_row` wrote to `take`, and cut off what is broken at the end of the file.
+
+    The first row that `take` cannot read (ValueError, KeyError, TypeError, IndexError) is where the broken end begins.
+    """
+    if not path.exists():
+        return
+    whole = 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if not line.endswith(b"\n"):
+            break
+        try:
+            take(json.loads(line))
+        except (ValueError, KeyError, TypeError, IndexError):
+            break
+        whole += len(line)
+    if whole < path.stat().st_size:
+        with path.open("r+b") as target:
+            target.truncate(whole)
 
 
 def digest(*values: Any) -> str:

@@ -81,6 +81,59 @@ def test_seeds_decide_and_n_replies_come_in_order(fake_server: Any) -> None:
     assert [one.text for one in first[1:]] == [one.text for one in other[:2]]  # the fake counts its seeds up
 
 
+@pytest.mark.parametrize("takes", ["one, with a refusal", "one, without a word"])
+def test_a_server_of_single_replies_is_asked_for_each(fake_server: Any, takes: str) -> None:
+    with fake_server() as server:
+        engine = make_engine(server.url)
+        together = engine.sample([prompt(1), prompt(9)], Sampling(64, n=3))
+        engine.close()
+        chat, server.bodies = server._chat, []
+
+        def single(body: dict[str, Any]) -> tuple[int, Any]:
+            if takes == "one, with a refusal" and body.get("n", 1) > 1:
+                return 400, {"error": {"message": "'n' : number must be at most 1"}}
+            return chat({**body, "n": 1})
+
+        server._chat = single
+        engine = make_engine(server.url, concurrency=1)
+        assert engine.sample([prompt(1)], Sampling(64, n=3))[0] == [
+            replace(one, prompt_tokens=5, generated_tokens=6) for one in together[0]
+        ]
+        assert [body.get("n", 1) for body in server.bodies] == [3, 1, 1, 1]
+        texts = [one.text for one in engine.sample([prompt(9)], Sampling(64, n=3))[0]]
+        assert texts == [one.text for one in together[1]]
+        assert [body.get("n", 1) for body in server.bodies[4:]] == [1, 1, 1], (
+            "what it does not take it is not asked again"
+        )
+        assert engine.usage().failures == 0
+        engine.close()
+
+
+def test_a_request_that_is_refused_for_another_reason_says_nothing_about_others(fake_server: Any) -> None:
+    with fake_server() as server:
+        chat = server._chat
+        server._chat = lambda body: (400, {"error": {"message": "not nice"}}) if body["seed"] < 9 else chat(body)
+        engine = make_engine(server.url, concurrency=1)
+        with pytest.raises(EngineError, match="not nice"):
+            engine.sample([prompt(1)], Sampling(64, n=3))
+        engine.sample([prompt(9)], Sampling(64, n=3))
+        engine.close()
+    assert [body.get("n", 1) for body in server.bodies] == [3, 1, 3]
+
+
+def test_greedy_replies_are_one_reply(fake_server: Any) -> None:
+    """Some servers refuse to say the same several times."""
+    with fake_server() as server:
+        engine = make_engine(server.url)
+        ((one, *others),) = engine.sample([prompt(1)], Sampling(64, temperature=0.0, n=3))
+        usage = engine.usage()
+        engine.close()
+    assert ["n" in body for body in server.bodies] == [False]
+    assert [other.text for other in others] == [one.text] * 2
+    assert (usage.prompt_tokens, usage.generated_tokens) == (one.prompt_tokens, one.generated_tokens) == (5, 6)
+    assert {(other.prompt_tokens, other.generated_tokens) for other in others} == {(0, 0)}
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_after_a_fault_the_same_reply(fake_server: Any, fault: str) -> None:
     with fake_server() as server:

@@ -27,7 +27,7 @@ def tokenizer(tiny_model: Path) -> Any:
 def adapter(tmp_path: Path) -> Path:
     folder = tmp_path / "policy"
     folder.mkdir()
-    (folder / "adapter_config.json").write_text('{"r": 8}')
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
     (folder / "adapter_model.safetensors").write_bytes(b"weights")
     return folder
 

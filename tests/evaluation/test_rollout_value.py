@@ -296,7 +296,9 @@ def test_best_of_n_picks_by_it(chat: ChatFormat) -> None:
     assert sum(reward[4]) > sum(reward[1]) and critic.spent["rollouts"] > 100
 
 
-def test_with_a_real_model_it_is_opened_by_its_name(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_a_real_model_it_is_opened_by_its_name(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch, fake_server: Any
+) -> None:
     from sweetrl.api.learning import rank_replies
     from sweetrl.engines.make import Agent
     from sweetrl.engines.transformers import TransformersEngine
@@ -336,3 +338,10 @@ def test_with_a_real_model_it_is_opened_by_its_name(tiny_model: Path, monkeypatc
     assert len(found.states) == 3
     distinct = sum(len(state.candidates) for state in found.states)
     assert found.metrics["rollouts"] == 2 * distinct and found.metrics["rollout_replies"] > 0
+    # Where a server gives the candidates, the agent in this process plays on.
+    with fake_server(tokenizer=engine.tokenizer) as server:
+        there = settings.engine.model_copy(update={"kind": "vllm", "urls": server.url})
+        asked = rank_replies(env.configured(settings.model_copy(update={"engine": there})), None, told)
+        assert server.requests == len(asked.states) == 3
+    distinct = sum(len(state.candidates) for state in asked.states)
+    assert 0 < asked.metrics["rollouts"] <= 2 * distinct and asked.metrics["rollout_replies"] > 0

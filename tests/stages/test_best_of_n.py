@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.store import write_task_table
+from sweetrl.colbench.store import read_task_table, write_task_table
 from sweetrl.domains.backend.suite import generate
+from sweetrl.engines.openai import SEEDS
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
 from sweetrl.plugins import load_domain
+from sweetrl.seeds import best_of_n_seed
 from sweetrl.settings import LoraSettings, ModelSettings, Settings, parse_settings
 from sweetrl.stages import best_of_n as stage
 from sweetrl.types import Message, Reply, Score, Trajectory
@@ -75,12 +77,12 @@ def test_every_critic_gets_a_curve_and_a_killed_run_goes_on(
     BEST_OF_N.unlink()
     done, real = [], core.best_of_n
 
-    def dies(tasks: Any, *more: Any) -> Any:
+    def dies(tasks: Any, *more: Any, **named: Any) -> Any:
         if done and done[-1] != "killed":
             done.append("killed")
             raise KeyboardInterrupt
         done.append([task.id for task in tasks])
-        return real(tasks, *more)
+        return real(tasks, *more, **named)
 
     monkeypatch.setattr(core, "best_of_n", dies)
     with pytest.raises(KeyboardInterrupt):
@@ -97,6 +99,38 @@ def test_the_critic_of_the_settings_picks_too(settings: Settings) -> None:
     assert set(read_json(BEST_OF_N)["curves"]) == {"trained", "rollout-value", "random", "oracle"}
 
 
+@pytest.mark.parametrize("kind", ["vllm", "openai"])
+def test_a_server_gives_the_replies(settings: Settings, fake_server: Any, kind: str) -> None:
+    from transformers import AutoTokenizer
+
+    retries = {"backoff_seconds": 0.01, "attempts": 12}
+    tokenizer = AutoTokenizer.from_pretrained(settings.model.base)
+    curves = []
+    for share in (0.0, 0.3):
+        with fake_server(tokenizer=tokenizer, share=share, faults=("429", "500", "cut")) as server:
+            engine = {"kind": kind, "urls": server.url, "model": "base", **retries}
+            there = parse_settings({**settings.model_dump(mode="json", by_alias=True), "engine": engine})
+            stage.best_of_n(there)
+            counts = {body.get("n", 1) for body in server.bodies}
+        assert max(counts) == 4, "one request for the replies at a state"
+        curves.append(read_json(BEST_OF_N))
+    assert curves[0] == curves[1]
+    points = curves[0]["points"]
+    assert len(points) == 4 * 3 * 3 and {point["turns"] for point in points} == {2}
+    assert all(point["reward"] is not None for point in points)
+    unlucky = read_task_table(TEST_TASKS)[1].id
+    seed = best_of_n_seed(settings.seed, unlucky, 1)
+    with fake_server(tokenizer=tokenizer) as server:
+        refusal = (400, {"error": {"message": "no such luck"}})
+        chat, complete = server._chat, server._completions
+        server._chat = lambda body: refusal if body["seed"] == seed % SEEDS else chat(body)
+        server._completions = lambda body: refusal if body["seed"] == seed else complete(body)
+        url = {"urls": server.url}
+        stage.best_of_n(there.model_copy(update={"engine": there.engine.model_copy(update=url)}))
+    lost = [point["task_id"] for point in read_json(BEST_OF_N)["points"] if point["reward"] is None]
+    assert lost == [unlucky] * 4 * 3, "a reply that cannot be had loses its dialogues, and no others"
+
+
 def test_one_task_is_too_few(settings: Settings) -> None:
     few = settings.model_copy(update={"best_of_n": settings.best_of_n.model_copy(update={"tasks": 1})})
     with pytest.raises(UserError, match=r"at least 2 tasks; raise best_of_n\.tasks"):
@@ -104,7 +138,6 @@ def test_one_task_is_too_few(settings: Settings) -> None:
 
 
 def test_a_real_engine_judges(settings: Settings) -> None:
-    from sweetrl.colbench.store import read_task_table
     from sweetrl.learning.critic_kinds import make_critic
     from sweetrl.learning.critics import JudgeCritic
 

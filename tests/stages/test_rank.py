@@ -1,7 +1,11 @@
-"""Stage `rank` as a program: killed in the middle and run again it writes the bytes of an undisturbed run."""
+"""Stage `rank` as a program: killed in the middle and run again it writes the bytes of an undisturbed run.
+
+With a server it asks for what is missing only, and what it gets does not depend on the server's faults.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
@@ -15,10 +19,14 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.errors import UserError
+from sweetrl.io import read_json
 from sweetrl.learning import preferences as files
+from sweetrl.paths import PREFERENCES, SAMPLES
+from sweetrl.seeds import state_seed
 from sweetrl.settings import parse_settings
 from sweetrl.stages.rank import rank
-from sweetrl.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.types import AgentTurn, Message, RankedState, Task, Trajectory
 
 PARAMS = """
 seed: 7
@@ -128,3 +136,243 @@ def test_programs_can_be_compared_without_the_questions(
         assert len({(one.task_id, one.turn) for one in found}) == 36
         compared[types] = {sampled[ids][0] for one in found for ids in (one.chosen_ids, one.rejected_ids)}
     assert compared == {"no_questions": set(answers), "any": {*questions, *answers}}
+
+
+# With a server
+
+STATES = 36  # 12 dialogues of 3 turns
+REPLIES = ("What is the rate?", "Is there a maximum?", "I WANT TO ANSWER:\ndef f(): 0")
+
+
+def replies(body: dict[str, Any]) -> str:
+    """One of three replies, by the seed and what was said."""
+    said = json.dumps([body.get("messages") or body.get("prompt"), body["seed"]])
+    return random.Random(said).choice(REPLIES)
+
+
+def with_server(url: str, kind: str = "vllm", **changes: Any) -> Any:
+    """The settings of PARAMS, with candidates from a server."""
+    retries = {"timeout_seconds": 20.0, "backoff_seconds": 0.01, "attempts": 12}
+    engine = {"kind": kind, "urls": url, "model": "base", "concurrency": 4, **retries}
+    values: dict[str, Any] = {
+        "seed": 7,
+        "suite": "backend",
+        "model": {"base": "models/base", "device": "cpu", "threads": 1},
+        "agent": {"max_new_tokens": 32},
+        "engine": engine,
+        "rank": {"share": 1.0, "candidates": 4, "block": 2},
+    }
+    return parse_settings(values | changes)
+
+
+def written() -> dict[str, bytes]:
+    """The bytes that the stage has written in the working directory."""
+    names = (files.CANDIDATES, files.PREFERENCES, files.SFT_REPLAY)
+    return {name: (PREFERENCES / name).read_bytes() for name in names}
+
+
+def ranked() -> list[RankedState]:
+    return files.read_candidates(PREFERENCES / files.CANDIDATES)
+
+
+@pytest.fixture
+def here(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tiny_model: Path) -> Callable[[str], Path]:
+    """Make a project folder and go there."""
+
+    def make(name: str) -> Path:
+        folder = project(name)
+        monkeypatch.chdir(folder)
+        return folder
+
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    return make
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tiny_model: Path) -> Any:
+    from sweetrl.models import load_tokenizer
+
+    return load_tokenizer(tiny_model)
+
+
+def test_a_server_gives_candidates_whatever_it_does_to_requests(
+    here: Callable[[str], Path], fake_server: Any, tokenizer: Any
+) -> None:
+    from sweetrl.engines.chat import ChatFormat
+
+    here("undisturbed")
+    with fake_server(reply=replies, tokenizer=tokenizer) as server:
+        rank(with_server(server.url))
+        bodies = server.bodies
+    assert len(bodies) == STATES and {body["n"] for body in bodies} == {4}, "one request for a state's replies"
+    assert {body["max_tokens"] for body in bodies} == {32} and len({body["seed"] for body in bodies}) == STATES
+    asked = {body["seed"]: body["prompt"] for body in bodies}
+    chat, found = ChatFormat(tokenizer), ranked()
+    for state in found:
+        seed = state_seed(7, "candidates", state.task_id, state.attempt, state.turn)
+        assert asked[seed] == list(state.prompt_ids)  # the ids that the actor saw, not its text tokenised again
+        texts = [replies({"prompt": asked[seed], "seed": seed + index}) for index in range(4)]
+        assert [(one.text, one.count) for one in state.candidates] == [
+            (text, texts.count(text)) for text in dict.fromkeys(texts)
+        ]
+        assert [one.token_ids for one in state.candidates] == [chat.reply(one.text) for one in state.candidates]
+        assert len({one.advantage for one in state.candidates}) == len(state.candidates), "and a critic has ranked them"
+    run = read_json(Path("reports/runs/rank.json"))["metrics"]
+    assert (run["requests"], run["failed_requests"], run["states_lost"]) == (STATES, 0, 0)
+    assert run["generated_tokens"] > 0 and run["gpu_seconds"] == 0.0
+    assert not SAMPLES.exists(), "what weights a server has nobody knows: its replies are not kept for other runs"
+
+    undisturbed = written()
+    here("disturbed")
+    with fake_server(reply=replies, tokenizer=tokenizer, share=0.2, faults=("429", "500", "drop", "cut")) as server:
+        rank(with_server(server.url))
+        assert server.requests > STATES
+    assert written() == undisturbed
+
+
+def test_a_killed_ranking_asks_for_nothing_twice(
+    here: Callable[[str], Path], fake_server: Any, tokenizer: Any, project: Callable[[str], Path]
+) -> None:
+    killed = here("killed")
+    with fake_server(reply=replies, tokenizer=tokenizer, latency=lambda body: 0.1) as server:
+        settings = with_server(server.url)
+        (killed / "params.yaml").write_text(json.dumps(settings.model_dump(mode="json", by_alias=True)))
+        process = start(killed)
+        while server.requests < 12:
+            if process.poll() is not None:
+                pytest.fail(process.communicate()[0])
+            time.sleep(0.002)
+        process.kill()
+        process.communicate()
+        time.sleep(0.3)  # what is under way
+        (journals,) = killed.glob(".scratch/rank-*/asked")
+        lines = [line for path in sorted(journals.iterdir()) for line in path.read_bytes().splitlines(keepends=True)]
+        done = sum(line.endswith(b"\n") for line in lines)
+        assert 4 <= done < STATES
+        with (journals / "000000.jsonl").open("ab") as broken:
+            broken.write(b'{"number": 0, "ta')  # a line that was being written
+        first = [(tuple(body["prompt"]), body["seed"]) for body in server.bodies]
+        server.latency = lambda body: 0.0
+        server.bodies.clear()
+        rank(settings)
+        assert server.requests == STATES - done
+        second = [(tuple(body["prompt"]), body["seed"]) for body in server.bodies]
+        assert len({*first, *second}) == STATES and len(set(second) & set(first)) <= 4  # those without a reply yet
+        resumed = written()
+        here("undisturbed")
+        rank(settings)
+    assert written() == resumed
+
+
+def test_shares_ask_for_their_blocks_and_are_put_together_without_a_server(
+    here: Callable[[str], Path], fake_server: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here("shares")
+    with fake_server(reply=replies, tokenizer=tokenizer) as server:
+        settings = with_server(server.url)
+        for share in ("0/2", "1/2"):
+            monkeypatch.setenv("SWEETRL_SHARE", share)
+            rank(settings)
+            assert not PREFERENCES.exists()
+        assert server.requests == STATES
+    monkeypatch.delenv("SWEETRL_SHARE")
+    rank(settings)
+    together = written()
+    here("whole")
+    with fake_server(reply=replies, tokenizer=tokenizer, port=server.port) as again:
+        rank(settings)
+        assert again.requests == STATES
+    assert written() == together
+
+
+def test_lost_states_stop_the_stage_when_there_are_too_many(
+    here: Callable[[str], Path], fake_server: Any, tokenizer: Any
+) -> None:
+    here("lost")
+    with fake_server(reply=replies, tokenizer=tokenizer) as server:
+        complete = server._completions
+        refusal = (400, {"error": {"message": "no such luck"}})
+        server._completions = lambda body: refusal if body["seed"] % 4 == 0 else complete(body)
+        with pytest.raises(
+            UserError, match=r"\d+ of 36 states are lost, more than the allowed share of 0.05 .*such luck"
+        ):
+            rank(with_server(server.url))
+        assert not PREFERENCES.exists()
+        allowed = with_server(server.url, collect={"lost_share": 0.6})
+        rank(allowed)
+        unlucky = sum(body["seed"] % 4 == 0 for body in server.bodies)
+        states = ranked()
+        run = read_json(Path("reports/runs/rank.json"))["metrics"]
+        empty = [state for state in states if not state.candidates]
+        assert len(states) == STATES and 0 < len(empty) == run["states_lost"] < unlucky + 1
+        assert files.read_preferences(PREFERENCES / files.PREFERENCES)
+        # The first run's answers are there still: with its settings only what it has not got is asked for.
+        server._completions = complete
+        (asked,) = Path(".scratch").glob("rank-*/asked")
+        known = sum(len(path.read_bytes().splitlines()) for path in asked.iterdir())
+        server.bodies.clear()
+        rank(with_server(server.url))
+        assert 0 < server.requests == STATES - known
+        assert all(state.candidates for state in ranked())
+
+
+def cut(chat: Callable[[dict[str, Any]], tuple[int, Any]]) -> Callable[[dict[str, Any]], tuple[int, Any]]:
+    """A server whose questions are all broken off by the token limit."""
+
+    def reply(body: dict[str, Any]) -> tuple[int, Any]:
+        status, found = chat(body)
+        for choice in found["choices"]:
+            if "?" in choice["message"]["content"]:
+                choice["finish_reason"] = "length"
+        return status, found
+
+    return reply
+
+
+def one_only(chat: Callable[[dict[str, Any]], tuple[int, Any]]) -> Callable[[dict[str, Any]], tuple[int, Any]]:
+    """A server that refuses to give several replies."""
+    refusal = (400, {"error": {"message": "Only one completion choice is allowed"}})
+    return lambda body: refusal if body.get("n", 1) > 1 else chat(body)
+
+
+def test_a_server_that_knows_text_only_and_one_that_gives_single_replies(
+    here: Callable[[str], Path], fake_server: Any, tokenizer: Any
+) -> None:
+    from sweetrl.engines.chat import ChatFormat
+
+    here("text")
+    with fake_server(reply=replies) as server:
+        server._chat = cut(server._chat)
+        rank(with_server(server.url, "openai"))
+        bodies = server.bodies
+    assert len(bodies) == STATES and {body["n"] for body in bodies} == {4}
+    chat, found = ChatFormat(tokenizer), ranked()
+    for state in found:
+        for one in state.candidates:
+            ids = chat.reply(one.text)
+            assert one.token_ids == (ids[:-1] if "?" in one.text else ids), "no end of turn after what was broken off"
+    told = [one.messages[: 2 * turn + 1] for one in TrajectoryStore(Path("data/trajectories")) for turn in range(3)]
+    expected = [[(one.role, one.content) for one in messages] for messages in told]
+    said = [[(one["role"], one["content"]) for one in body["messages"]] for body in bodies]
+    assert sorted(one[1:] for one in said) == sorted(expected) and {one[0][0] for one in said} == {"system"}
+    together = written()
+
+    here("single")
+    with fake_server(reply=replies) as server:
+        server._chat = one_only(cut(server._chat))
+        rank(with_server(server.url, "openai"))
+        # At most what may be under way had asked for several before the first refusal.
+        assert STATES * 4 < server.requests <= STATES * 4 + 8
+    assert written() == together
+
+
+def test_what_a_context_has_no_room_for_is_not_lost(
+    here: Callable[[str], Path], fake_server: Any, tokenizer: Any
+) -> None:
+    here("room")
+    with fake_server(reply=replies, tokenizer=tokenizer, context=1) as server:
+        rank(with_server(server.url))
+        assert server.requests == 0
+    states = ranked()
+    assert len(states) == STATES and not any(state.candidates for state in states)
+    assert read_json(Path("reports/runs/rank.json"))["metrics"]["states_lost"] == 0

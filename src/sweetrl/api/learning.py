@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -150,6 +151,8 @@ def rank(
 ) -> Ranking:
     """Sample candidate replies at the turns of a share of `dialogues`, let `critic` rank them, draw pairs of them.
 
+    The replies are those of `policy`, in this process or at its servers.
+
     `critic` is a trained one, anything with its `rate`, or one that needs no training: `privileged-ratio`,
     `rollout-value`, `judge`, `random` or `oracle` (docs/concepts.md). `options` are settings of section `rank`; `out`
     is a folder to write the ranking to.
@@ -162,69 +165,87 @@ def rank(
     return found
 
 
+@dataclass(frozen=True)
+class Blocks:
+    """The finished blocks of dialogues of a ranking, and which are made here.
+
+    They lie in `folder` (None: nothing is kept), beside what servers have been asked for; `log` takes the output of a
+    server that is started. `mine` says which blocks this process makes: others make the rest, in the same folder.
+    """
+
+    folder: Path | None = None
+    log: Path = Path(".scratch/server.log")
+    mine: Callable[[int], bool] | None = None
+
+    def missing(self, number: int) -> bool:
+        """Whether block `number` is to be made here."""
+        made = self.folder is not None and _block(self.folder, number).exists()
+        return not made and (self.mine is None or self.mine(number))
+
+    def states(self, number: int, make: Callable[[], list[RankedState]]) -> list[RankedState]:
+        """Return the states of block `number`, made if they are missing; a process that makes a share returns none."""
+        from sweetrl.learning import preferences as files
+
+        if self.folder is None:
+            return make()
+        if self.missing(number):
+            files.write_candidates(_block(self.folder, number), make())
+        return files.read_candidates(_block(self.folder, number)) if self.mine is None else []
+
+
+def _block(folder: Path, number: int) -> Path:
+    return folder / f"block-{number:06d}.parquet"
+
+
 def rank_replies(
     env: Domain,
     critic: Critic | Path | None,
     dialogues: Iterable[Trajectory],
-    blocks: Callable[[int, Callable[[], list[RankedState]]], list[RankedState]] = lambda block, make: make(),
+    blocks: Blocks | None = None,
     progress: Callable[[int], None] | None = None,
     cache: Path | None = None,
 ) -> Ranking:
     """As `rank`, by `env.settings`; `critic` may be the folder of a trained one, None makes the one in the settings.
 
-    `blocks` is asked for each block of dialogues (its number, and what ranks it): a stage keeps finished ones. In the
-    folder `cache` sampled replies are kept for other critics.
+    A stage keeps finished `blocks`. In the folder `cache` replies that were sampled in this process are kept for other
+    critics.
     """
     from contextlib import ExitStack, nullcontext
+    from functools import partial
 
-    from sweetrl.engines.chat import ChatFormat
-    from sweetrl.engines.make import Agent
-    from sweetrl.engines.transformers import TransformersEngine
+    from sweetrl.api.candidates import AtServers, InProcess
     from sweetrl.evaluation.rollout_value import RolloutValueCritic, open_critic
     from sweetrl.learning import ranking
-    from sweetrl.learning.adapters import load_base
-    from sweetrl.learning.samples import SampleCache
-    from sweetrl.models import context_limit
-    from sweetrl.types import Sampling
 
-    settings, agent = env.settings, env.settings.agent
+    started = time.monotonic()
+    settings, blocks = env.settings, blocks or Blocks()
     trajectories = list(dialogues)
-    model, tokenizer = load_base(settings.model)
-    chat, system = ChatFormat(tokenizer), env.system_prompt(agent.prompt)
+    here = settings.engine.kind == "transformers"
+    source = InProcess(env, cache) if here else AtServers(env, blocks.folder, blocks.log)
     chosen = ranking.choose_dialogues(trajectories, settings.rank.share, settings.seed)
-    rankable = ranking.rankable(chosen, env, chat, system, settings.critic.privileged, context_limit(model))
-    sampling = Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, settings.rank.candidates)
-    engine = TransformersEngine(settings.model.base, threads=settings.model.threads, loaded=(model, tokenizer))
-    kept = SampleCache(cache, model) if cache is not None else None
-    states: list[RankedState] = []
+    privileged = settings.critic.privileged
+    rankable = ranking.rankable(chosen, env, source.chat, source.system, privileged, source.limit)
     size = settings.rank.block
+    parts = [rankable[first : first + size] for first in range(0, len(rankable), size)]
+    source.begin(parts, blocks.missing)
+    states: list[RankedState] = []
     with (
         ExitStack() as stack,
         Meter("rank", len(rankable), "dialogues") if progress is None else nullcontext(progress) as meter,
     ):
         made = critic
         if made is None or isinstance(made, Path):
-            made = stack.enter_context(open_critic(env, made, Agent(engine, chat), (model, tokenizer)))
-        # The base that samples is the one under the critic's adapter, which is off while it does.
-        off: Any = getattr(getattr(made, "model", None), "disable_adapter", nullcontext)
-        for first in range(0, len(rankable), size):
-            part = rankable[first : first + size]
-
-            def ranked(part: Sequence[Trajectory] = part, judge: Critic = made, off: Any = off) -> list[RankedState]:
-                return ranking.rank_dialogues(part, engine, judge, chat, system, sampling, settings.seed, off, kept)
-
-            states += blocks(first // size, ranked)
+            made = stack.enter_context(open_critic(env, made, source.player(), source.loaded))
+        for number, part in enumerate(parts):
+            states += blocks.states(number, partial(source.rank, number, part, made))
             meter(len(part))
-    usage = engine.usage()
     preferences = ranking.choose_preferences(states, env, settings.rank, settings.seed)
-    replay = ranking.find_replay(trajectories, chat, system)
+    replay = ranking.find_replay(trajectories, source.chat, source.system)
     metrics = ranking.ranking_metrics(states, preferences, env) | {
         "dialogues": len(rankable),
         "dialogues_too_long": len(chosen) - len(rankable),
         "replay": len(replay),
-        "generated_tokens": usage.generated_tokens,
-        "seconds_sampling": usage.seconds,
-        "devices": usage.devices,
+        **source.metrics(time.monotonic() - started),
         **(made.spent if isinstance(made, RolloutValueCritic) else {}),
     }
     return Ranking(states, preferences, replay, metrics | ranking.judged_metrics(states, rankable, env))

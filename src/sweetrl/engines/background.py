@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar, cast
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _lock = threading.Lock()
@@ -74,3 +75,20 @@ async def in_background(work: Coroutine[Any, Any, Result]) -> Result:
     if asyncio.get_running_loop() is _loop:
         return await work
     return await asyncio.wrap_future(submit(work))
+
+
+async def side_by_side(items: Iterator[Item], work: Callable[[Item], Awaitable[None]], workers: int) -> None:
+    """Await `work` of each item, begun in order with at most `workers` under way; the first exception ends all."""
+
+    async def one_by_one() -> None:
+        for item in items:  # shared by all workers, which are in one thread
+            await work(item)
+
+    tasks = [asyncio.ensure_future(one_by_one()) for _ in range(workers)]
+    try:
+        for task in asyncio.as_completed(tasks):
+            await task
+    finally:
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -14,11 +14,15 @@ from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.retry import RetryPolicy
 from sweetrl.errors import UserError
+from sweetrl.io import digest
+from sweetrl.model_files import check_adapter, check_weights
 from sweetrl.protocols import Engine
 from sweetrl.settings import EngineSettings, ModelSettings, ServerSettings
 
 # The name under which a server of ours serves the base model.
 SERVED = "base"
+# The environment variable in which a process names the server that it lends to those it starts (`lending`).
+LENT = "SWEETRL_LENT_SERVER"
 
 
 @dataclass(frozen=True)
@@ -69,14 +73,20 @@ def access(settings: ServerSettings) -> Access:
 def serving(engine: EngineSettings, model: ModelSettings, log: Path, rank: int = 16) -> Iterator[EngineSettings]:
     """Yield `engine` with a server behind it: vllm without `urls` gets one of our own for as long as this lasts.
 
-    `log` is the file of the server's output, `rank` the largest rank of the adapters that it must load.
+    Where a server of the same model and settings is lent to this process, it is taken. `log` is the file of the
+    server's output, `rank` the largest rank of the adapters that it must load.
     """
-    if engine.kind != "vllm" or engine.urls.strip():
+    if not needs_server(engine):
         yield engine
+        return
+    lent = _lent(engine, model, rank)
+    if lent is not None:
+        yield lent
         return
     from sweetrl.engines.server import ManagedServer, free_port, gpus_of, vllm_command
 
     folder = Path(model.base)
+    check_weights(folder)  # vLLM has rules of its own
     port = free_port()
     command = vllm_command(
         engine.command,
@@ -92,11 +102,32 @@ def serving(engine: EngineSettings, model: ModelSettings, log: Path, rank: int =
         yield engine.model_copy(update={"urls": server.url, "model": SERVED, "gpus": gpus})
 
 
+def needs_server(engine: EngineSettings) -> bool:
+    """Whether whoever uses `engine` starts a server for it."""
+    return engine.kind == "vllm" and not engine.urls.strip()
+
+
+@contextmanager
+def lending(engine: EngineSettings, model: ModelSettings, log: Path, rank: int) -> Iterator[dict[str, str]]:
+    """Run a server of our own for others; yield the environment in which processes on this machine find it."""
+    with serving(engine, model, log, rank) as served:
+        where = {"urls": served.urls, "model": served.model, "gpus": served.gpus}
+        yield {LENT: json.dumps({"what": _what(engine, model), "rank": rank, "where": where})}
+
+
+def _lent(engine: EngineSettings, model: ModelSettings, rank: int) -> EngineSettings | None:
+    """Return `engine` at the server that is lent to this process; None where there is none, or one of another kind."""
+    offer = json.loads(os.environ.get(LENT) or "{}")
+    if offer.get("what") != _what(engine, model) or offer["rank"] < rank:
+        return None
+    return engine.model_copy(update=offer["where"])
+
+
+def _what(engine: EngineSettings, model: ModelSettings) -> str:
+    """What decides how a server of our own answers, and how many GPUs are put down to it."""
+    return digest(engine.command, engine.arguments, engine.gpus, model.dtype, str(Path(model.base).resolve()))
+
+
 def adapter_rank(adapter: Path) -> int:
-    """Return the rank of a peft adapter; UserError where there is none."""
-    try:
-        return int(json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))["r"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{adapter}: there is no readable peft adapter here (adapter_config.json); run the stage that trains it."
-        ) from error
+    """Return the rank of a LoRA adapter; UserError where there is none."""
+    return int(check_adapter(adapter)["r"])

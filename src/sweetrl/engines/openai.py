@@ -8,13 +8,17 @@ use vllm).
 from __future__ import annotations
 
 import base64
+import logging
+from dataclasses import replace
 from typing import Any
 
 from sweetrl.engines.pool import Server
-from sweetrl.engines.remote import Access, EmptyReply, RemoteEngine, choices_of, clean, error_message
+from sweetrl.engines.remote import Access, EmptyReply, FewerReplies, RemoteEngine, choices_of, clean, error_message
 from sweetrl.engines.retry import TransientError
-from sweetrl.errors import EngineError, UserError
+from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Completion, Content, Prompt, Sampling
+
+logger = logging.getLogger("sweetrl")
 
 # Servers keep seeds in numbers of different sizes; this one fits all.
 SEEDS = 2**31
@@ -42,8 +46,16 @@ class _Unwanted(Exception):
         self.key = key
 
 
+class _OneByOne(Exception):
+    """The server gives one reply to a request, however many are asked for."""
+
+
 class OpenAIEngine(RemoteEngine):
-    """Replies of `POST /chat/completions`. Prompts need `messages`; completions have text and a finish reason."""
+    """Replies of `POST /chat/completions`. Prompts need `messages`; completions have text and a finish reason.
+
+    Several replies to a prompt are one request. Where a server refuses that, or gives fewer, each is asked for by
+    itself from then on, with the prompt's seed counted up, as servers of several replies do.
+    """
 
     speaks_tokens = False
 
@@ -55,6 +67,25 @@ class OpenAIEngine(RemoteEngine):
         super().__init__(access)
         self._limit = "max_tokens"
         self._whole = True
+        self._together = True
+
+    async def _asked(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        if sampling.n == 1:
+            return await super()._asked(prompt, sampling)
+        refusal = ""
+        if self._together:
+            try:
+                return await super()._asked(prompt, sampling)
+            except _OneByOne as error:
+                refusal = str(error)
+        # One after the other: many prompts are under way beside this one, and what waits for a slot loses its budget.
+        found = []
+        for index in range(sampling.n):
+            found += await super()._asked(replace(prompt, seed=prompt.seed + index), replace(sampling, n=1))
+        if refusal and self._together:  # of the number, then: one is not refused
+            self._together = False
+            logger.info("%s; each of the %d replies is asked for by itself", refusal, sampling.n)
+        return found
 
     async def _request(self, server: Server, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         body = self._body(prompt, sampling)
@@ -69,7 +100,20 @@ class OpenAIEngine(RemoteEngine):
             else:
                 raise EngineError(str(error)) from error
             raise TransientError(str(error)) from error
-        completions = [read_choice(server.url, one) for one in choices_of(server.url, reply, sampling.n)]
+        except NoRoom:
+            raise
+        except EngineError as error:
+            # Servers say in many words that they give one only. What else may be wrong is wrong with one reply, too.
+            if sampling.n > 1:
+                raise _OneByOne(str(error)) from error
+            raise
+        try:
+            choices = choices_of(server.url, reply, sampling.n)
+        except FewerReplies as error:
+            if sampling.n > 1:
+                raise _OneByOne(str(error)) from error
+            raise
+        completions = [read_choice(server.url, one) for one in choices]
         completions = self._count(reply.get("usage"), completions)
         if not all(one.text for one in completions):  # whatever the finish reason
             raise EmptyReply(server.url, completions)

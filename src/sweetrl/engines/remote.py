@@ -47,6 +47,10 @@ class Access:
     gpus: int = 0
 
 
+class FewerReplies(TransientError):
+    """A reply with some choices, and not as many as were asked for."""
+
+
 class EmptyReply(TransientError):
     """A reply without words, which may be a fault or may be meant."""
 
@@ -140,6 +144,15 @@ class RemoteEngine:
         raise NotImplementedError
 
     async def _ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        """Return `sampling.n` completions; greedy ones are all the same, and some servers refuse to repeat them."""
+        if sampling.temperature != 0.0 or sampling.n == 1:
+            return await self._asked(prompt, sampling)
+        (one,) = await self._asked(prompt, replace(sampling, n=1))
+        free = replace(one, prompt_tokens=0, generated_tokens=0, cached_tokens=0, busy=0.0)
+        return [one, *[free] * (sampling.n - 1)]
+
+    async def _asked(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
+        """Return the completions of one request, which is repeated after faults."""
         empties, busy = 0, 0.0
         deadline = time.monotonic() + self.access.retry_policy.budget
 
@@ -312,8 +325,10 @@ def read_object(url: str, text: str) -> dict[str, Any]:
 def choices_of(url: str, reply: dict[str, Any], count: int) -> list[dict[str, Any]]:
     """Return the reply's choices in order; TransientError where there are not `count` of them."""
     choices = reply.get("choices")
-    if not isinstance(choices, list) or len(choices) != count or not all(isinstance(one, dict) for one in choices):
+    if not isinstance(choices, list) or not choices or not all(isinstance(one, dict) for one in choices):
         raise TransientError(f"{url}: the reply has no {'choices' if count > 1 else 'choice'}")
+    if len(choices) != count:
+        raise FewerReplies(f"{url}: the reply has {len(choices)} of {count} choices")
     return sorted(choices, key=lambda one: whole(one.get("index")))
 
 

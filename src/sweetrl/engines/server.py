@@ -182,6 +182,11 @@ def vllm_command(
         raise UserError(
             f"engine.command: {template!r} has no {{model}} in it; put it where the model's folder belongs."
         )
+    if trusting := [word for word in [*words, *more] if word.replace("_", "-").startswith("--trust")]:
+        raise UserError(
+            f"engine.command or engine.arguments: {trusting[0]!r} would run code that a model's folder brings; leave "
+            "it out, and start a server that needs it yourself (`engine.urls`)."
+        )
     needed = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", served]
     needed += ["--enable-prompt-tokens-details", "--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]
     if context is not None:

@@ -19,6 +19,7 @@ from sweetrl.engines.pool import Server
 from sweetrl.engines.remote import Access, RemoteEngine, choices_of, error_message, read_object, whole
 from sweetrl.engines.retry import TransientError, retry
 from sweetrl.errors import EngineError, NoRoom, UserError
+from sweetrl.model_files import check_adapter
 from sweetrl.types import Completion, Prompt, Sampling
 
 if TYPE_CHECKING:
@@ -183,8 +184,7 @@ class VllmEngine(RemoteEngine):
 def adapter_name(folder: Path) -> str:
     """Return the name under which a peft folder is served, which says what is in it; UserError where there is none."""
     folder = Path(folder)
-    if not (folder / "adapter_config.json").exists():
-        raise UserError(f"{folder}: there is no peft adapter here (adapter_config.json); run the stage that trains it.")
+    check_adapter(folder)
     content = hashlib.sha256()
     for path in sorted(folder.glob("adapter_*")):
         content.update(path.name.encode() + b"\0" + path.read_bytes())

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from sweetrl.colbench.markers import visible_reply
-from sweetrl.errors import UserError
+from sweetrl.engines.background import side_by_side, wait
+from sweetrl.errors import EngineError, UserError
 from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
-from sweetrl.protocols import AsyncEngine, Critic, Scorer
+from sweetrl.learning.asked import with_ids
+from sweetrl.protocols import AsyncEngine, Chat, Critic, Engine, Scorer
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
 from sweetrl.rollout.driver import advance_together
@@ -36,7 +38,7 @@ class Point:
     success: bool
 
 
-State = tuple[str, tuple[int, ...]]  # a task and the agent's context
+State = tuple[str, tuple[Any, ...]]  # a task and the agent's context: token ids, or texts
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class _Path:
 
     @property
     def state(self) -> State:
-        return self.dialogue.task.id, self.dialogue.ids
+        return self.dialogue.task.id, self.dialogue.ids or tuple(self.dialogue.texts)
 
 
 def best_of_n(
@@ -60,10 +62,13 @@ def best_of_n(
     seed: int = 0,
     batch: int = 16,
     progress: Callable[[int], None] | None = None,
+    chat: Chat | None = None,
 ) -> list[Point]:
     """Attempt every task once for each critic and each N in `numbers`; `batch` tasks advance together.
 
-    Ties go to the reply that was sampled first. Equal arguments give equal points. An N below 1 is a UserError.
+    Ties go to the reply that was sampled first. Equal arguments give equal points. An N below 1 is a UserError. A
+    server is asked at all states side by side; where it gives no replies, the dialogues there are lost. `chat` tells
+    the critics the token ids of an engine that knows only text.
     """
     if not critics or not numbers or min(numbers) < 1:
         raise UserError("Best-of-N needs at least one critic, and an N of 1 or more; name them.")
@@ -75,7 +80,7 @@ def best_of_n(
             for name in critics
             for n in numbers
         ]
-        speaker = _Speaker(paths, context, critics)
+        speaker = _Speaker(paths, context, critics, chat)
         advance_together([path.dialogue for path in paths], speaker, context.simulator)
         dialogues = _scored_once([path.dialogue.close("") for path in paths], context.scorer)
         points += [
@@ -99,26 +104,53 @@ class _Speaker:
     """Says in every dialogue the reply that its critic likes best; every state is sampled once, and scored once by a
     critic."""
 
-    def __init__(self, paths: Sequence[_Path], context: RolloutContext, critics: Mapping[str, Critic]) -> None:
-        if isinstance(context.engine, AsyncEngine):
-            raise UserError("Best-of-N samples many replies at a state together; set `engine.kind: transformers`.")
+    def __init__(
+        self, paths: Sequence[_Path], context: RolloutContext, critics: Mapping[str, Critic], chat: Chat | None
+    ) -> None:
         self.paths = {id(path.dialogue): path for path in paths}
-        self.context, self.critics = context, critics
+        self.context, self.critics, self.chat = context, critics, chat
+        engine = context.engine
         # A session for each N: where paths have parted, those with a small N need few replies.
-        self.sessions = {n: context.engine.session() for n in sorted({path.n for path in paths})}
+        numbers = [] if isinstance(engine, AsyncEngine) else sorted({path.n for path in paths})
+        self.sessions = {n: cast(Engine, engine).session() for n in numbers}
 
     def __call__(self, dialogues: Sequence[Dialogue]) -> list[Completion]:
         active = [self.paths[id(dialogue)] for dialogue in dialogues]
         # The last one of a state stays: that of the largest N.
         states = {path.state: path for path in sorted(active, key=lambda path: path.n)}
-        sampled: dict[State, Sequence[Completion]] = {}
+        sampled = self._asked(states) if isinstance(self.context.engine, AsyncEngine) else self._sampled(states)
+        liked = {name: _advantages(name, critic, active, sampled) for name, critic in self.critics.items()}
+        return [_choose(path, sampled[path.state][: path.n], liked) for path in active]
+
+    def _sampled(self, states: Mapping[State, _Path]) -> dict[State, Sequence[Completion]]:
+        """The replies of a batch engine."""
+        found: dict[State, Sequence[Completion]] = {}
         for n, session in self.sessions.items():
             here = {state: path for state, path in states.items() if path.n == n}
             if here:
                 prompts = [path.dialogue.prompt() for path in here.values()]
-                sampled |= zip(here, session.sample(prompts, self.context.sampling(n)), strict=True)
-        liked = {name: _advantages(name, critic, active, sampled) for name, critic in self.critics.items()}
-        return [_choose(path, sampled[path.state][: path.n], liked) for path in active]
+                found |= zip(here, session.sample(prompts, self.context.sampling(n)), strict=True)
+        return found
+
+    def _asked(self, states: Mapping[State, _Path]) -> dict[State, Sequence[Completion]]:
+        """The replies of a server; where it has none, the dialogues are lost, and a reply without tokens stands."""
+        engine = cast(AsyncEngine, self.context.engine)
+        found: dict[State, Sequence[Completion]] = {}
+        causes: dict[State, str] = {}
+
+        async def one(item: tuple[State, _Path]) -> None:
+            state, path = item
+            try:
+                replies = await engine.ask(path.dialogue.prompt(), self.context.sampling(path.n))
+            except EngineError as error:
+                causes[state], replies = str(error), [Completion((), (), "", "length")]
+            found[state] = replies if self.chat is None else [with_ids(each, self.chat) for each in replies]
+
+        wait(side_by_side(iter(states.items()), one, len(states)))
+        for path in self.paths.values():
+            if not path.dialogue.done:
+                path.dialogue.error = causes.get(path.state, "")
+        return found
 
 
 def _choose(

@@ -114,16 +114,18 @@ def _means(rewards: Sequence[Sequence[float]]) -> list[float]:
 
 @contextmanager
 def open_critic(
-    domain: Domain, folder: Path | None, agent: Agent, loaded: tuple[Any, Any] | None = None
+    domain: Domain, folder: Path | None, agent: Agent | None, loaded: tuple[Any, Any] | None = None
 ) -> Iterator[Critic]:
     """Yield the critic that `rank.critic` names (learning.critic_kinds.make_critic), with what it needs while it rates.
 
-    `agent` plays the continuations of `rollout-value`; the user and the scorer are the domain's.
+    `agent` plays the continuations of `rollout-value`, and other critics need none; the user and the scorer are the
+    domain's.
     """
     settings = domain.settings
     if settings.rank.critic != "rollout-value":
         yield make_critic(domain, folder, loaded)
         return
+    assert agent is not None
     with open_environment(domain) as environment:
         context = environment.context(agent)
         yield RolloutValueCritic(context, settings.rank.rollouts, settings.seed, settings.collect.lost_share)

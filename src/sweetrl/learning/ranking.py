@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from sweetrl.colbench.domain import QUESTION
 from sweetrl.learning.batches import Row, encode
 from sweetrl.learning.pairs import usable
-from sweetrl.learning.samples import SampleCache, Samples
+from sweetrl.learning.samples import Distinct, SampleCache, Samples
 from sweetrl.learning.whole import critic_row
 from sweetrl.protocols import Chat, Critic, Engine
 from sweetrl.seeds import state_seed
 from sweetrl.settings import CriticSettings, RankSettings
-from sweetrl.types import Candidate, Preference, Prompt, RankedState, Reply, Sampling, Trajectory
+from sweetrl.types import Candidate, Completion, Preference, Prompt, RankedState, Reply, Sampling, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -54,23 +54,27 @@ def sample_candidates(rows: Sequence[tuple[Trajectory, Row]], engine: Engine, sa
     Returns for each dialogue and turn {token ids: (text, count)} in order of first appearance.
     """
     prompts = [
-        Prompt(row.token_ids[:start], state_seed(seed, "candidates", one.task.id, one.attempt, turn))
+        Prompt(row.token_ids[:start], candidates_seed(seed, one, turn))
         for one, row in rows
         for turn, (start, _) in enumerate(row.spans)
     ]
     completions = iter(engine.sample(prompts, sampling))
-    result = []
-    for _, row in rows:
-        turns = []
-        for _ in row.spans:
-            distinct: dict[tuple[int, ...], tuple[str, int]] = {}
-            for completion in next(completions):
-                if completion.token_ids:
-                    text, count = distinct.get(completion.token_ids, (completion.text, 0))
-                    distinct[completion.token_ids] = (text, count + 1)
-            turns.append(distinct)
-        result.append(turns)
-    return result
+    return [[distinct_replies(next(completions)) for _ in row.spans] for _, row in rows]
+
+
+def candidates_seed(seed: int, dialogue: Trajectory, turn: int) -> int:
+    """Return the seed of the candidates at agent turn `turn` (from 0) of `dialogue`; `seed` is the run's."""
+    return state_seed(seed, "candidates", dialogue.task.id, dialogue.attempt, turn)
+
+
+def distinct_replies(completions: Iterable[Completion]) -> Distinct:
+    """Count equal replies, in order of first appearance; completions without tokens had no room and are none."""
+    distinct: Distinct = {}
+    for completion in completions:
+        if completion.token_ids:
+            text, count = distinct.get(completion.token_ids, (completion.text, 0))
+            distinct[completion.token_ids] = (text, count + 1)
+    return distinct
 
 
 def rank_dialogues(
@@ -100,8 +104,13 @@ def rank_dialogues(
         sampled = sample()
     else:
         sampled = kept.find([(f"{one.task.id} {one.attempt}", row) for one, row in rows], sampling, seed, sample)
+    return rank_sampled(rows, sampled, critic)
+
+
+def rank_sampled(rows: Sequence[tuple[Trajectory, Row]], sampled: Samples, critic: Critic) -> list[RankedState]:
+    """Let `critic` score the replies that were sampled at every turn of dialogues (each with what the actor saw)."""
     branches = [[[Reply(ids, text) for ids, (text, _) in distinct.items()] for distinct in turns] for turns in sampled]
-    scored = critic.rate(list(zip(dialogues, branches, strict=True)))
+    scored = critic.rate([(one, turns) for (one, _), turns in zip(rows, branches, strict=True)])
     states: list[RankedState] = []
     for (trajectory, row), turns, advantages in zip(rows, sampled, scored, strict=True):
         for turn, (distinct, values) in enumerate(zip(turns, advantages, strict=True)):

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
 
 # Part of every key. Raise it when a change of the code gives other replies to equal prompts, weights and seeds.
 _FORMAT = 1
-# For each dialogue and agent's turn: {token ids: (text, how often it was sampled)} in order of first appearance.
-Samples = list[list[dict[tuple[int, ...], tuple[str, int]]]]
+# {token ids: (text, how often it was sampled)} in order of first appearance; that for each dialogue and agent's turn.
+Distinct = dict[tuple[int, ...], tuple[str, int]]
+Samples = list[list[Distinct]]
 
 
 class SampleCache:
     """Keeps samples in `folder` by what they are a function of: the weights of `model` (bare, without an adapter), how
     it is computed, prompts, sampling, seed and `_FORMAT`, the version of the sampling code. Removing a file costs time.
+
+    For what this process samples only: nobody can tell what weights a server has, or which version computes them, so
+    what servers say is kept for the run that asked and no longer (sweetrl.learning.asked).
     """
 
     def __init__(self, folder: Path, model: Any) -> None:
@@ -86,4 +90,4 @@ def _read(path: Path, rows: Sequence[tuple[str, Row]]) -> Samples | None:
     return found
 
 
-__all__ = ["SampleCache", "Samples"]
+__all__ = ["Distinct", "SampleCache", "Samples"]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
-from sweetrl.engines.background import in_thread, wait
+from sweetrl.engines.background import in_thread, side_by_side, wait
 from sweetrl.errors import EngineError
 from sweetrl.protocols import AsyncEngine, AsyncUserSimulator, UserSimulator
 from sweetrl.rollout.dialogue import Dialogue
@@ -27,11 +26,15 @@ def advance_together(
     simulator: UserSimulator,
     ended: Callable[[Sequence[Dialogue]], None] = lambda dialogues: None,
 ) -> None:
-    """Run all dialogues to their ends, an agent turn of each at a time; `ended` is told which have ended."""
+    """Run all dialogues to their ends, an agent turn of each at a time; `ended` is told which have ended.
+
+    A dialogue that `speak` gives an `error` is lost; what is said in it does not matter.
+    """
     active = [dialogue for dialogue in dialogues if not dialogue.done]
     while active:
         for dialogue, completion in zip(active, speak(active), strict=True):
-            dialogue.take(completion)
+            if not dialogue.done:  # else there was nothing to be said, and `speak` has lost it
+                dialogue.take(completion)
         _ask([dialogue for dialogue in active if not dialogue.done], simulator)
         over = [dialogue for dialogue in active if dialogue.done]
         if over:
@@ -69,30 +72,12 @@ def advance_each(
     without a reply to be had, of the agent or the user, is lost. Raises UserError for what makes all replies
     impossible.
     """
-    wait(_all(dialogues, lambda dialogue: _advance(dialogue, engine, simulator, sampling), ended, workers))
 
+    async def one(dialogue: Dialogue) -> None:
+        await _advance(dialogue, engine, simulator, sampling)
+        ended(dialogue)
 
-async def _all(
-    dialogues: Iterator[Dialogue],
-    advance: Callable[[Dialogue], Any],
-    ended: Callable[[Dialogue], None],
-    workers: int,
-) -> None:
-    """Keep `workers` dialogues under way until none is left; the first exception ends all of them."""
-
-    async def work() -> None:
-        for dialogue in dialogues:  # shared by all workers, which are in one thread
-            await advance(dialogue)
-            ended(dialogue)
-
-    tasks = [asyncio.ensure_future(work()) for _ in range(workers)]
-    try:
-        for task in asyncio.as_completed(tasks):
-            await task
-    finally:
-        for each in tasks:
-            each.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    wait(side_by_side(dialogues, one, workers))
 
 
 async def _advance(dialogue: Dialogue, engine: AsyncEngine, simulator: UserSimulator, sampling: Sampling) -> None:

@@ -7,14 +7,13 @@ being written then is cut off when the journal is read. A journal is removed whe
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import atomic_path, remove_leftovers
+from sweetrl.io import append_row, atomic_path, read_rows, remove_leftovers
 from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
 
@@ -26,52 +25,31 @@ class Journal:
 
     def add(self, position: int, trajectory: Trajectory) -> None:
         """Append one finished dialogue; UserError where the disk is full."""
-        path = self._path(position // self.shard)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            line = _line(position, trajectory)
-            with path.open("ab", buffering=0) as target:
-                if target.write(line) < len(line):
-                    raise OSError(errno.ENOSPC, "no space left")
-        except OSError as error:
-            if error.errno != errno.ENOSPC:
-                raise
-            raise UserError(
-                f"{path}: no space left on the disk; free some and run the same command again (finished work is kept)."
-            ) from error
+        append_row(self._path(position // self.shard), _row(position, trajectory))
 
     def read(self, shard: int, attempts: Sequence[tuple[Task, int]]) -> dict[int, Trajectory]:
         """Return the finished dialogues of a shard by position in `attempts`, and cut off what is broken at the end."""
         path = self._path(shard)
-        if not path.exists():
-            return {}
         found: dict[int, Trajectory] = {}
-        whole = 0
-        for line in path.read_bytes().splitlines(keepends=True):
-            if not line.endswith(b"\n"):
-                break
-            try:
-                row = json.loads(line)
-                position = int(row["position"])
-                task, attempt = attempts[position]
-                if (row["task"], row["trajectory"]["attempt"]) != (task.id, attempt):
-                    raise UserError(
-                        f"{path}: its dialogues belong to other tasks or attempts; remove the folder {self.folder} "
-                        "and run again."
-                    )
-                found[position] = _trajectory(row["trajectory"], task)
-            except (ValueError, KeyError, TypeError, IndexError):
-                break
-            whole += len(line)
-        if whole < path.stat().st_size:
-            with path.open("r+b") as target:
-                target.truncate(whole)
+
+        def take(row: dict[str, Any]) -> None:
+            position = int(row["position"])
+            task, attempt = attempts[position]
+            if (row["task"], row["trajectory"]["attempt"]) != (task.id, attempt):
+                raise UserError(
+                    f"{path}: its dialogues belong to other tasks or attempts; remove the folder {self.folder} "
+                    "and run again."
+                )
+            found[position] = _trajectory(row["trajectory"], task)
+
+        read_rows(path, take)
         return found
 
     def write(self, shard: int, members: dict[int, Trajectory]) -> None:
         """Put `members` in the place of a shard's journal, all or nothing."""
         with atomic_path(self._path(shard)) as temporary:
-            temporary.write_bytes(b"".join(_line(position, one) for position, one in sorted(members.items())))
+            lines = (json.dumps(_row(position, one)) + "\n" for position, one in sorted(members.items()))
+            temporary.write_text("".join(lines), encoding="utf-8")
 
     def drop(self, shard: int) -> None:
         """Remove the journal of a shard that has been written."""
@@ -87,10 +65,10 @@ class Journal:
         return self.folder / f"{shard:05d}.jsonl"
 
 
-def _line(position: int, trajectory: Trajectory) -> bytes:
+def _row(position: int, trajectory: Trajectory) -> dict[str, Any]:
     row = dataclasses.asdict(dataclasses.replace(trajectory, task=Task("", "", "")))
     del row["task"]
-    return (json.dumps({"position": position, "task": trajectory.task.id, "trajectory": row}) + "\n").encode()
+    return {"position": position, "task": trajectory.task.id, "trajectory": row}
 
 
 def _trajectory(row: dict[str, Any], task: Task) -> Trajectory:

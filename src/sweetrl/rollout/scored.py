@@ -13,15 +13,15 @@ from sweetrl.types import Score, Trajectory
 
 
 class Losses:
-    """Counts lost dialogues by cause, and stops the run when more than `share` of `total` are lost."""
+    """Counts lost dialogues (or other `things`) by cause, and stops when more than `share` of `total` are lost."""
 
-    def __init__(self, total: int, share: float) -> None:
-        self.total, self.share = total, share
+    def __init__(self, total: int, share: float, things: str = "dialogues") -> None:
+        self.total, self.share, self.things = total, share, things
         self.causes: Counter[str] = Counter()
 
     @property
     def count(self) -> int:
-        """How many dialogues are lost."""
+        """How many are lost."""
         return self.causes.total()
 
     @property
@@ -31,7 +31,11 @@ class Losses:
 
     def add(self, trajectories: Iterable[Trajectory]) -> None:
         """Count the lost among `trajectories`; UserError with the causes when there are too many."""
-        self.causes.update(one.error for one in trajectories if one.outcome == "lost")
+        self.lose(*(one.error for one in trajectories if one.outcome == "lost"))
+
+    def lose(self, *causes: str) -> None:
+        """Count one lost for each of `causes`; UserError with the causes when there are too many."""
+        self.causes.update(causes)
         if self.too_many:
             raise self.error()
 
@@ -39,9 +43,9 @@ class Losses:
         """What is said when too many are lost."""
         causes = "; ".join(f"{count} x {cause}" for cause, count in self.causes.most_common(3))
         return UserError(
-            f"{self.count} of {self.total} dialogues are lost, more than the allowed share of {self.share:g} "
-            f"({causes}); fix the cause and run the same command again: what is finished is kept, lost dialogues get "
-            "another chance."
+            f"{self.count} of {self.total} {self.things} are lost, more than the allowed share of {self.share:g} "
+            f"({causes}); fix the cause and run the same command again: what is finished is kept, lost {self.things} "
+            "get another chance."
         )
 
 

@@ -46,20 +46,25 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
         raise UserError(f"{TEST_TASKS}: Best-of-N needs at least 2 tasks; raise best_of_n.tasks and tasks.test.")
     with stage_run("best-of-n", settings) as run:
         from sweetrl.api.policy import Policy
+        from sweetrl.engines.chat import ChatFormat
         from sweetrl.evaluation.rollout_value import open_critic
+        from sweetrl.models import load_tokenizer
         from sweetrl.rollout.environment import open_environment
 
         run.log_input("test-tasks", TEST_TASKS)
         run.log_input("base", settings.model.base)
         scratch = run.scratch(TEST_TASKS, Path(settings.model.base), *(folder for _, folder in critics.values()))
-        agent = Policy.of(settings).open()
         numbers = [2**power for power in range(wanted.max_n.bit_length())]
         points: list[core.Point] = []
         with (
             ExitStack() as stack,
             open_environment(load_domain(settings)) as environment,
+            Policy.of(settings).serving(scratch / "server.log") as served,
             Meter("best-of-n", len(tasks), "tasks") as meter,
         ):
+            agent = served.open()
+            # The critics want token ids from an engine that knows only text, too.
+            chat = ChatFormat(load_tokenizer(settings.model.base)) if agent.chat is None else None
             made = {
                 name: stack.enter_context(open_critic(load_domain(own), folder, agent))
                 for name, (own, folder) in critics.items()
@@ -68,11 +73,11 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
             for first in range(0, len(tasks), wanted.batch):
                 part, some = scratch / f"batch-{first:06d}.json", tasks[first : first + wanted.batch]
                 if not part.exists():
-                    found = core.best_of_n(some, context, made, numbers, settings.seed, wanted.batch)
+                    found = core.best_of_n(some, context, made, numbers, settings.seed, wanted.batch, chat=chat)
                     write_json(part, [asdict(point) for point in found])
                 points += [core.Point(**point) for point in read_json(part)]
                 meter(len(some))
-        agent.engine.close()
+            agent.engine.close()
         ruler = settings.evaluate
         curves = core.curves(points, ruler.confidence, ruler.resamples, settings.seed)
         write_json(BEST_OF_N, {"curves": curves, "points": [asdict(point) for point in points]})
