@@ -99,7 +99,9 @@ def read_trajectories(path: Path, domain: Domain, attempts: int | None = None) -
         where = f"{path}: line {number}"
         attempt, position = divmod(index, block)
         task = domain.parse_task(field(row, "task", dict, where), f"{where}: task", "")
-        digest = _digest(task)  # before a task without an id is named by its place, which says nothing about content
+        digest = task_digest(
+            task
+        )  # before a task without an id is named by its place, which says nothing about content
         task = task if task.id else replace(task, id=f"{path.stem}-{position:05d}")
         if attempt == 0:
             if task.id in seen:
@@ -120,7 +122,7 @@ def read_trajectories(path: Path, domain: Domain, attempts: int | None = None) -
                 f"{where}: with k = {attempts} this is attempt {attempt + 1} at the task of row {position + 1}, "
                 "but its task is another one; give the k the file was made with."
             )
-        yield _parse_trajectory(row, task, attempt, where, domain)
+        yield parse_trajectory(row, task, attempt, where, domain)
 
 
 def write_trajectories(
@@ -178,7 +180,7 @@ def _append(
     name, attempt = trajectory.task.id, trajectory.attempt
     if not 0 <= attempt < len(blocks):
         raise UserError(f"{path}: task {name!r} has an attempt {attempt + 1}, but k is {len(blocks)}; raise k.")
-    digest, position = _digest(trajectory.task), lengths[attempt]
+    digest, position = task_digest(trajectory.task), lengths[attempt]
     if position == len(order):
         order.append(digest)
     elif order[position] != digest:
@@ -212,7 +214,8 @@ def trajectory_row(trajectory: Trajectory, tokenizer_format: PromptFormat = neut
     return row
 
 
-def _parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str, domain: Domain) -> Trajectory:
+def parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str, domain: Domain) -> Trajectory:
+    """Build a Trajectory, attempt `attempt` at `task`, from one official row; `where` opens every message."""
     messages: list[Message] = []
     turns: list[AgentTurn] = []
     for index, entry in enumerate(field(row, "dialogue_history", list, where)):
@@ -260,7 +263,7 @@ def _infer_attempts(path: Path, domain: Domain) -> tuple[int, int]:
     digests = array("Q")
     for number, row in read_rows(path):
         where = f"{path}: line {number}"
-        digests.append(_digest(domain.parse_task(field(row, "task", dict, where), f"{where}: task", "")))
+        digests.append(task_digest(domain.parse_task(field(row, "task", dict, where), f"{where}: task", "")))
     rows = len(digests)
     if rows == 0:
         return 0, 1
@@ -286,9 +289,9 @@ def _period(digests: array[int]) -> int:
     )
 
 
-def _digest(task: Task) -> int:
-    """64 bits that tell tasks apart."""
-    content = (task.id, task.problem_description, task.ground_truth, task.test_cases)
+def task_digest(task: Task) -> int:
+    """Return 64 bits that tell tasks apart."""
+    content = (task.id, task.problem_description, task.ground_truth, task.test_cases, task.hidden_information)
     return int.from_bytes(hashlib.blake2b(json.dumps(content).encode(), digest_size=8).digest(), "big")
 
 

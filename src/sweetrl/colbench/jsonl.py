@@ -7,6 +7,7 @@ so both are refused here.
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,22 +43,17 @@ def _constant(name: str) -> Any:
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (1-based line number, text) of every line that is not blank; one line is in memory at a time.
+def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield (1-based line number, bytes) of every line that is not blank; one line is in memory at a time.
 
-    Lines end at a line feed only (a Unicode line separator inside a string is text). A missing file or bytes that are
-    not UTF-8 are a UserError.
+    Lines end at a line feed only (a Unicode line separator inside a string is text). A byte order mark is no part of
+    the first one. A missing file is a UserError.
     """
     path = Path(path)
     try:
         with path.open("rb") as source:
             for number, line in enumerate(source, start=1):
-                try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"{path}: line {number}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8."
-                    ) from error
+                text = line.removeprefix(BOM_UTF8) if number == 1 else line
                 if text.strip():
                     yield number, text
     except FileNotFoundError as error:
@@ -68,35 +64,57 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         raise UserError(f"{path}: this file may not be read; change its permissions.") from error
 
 
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (1-based line number, text) of every line that is not blank; bytes that are not UTF-8 are a UserError."""
+    for number, line in raw_lines(path):
+        text = decode_line(line, f"{path}: line {number}")
+        if text.strip():
+            yield number, text
+
+
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (1-based line number, object) of every line that is not blank.
+    """Yield (1-based line number, object) of every line that is not blank; a UserError as `parse_row` says."""
+    for number, line in raw_lines(path):
+        where = f"{path}: line {number}"
+        if text := decode_line(line, where).strip():
+            yield number, parse_row(text, where)
+
+
+def decode_line(line: bytes, where: str) -> str:
+    """Return a line as text; bytes that are not UTF-8 are a UserError."""
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: byte {error.start + 1} is not UTF-8; convert the file to UTF-8.") from error
+
+
+def parse_row(text: str, where: str) -> dict[str, Any]:
+    """Return the object that a line is; `where` (file and line) opens every message.
 
     Raises UserError for a line that is not one JSON object, that names a key twice, or that holds text which UTF-8
     cannot hold (half of a surrogate pair).
     """
-    for number, text in read_lines(path):
-        where = f"{path}: line {number}"
+    try:
+        row = _DECODER.decode(text.strip())
+    except _Repeated as error:
+        raise UserError(
+            f"{where}: the key `{error}` is there twice; give each (also each unit test) a name of its own."
+        ) from error
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{where}: this is not JSON ({error.msg} at character {error.pos + 1}); fix or remove the line."
+        ) from error
+    except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, bottomless nesting
+        raise UserError(f"{where}: this cannot be read as JSON ({error}); fix or remove the line.") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{where}: expected one JSON object a line, found {kind(row)}.")
+    # Only an escape can bring in half a pair: looking for it first spares every other line the second encoding.
+    if "\\ud" in text or "\\uD" in text:
         try:
-            row = _DECODER.decode(text.strip())
-        except _Repeated as error:
-            raise UserError(
-                f"{where}: the key `{error}` is there twice; give each (also each unit test) a name of its own."
-            ) from error
-        except json.JSONDecodeError as error:
-            raise UserError(
-                f"{where}: this is not JSON ({error.msg} at character {error.pos + 1}); fix or remove the line."
-            ) from error
-        except (ValueError, RecursionError) as error:  # NaN, numbers of thousands of digits, bottomless nesting
-            raise UserError(f"{where}: this cannot be read as JSON ({error}); fix or remove the line.") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{where}: expected one JSON object a line, found {kind(row)}.")
-        # Only an escape can bring in half a pair: looking for it first spares every other line the second encoding.
-        if "\\ud" in text or "\\uD" in text:
-            try:
-                json.dumps(row, ensure_ascii=False).encode("utf-8")
-            except UnicodeEncodeError as error:
-                raise UserError(f"{where}: a string holds half of a surrogate pair; fix the escape.") from error
-        yield number, row
+            json.dumps(row, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UserError(f"{where}: a string holds half of a surrogate pair; fix the escape.") from error
+    return row
 
 
 def kind(value: Any) -> str:

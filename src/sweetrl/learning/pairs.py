@@ -6,13 +6,13 @@ Never two attempts with equal reward, never one that was lost or not scored.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
-from sweetrl.types import Trajectory
+from sweetrl.types import Task, Trajectory
 
 Rule = Literal["official", "all"]
 
@@ -46,6 +46,12 @@ class PairCounts:
 def usable(trajectory: Trajectory) -> bool:
     """Whether a trajectory may be learnt from: it ended by the protocol and was scored."""
     return trajectory.outcome != "lost" and trajectory.reward is not None
+
+
+def light(trajectory: Trajectory) -> Trajectory:
+    """Return what pairs are made of, without the words: many fit in memory."""
+    task = Task(trajectory.task.id, "", "")
+    return replace(trajectory, task=task, messages=(), turns=(), answer=None, tests=(), parts={}, extra={})
 
 
 def trajectory_pairs(

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from sweetrl.learning.batches import PreferenceData
     from sweetrl.learning.pairs import TrajectoryPair
     from sweetrl.learning.ranking import Replay
+    from sweetrl.learning.supply import Supply
     from sweetrl.learning.trainers import PreferenceTrainer
     from sweetrl.progress import StepProgress
     from sweetrl.protocols import Chat
@@ -141,6 +142,10 @@ class Method:
             return None
         words = {"critic": "has no critic", "preferences": "ranks no replies"}
         return f"the method `{self.name}` {words.get(artifact, f'needs no {artifact}')}"
+
+    def lacks(self, supply: Supply) -> str | None:
+        """Say what collected dialogues lack that it learns from, or None; asked before anything is trained."""
+        return None
 
     def dialogues(self, settings: Settings) -> int:
         """Return how many dialogues the policy has learnt from at the end."""

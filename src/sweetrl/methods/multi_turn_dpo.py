@@ -9,6 +9,7 @@ from sweetrl.settings import MultiTurnSettings, Settings
 
 if TYPE_CHECKING:
     from sweetrl.learning.batches import PreferenceData
+    from sweetrl.learning.supply import Supply
     from sweetrl.learning.trainers import PreferenceTrainer
 
 
@@ -17,6 +18,10 @@ class MultiTurnDpo(Method):
 
     name, section, settings_type = "multi-turn-dpo", "multi_turn_dpo", MultiTurnSettings
     needs = frozenset({"trajectories", "pairs"})
+
+    def lacks(self, supply: Supply) -> str | None:
+        """It compares dialogues about one task."""
+        return supply.lacks_pairs()
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """Pairs of whole dialogues as the actor saw them."""

@@ -9,6 +9,7 @@ from sweetrl.settings import RftSettings
 
 if TYPE_CHECKING:
     from sweetrl.learning.batches import PreferenceData
+    from sweetrl.learning.supply import Supply
 
 
 class Rft(Method):
@@ -16,6 +17,16 @@ class Rft(Method):
 
     name, section, settings_type = "rft", "rft", RftSettings
     needs = frozenset({"trajectories"})
+
+    def lacks(self, supply: Supply) -> str | None:
+        """It imitates dialogues of a high reward."""
+        if supply.imitable:
+            return None
+        least = supply.domain.settings.rft.min_reward
+        return (
+            f"none of the {supply.dialogues} dialogues has a reward of {least:g} (rft.min_reward), so there is nothing "
+            "to imitate; bring more dialogues, or lower rft.min_reward"
+        )
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """The attempts with a reward of `rft.min_reward` or more."""

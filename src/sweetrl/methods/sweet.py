@@ -9,6 +9,7 @@ from sweetrl.settings import PolicySettings, Settings
 
 if TYPE_CHECKING:
     from sweetrl.learning.batches import PreferenceData
+    from sweetrl.learning.supply import Supply
     from sweetrl.learning.trainers import PreferenceTrainer
 
 
@@ -24,6 +25,18 @@ class Sweet(Method):
         if artifact == "critic" and settings.rank.critic != "trained":
             return f"replies are ranked by `{settings.rank.critic}`"
         return super().why_skipped(artifact, settings)
+
+    def lacks(self, supply: Supply) -> str | None:
+        """A trained critic compares dialogues about one task; what c says cannot be seen where there is no c."""
+        kind, wanted = supply.domain.settings.rank.critic, supply.domain.settings.critic
+        if kind == "trained" and wanted.parameterization != "value-head" and (why := supply.lacks_pairs()):
+            return why
+        if supply.unreferenced and wanted.privileged and kind in ("trained", "privileged-ratio", "judge"):
+            return (
+                f"{supply.unreferenced} of {supply.dialogues} dialogues have no reference, which the critic is to see "
+                "(critic.privileged); set critic.privileged to false, or give each of them a `reference`"
+            )
+        return None
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """The preferences, and successful dialogues beside them; or all candidates with their weights."""

@@ -1,20 +1,27 @@
-"""Stage `collect`: k attempts of the base policy at a batch of training tasks, scored: all later training data."""
+"""Stage `collect`: k attempts of the base policy at a batch of training tasks, scored: all later training data.
+
+With `collect.source: files` they are dialogues that others have made (sweetrl.running.importing).
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from sweetrl.io import publish
-from sweetrl.paths import TRAIN_TASKS, TRAJECTORIES
+from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASKS
 from sweetrl.plugins import load_domain
 from sweetrl.running.costs import log_costs
-from sweetrl.running.stage import stage_main, stage_run
+from sweetrl.running.stage import StageRun, stage_main, stage_run
 from sweetrl.settings import Settings
 from sweetrl.tracking.traces import log_dialogues
 
 
 def collect(settings: Settings) -> None:
     """Read the training tasks, write data/trajectories/. Finished shards survive a kill or a full disk."""
+    if settings.collect.source == "files":
+        with stage_run("collect", settings, torch=False) as run:
+            collect_files(settings, run)
+        return
     from sweetrl.colbench.store import read_task_table
     from sweetrl.rollout.run import batch_of
 
@@ -49,6 +56,35 @@ def collect(settings: Settings) -> None:
             f"{len(store)} dialogues on {len(tasks)} tasks, success {metrics['success']:.1%}, mean reward "
             f"{metrics['reward']:.3f}, {metrics['turns']:.1f} turns"
         )
+
+
+def collect_files(settings: Settings, run: StageRun) -> None:
+    """Read the dialogues of `sources.trajectories` but for those about validation and test tasks; write the same."""
+    from sweetrl.colbench.store import TrajectoryStore, read_task_table
+    from sweetrl.rollout.scored import summarize
+    from sweetrl.running.importing import Importer, import_dialogues, trajectory_files
+
+    held_out = {"validation-tasks": VALIDATION_TASKS, "test-tasks": TEST_TASKS}
+    files = trajectory_files(Path(settings.sources.trajectories))
+    tasks = [task for path in held_out.values() for task in read_task_table(path)]
+    for name, path in {"trajectories": Path(settings.sources.trajectories), **held_out}.items():
+        run.log_input(name, path)
+    names = " ".join(path.name for path in files)  # they are in the names of tasks
+    store = TrajectoryStore(run.scratch(names, *files, *held_out.values()) / "shards")
+    counts = import_dialogues(Importer(load_domain(settings), files, tasks), store, run.mine)
+    if not run.share.whole:
+        return
+    metrics = summarize(store)
+    log_dialogues(run.log, {"collect": store}, settings)
+    publish(store.folder, TRAJECTORIES)
+    run.log_metrics(metrics | {name: float(count) for name, count in counts.items()})
+    left_out = [f"{counts['held_out']} about validation and test tasks"] if counts["held_out"] else []
+    left_out += [f"{counts['bad_rows']} bad rows"] if counts["bad_rows"] else []
+    without = f" (left out: {' and '.join(left_out)})" if left_out else ""
+    run.summary = (
+        f"{len(store)} dialogues on {counts['tasks']} tasks from {settings.sources.trajectories}{without}, success "
+        f"{metrics['success']:.1%}, mean reward {metrics['reward']:.3f}, {metrics['turns']:.1f} turns"
+    )
 
 
 def main() -> None:

@@ -5,7 +5,8 @@ models/iterations/N/ (critic, policy) for every further iteration N, and models/
 adapters as one.  An iteration is the ordinary stages in a folder of their own (sweetrl.running.folders). Its base model
 is the start of the iteration: the base with the policies of all iterations before it merged. So collecting and ranking
 sample from the current policy, the critic and the policy are adapters on it, and it is the reference of both. The
-iteration's seed is derived from (seed, iteration); its tasks are those behind the tasks of the iteration before.
+iteration's seed is derived from (seed, iteration); its tasks are those behind the tasks of the iteration before. It
+samples dialogues even where the first one took them from files.
 Unfinished iterations lie in the scratch folder.
 """
 
@@ -89,7 +90,7 @@ def iteration_settings(settings: Settings, number: int) -> Settings:
             "seed": part_seed(settings.seed, "round", number),  # the word is part of what is hashed
             "iterations": 1,
             "model": settings.model.model_copy(update={"base": str(ITERATION_BASE)}),
-            "collect": settings.collect.model_copy(update={"first": first}),
+            "collect": settings.collect.model_copy(update={"source": "sampled", "first": first}),
         }
     )
 

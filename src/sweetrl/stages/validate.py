@@ -21,6 +21,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.learning.pairs import trajectory_pairs, write_pairs
+from sweetrl.learning.supply import Supply
 from sweetrl.models import load_tokenizer
 from sweetrl.paths import ACCEPTED, DATA_DOCS, PAIRS, TRAJECTORIES, VALIDATION
 from sweetrl.plugins import load_domain, load_method
@@ -64,14 +65,18 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     domain = load_domain(settings)
     system = domain.system_prompt(settings.agent.prompt)
     table = TrajectoryTable(domain, settings.agent.max_turns, system, decoder(settings.model.base))
-    pairs, counts = trajectory_pairs(
-        table.watch(store.read(), places(store)), settings.critic.pairs, settings.critic.gap
-    )
+    supply, method = Supply(domain), load_method(settings)
+    dialogues = table.watch(supply.watch(store.read()), places(store))
+    pairs, counts = trajectory_pairs(dialogues, settings.critic.pairs, settings.critic.gap)
+    supply.pairs = len(pairs)
+    if why := method.lacks(supply):
+        raise UserError(f"{TRAJECTORIES}: the method `{method.name}` cannot learn from these: {why}.")
     rows = table.rows()
     summary = summarise(rows, batch_digest(store))
     previous = accepted_before(summary.batch)
-    bounds, pairs_needed = domain.reward_bounds, "pairs" in load_method(settings).needs
-    limits = Limits(settings.collect.attempts, settings.validate_, previous, summary, bounds, pairs_needed)
+    bounds, pairs_needed = domain.reward_bounds, "pairs" in method.needs
+    attempts = settings.collect.attempts if settings.collect.source == "sampled" else None
+    limits = Limits(attempts, settings.validate_, previous, summary, bounds, pairs_needed)
     tables = [shards, trajectories_table(rows, limits), pairs_table(pair_rows(pairs, rows), limits)]
     verdicts = run_tables(tables, DATA_DOCS)
     run.log_metrics(

@@ -64,9 +64,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the settings, the domain and the method say about a batch."""
+    """What the settings, the domain and the method say about a batch; `attempts` is None where tasks may differ in it.
 
-    attempts: int
+    Such dialogues are from files (`collect.source`).
+    """
+
+    attempts: int | None
     settings: ValidateSettings
     previous: Summary | None = None
     current: Summary | None = field(default=None, compare=False)
@@ -92,7 +95,7 @@ def shards_table(rows: Sequence[Row]) -> Table:
 def trajectories_table(rows: Sequence[Row], limits: Limits) -> Table:
     """Every collected dialogue, and the batch as a whole against the batch accepted before it."""
     k, settings = limits.attempts, limits.settings
-    again = "collect the batch again"
+    again = "collect the batch again" if k is not None else "mend the files, or leave these rows out"
     rules = [
         Rule(
             "unique_attempts",
@@ -101,27 +104,12 @@ def trajectories_table(rows: Sequence[Row], limits: Limits) -> Table:
             "no attempt at a task may be there twice",
             again,
         ),
-        Rule(
-            "attempts_per_task",
-            "ExpectColumnValuesToBeInSet",
-            {"column": "attempts", "value_set": [k]},
-            f"every task must have exactly {k} attempts (collect.attempts)",
-            again,
-        ),
-        Rule(
-            "attempt_numbers",
-            "ExpectColumnValuesToBeBetween",
-            {"column": "attempt", "min_value": 0, "max_value": k - 1},
-            f"attempts must be numbered 0 to {k - 1}",
-            again,
-        ),
+        *(_equal_attempts(k, again) if k is not None else []),
         _empty("task", "attempts with one task id must be at one task", again),
         _empty("turn_order", "the user must open with the request, then both alternate, and the agent must end", again),
-        _empty(
-            "protocol", "the dialogue must follow the protocol", "check agent.max_turns, or collect the batch again"
-        ),
+        _empty("protocol", "the dialogue must follow the protocol", f"check agent.max_turns, or {again}"),
         _empty("turn_record", "the recorded turns must be those of the messages", again),
-        _empty("tokens", "token ids must decode to the raw reply", "check model.base, or collect the batch again"),
+        _empty("tokens", "token ids must decode to the raw reply", f"check model.base, or {again}"),
         Rule(
             "reward_bounds",
             "ExpectColumnValuesToBeBetween",
@@ -134,7 +122,7 @@ def trajectories_table(rows: Sequence[Row], limits: Limits) -> Table:
         _empty(
             "leak",
             "nothing the actor sees may hold training-time information",
-            "fix the simulator or the prompt that gave it away, then collect the batch again",
+            f"fix the simulator or the prompt that gave it away, then {again}",
         ),
         Rule(
             "unique_seeds",
@@ -179,6 +167,25 @@ def trajectories_table(rows: Sequence[Row], limits: Limits) -> Table:
         ]
     columns = (*KEYS, "task", "turn_order", "protocol", "turn_record", "tokens", "reward", "scored", "tests", "leak")
     return Table("trajectories", rows, (*columns, "seed", "lost", "turns", "attempts", "duplicate"), tuple(rules), KEYS)
+
+
+def _equal_attempts(k: int, again: str) -> list[Rule]:
+    return [
+        Rule(
+            "attempts_per_task",
+            "ExpectColumnValuesToBeInSet",
+            {"column": "attempts", "value_set": [k]},
+            f"every task must have exactly {k} attempts (collect.attempts)",
+            again,
+        ),
+        Rule(
+            "attempt_numbers",
+            "ExpectColumnValuesToBeBetween",
+            {"column": "attempt", "min_value": 0, "max_value": k - 1},
+            f"attempts must be numbered 0 to {k - 1}",
+            again,
+        ),
+    ]
 
 
 def pairs_table(rows: Sequence[Row], limits: Limits) -> Table:

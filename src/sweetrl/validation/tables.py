@@ -10,7 +10,7 @@ import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from sweetrl.colbench.leaks import Fragment
 from sweetrl.colbench.scoring import price_fault, unpriced
 from sweetrl.colbench.store import NEW_COLUMNS, TrajectoryStore, is_first_form, trajectory_schema
 from sweetrl.evaluation import checks
-from sweetrl.learning.pairs import TrajectoryPair
+from sweetrl.learning.pairs import TrajectoryPair, light
 from sweetrl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class TrajectoryTable:
         """Pass trajectories on, without the bulk that nobody after this needs."""
         for place, trajectory in zip(places, trajectories, strict=True):
             self._rows.append(self._row(place, trajectory))
-            yield replace(trajectory, messages=(), turns=(), tests=())
+            yield light(trajectory)
 
     def rows(self) -> list[Row]:
         """The rows, with what can only be said when all attempts at a task are known."""
