@@ -13,7 +13,19 @@ class UserError(Exception):
 
 # The extras of the package, and what each installs that the core does without.
 EXTRAS = {
-    "pipeline": ("boto3", "dvc", "great_expectations", "mlflow", "networkx", "pandas", "prefect", "ruamel"),
+    "pipeline": (
+        "boto3",
+        "dvc",
+        "great_expectations",
+        "huggingface_hub",
+        "mlflow",
+        "networkx",
+        "pandas",
+        "prefect",
+        "ruamel",
+        "starlette",
+        "uvicorn",
+    ),
     "report": ("jinja2", "markupsafe", "matplotlib"),
     "ray": ("prefect_ray", "ray"),
     "verifiers": ("verifiers",),

@@ -189,7 +189,7 @@ def _registered(policy: str, settings: Settings) -> Path:
     registry = Registry(settings.tracking.model_copy(update={"model": name}))
     folder = Path(tempfile.mkdtemp(prefix="sweetrl-play-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return _adapter_folder(registry.download(registry.get(alias), "artifacts", folder))
+    return _adapter_folder(registry.download(registry.get(alias), "artifacts/policy", folder))
 
 
 def _adapter_folder(artifacts: Path) -> Path:

@@ -99,6 +99,7 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
     def evaluation(folder: Path, version, line) -> None:
         measured.append((folder / "models/policy/adapter_config.json").read_text())
         assert (folder / "data/tasks/test.parquet").read_bytes() == b"other test tasks"
+        assert (folder / ".cache/hashes").resolve() == (project.root / ".cache/hashes").resolve()
         write_results(folder, {f"other-{number}": 0.0 for number in range(40)})
 
     monkeypatch.setattr(promotion, "_run_evaluation", evaluation)
@@ -115,3 +116,35 @@ def test_evaluating_a_version_needs_the_tasks(project: Project) -> None:
     registry = Registry(project.settings.tracking, project.root)
     with pytest.raises(UserError, match="run the pipeline first"):
         promotion.evaluate_version(project.settings, project.root, registry, registry.get(version))
+
+
+def test_a_registry_that_fails_is_not_a_registry_without_a_champion(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of the gate's questions fails, and however often: the loser is not promoted."""
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    best = project.train("best", rewards(0.9, 1))
+    decide(project.settings, project.root, best)
+    loser = project.train("loser", rewards(0.1, 1))
+    asked = MlflowClient.get_registered_model
+    failing: set[int] = set()
+    calls = 0
+
+    def get_registered_model(client: MlflowClient, name: str) -> object:
+        nonlocal calls
+        calls += 1
+        if calls in failing:
+            raise MlflowException("API request failed with error code 503")
+        return asked(client, name)
+
+    monkeypatch.setattr(MlflowClient, "get_registered_model", get_registered_model)
+    for failing in ({1}, {1, 2}, {2}, {3}, set(range(1, 99))):
+        calls = 0
+        try:
+            assert not decide(project.settings, project.root, loser, no_words).promoted
+        except UserError as error:
+            assert "nothing was changed, so try again" in str(error)
+        failing = set()
+        assert Registry(project.settings.tracking, project.root).aliases()["champion"] == best

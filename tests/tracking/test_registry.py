@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
 from sweetrl.settings import Settings, parse_settings
+from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.lineage import lineage, split_reference
 from sweetrl.tracking.registry import Registry, evaluation_key, register_policy
 from sweetrl.tracking.runs import RunLog
@@ -145,17 +148,87 @@ def test_a_registered_version_loads_back_and_answers_a_dialogue_turn(
         loaded.predict([*dialogue, {"role": "assistant", "content": "What is the rate?"}])
 
 
-def test_a_changed_base_is_refused_when_loading(project: Path, settings: Settings, first: str) -> None:
+def test_a_version_holds_code_base_requirements_example_and_description(
+    project: Path, settings: Settings, first: str, tmp_path: Path
+) -> None:
     import mlflow
 
+    registry = Registry(settings.tracking, project)
+    version = registry.get(first)
+    assert version.description and "trained by sweet on the domain backend" in version.description
+    stored = registry.download(version, "", tmp_path)
+    pinned = (stored / "requirements.txt").read_text().split()
+    assert {one.partition("==")[0] for one in pinned} >= {"mlflow", "torch", "transformers", "peft"}
+    assert not any("sweetrl" in one or "+" in one for one in pinned)
+    assert (stored / "code/sweetrl/tracking/chat_agent.py").exists()
+    assert dvc_hash(stored / "artifacts/base") == version.tags["base_hash"] == dvc_hash(project / "models/base")
+    assert str(project) not in (stored / "MLmodel").read_text()
+    loaded = mlflow.pyfunc.load_model(str(stored))
+    assert loaded.metadata.load_input_example(str(stored)).to_dict("records")[0]["role"] == "user"
+    assert loaded.metadata.signature is not None
+
+
+@pytest.mark.slow  # a process of its own imports torch and mlflow
+def test_a_version_answers_where_the_package_is_not_installed(
+    project: Path, settings: Settings, first: str, tmp_path: Path
+) -> None:
+    """Its own code, its own base: in a process that has the requirements and nothing of the project."""
+    import sysconfig
+
+    registry = Registry(settings.tracking, project)
+    stored = registry.download(registry.get(first), "", tmp_path)
+    code = f"""
+import importlib.util, sys
+sys.path.append({sysconfig.get_path("purelib")!r})  # without the .pth files that make the checkout importable
+assert importlib.util.find_spec("sweetrl") is None
+import mlflow
+agent = mlflow.pyfunc.load_model({str(stored)!r})
+import sweetrl
+assert sweetrl.__file__.startswith({str(stored)!r}), sweetrl.__file__
+print("REPLY", repr(agent.predict([{{"role": "user", "content": "A ticket."}}], params={{"seed": 3}})))
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    here = mlflow_reply(stored, "A ticket.")
+    assert f"REPLY {here!r}" in done.stdout
+
+
+def mlflow_reply(stored: Path, words: str) -> str:
+    import mlflow
+
+    return str(mlflow.pyfunc.load_model(str(stored)).predict([{"role": "user", "content": words}], params={"seed": 3}))
+
+
+def test_a_base_too_large_to_be_stored_is_named_and_must_be_the_right_one(
+    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    tracking = settings.tracking.model_copy(update={"base_mib": 0, "model": "without-base"})
+    registered = register_policy(settings.model_copy(update={"tracking": tracking}), project)
+    registry = Registry(tracking, project)
+    stored = registry.download(registry.get(registered.version), "", tmp_path)
+    assert not (stored / "artifacts/base").exists()
+    assert isinstance(mlflow_reply(stored, "A ticket."), str)  # found where we are, in the project
     config = project / "models/base/config.json"
     before = config.read_text()
     config.write_text(before + "\n")
     try:
         with pytest.raises(Exception, match="not the base model that the adapter was trained on"):
-            mlflow.pyfunc.load_model(f"models:/agent-under-test/{first}")
+            mlflow.pyfunc.load_model(str(stored))
     finally:
         config.write_text(before)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exception, match=r"too large to be stored .* set SWEETRL_BASE_MODEL to a copy"):
+        mlflow.pyfunc.load_model(str(stored))
+    monkeypatch.setenv("SWEETRL_BASE_MODEL", str(tmp_path / "nowhere"))
+    with pytest.raises(Exception, match=r"SWEETRL_BASE_MODEL: .*nowhere is no folder"):
+        mlflow.pyfunc.load_model(str(stored))
+    monkeypatch.setenv("SWEETRL_BASE_MODEL", str(project / "models/base"))
+    assert isinstance(mlflow_reply(stored, "A ticket."), str)
 
 
 def test_promotion_history_and_stepping_back(project: Path, settings: Settings, first: str) -> None:

@@ -12,7 +12,7 @@ from sweetrl.errors import UserError
 from sweetrl.settings import TrackingSettings
 from sweetrl.tracking.registry import CHAMPION, Registry
 from sweetrl.tracking.runs import DataInput
-from sweetrl.tracking.store import Store
+from sweetrl.tracking.store import Store, is_missing
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,9 @@ def _raw(store: Store, run_id: str | None) -> Any:
         return None
     try:
         return store.client.get_run(run_id)
-    except MlflowException:
+    except MlflowException as error:
+        if not is_missing(error):
+            raise
         return None
 
 

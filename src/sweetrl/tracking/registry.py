@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import file_hash
 from sweetrl.io import digest, read_json
 from sweetrl.paths import EVALUATION, POLICY, RESULTS, RUNS, TEST_TASKS
 from sweetrl.plugins import KEYS, check_sources, chosen, load_domain
 from sweetrl.settings import Settings, TrackingSettings
-from sweetrl.tracking.hashes import dvc_hash, file_hash
+from sweetrl.tracking.chat_agent import agent_config
+from sweetrl.tracking.hashes import dvc_hash
+from sweetrl.tracking.packing import log_version
 from sweetrl.tracking.runs import git_state
-from sweetrl.tracking.store import Store, connect
+from sweetrl.tracking.store import Store, connect, is_missing
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -90,8 +93,15 @@ class Registry:
 
         try:
             return {alias: str(number) for alias, number in self.client.get_registered_model(self.name).aliases.items()}
-        except MlflowException:
-            return {}
+        except MlflowException as error:
+            if is_missing(error):
+                return {}
+            # A store that fails has not said that there is no champion.
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(
+                f"{self.store.uri}: the registry cannot say which versions of {self.name} have an alias ({reason}); "
+                "nothing was changed, so try again when it answers."
+            ) from error
 
     def aliases_of(self, version: str) -> tuple[str, ...]:
         """Return the aliases that point to a version."""
@@ -255,18 +265,16 @@ def register_policy(
 ) -> Registration:
     """Register models/policy of `root` as a new version of `tracking.model` under the alias `challenger`.
 
-    `home` (default `root`) is the lasting checkout that a relative base is found in when the model is loaded later.
+    `home` (default `root`) is the checkout in which a relative base lies.
 
     Idempotent: an adapter that is registered already keeps its version (its evaluation is brought up to date).
     """
     if not (root / POLICY / "adapter_config.json").exists():
         raise UserError(f"{root / POLICY}: there is no trained policy; run the pipeline first (`sweetrl run`).")
     registry = Registry(settings.tracking, root)
-    from sweetrl.tracking.agent import agent_config
-
     config = agent_config(settings, home or root)
     adapter = dvc_hash(root / POLICY)
-    found = registry.find(adapter, config["base_hash"])
+    found = registry.find(adapter, config.base_hash)
     tags = evaluation_tags(settings, root)
     if found is not None:
         number = str(found.version)
@@ -281,8 +289,9 @@ def register_policy(
     lock = root / "dvc.lock"
     tags |= {
         "adapter_hash": adapter,
-        "base_hash": config["base_hash"],
-        "base": settings.model.base,
+        "base_hash": config.base_hash,
+        "base": config.base,
+        "base_revision": config.base_revision,
         "git_commit": commit,
         "git_dirty": str(dirty).lower(),
         "dvc_lock": file_hash(lock) if lock.exists() else "",
@@ -293,7 +302,8 @@ def register_policy(
         "parent_run": parent_run or "",
     }
     source_run = _existing_run(registry.store, [runs.get("train-policy", {}).get("run_id"), parent_run])
-    version = _create_version(registry, settings, root, config, tags, source_run)
+    base = (home or root) / config.base
+    version = log_version(registry.store, settings, root, config, base if base.is_dir() else None, tags, source_run)
     registry.set_alias(CHALLENGER, version)
     return Registration(registry.name, version, True, registry.aliases_of(version), tags)
 
@@ -306,70 +316,9 @@ def _existing_run(store: Store, candidates: list[str | None]) -> str | None:
         if candidate:
             try:
                 store.client.get_run(candidate)
-            except MlflowException:
+            except MlflowException as error:
+                if not is_missing(error):
+                    raise
                 continue
             return candidate
     return None
-
-
-def _create_version(
-    registry: Registry,
-    settings: Settings,
-    root: Path,
-    config: dict[str, Any],
-    tags: dict[str, str],
-    source_run: str | None,
-) -> str:
-    import mlflow
-    from mlflow.exceptions import MlflowException
-    from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
-
-    from sweetrl.tracking import agent
-
-    client = registry.client
-    message = Schema([ColSpec("string", "role"), ColSpec("string", "content")])
-    params = ParamSchema(
-        [
-            ParamSpec("temperature", "double", settings.evaluated_agent.temperature),
-            ParamSpec("seed", "long", 0),
-            ParamSpec("max_new_tokens", "long", settings.agent.max_new_tokens),
-        ]
-    )
-    signature = ModelSignature(message, Schema([ColSpec("string")]), params)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model"
-        mlflow.pyfunc.save_model(
-            str(path),
-            python_model=str(agent.__file__),
-            artifacts={"adapter": str(root / POLICY)},
-            model_config=config,
-            signature=signature,
-            pip_requirements=_requirements(),
-        )
-        logged = client.create_logged_model(
-            registry.store.experiment_id, name=registry.name, source_run_id=source_run, model_type="agent"
-        )
-        client.log_model_artifacts(logged.model_id, str(path))
-        for extra in ("dvc.lock", "params.yaml"):
-            if (root / extra).exists():
-                client.log_model_artifact(logged.model_id, str(root / extra), "lineage")
-        for extra_path in (EVALUATION, RESULTS):
-            client.log_model_artifact(logged.model_id, str(root / extra_path), "evaluation")
-        client.finalize_logged_model(logged.model_id, "READY")
-    try:
-        client.create_registered_model(registry.name, description="SWEET-RL policies (peft adapters on a base model)")
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
-    created = client.create_model_version(
-        registry.name, source=f"models:/{logged.model_id}", run_id=source_run, tags=tags
-    )
-    return str(created.version)
-
-
-def _requirements() -> list[str]:
-    """Return the pinned packages that a machine needs to load a registered policy."""
-    from importlib.metadata import version
-
-    return [f"{name}=={version(name)}" for name in ("sweetrl", "mlflow", "torch", "transformers", "peft")]

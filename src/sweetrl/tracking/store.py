@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweetrl.errors import UserError
 from sweetrl.settings import TrackingSettings
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def tracking_uri(settings: TrackingSettings, root: Path | None = None) -> str:
 
 
 def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
-    """Open the store and get or create the experiment.
+    """Open the store and get or create the experiment; a store that does not answer is a UserError.
 
     The first opening of an sqlite store migrates its schema, and processes that do so together crash: a lock file
     beside the database lets them in one by one.
@@ -69,7 +70,13 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
     with _one_at_a_time(uri):
         mlflow.set_tracking_uri(uri)
         client = MlflowClient(tracking_uri=uri)
-        experiment = client.get_experiment_by_name(settings.experiment)
+        try:
+            experiment = client.get_experiment_by_name(settings.experiment)
+        except MlflowException as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(
+                f"{uri}: MLflow's store does not answer ({reason}); start it, or correct MLFLOW_TRACKING_URI."
+            ) from error
         if experiment is not None:
             return Store(client, uri, experiment.experiment_id)
         embedded = uri.startswith("sqlite:")
@@ -82,6 +89,11 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
                 raise
             identifier = experiment.experiment_id
         return Store(client, uri, identifier)
+
+
+def is_missing(error: Exception) -> bool:
+    """Whether an MlflowException says that what was asked for does not exist (any other says that the store failed)."""
+    return getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST"
 
 
 @contextlib.contextmanager

@@ -1,0 +1,215 @@
+"""`sweetrl serve`: an agent behind an OpenAI-compatible endpoint, which follows its alias in the registry.
+
+POST /v1/chat/completions, GET /v1/models, GET /health, GET /metrics.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from sweetrl.errors import UserError
+from sweetrl.handover.alias import Follower
+from sweetrl.handover.chat_requests import LONGEST_BODY, BadRequest, ChatRequest, read_request
+from sweetrl.handover.line import Answer, Line
+from sweetrl.handover.numbers import Numbers
+from sweetrl.settings import Settings
+from sweetrl.types import Completion
+
+logger = logging.getLogger("sweetrl")
+
+BODY_SECONDS = 30.0  # in which a request's body must arrive
+RETRY_AFTER = "2"  # seconds, for clients that came when the line was full
+
+
+class Endpoint:
+    """The endpoint's pages over a `line`, and what they count; `follower` keeps the line at its alias."""
+
+    def __init__(self, line: Line, follower: Follower) -> None:
+        self.line, self.follower = line, follower
+        self.numbers = Numbers()
+        self.started = int(time.time())
+        self._work: list[asyncio.Task[None]] = []
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a client may call the agent; the first is what /v1/models says."""
+        return tuple(dict.fromkeys((self.line.speaker.handed.name, self.follower.reference)))
+
+    def app(self) -> Starlette:
+        """Return the ASGI application; its lifespan runs the line and follows the alias."""
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self.chat, methods=["POST"]),
+                Route("/v1/models", self.models),
+                Route("/health", self.health),
+                Route("/metrics", self.metrics),
+            ],
+            lifespan=self._lifespan,
+            exception_handlers={404: _no_page, 405: _no_page},
+        )
+
+    async def chat(self, request: Request) -> Response:
+        """Answer the next turn of a dialogue."""
+        started = time.monotonic()
+        try:
+            response = await self._answer(request)
+        except BadRequest as error:
+            response = _refusal(str(error), error.status, error.code)
+        except ClientDisconnect:
+            response = Response(status_code=499)  # nobody reads it; counted as others count it
+        except Exception:
+            logger.exception("a request failed")
+            response = _refusal("The agent failed on this request; the server's log says why.", 500, "server_error")
+        self.numbers.count(response.status_code, time.monotonic() - started)
+        return response
+
+    async def models(self, request: Request) -> Response:
+        """Name the agent; `version` is the one that answers now."""
+        handed = self.line.speaker.handed
+        row = {"id": self.names[0], "object": "model", "created": self.started, "owned_by": "sweetrl"}
+        row |= {"version": handed.version, "max_model_len": self.line.speaker.agent.engine.context}
+        return JSONResponse({"object": "list", "data": [row]})
+
+    async def health(self, request: Request) -> Response:
+        """Say whether requests are answered: 200, or 503 where the work behind the endpoint has ended."""
+        well = bool(self._work) and not any(task.done() for task in self._work)
+        handed = self.line.speaker.handed
+        state = {"status": "ok" if well else "failed", "model": handed.name, "version": handed.version}
+        return JSONResponse(state, 200 if well else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Return what was counted, for Prometheus."""
+        handed, line = self.line.speaker.handed, self.line
+        text = self.numbers.text(handed.name, handed.version, line.waiting, line.changes, self.follower.failures)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    async def _answer(self, request: Request) -> Response:
+        body = await _read(request)
+        asked = read_request(body, self.line.speaker.handed.config, self.names)
+        answer = await self.line.ask(asked)
+        self.numbers.prompt_tokens += answer.prompt_tokens
+        self.numbers.generated_tokens += sum(len(one.token_ids) for one in answer.completions)
+        written = _written(asked, answer, self.names[0])
+        if not asked.stream:
+            return JSONResponse(written)
+        return Response(_events(written, asked.with_usage), media_type="text/event-stream")
+
+    @contextlib.asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        self._work = [asyncio.create_task(self.line.run())]
+        if self.follower.registry is not None:
+            self._work.append(asyncio.create_task(self.follower.run(self.line)))
+        try:
+            yield
+        finally:
+            for task in self._work:
+                task.cancel()
+            await asyncio.gather(*self._work, return_exceptions=True)
+
+
+def serve(reference: str, settings: Settings, host: str, port: int, seconds: float) -> None:
+    """Serve the agent that `reference` names until interrupted; its alias is looked at every `seconds`."""
+    import uvicorn
+
+    with _listening(host, port) as listener:
+        follower = Follower(reference, settings, seconds)
+        endpoint = Endpoint(Line(follower.first()), follower)
+        address = f"http://{host}:{listener.getsockname()[1]}/v1"
+        print(f"serving {endpoint.line.speaker.handed.title} as {endpoint.names[0]} at {address}", flush=True)
+        config = uvicorn.Config(endpoint.app(), log_level="warning", timeout_graceful_shutdown=60)
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Any:
+    """Yield a socket at the address: taken before a model is loaded, because loading takes time."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"{host}:{port}: nothing can be served there ({reason}); choose another --port.") from error
+        yield listener
+
+
+async def _read(request: Request) -> bytes:
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for part in request.stream():
+                size += len(part)
+                if size > LONGEST_BODY:
+                    raise BadRequest(
+                        f"The body is larger than {LONGEST_BODY} bytes; send a shorter dialogue.", 413, "too_large"
+                    )
+                parts.append(part)
+    except TimeoutError as error:
+        raise BadRequest(f"The body did not arrive within {BODY_SECONDS:g} seconds.", 408, "timeout") from error
+    return b"".join(parts)
+
+
+def _refusal(sentence: str, status: int, code: str) -> Response:
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    error = {"message": sentence, "type": kind, "param": None, "code": code}
+    headers = {"Retry-After": RETRY_AFTER} if status == 503 else None
+    return JSONResponse({"error": error}, status, headers)
+
+
+async def _no_page(request: Request, error: Exception) -> Response:
+    status = int(getattr(error, "status_code", 404))
+    return _refusal("There is no such page; POST to /v1/chat/completions, or GET /v1/models.", status, "not_found")
+
+
+def _written(asked: ChatRequest, answer: Answer, model: str) -> dict[str, Any]:
+    """Return the answer as OpenAI's chat completions write it; `sweetrl` says who replied, and at which turn."""
+    generated = sum(len(one.token_ids) for one in answer.completions)
+    config = answer.handed.config
+    return {
+        "id": f"chatcmpl-{secrets.token_hex(12)}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "system_fingerprint": f"version-{answer.handed.version}" if answer.handed.version else None,
+        "choices": [_choice(number, one) for number, one in enumerate(answer.completions)],
+        "usage": {
+            "prompt_tokens": answer.prompt_tokens,
+            "completion_tokens": generated,
+            "total_tokens": answer.prompt_tokens + generated,
+        },
+        "sweetrl": {"version": answer.handed.version, "turn": asked.turn, "max_turns": config.max_turns},
+    }
+
+
+def _choice(number: int, completion: Completion) -> dict[str, Any]:
+    message = {"role": "assistant", "content": completion.text, "refusal": None}
+    return {"index": number, "message": message, "finish_reason": completion.finish_reason, "logprobs": None}
+
+
+def _events(written: dict[str, Any], with_usage: bool) -> str:
+    """Return an answer as server-sent events: a chunk with each whole reply, one with its end, and the usage."""
+    shared = {key: value for key, value in written.items() if key not in ("choices", "usage", "object")}
+    shared["object"] = "chat.completion.chunk"
+    chunks = []
+    for choice in written["choices"]:
+        delta = {"role": "assistant", "content": choice["message"]["content"]}
+        for part, reason in ((delta, None), ({}, choice["finish_reason"])):
+            row = {"index": choice["index"], "delta": part, "finish_reason": reason, "logprobs": None}
+            chunks.append({**shared, "choices": [row]})
+    if with_usage:
+        chunks.append({**shared, "choices": [], "usage": written["usage"]})
+    return "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"

@@ -1,0 +1,158 @@
+"""The waiting line in front of the agent: requests are answered in batches, and agents change between batches.
+
+A batch is answered whole by the agent that began it, so that no request is lost when a new one takes over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweetrl.engines.background import in_thread
+from sweetrl.errors import UserError
+from sweetrl.handover.chat_requests import BadRequest, ChatRequest
+from sweetrl.handover.source import Handed
+from sweetrl.tracking.chat_agent import ChatAgent
+from sweetrl.types import Completion, Prompt
+
+logger = logging.getLogger("sweetrl")
+
+WAITING = 256  # requests; more are told to come again
+BATCH = 32  # requests that are answered together
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """An agent that is loaded, and what it is."""
+
+    handed: Handed
+    agent: ChatAgent
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The replies to a request, the length of its prompt in tokens, and who replied."""
+
+    completions: list[Completion]
+    prompt_tokens: int
+    handed: Handed
+
+
+@dataclass
+class _Waiting:
+    request: ChatRequest
+    answer: asyncio.Future[Answer]
+
+
+class Line:
+    """Requests that wait for the agent `speaker`; `run` answers them, `change` puts another agent in its place."""
+
+    def __init__(self, speaker: Speaker) -> None:
+        self.speaker = speaker
+        self.changes = 0
+        self._waiting: list[_Waiting] = []
+        self._news = asyncio.Event()
+        self._busy = False
+        self._left: list[Speaker] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
+    async def ask(self, request: ChatRequest) -> Answer:
+        """Return the answer to `request`; a BadRequest where the line is too long or the dialogue does not fit."""
+        if len(self._waiting) >= WAITING:
+            raise BadRequest(f"{WAITING} requests are waiting already; come again in a moment.", 503, "overloaded")
+        one = _Waiting(request, asyncio.get_running_loop().create_future())
+        self._waiting.append(one)
+        self._news.set()
+        try:
+            return await one.answer
+        finally:
+            if one in self._waiting:  # the client has gone before its turn came
+                self._waiting.remove(one)
+
+    def change(self, speaker: Speaker) -> None:
+        """Let `speaker` answer from the next batch on; the one before is freed once its batch is done."""
+        self._left.append(self.speaker)
+        self.speaker = speaker
+        self.changes += 1
+        self._free()
+
+    async def run(self) -> None:
+        """Answer requests, batch after batch, until cancelled."""
+        while True:
+            await self._news.wait()
+            batch = self._next_batch()
+            if not batch:
+                self._news.clear()
+                continue
+            speaker, self._busy = self.speaker, True
+            started = time.monotonic()
+            try:
+                answers = await in_thread(_reply, speaker, [one.request for one in batch])
+            except Exception as error:
+                logger.exception("a batch of %d requests failed", len(batch))
+                answers = [error] * len(batch)
+            finally:
+                self._busy = False
+                self._free()
+            logger.debug("%d requests in %.2f s", len(batch), time.monotonic() - started)
+            for one, answer in zip(batch, answers, strict=True):
+                if one.answer.done():
+                    continue
+                if isinstance(answer, BaseException):
+                    one.answer.set_exception(answer)
+                else:
+                    one.answer.set_result(answer)
+
+    def _next_batch(self) -> list[_Waiting]:
+        """Take the first request and those behind it that are sampled alike."""
+        self._waiting = [one for one in self._waiting if not one.answer.done()]
+        if not self._waiting:
+            return []
+        how = self._waiting[0].request.sampling
+        batch = [one for one in self._waiting if one.request.sampling == how][:BATCH]
+        self._waiting = [one for one in self._waiting if one not in batch]
+        return batch
+
+    def _free(self) -> None:
+        if not self._busy:
+            for speaker in self._left:
+                speaker.agent.close()
+            self._left = []
+
+
+def _reply(speaker: Speaker, requests: Sequence[ChatRequest]) -> list[Answer | BaseException]:
+    """Answer `requests`, which are sampled alike; one whose dialogue does not fit gets its sentence."""
+    agent = speaker.agent
+    found: dict[int, Answer | BaseException] = {}
+    prompts: dict[int, Prompt] = {}
+    for number, request in enumerate(requests):
+        try:
+            ids = agent.prompt_ids(_plain(request.messages))
+        except UserError as error:
+            found[number] = BadRequest(str(error))
+            continue
+        if len(ids) >= agent.engine.context:
+            found[number] = BadRequest(
+                f"The dialogue's {len(ids)} tokens leave no room for a reply in the model's context of "
+                f"{agent.engine.context}; begin a new one.",
+                code="context_length_exceeded",
+            )
+            continue
+        prompts[number] = Prompt(ids, request.seed)
+    if prompts:
+        replies = agent.engine.sample(list(prompts.values()), requests[0].sampling)
+        for (number, prompt), completions in zip(prompts.items(), replies, strict=True):
+            found[number] = Answer(completions, len(prompt.token_ids), speaker.handed)
+    return [found[number] for number in range(len(requests))]
+
+
+def _plain(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    return [{"role": str(one["role"]), "content": str(one["content"])} for one in messages]

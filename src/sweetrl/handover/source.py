@@ -1,0 +1,163 @@
+"""Where an agent to be handed over comes from: a registered version, or an adapter's folder in the project."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.file_hashes import file_hash
+from sweetrl.io import read_json
+from sweetrl.models import check_adapter
+from sweetrl.paths import EVALUATION, POLICY
+from sweetrl.settings import Settings, load_settings
+from sweetrl.tracking.chat_agent import AgentConfig, agent_config, find_base
+from sweetrl.tracking.hashes import dvc_hash
+from sweetrl.tracking.lineage import lineage, split_reference
+from sweetrl.tracking.registry import Registry, chosen_code, cost, data_hashes, stage_runs
+from sweetrl.tracking.runs import flatten, git_state
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of where an agent comes from; empty is unknown.
+
+    `evaluation` is the whole of reports/evaluation.json, `data` maps paths to DVC hashes, `params` has dotted names.
+    """
+
+    adapter_hash: str
+    base_hash: str = ""
+    created: str = ""
+    commit: str = ""
+    dirty: bool = False
+    dvc_lock: str = ""
+    code: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Handed:
+    """An agent on this disk: `adapter` is a peft folder, `base` a folder or hub name; `version` is empty for a folder.
+
+    `name` is the registered model's, or the folder's.
+    """
+
+    name: str
+    version: str
+    adapter: Path
+    base: str
+    config: AgentConfig
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return f"{self.name} version {self.version}" if self.version else self.name
+
+
+def is_folder(reference: str) -> bool:
+    """Whether `reference` names an adapter's folder and no registered model."""
+    return (Path(reference) / "adapter_config.json").exists()
+
+
+def fetch(reference: str, settings: Settings, folder: Path) -> Handed:
+    """Return the agent that `reference` names: MODEL[@ALIAS], MODEL/VERSION, or an adapter's folder.
+
+    What is registered is copied into `folder`, which must last as long as the agent is used.
+    """
+    if is_folder(reference):
+        return from_folder(Path(reference), settings)
+    if Path(reference).is_dir():
+        check_adapter(reference)
+    name, alias = split_reference(reference, settings.tracking.model)
+    registry = Registry(settings.tracking.model_copy(update={"model": name}))
+    return from_registry(registry, alias, folder)
+
+
+def from_folder(adapter: Path, settings: Settings) -> Handed:
+    """Return the agent in an adapter's folder, on the base that params.yaml names."""
+    trained_on = check_adapter(adapter).get("base_model_name_or_path")
+    if trained_on and trained_on != settings.model.base:
+        raise UserError(
+            f"{adapter}: the adapter was trained on {trained_on}, but `model.base` in params.yaml is "
+            f"{settings.model.base}; set `model.base` to the adapter's base."
+        )
+    config = agent_config(settings, Path.cwd())
+    return Handed(adapter.resolve().name, "", adapter, find_base(config), config)
+
+
+def from_registry(registry: Registry, reference: str, folder: Path) -> Handed:
+    """Copy the registered version `reference` (an alias or a number) into `folder` and return the agent."""
+    version = registry.get(reference)
+    artifacts = registry.download(version, "artifacts", folder)
+    described = yaml.safe_load(registry.download(version, "MLmodel", folder).read_text(encoding="utf-8"))
+    values = described["flavors"]["python_function"]["config"]
+    if "max_turns" not in values:  # registered before versions said how their agent talks
+        agent = load_settings(registry.download(version, "lineage/params.yaml", folder)).evaluated_agent
+        values |= {key: getattr(agent, key) for key in ("max_turns", "max_new_tokens", "temperature")}
+    config = AgentConfig.read(values)
+    adapters = sorted(artifacts.rglob("adapter_config.json"))
+    if not adapters:
+        raise UserError(
+            f"{registry.name} version {version.version}: there is no adapter in it; register it again with "
+            "`sweetrl run`."
+        )
+    bundled = artifacts / "base"
+    base = find_base(config, bundled if bundled.is_dir() else None)
+    return Handed(registry.name, str(version.version), adapters[0].parent, base, config)
+
+
+def facts_of(handed: Handed, settings: Settings, folder: Path) -> Facts:
+    """Return what is known of where `handed` comes from; `folder` takes what must be fetched for that."""
+    if handed.version:
+        return _registered(handed, settings, folder)
+    root = Path.cwd()
+    known = Facts(dvc_hash(handed.adapter), handed.config.base_hash)
+    if handed.adapter.resolve() != (root / POLICY).resolve():
+        return known
+    commit, dirty = git_state(root)
+    lock = root / "dvc.lock"
+    data = data_hashes(root)
+    # Reports of another policy, or of a run that DVC knows nothing of, say nothing about this one.
+    evaluated = (
+        data.get(POLICY.as_posix()) == known.adapter_hash
+        and (root / EVALUATION).exists()
+        and data.get(EVALUATION.as_posix()) == file_hash(root / EVALUATION)
+    )
+    return Facts(
+        known.adapter_hash,
+        known.base_hash,
+        commit=commit,
+        dirty=dirty,
+        dvc_lock=file_hash(lock) if lock.exists() else "",
+        code=chosen_code(settings, root),
+        data=data,
+        params=flatten(settings.model_dump(mode="json", by_alias=True)),
+        evaluation=read_json(root / EVALUATION) if evaluated else {},
+        cost=cost(stage_runs(root)) if evaluated else {},
+    )
+
+
+def _registered(handed: Handed, settings: Settings, folder: Path) -> Facts:
+    registry = Registry(settings.tracking.model_copy(update={"model": handed.name}))
+    found = lineage(f"{handed.name}/{handed.version}", settings.tracking)
+    report = registry.download(registry.get(handed.version), f"evaluation/{EVALUATION.name}", folder)
+    return Facts(
+        adapter_hash=found.adapter_hash,
+        base_hash=found.base_hash,
+        created=found.created,
+        commit=found.commit,
+        dirty=found.dirty,
+        dvc_lock=found.dvc_lock,
+        code=found.code,
+        data=found.data,
+        params=found.params,
+        evaluation=read_json(report),
+        cost=found.cost,
+    )

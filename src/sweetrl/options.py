@@ -1,0 +1,70 @@
+"""Options that several commands of `sweetrl` take, with their help texts."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+class Semantics(StrEnum):
+    """The rules by which answers are judged; docs/sandbox.md tells them apart."""
+
+    fixed = "fixed"
+    official = "official"
+    official_noblacklist = "official-noblacklist"
+
+
+class Engines(StrEnum):
+    """Who produces the agent's tokens; docs/real-models.md tells them apart."""
+
+    transformers = "transformers"
+    vllm = "vllm"
+    openai = "openai"
+
+
+class Splits(StrEnum):
+    """The parts that tasks are divided into; no content is in two of them."""
+
+    train = "train"
+    validation = "validation"
+    test = "test"
+
+
+# Options that `collect` and `evaluate` share; what is not given comes from params.yaml.
+Tasks = Annotated[Path, typer.Option(help="Official task file (.jsonl) or a table of tasks (.parquet).")]
+EngineName = Annotated[Engines | None, typer.Option(help="The agent's engine; with --url: openai.")]
+Url = Annotated[
+    list[str] | None, typer.Option(help="Address of the agent's server, as in http://HOST:8000/v1; any number.")
+]
+Model = Annotated[
+    str | None, typer.Option(help="The agent: its name at the server (openai), else a model's folder or hub name.")
+]
+Adapter = Annotated[Path | None, typer.Option(help="A trained adapter's folder (transformers and vllm).")]
+UserName = Annotated[
+    str | None,
+    typer.Option(
+        help="Who answers the agent: scripted, llm, vision, replay, human, or a path as in my_package.users:Terse; "
+        "with --user-url: llm (pages: vision)."
+    ),
+]
+UserUrl = Annotated[list[str] | None, typer.Option(help="Address of the user's server; any number.")]
+UserModel = Annotated[str | None, typer.Option(help="The user's model: its name at that server.")]
+RecordingFile = Annotated[
+    Path | None, typer.Option(help="Answers of the user: kept and found here (llm), or replayed.")
+]
+Limit = Annotated[int | None, typer.Option(help="Only so many tasks, from the first.", min=1)]
+Concurrency = Annotated[int | None, typer.Option(help="Dialogues under way at a time.", min=1)]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+Suite = Annotated[
+    str | None, typer.Option(help="The domain: backend, frontend, or a path as in my_package.forms:Forms.")
+]
+# What `export` and `serve` take.
+Agent = Annotated[
+    str,
+    typer.Argument(
+        help="MODEL, MODEL@ALIAS, MODEL/VERSION, or an adapter's folder as models/policy.", metavar="MODEL[@ALIAS]"
+    ),
+]

@@ -1,0 +1,167 @@
+"""The agent of a registered version or an adapter's folder: its base found by content, and how it talks.
+
+Knows no MLflow: the pyfunc (sweetrl.tracking.agent), the endpoint and the export (sweetrl.handover) share it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.errors import UserError
+from sweetrl.tracking.hashes import dvc_hash
+
+if TYPE_CHECKING:
+    from sweetrl.settings import Settings
+
+BASE_VARIABLE = "SWEETRL_BASE_MODEL"
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """How an agent is loaded and how it talks; kept with every registered version.
+
+    `base` is a folder (from the project's root) or a hub name. `base_hash` is the folder's DVC hash; a hub name has
+    `base_revision` instead, the commit of the copy that was trained on, where it is known.
+    """
+
+    base: str
+    base_hash: str = ""
+    base_revision: str = ""
+    dtype: str = "float32"
+    device: str = "auto"
+    threads: int = 2
+    top_p: float = 1.0
+    temperature: float = 1.0
+    max_new_tokens: int = 1024
+    max_turns: int = 10
+    system_prompt: str = ""
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> AgentConfig:
+        """Return the config in a version's `model_config`; keys of other versions of sweetrl are left out."""
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in values.items() if key in known})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, as MLflow and JSON keep them."""
+        return asdict(self)
+
+
+class ChatAgent:
+    """A base with an adapter in this process, which answers dialogues given as messages.
+
+    `base` is a folder or a hub name (see `find_base`), `adapter` a peft folder.
+    """
+
+    def __init__(self, base: str, adapter: Path, config: AgentConfig) -> None:
+        from sweetrl.engines.transformers import TransformersEngine
+
+        self.config = config
+        self.engine = TransformersEngine(base, adapter, config.dtype, config.device, config.threads)
+
+    def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """Return the token ids of a dialogue, up to where the agent's reply begins.
+
+        `messages` are {"role", "content"}: the user first and last, the two taking turns. A system message in front
+        takes the place of the agent's own. Another order is a UserError.
+        """
+        system = self.config.system_prompt
+        if messages[0]["role"] == "system":
+            system, messages = messages[0]["content"], messages[1:]
+        check_turns(messages)
+        chat = self.engine.chat
+        ids = chat.open(system, messages[0]["content"])
+        for reply, words in zip(messages[1::2], messages[2::2], strict=True):
+            ids = (*ids, *chat.reply(reply["content"]), *chat.follow(True, words["content"]))
+        return ids
+
+    def close(self) -> None:
+        """Free the model."""
+        self.engine.close()
+
+
+def check_turns(messages: Sequence[Mapping[str, str]]) -> None:
+    """Raise a UserError where user and assistant do not take turns from a user's message to a user's message."""
+    roles = [message["role"] for message in messages]
+    if not roles or roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
+        shown = ", ".join(roles[:12]) + (", ..." if len(roles) > 12 else "")
+        raise UserError(
+            f"the dialogue's roles are [{shown}]; they must be user, assistant, user, ..., and end with user."
+        )
+
+
+def find_base(config: AgentConfig, bundled: Path | None = None) -> str:
+    """Return where the base model is on this machine.
+
+    It is looked for in $SWEETRL_BASE_MODEL, in the folder `bundled` with a registered version, then by its name: a
+    folder from where we are, or a hub name (in the revision that was trained on). A folder with another content than
+    the one the adapter was trained on is a UserError.
+    """
+    own = os.environ.get(BASE_VARIABLE, "")
+    if own and not Path(own).is_dir():
+        raise UserError(f"{BASE_VARIABLE}: {own} is no folder; set it to the folder of the base model {config.base}.")
+    places = [own, "" if bundled is None else str(bundled), config.base]
+    folders = [place for place in places if place and Path(place).is_dir()]
+    if folders:
+        if config.base_hash and dvc_hash(Path(folders[0])) != config.base_hash:
+            raise UserError(
+                f"{folders[0]}: this is not the base model that the adapter was trained on (hash "
+                f"{config.base_hash[:8]}); set {BASE_VARIABLE} to the right folder."
+            )
+        return folders[0]
+    if config.base_hash:
+        raise UserError(
+            f"{config.base}: the base model is not here, and it was too large to be stored with the version; "
+            f"run where this path exists or set {BASE_VARIABLE} to a copy of its folder (hash {config.base_hash[:8]})."
+        )
+    return _hub_folder(config.base, config.base_revision) if config.base_revision else config.base
+
+
+def _hub_folder(name: str, revision: str) -> str:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return snapshot_download(name, revision=revision, ignore_patterns=["*.bin", "*.pt", "*.pth", "*.ckpt"])
+    except Exception as error:  # offline, unknown, forbidden: the hub's client has an exception for each
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"{name}: revision {revision[:12]} of the base model cannot be had from the hub ({reason}); allow the "
+            f"network with HF_HUB_OFFLINE=0, or set {BASE_VARIABLE} to a copy of its folder."
+        ) from error
+
+
+def hub_revision(name: str) -> str:
+    """Return the commit of the copy of a hub's model in this machine's cache; empty where there is none."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        found = try_to_load_from_cache(name, "config.json")
+    except HFValidationError:  # a path, not a name
+        return ""
+    return Path(found).parent.name if isinstance(found, str) else ""
+
+
+def agent_config(settings: Settings, project: Path) -> AgentConfig:
+    """Return the config of the policy that `settings` describe; a relative base is looked up in `project`."""
+    from sweetrl.plugins import load_domain
+
+    folder = project / settings.model.base
+    agent = settings.evaluated_agent
+    return AgentConfig(
+        base=settings.model.base,
+        base_hash=dvc_hash(folder) if folder.is_dir() else "",
+        base_revision="" if folder.is_dir() else hub_revision(settings.model.base),
+        dtype=settings.model.dtype,
+        device=settings.model.device,
+        threads=settings.model.threads,
+        top_p=agent.top_p,
+        temperature=agent.temperature,
+        max_new_tokens=agent.max_new_tokens,
+        max_turns=agent.max_turns,
+        system_prompt=load_domain(settings).system_prompt(agent.prompt),
+    )

@@ -1,0 +1,143 @@
+"""What a registered version holds: adapter, base if it is small, the package's code, requirements, an example, lineage.
+
+A machine that has the version and a package index needs nothing else: no checkout, and no package of that name.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.paths import EVALUATION, POLICY, RESULTS
+from sweetrl.settings import Settings
+from sweetrl.tracking.chat_agent import AgentConfig
+from sweetrl.tracking.hashes import IGNORED
+
+if TYPE_CHECKING:
+    from sweetrl.tracking.store import Store
+
+MIB = 2**20
+# What the stored code imports to load an agent and let it answer, with what transformers and peft load without asking.
+NEEDED = ("accelerate", "mlflow", "numpy", "peft", "pydantic", "safetensors", "tokenizers", "torch", "transformers")
+EXAMPLE = [{"role": "user", "content": "I want a function that computes the price of a ticket. def price(hours)"}]
+
+
+def log_version(
+    store: Store,
+    settings: Settings,
+    root: Path,
+    config: AgentConfig,
+    base: Path | None,
+    tags: dict[str, str],
+    source_run: str | None,
+) -> str:
+    """Store models/policy of `root` as a new version of `tracking.model`, and return its number.
+
+    `base` is the base's folder where there is one; it is stored, too, if it is no larger than `tracking.base_mib`.
+    """
+    from mlflow.exceptions import MlflowException
+
+    client, name = store.client, settings.tracking.model
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model"
+        bundled = base if base is not None and folder_bytes(base) <= settings.tracking.base_mib * MIB else None
+        _save(path, Path(folder), settings, root / POLICY, bundled, config)
+        logged = client.create_logged_model(
+            store.experiment_id, name=name, source_run_id=source_run, model_type="agent"
+        )
+        client.log_model_artifacts(logged.model_id, str(path))
+        for extra in ("dvc.lock", "params.yaml"):
+            if (root / extra).exists():
+                client.log_model_artifact(logged.model_id, str(root / extra), "lineage")
+        for extra_path in (EVALUATION, RESULTS):
+            client.log_model_artifact(logged.model_id, str(root / extra_path), "evaluation")
+        client.finalize_logged_model(logged.model_id, "READY")
+    try:
+        client.create_registered_model(name, description="SWEET-RL policies (peft adapters on a base model)")
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
+            raise
+    created = client.create_model_version(
+        name,
+        source=f"models:/{logged.model_id}",
+        run_id=source_run,
+        tags=tags,
+        description=description(settings, config, bundled is not None),
+        model_id=logged.model_id,  # servers refuse a source of this kind without it
+    )
+    return str(created.version)
+
+
+def _save(path: Path, scratch: Path, settings: Settings, adapter: Path, base: Path | None, config: AgentConfig) -> None:
+    import mlflow
+
+    import sweetrl
+    from sweetrl.tracking import agent
+
+    # Copies under fixed names: the version says where its parts came from, and no path of ours means anything there.
+    artifacts = {}
+    for name, folder, called in (("adapter", adapter, POLICY.name), ("base", base, "base")):
+        if folder is not None:
+            artifacts[name] = str(scratch / called)
+            shutil.copytree(folder, scratch / called, ignore=shutil.ignore_patterns(*IGNORED))
+    code = scratch / "sweetrl"
+    source = Path(str(sweetrl.__file__)).parent
+    shutil.copytree(source, code, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    mlflow.pyfunc.save_model(
+        str(path),
+        python_model=str(agent.__file__),
+        artifacts=artifacts,
+        code_paths=[str(code)],
+        model_config=config.as_dict(),
+        signature=_signature(settings),
+        input_example=_example(),
+        pip_requirements=requirements(),
+    )
+
+
+def _signature(settings: Settings) -> Any:
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
+
+    message = Schema([ColSpec("string", "role"), ColSpec("string", "content")])
+    params = ParamSchema(
+        [
+            ParamSpec("temperature", "double", settings.evaluated_agent.temperature),
+            ParamSpec("seed", "long", 0),
+            ParamSpec("max_new_tokens", "long", settings.agent.max_new_tokens),
+        ]
+    )
+    return ModelSignature(message, Schema([ColSpec("string")]), params)
+
+
+def _example() -> Any:
+    import pandas
+
+    return pandas.DataFrame(EXAMPLE)
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the bytes of all files below `folder`."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def requirements() -> list[str]:
+    """Return the pinned packages that a machine needs to load a registered policy, as a package index has them.
+
+    The part of a version behind a plus (torch's 2.8.0+cpu) names a build, which no index of its own has.
+    """
+    return [f"{name}=={metadata.version(name).partition('+')[0]}" for name in NEEDED]
+
+
+def description(settings: Settings, config: AgentConfig, bundled: bool) -> str:
+    """Return what the registry's page says about a version."""
+    base = f"{config.base} ({config.base_hash or config.base_revision or 'content not recorded'})"
+    where = "stored with it" if bundled else "not stored with it: set SWEETRL_BASE_MODEL to its folder"
+    return (
+        f"A peft adapter trained by {settings.method} on the domain {settings.suite}. Its base is {base}, {where}. "
+        f"It talks over at most {config.max_turns} turns. "
+        "Input: the messages of one dialogue, ending with the user's; output: the agent's reply."
+    )

@@ -1,0 +1,190 @@
+"""Exported folders: read by transformers and peft alone, with a card that says what is known and what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.handover import export as handover
+from sweetrl.handover.card import base_licence
+from sweetrl.handover.source import from_registry
+from sweetrl.settings import Settings
+from sweetrl.tracking.hashes import dvc_hash
+from sweetrl.tracking.registry import Registry, register_policy
+
+WORDS = ("I want a function that computes the price of a ticket.", "The rate is 7.", "price(hours)")
+
+
+def greedy(model: Any, adapter: Path | None, system: str) -> list[str]:
+    """What the agent says, greedily, to three requests."""
+    from sweetrl.engines.transformers import TransformersEngine
+    from sweetrl.types import Prompt, Sampling
+
+    engine = TransformersEngine(model, adapter, threads=1)
+    prompts = [Prompt(engine.chat.open(system, words), 0) for words in WORDS]
+    return [one[0].text for one in engine.sample(prompts, Sampling(12, 0.0))]
+
+
+def metadata(card: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(card.split("---\n")[1])
+    return found
+
+
+def test_a_merged_folder_replies_as_base_and_adapter_do(project: Path, settings: Settings, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = tmp_path / "merged"
+    handover.export("models/policy", settings, out, merge=True)
+    talk = json.loads((out / "agent.json").read_text())
+    apart = greedy(project / "models/base", project / "models/policy", talk["system_prompt"])
+    assert greedy(out, None, talk["system_prompt"]) == apart
+    assert apart != greedy(project / "models/base", None, talk["system_prompt"])
+    # And with transformers alone, as the card says.
+    tokenizer, model = AutoTokenizer.from_pretrained(out), AutoModelForCausalLM.from_pretrained(out)
+    for words, reply in zip(WORDS, apart, strict=True):
+        messages = [{"role": "system", "content": talk["system_prompt"]}, {"role": "user", "content": words}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        said = model.generate(**ids, max_new_tokens=talk["max_new_tokens"])[0, ids["input_ids"].shape[1] :]
+        assert tokenizer.decode(said, skip_special_tokens=True) == reply
+    assert (out / "chat_template.jinja").exists() and (out / "generation_config.json").exists()
+    assert not list(out.glob("adapter_*")) and not list(out.glob("*.bin"))
+    assert talk["max_turns"] == 3
+
+
+def test_an_adapter_folder_has_its_tokenizer_and_its_card(project: Path, settings: Settings, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = tmp_path / "adapter"
+    handover.export("models/policy", settings, out)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(project / "models/base"), out)
+    assert model.peft_config["default"].r == 4 and AutoTokenizer.from_pretrained(out).chat_template
+    card = (out / "README.md").read_text()
+    assert metadata(card)["library_name"] == "peft" and metadata(card)["license"] == "unknown"
+    assert dvc_hash(project / "models/policy") in card and dvc_hash(project / "models/base") in card
+    assert "data/trajectories | 0123abcd.dir" in card
+    assert "0.500 [0.400, 0.600]" in card and "90% intervals" in card and "p < 0.001 (exact McNemar)" in card
+    assert "licence of the base | unknown: the base's folder states none" in card
+    assert "| agent.max_turns | 3 |" in card and "eprint        = {2503.15478}" in card
+    assert "scripted. What real people experience was not measured" in card
+
+
+def test_a_registered_version_is_exported_with_its_lineage(project: Path, settings: Settings, tmp_path: Path) -> None:
+    version = register_policy(settings, project).version
+    out = tmp_path / "registered"
+    handed = handover.export(f"{settings.tracking.model}@challenger", settings, out, merge=True)
+    assert handed.version == version
+    card = (out / "README.md").read_text()
+    assert f"# {settings.tracking.model} version {version}" in card
+    assert re.search(r"registered \| 20\d\d-", card) and "0.500 [0.400, 0.600]" in card and "0123abcd.dir" in card
+    talk = json.loads((out / "agent.json").read_text())
+    assert greedy(out, None, talk["system_prompt"]) == greedy(
+        project / "models/base", project / "models/policy", talk["system_prompt"]
+    )
+
+
+def test_results_of_another_policy_are_left_out(project: Path, settings: Settings, tmp_path: Path) -> None:
+    report = project / "reports/evaluation.json"
+    before = report.read_text()
+    report.write_text(before.replace("0.2", "0.9"))
+    try:
+        handover.export("models/policy", settings, tmp_path / "out")
+    finally:
+        report.write_text(before)
+    assert "No evaluation of exactly this adapter is recorded" in (tmp_path / "out/README.md").read_text()
+
+
+def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
+    project: Path, settings: Settings, tmp_path: Path
+) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine.txt").write_text("keep")
+    with pytest.raises(UserError, match="there is something here already"):
+        handover.export("models/policy", settings, full)
+    other = settings.model_copy(update={"model": settings.model.model_copy(update={"base": "models/other"})})
+    with pytest.raises(UserError, match=r"trained on models/base, but `model.base` in params.yaml is models/other"):
+        handover.export("models/policy", other, tmp_path / "out")
+    with pytest.raises(UserError, match="no version is registered yet"):
+        handover.export("nobody@champion", settings, tmp_path / "out")
+    with pytest.raises(UserError, match=r"adapter_config\.json"):
+        handover.export("models/base", settings, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
+    assert [path.name for path in full.iterdir()] == ["mine.txt"]
+
+
+def test_a_licence_is_read_from_the_card_or_the_licence_file(tmp_path: Path) -> None:
+    assert base_licence(tmp_path) == ""
+    (tmp_path / "LICENSE").write_text("\n  Apache License\nVersion 2.0\n")
+    assert base_licence(tmp_path) == "Apache License"
+    (tmp_path / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Base\n")
+    assert base_licence(tmp_path) == "apache-2.0"
+    (tmp_path / "README.md").write_text("---\nlicense: [\n---\n")
+    assert base_licence(tmp_path) == "Apache License"
+
+
+def test_a_folder_is_pushed_as_a_private_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    said: list[Any] = []
+
+    class Hub:
+        def create_repo(self, repo_id: str, **how: Any) -> str:
+            said.append((repo_id, how))
+            return f"https://hub.example/{repo_id}"
+
+        def upload_folder(self, **how: Any) -> None:
+            said.append(how)
+            if how["repo_id"] == "me/forbidden":
+                raise OSError("403 Forbidden: no write token\nmore")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+    assert handover.push(tmp_path, "me/agent", "agent version 2") == "https://hub.example/me/agent"
+    assert said[0] == ("me/agent", {"private": True, "exist_ok": True})
+    assert said[1]["folder_path"] == str(tmp_path) and "agent version 2" in said[1]["commit_message"]
+    with pytest.raises(UserError, match=r"me/forbidden: the Hub did not take the folder \(403 Forbidden"):
+        handover.push(tmp_path, "me/forbidden", "agent")
+
+
+def test_the_command_exports_and_pushes(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from sweetrl.cli import app
+
+    pushed: list[Any] = []
+    monkeypatch.setattr(handover, "push", lambda *what: pushed.append(what) or "https://hub.example/me/agent")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["export", "models/policy", "--to", str(out), "--push", "me/agent"])
+    assert done.exit_code == 0, done.output
+    assert "adapter_model.safetensors" in done.output and "uploaded\thttps://hub.example/me/agent" in done.output
+    assert pushed == [(out, "me/agent", "policy")] and os.environ["HF_HUB_OFFLINE"] == "0"
+
+
+def test_a_version_of_before_is_read_with_the_parameters_stored_beside_it(
+    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = register_policy(settings, project).version
+    registry = Registry(settings.tracking, project)
+    download = registry.download
+
+    def older(found: Any, path: str, folder: Path) -> Path:
+        copied = download(found, path, folder)
+        if path == "MLmodel":
+            described = yaml.safe_load(copied.read_text())
+            config = described["flavors"]["python_function"]["config"]
+            for key in ("max_turns", "max_new_tokens", "temperature", "base_revision"):
+                del config[key]
+            copied.write_text(yaml.safe_dump(described | {"project": "/somewhere"}))
+        return copied
+
+    monkeypatch.setattr(registry, "download", older)
+    handed = from_registry(registry, version, tmp_path)
+    assert (handed.config.max_turns, handed.config.max_new_tokens, handed.config.temperature) == (3, 12, 0.0)

@@ -1,0 +1,127 @@
+"""The registry behind a real MLflow server: what an sqlite store lets pass, a server may refuse."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sweetrl.engines.server import free_port
+from sweetrl.errors import UserError
+from sweetrl.io import write_json
+from sweetrl.settings import Settings, parse_settings
+from sweetrl.tracking.lineage import lineage
+from sweetrl.tracking.registry import Registry, register_policy
+from sweetrl.tracking.runs import RunLog
+
+pytestmark = pytest.mark.slow  # the server takes half a minute to start
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an MLflow server with one worker, whose artifacts go through it."""
+    folder = tmp_path_factory.mktemp("server")
+    port = free_port()
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
+    command += ["--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "kept")]
+    environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        for _ in range(240):
+            try:
+                if httpx.get(f"{url}/health", trust_env=False).status_code == 200:
+                    break
+            except httpx.HTTPError:
+                assert process.poll() is None, (folder / "log").read_text()[-2000:]
+            time.sleep(0.25)
+        yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def project(server: str, tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with a policy of bytes: registering and comparing need no model."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    monkeypatch.setenv("SWEETRL_TRACKING", "on")
+    (tmp_path / "models/base").mkdir(parents=True)
+    (tmp_path / "models/base/config.json").write_text("{}")
+    (tmp_path / "models/policy").mkdir()
+    (tmp_path / "data/tasks").mkdir(parents=True)
+    (tmp_path / "data/tasks/test.parquet").write_bytes(b"test tasks")
+    (tmp_path / "params.yaml").write_text("seed: 7\n")
+    (tmp_path / "reports").mkdir()
+    parquet.write_table(
+        pa.Table.from_pylist([{"task_id": "a", "policy": "trained", "reward": 1.0}]),
+        tmp_path / "reports/results.parquet",
+    )
+    write_json(tmp_path / "reports/evaluation.json", {"mean": 1.0})
+    return tmp_path
+
+
+def train(project: Path, settings: Settings, name: str) -> str:
+    log = RunLog(settings.tracking, "train", root=project)
+    log.log_params({"name": name})
+    run = log.open()
+    (project / "models/policy/adapter_config.json").write_text(f'{{"name": "{name}"}}')
+    registered = register_policy(settings, project, run)
+    log.finish()
+    assert registered.created
+    return registered.version
+
+
+def test_a_version_is_registered_found_promoted_and_read_back_through_http(project: Path, server: str) -> None:
+    settings = parse_settings({"tracking": {"model": "agent-at-a-server"}})
+    registry = Registry(settings.tracking, project)
+    assert registry.store.uri == server
+    assert registry.aliases() == {} and registry.versions() == []
+    with pytest.raises(UserError, match="no version is registered yet"):
+        registry.get("champion")
+    first, second = train(project, settings, "first"), train(project, settings, "second")
+    assert not register_policy(settings, project).created
+    assert len(registry.versions()) == 2 and registry.aliases() == {"challenger": second}
+    registry.promote(first, "the first")
+    registry.promote(second, "better")
+    assert registry.aliases() == {"champion": second}
+    assert [entry.reason for entry in registry.history()] == ["the first", "better"]
+    champion = registry.get("champion")
+    assert registry.rewards(champion) == {"a": 1.0}
+    stored = registry.download(champion, "artifacts/policy", project / "fetched")
+    assert (stored / "adapter_config.json").read_text() == '{"name": "second"}'
+    found = lineage("agent-at-a-server@champion", settings.tracking, project)
+    assert found.version == second and found.run is not None
+    assert found.run.params == {"name": "second"}
+    registry.step_back()
+    assert registry.get("champion").version == first
+
+
+def test_a_server_that_does_not_answer_is_no_empty_registry(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = parse_settings({"tracking": {"model": "agent-at-a-server"}})
+    registry = Registry(settings.tracking, project)
+    monkeypatch.setattr(registry.client._get_registry_client().store, "get_host_creds", lambda: _nobody())
+    with pytest.raises(UserError, match="nothing was changed, so try again when it answers"):
+        registry.aliases()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(UserError, match=r"MLflow's store does not answer .* correct MLFLOW_TRACKING_URI"):
+        Registry(settings.tracking, project)
+
+
+def _nobody() -> object:
+    from mlflow.utils.rest_utils import MlflowHostCreds
+
+    return MlflowHostCreds(f"http://127.0.0.1:{free_port()}")
