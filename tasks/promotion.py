@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import Decision, promotion_decision
-from sweetrl.paths import EVALUATION, POLICY, RESULTS, TEST_TASKS
+from sweetrl.paths import EVALUATION, HASHES, POLICY, RESULTS, TEST_TASKS
 from sweetrl.settings import Settings
 from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry, evaluation_key, evaluation_tags, read_rewards
 from tasks.pipeline import StageFailed, failure, policy_of, stage_environment
@@ -108,6 +108,10 @@ def evaluate_version(
             base = folder / settings.model.base
             base.parent.mkdir(parents=True, exist_ok=True)
             base.symlink_to((root / settings.model.base).resolve())
+        # A large base that the project knows is not read again.
+        (root / HASHES).mkdir(parents=True, exist_ok=True)
+        (folder / HASHES).parent.mkdir(parents=True)
+        (folder / HASHES).symlink_to((root / HASHES).resolve())
         adapter = registry.download(version, "artifacts/policy", folder / ".download")
         shutil.move(str(adapter), folder / POLICY)
         _run_evaluation(folder, version, line)

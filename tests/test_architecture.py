@@ -33,7 +33,7 @@ OURS = {"sweetrl", "sweetrl_verifiers", "flows", "tasks"}
 
 # Where packages of an extra may be imported; everything else lives on the project's dependencies alone.
 EXTRAS_OF = {
-    "pipeline": ("src/sweetrl/tracking/", "src/sweetrl/validation/", "flows/", "tasks/"),
+    "pipeline": ("src/sweetrl/tracking/", "src/sweetrl/validation/", "src/sweetrl/handover/", "flows/", "tasks/"),
     "report": ("src/sweetrl/evaluation/charts.py", "src/sweetrl/evaluation/report.py", "src/sweetrl/reproduce/"),
     "ray": ("flows/spread.py",),
     "verifiers": ("src/sweetrl/interop/verifiers", "src/sweetrl_verifiers/"),

@@ -13,17 +13,15 @@ import pytest
 import yaml
 
 from sweetrl.browser.binary import find_browser
-from sweetrl.colbench.files import write_trajectories
-from sweetrl.domains.backend import Backend
 from sweetrl.errors import UserError
 from sweetrl.plugins import load_domain, load_method
 from sweetrl.settings import parse_settings
-from sweetrl.types import Message, Trajectory
+from sweetrl.types import Message
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 ELSEWHERE = ("my_package.", "sweetrl.interop.")  # code that only a reader has, or an environment of its own
-SMALLER = {"tasks=100": "tasks=24", "tasks=200": "tasks=4", "attempts=15": "attempts=2"}
+SMALLER = {"tasks=100": "tasks=24", "tasks=200": "tasks=4"}
 
 
 def blocks(page: Path, language: str) -> list[str]:
@@ -137,19 +135,13 @@ def test_the_python_of_the_browser_runs() -> None:
     assert names["page"].png and len(names["pages"]) == 2
 
 
-def test_official_trajectories_are_imported_as_the_guide_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_log_of_the_guide_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sweetrl.colbench.store import TrajectoryStore
+    from sweetrl.running.importing import import_standalone
 
-    (tmp_path / "params.yaml").write_bytes((REPOSITORY / "params.yaml").read_bytes())
-    (tmp_path / "data").mkdir()
-    task = next(Backend().tasks("train", 1, 7, 1))
-    told = (Message("user", task.problem_description), Message("assistant", f"I WANT TO ANSWER:\n{task.ground_truth}"))
-    write_trajectories(
-        tmp_path / "trajectories.jsonl", [Trajectory(task, n, told, answer=task.ground_truth) for n in range(2)], 2
-    )
     monkeypatch.chdir(tmp_path)
-    exec(python_of("real-models.md"), {})
-    found = list(TrajectoryStore(tmp_path / "data/trajectories"))
-    assert [one.reward for one in found] == [1.0, 1.0]
+    (line,) = blocks(REPOSITORY / "docs" / "own-dialogues.md", "json")
+    Path("shop.jsonl").write_text(line)
+    import_standalone(parse_settings({}), [Path("shop.jsonl")], Path("out"), ())
+    (found,) = TrajectoryStore("out")
+    assert (found.task.id, found.reward, found.answer) == ("lost-parcel", 1.0, "It arrives tomorrow.")

@@ -13,6 +13,7 @@ import pytest
 
 from sweetrl import Domain, Method, Settings, plugins
 from sweetrl.errors import UserError
+from sweetrl.paths import ROOT_VARIABLE
 from sweetrl.settings import load_settings, parse_settings
 from sweetrl.types import Task, Trajectory
 
@@ -296,7 +297,7 @@ def test_a_module_that_lacks_something_itself_says_what(project: Path, text: str
 
 
 def test_the_projects_own_sources_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(plugins.ROOT_VARIABLE, raising=False)
+    monkeypatch.delenv(ROOT_VARIABLE, raising=False)
     monkeypatch.chdir(REPOSITORY)
     assert plugins.check_sources(load_settings()) == {}
 
@@ -321,7 +322,7 @@ def test_sources_that_are_elsewhere_are_refused(project: Path, monkeypatch: pyte
         plugins.check_sources(chosen_with({"suite": "src"}))
     assert str(raised.value) == said
     (project / "stage").mkdir()
-    monkeypatch.setenv(plugins.ROOT_VARIABLE, str(project))  # a stage that runs in a folder of its own
+    monkeypatch.setenv(ROOT_VARIABLE, str(project))  # a stage that runs in a folder of its own
     monkeypatch.chdir(project / "stage")
     with pytest.raises(UserError) as raised:
         plugins.check_sources(chosen_with({"suite": "src"}))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +12,24 @@ import typer
 
 from sweetrl import __version__
 from sweetrl.errors import EXTRAS, UserError, missing_extra
+from sweetrl.options import (
+    Adapter,
+    Agent,
+    Concurrency,
+    EngineName,
+    Limit,
+    Model,
+    RecordingFile,
+    Seed,
+    Semantics,
+    Splits,
+    Suite,
+    Tasks,
+    Url,
+    UserModel,
+    UserName,
+    UserUrl,
+)
 from sweetrl.paths import VALIDATION_TASKS
 from sweetrl.printing import in_words, print_facts, print_table
 
@@ -47,60 +64,6 @@ sandbox_app = typer.Typer(help="Run Python that nobody has read.", no_args_is_he
 app.add_typer(sandbox_app, name="sandbox")
 browser_app = typer.Typer(help="Render pages that nobody has read.", no_args_is_help=True)
 app.add_typer(browser_app, name="browser")
-
-
-class Semantics(StrEnum):
-    """The rules by which answers are judged; docs/sandbox.md tells them apart."""
-
-    fixed = "fixed"
-    official = "official"
-    official_noblacklist = "official-noblacklist"
-
-
-class Engines(StrEnum):
-    """Who produces the agent's tokens; docs/real-models.md tells them apart."""
-
-    transformers = "transformers"
-    vllm = "vllm"
-    openai = "openai"
-
-
-class Splits(StrEnum):
-    """The parts that tasks are divided into; no content is in two of them."""
-
-    train = "train"
-    validation = "validation"
-    test = "test"
-
-
-# Options that `collect` and `evaluate` share; what is not given comes from params.yaml.
-Tasks = Annotated[Path, typer.Option(help="Official task file (.jsonl) or a table of tasks (.parquet).")]
-EngineName = Annotated[Engines | None, typer.Option(help="The agent's engine; with --url: openai.")]
-Url = Annotated[
-    list[str] | None, typer.Option(help="Address of the agent's server, as in http://HOST:8000/v1; any number.")
-]
-Model = Annotated[
-    str | None, typer.Option(help="The agent: its name at the server (openai), else a model's folder or hub name.")
-]
-Adapter = Annotated[Path | None, typer.Option(help="A trained adapter's folder (transformers and vllm).")]
-UserName = Annotated[
-    str | None,
-    typer.Option(
-        help="Who answers the agent: scripted, llm, vision, replay, human, or a path as in my_package.users:Terse; "
-        "with --user-url: llm (pages: vision)."
-    ),
-]
-UserUrl = Annotated[list[str] | None, typer.Option(help="Address of the user's server; any number.")]
-UserModel = Annotated[str | None, typer.Option(help="The user's model: its name at that server.")]
-RecordingFile = Annotated[
-    Path | None, typer.Option(help="Answers of the user: kept and found here (llm), or replayed.")
-]
-Limit = Annotated[int | None, typer.Option(help="Only so many tasks, from the first.", min=1)]
-Concurrency = Annotated[int | None, typer.Option(help="Dialogues under way at a time.", min=1)]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
-Suite = Annotated[
-    str | None, typer.Option(help="The domain: backend, frontend, or a path as in my_package.forms:Forms.")
-]
 
 
 @app.command()
@@ -164,6 +127,33 @@ def collect(
     choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed)
     summary = collect_standalone(with_choices(_settings(suite), choices), tasks, out, attempts, limit, adapter)
     print_facts("collect", [(name.replace("_", " "), in_words(value)) for name, value in summary.items()])
+
+
+@app.command("import")
+def import_(
+    files: Annotated[
+        list[Path],
+        typer.Argument(help="Official trajectory files, or logs of chat messages (.jsonl).", metavar="FILE..."),
+    ],
+    out: Annotated[Path, typer.Option(help="What to write: a folder of shards.")],
+    skip_bad: Annotated[
+        int, typer.Option(help="So many bad rows may be left out, into OUT/bad-rows.jsonl.", min=0)
+    ] = 0,
+    keep_rewards: Annotated[
+        bool, typer.Option("--keep-rewards", help="Take official files' own rewards; logs always keep theirs.")
+    ] = False,
+    held_out: Annotated[
+        list[Path] | None, typer.Option(help="Leave out dialogues about the tasks of this file; any number.")
+    ] = None,
+    suite: Suite = None,
+) -> None:
+    """Put dialogues that others have made into shards to train on, and say for which methods they are enough."""
+    from sweetrl.running.importing import import_standalone
+
+    settings = _settings(suite)
+    changed = settings.collect.model_copy(update={"skip_bad": skip_bad, "keep_rewards": keep_rewards})
+    found = import_standalone(settings.model_copy(update={"collect": changed}), files, out, held_out or ())
+    print_facts("import", [(name.replace("_", " "), in_words(value)) for name, value in found.items()])
 
 
 @app.command()
@@ -345,6 +335,39 @@ def lineage(
         print(dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
     else:
         print_facts(f"lineage of {found.model} version {found.version}", list(found.rows()))
+
+
+@app.command()
+def export(
+    model: Agent,
+    to: Annotated[Path, typer.Option(help="What to write: a folder that is not there yet, or empty.")],
+    merge: Annotated[bool, typer.Option("--merge", help="Merge base and adapter into one model.")] = False,
+    push: Annotated[
+        str | None, typer.Option(help="Upload it to the Hugging Face Hub, too, as OWNER/NAME (private if new).")
+    ] = None,
+) -> None:
+    """Write a trained agent as a Hugging Face folder with a model card: the adapter, or the merged model."""
+    if push is not None:
+        os.environ["HF_HUB_OFFLINE"] = "0"  # asked for the Hub by name; read when its client is imported
+    from sweetrl.handover import export as handover
+
+    handed = handover.export(model, _settings(), to, merge)
+    print_facts("export", [("agent", handed.title), ("written", str(to)), *handover.contents(to)])
+    if push is not None:
+        print_facts("push", [("uploaded", handover.push(to, push, handed.title))])
+
+
+@app.command()
+def serve(
+    model: Agent,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.", min=0, max=65535)] = 8000,
+    poll: Annotated[float, typer.Option(help="Seconds between two looks at the alias.", min=0.1)] = 10.0,
+) -> None:
+    """Serve a trained agent behind an OpenAI-compatible endpoint; when its alias moves, the new version takes over."""
+    from sweetrl.handover.endpoint import serve as run_endpoint
+
+    run_endpoint(model, _settings(), host, port, poll)
 
 
 @app.command()

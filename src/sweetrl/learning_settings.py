@@ -149,7 +149,10 @@ class RankSettings(Section):
         description="critic: rollout-value: continuations of each distinct candidate reply, sampled to the dialogue's "
         "end; a reply that ends it needs one.",
     )
-    block: Positive = Field(32, description="Dialogues ranked together; the most that a killed run repeats.")
+    block: Positive = Field(
+        32,
+        description="Dialogues ranked together; the most that a killed run repeats (what a server has said is kept).",
+    )
     layout: Literal["trees", "flat"] = Field(
         "trees",
         description="`trees`: a dialogue and all candidates of its turns are one tree. `flat`: every candidate is a "

@@ -1,4 +1,4 @@
-"""What sections of the settings are made of, and those of pages: how they are rendered, how they are compared.
+"""What sections of the settings are made of, and some of them: pages rendered and compared, dialogues collected.
 
 Everything else, and how the sections come together, is in sweetrl.settings.
 """
@@ -48,3 +48,36 @@ class SimilaritySettings(Section):
     )
     device: str = Field("auto", description="clip: `auto` takes a CUDA device where there is one, else the CPU.")
     batch: Positive = Field(16, description="clip: pictures embedded at a time.")
+
+
+class CollectSettings(Section):
+    """Stage `collect`: offline trajectories of the base policy, or dialogues that others have made."""
+
+    source: Literal["sampled", "files"] = Field(
+        "sampled",
+        description="`sampled`: the base policy attempts training tasks. `files`: the dialogues in "
+        "`sources.trajectories`, official trajectory files or logs (docs/own-dialogues.md); no agent and no user is "
+        "needed.",
+    )
+    tasks: Positive = Field(400, description="How many training tasks to attempt.")
+    first: int = Field(0, ge=0, description="The first training task of the batch; a retraining advances it.")
+    attempts: Positive = Field(4, description="Attempts at each task (k contiguous blocks when exported).")
+    batch: Positive = Field(128, description="Dialogues in progress at a time.")
+    shard: Positive = Field(
+        256,
+        description="Dialogues in one Parquet shard; what a killed run repeats at most (engine: transformers; with a "
+        "server every finished dialogue is kept).",
+    )
+    lost_share: Probability = Field(
+        0.05, description="The stage stops when more than this share of the dialogues is lost; finished ones are kept."
+    )
+    keep_rewards: bool = Field(
+        False,
+        description="source: files: take the rewards that official files have, instead of scoring the answers. Logs "
+        "always keep theirs.",
+    )
+    skip_bad: int = Field(
+        0,
+        ge=0,
+        description="source: files: how many bad rows may be left out; they lie in bad-rows.jsonl beside the shards.",
+    )

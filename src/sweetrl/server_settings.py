@@ -23,7 +23,7 @@ class ServerSettings(Section):
     )
     concurrency: Positive = Field(64, description="Concurrent requests, all servers together.")
     timeout_seconds: Rate = Field(300.0, description="Time-out of one attempt at a reply.")
-    attempts: Positive = Field(12, description="Attempts at one reply; then its dialogue is lost.")
+    attempts: Positive = Field(12, description="Attempts at one reply; then its dialogue (`rank`: its state) is lost.")
     budget_seconds: Rate = Field(1800.0, description="Time-out of all attempts at one reply.")
     backoff_seconds: Rate = Field(
         0.5, description="Longest first wait before a retry; it doubles, up to 60 s. Retry-After is obeyed."
@@ -37,7 +37,7 @@ class ServerSettings(Section):
 
 
 class EngineSettings(ServerSettings):
-    """Who produces the agent's tokens in `collect` and `evaluate`."""
+    """Who produces the agent's tokens in `collect`, `rank` and `evaluate`."""
 
     kind: Literal["transformers", "vllm", "openai"] = Field(
         "transformers",

@@ -25,22 +25,38 @@ from sweetrl.learning_settings import RankSettings as RankSettings
 from sweetrl.learning_settings import RftSettings as RftSettings
 from sweetrl.learning_settings import TrainerSettings as TrainerSettings
 from sweetrl.renamed import old_key, old_value
-from sweetrl.sections import BrowserSettings, Positive, Probability, Rate, Section, SimilaritySettings
+from sweetrl.sections import BrowserSettings as BrowserSettings
+from sweetrl.sections import CollectSettings as CollectSettings
+from sweetrl.sections import Positive, Probability, Rate, Section
+from sweetrl.sections import SimilaritySettings as SimilaritySettings
 from sweetrl.server_settings import EngineSettings as EngineSettings
 from sweetrl.server_settings import ServerSettings as ServerSettings
 from sweetrl.server_settings import UserServerSettings as UserServerSettings
 
 
 class SourceSettings(Section):
-    """Where the code of what is chosen lies, from the project's folder: DVC runs stages again when it changes.
+    """Where the code and data of what is chosen lie: DVC runs stages again when they change.
 
-    For code from an installed package, name the file that pins its version. A wrong path is reported at once.
+    Paths are from the project's folder. For code from an installed package, name the file that pins its version. A
+    wrong path is reported at once.
     """
 
     suite: str = Field("", description="File or folder of the domain (`suite`).")
     method: str = Field("", description="File or folder of the method (`method`).")
     reward: str = Field("", description="File or folder of your reward (`reward.function`).")
     simulator: str = Field("", description="File or folder of your user simulator (`simulator.kind`).")
+    base: str = Field(
+        "", description="The base model's folder (`model.base`); with a hub name, any file that is there."
+    )
+    tasks: str = Field(
+        "",
+        description="The folder with the task files, where `tasks.source` is `files`; else any file that is there.",
+    )
+    trajectories: str = Field(
+        "",
+        description="The .jsonl file of dialogues, or a folder of such files, where `collect.source` is `files`; else "
+        "any file that is there, because DVC looks at it.",
+    )
 
 
 class TaskSettings(Section):
@@ -69,6 +85,13 @@ class ModelSettings(Section):
     )
     device: str = Field("auto", description="`auto` takes a CUDA device if there is one, else the CPU.")
     threads: Positive = Field(2, description="CPU threads of torch; part of what makes a run repeatable.")
+    processes: Positive = Field(
+        1,
+        description="Processes that train together, each with a GPU of its own; the stage starts them.",
+    )
+    sharding: Literal["none", "fsdp2"] = Field(
+        "none", description="With several processes: `fsdp2` gives each a share of the base's layers to keep."
+    )
 
 
 class PretrainSettings(Section):
@@ -205,23 +228,6 @@ class RewardSettings(Section):
     )
 
 
-class CollectSettings(Section):
-    """Stage `collect`: offline trajectories of the base policy."""
-
-    tasks: Positive = Field(400, description="How many training tasks to attempt.")
-    first: int = Field(0, ge=0, description="The first training task of the batch; a retraining advances it.")
-    attempts: Positive = Field(4, description="Attempts at each task (k contiguous blocks when exported).")
-    batch: Positive = Field(128, description="Dialogues in progress at a time.")
-    shard: Positive = Field(
-        256,
-        description="Dialogues in one Parquet shard; what a killed run repeats at most (engine: transformers; with a "
-        "server every finished dialogue is kept).",
-    )
-    lost_share: Probability = Field(
-        0.05, description="The stage stops when more than this share of the dialogues is lost; finished ones are kept."
-    )
-
-
 class ValidateSettings(Section):
     """Stage `validate`: what the collected batch must satisfy."""
 
@@ -242,7 +248,9 @@ class EvaluateSettings(Section):
     tasks: Positive = Field(1_000, description="How many test tasks (the first ones).")
     batch: Positive = Field(128, description="Concurrent dialogues, and the dialogues of one shard.")
     lost_share: Probability = Field(
-        0.05, description="The stage stops when more than this share of the dialogues is lost; finished ones are kept."
+        0.05,
+        description="The stage stops when more than this share of the dialogues (`rank`: of the states that a server "
+        "is asked about) is lost; finished ones are kept.",
     )
     temperature: float | None = Field(
         None,
@@ -278,6 +286,12 @@ class TrackingSettings(Section):
     artifacts: str = Field("mlartifacts", description="Artifact root of the embedded store.")
     experiment: str = Field("sweetrl", description="MLflow experiment.")
     model: str = Field("sweetrl-agent", description="Name of the registered model.")
+    base_mib: int = Field(
+        64,
+        ge=0,
+        description="A base of at most so many MiB is stored inside each registered version; a larger one, and with 0 "
+        "every one, is only named there, with its content's hash.",
+    )
     traces: Probability = Field(
         0.0, description="Share of the dialogues of `collect` and `evaluate` that are logged as MLflow traces."
     )

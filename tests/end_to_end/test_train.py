@@ -72,7 +72,7 @@ def test_the_registered_version_answers_a_dialogue_turn(
 
     clone, _ = first
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{clone.root / 'mlflow.db'}")
-    monkeypatch.chdir(clone.root.parent)  # the base is found in its project
+    monkeypatch.chdir(clone.root.parent)  # the base is stored with the version
     mlflow.set_tracking_uri(f"sqlite:///{clone.root / 'mlflow.db'}")
     agent = mlflow.pyfunc.load_model("models:/sweetrl-agent@champion")
     from sweetrl.colbench.store import read_task_table

@@ -16,6 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]
 ITERATIONS = yaml.safe_load((ROOT / "iterations/dvc.yaml").read_text())["stages"]
 SOURCES = yaml.safe_load((ROOT / "params.yaml").read_text())["sources"]
+# Data, not code: files of tasks, dialogues (not for iterations after the first), and the base.
+DATA = TASKS, DIALOGUES, BASE = "${sources.tasks}", "${sources.trajectories}", "${sources.base}"
 
 
 def keys(tree: dict, prefix: str = "") -> set[str]:
@@ -27,7 +29,7 @@ def keys(tree: dict, prefix: str = "") -> set[str]:
 
 def code(stage: dict) -> set[str]:
     """The code that a stage depends on; what params.yaml chooses is written as ${sources.suite}."""
-    return {path for path in stage["deps"] if path.startswith(("src/", "$"))}
+    return {path for path in stage["deps"] if path.startswith(("src/", "$")) and path not in DATA}
 
 
 def test_params_yaml_spells_out_every_parameter() -> None:
@@ -61,8 +63,18 @@ def test_no_stage_depends_on_a_run_file() -> None:
 def test_a_stage_depends_on_the_code_of_what_its_parameters_choose(stage: str) -> None:
     """Where `suite`, `method`, `reward` or `simulator` decides a result, so does what is written in its source."""
     found = (STAGES | ITERATIONS)[stage]
-    chosen = [name for name in SOURCES if name in found["params"]]
-    assert [path for path in found["deps"] if path.startswith("$")] == [f"${{sources.{name}}}" for name in chosen]
+    chosen = [f"${{sources.{name}}}" for name in SOURCES if name in found["params"]]
+    named = [path for path in found["deps"] if path.startswith("$") and path not in DATA]
+    assert named == [path for path in chosen if path not in DATA]
+
+
+def test_stages_depend_on_the_data_that_params_yaml_names() -> None:
+    def who(path: str) -> list[str]:
+        return [name for name, stage in (STAGES | ITERATIONS).items() if path in stage["deps"]]
+
+    assert (who(TASKS), who(DIALOGUES)) == (["tasks"], ["collect"])
+    assert who(BASE) == [name for name, stage in (STAGES | ITERATIONS).items() if "model" in stage["params"]]
+    assert not who("models/base"), "another folder may be named"
 
 
 @pytest.mark.parametrize(("stage", "inner"), [("iterate", INNER), ("evaluate-iterations", ("evaluate",))])

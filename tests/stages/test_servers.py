@@ -33,7 +33,8 @@ def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     Path("models").mkdir()
     Path("models/base").symlink_to(tiny_model)
     POLICY.mkdir()
-    (POLICY / "adapter_config.json").write_text('{"r": 8}')
+    (POLICY / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 8}')
+    (POLICY / "adapter_model.safetensors").write_bytes(b"weights")
     return tmp_path
 
 

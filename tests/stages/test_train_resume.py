@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
@@ -52,12 +53,19 @@ FILES = [
 ]
 
 
-def start(project: Path, *stages: str) -> subprocess.Popen[str]:
+def start(project: Path, *stages: str, run: str = RUN) -> subprocess.Popen[str]:
     environment = os.environ | {"SWEETRL_TRACKING": "off", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RUN, *stages]
+    command = [sys.executable, "-c", run, *stages]
     return subprocess.Popen(
         command, cwd=project, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
+
+
+def at_work_in(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()) == folder
+    except psutil.Error:
+        return False
 
 
 def finish(process: subprocess.Popen[str]) -> str:
@@ -181,6 +189,33 @@ def test_a_launcher_trains_what_one_process_trains(project: Callable[[str], Path
         weights.append(load_file(folder / FILES[1]))
     assert all(torch.allclose(weights[1][name], value, rtol=1e-3, atol=1e-5) for name, value in weights[0].items())
     assert any("lora_B" in name and bool(value.any()) for name, value in weights[0].items())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_processes_that_the_stage_starts_end_with_it_and_go_on(project: Callable[[str], Path]) -> None:
+    """`model.processes: 2`: nearly the weights of one process, also after kill -9 of the stage."""
+    import torch
+    from safetensors.torch import load_file
+
+    weights = []
+    for processes in (1, 2):
+        folder = project(str(processes))
+        text = PARAMS.replace("threads: 1}", f"threads: 1, processes: {processes}}}").replace(
+            "dropout: 0.1", "dropout: 0.0"
+        )
+        (folder / "params.yaml").write_text(text)
+        run = RUN.replace("stage_main(both)", "stage_main(both, lambda settings: True)")
+        if processes > 1:
+            first = start(folder, "critic", run=run)
+            kill_after_checkpoint(first, folder, "train-critic")
+            deadline = time.monotonic() + 30
+            while found := [one for one in psutil.process_iter() if at_work_in(one, folder)]:
+                assert time.monotonic() < deadline, found
+                time.sleep(0.1)
+        finish(start(folder, "critic", run=run))
+        weights.append(load_file(folder / FILES[1]))
+    assert all(torch.allclose(weights[1][name], value, rtol=1e-3, atol=1e-5) for name, value in weights[0].items())
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ class Forms(sweetrl.Domain):
         for number in range(count):
             yield sweetrl.Task(f"{split}-{number}", "Say my word.", ground_truth=f"word of {split} {number}")
 """
-OWN = {name: f"mine/{name}.py" for name in ("suite", "method", "reward", "simulator")}
+OWN = {name: f"mine/{name}.py" for name in ("suite", "method", "reward", "simulator", "trajectories")}
 DIALOGUES = {"collect", "evaluate", "iterate", "evaluate-iterations"}
 LEARNING = {"validate", "train-critic", "rank", "train-policy"}
 
@@ -108,4 +108,5 @@ def test_in_every_pipeline_the_stages_that_use_code_depend_on_it(project: Path) 
         "method": LEARNING | DIALOGUES - {"collect"},
         "reward": DIALOGUES,
         "simulator": DIALOGUES,
+        "trajectories": {"collect"},
     }

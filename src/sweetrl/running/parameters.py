@@ -19,14 +19,15 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "pretrain": ("pretrain", "tasks.difficulty"),
     "collect": ("seed", *SUITE, *DIALOGUES, "collect"),
     "validate": (
-        *(*SUITE, *METHOD, "model", "agent.prompt", "agent.max_turns", "collect.attempts"),
-        *("critic.pairs", "critic.gap", "validate"),
+        *(*SUITE, *METHOD, "model", "agent.prompt", "agent.max_turns", "collect.attempts", "collect.source"),
+        *("critic.pairs", "critic.gap", "critic.parameterization", "critic.privileged", "rank.critic"),
+        *("rft.min_reward", "validate"),
     ),
     "train-critic": ("seed", *SUITE, "model", "agent.prompt", "browser", *METHOD, "preset", "critic", "rank.critic"),
     "rank": (
-        *("seed", *SUITE, "model", "agent", "browser", *METHOD, "preset"),
+        *("seed", *SUITE, "model", "agent", "engine", "browser", *METHOD, "preset"),
         *("critic.normalization", "critic.privileged", "critic.parameterization", "critic.vision"),
-        *("critic.privileged_position", "critic.token_set", "rank", "judge"),
+        *("critic.privileged_position", "critic.token_set", "rank", "judge", "collect.lost_share"),
     ),
     "train-policy": ("seed", *SUITE, "model", "agent.prompt", *METHOD, "preset", *LEARNING, "grpo"),
     "evaluate": ("seed", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
@@ -36,7 +37,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     ),
     "evaluate-iterations": ("seed", "iterations", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
     "best-of-n": (
-        *("seed", *SUITE, "preset", "model", "agent", "simulator", "reward", "browser", "similarity"),
+        *("seed", *SUITE, "preset", *DIALOGUES),
         *("critic", "rank.critic", "rank.rollouts", "rank.reference", "rank.layout", "rank.tokens", "judge"),
         *("collect.lost_share", "best_of_n"),
     ),

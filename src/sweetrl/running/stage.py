@@ -37,13 +37,16 @@ from sweetrl.io import digest, publish, write_json
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.plugins import check_sources
 from sweetrl.progress import first_process
+from sweetrl.running.launch import launch, wants_processes
 from sweetrl.running.parameters import stage_parameters
 from sweetrl.running.share import current_share
+from sweetrl.running.sources import check_declared
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
 
 logger = logging.getLogger("sweetrl")
+LAST_WORD = 5.0  # seconds that other processes wait before they say what the first one has most likely said
 
 
 class StageRun:
@@ -58,6 +61,7 @@ class StageRun:
         self.summary = "done"
         self.last_metrics: dict[str, float] = {}
         self.data: list[DataInput] = []
+        check_declared(settings)
         self.sources = check_sources(settings)
         """The files of plug-ins, by their key in `sources`."""
         self._scratch: list[Path] = []
@@ -191,10 +195,10 @@ def seed_everything(seed: int, threads: int, *, torch: bool = True) -> None:
         library.use_deterministic_algorithms(True, warn_only=True)
 
 
-def stage_main(function: Callable[[Settings], object]) -> None:
+def stage_main(function: Callable[[Settings], object], spreads: Callable[[Settings], bool] | None = None) -> None:
     """Run a stage as a program, with the parameters in params.yaml.
 
-    A UserError is one sentence on stderr and status 1.
+    A UserError is one sentence on stderr and status 1. A stage that `spreads` starts `model.processes` of its kind.
     """
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for name in ("httpx", "alembic", "mlflow", "great_expectations", "transformers", "absl"):
@@ -207,8 +211,13 @@ def stage_main(function: Callable[[Settings], object]) -> None:
         with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
     try:
-        function(load_settings())
+        settings = load_settings()
+        if spreads is not None and wants_processes(settings.model) and spreads(settings):
+            sys.exit(launch(settings.model))
+        function(settings)
     except UserError as error:
+        if not first_process():  # all have found the same, and the launcher ends this one when the first has said it
+            time.sleep(LAST_WORD)
         sys.exit(_sentence(str(error)))
     except ImportError as error:
         missing = missing_extra(error)

@@ -39,7 +39,7 @@ def train_critic(settings: Settings) -> None:
 
 def main() -> None:
     """Run the stage with the parameters in params.yaml."""
-    stage_main(train_critic)
+    stage_main(train_critic, lambda settings: not load_method(settings).why_skipped("critic", settings))
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def train_policy(settings: Settings) -> None:
 
 def main() -> None:
     """Run the stage with the parameters in params.yaml."""
-    stage_main(train_policy)
+    stage_main(train_policy, lambda settings: load_method(settings).trains)
 
 
 if __name__ == "__main__":

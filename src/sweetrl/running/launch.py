@@ -1,0 +1,108 @@
+"""Several processes for a training stage, on this machine or with others: what `torchrun` does, from params.yaml.
+
+`model.processes` is the number of processes on each machine. Several machines share the project's folder, and on each
+the same stage is started with three variables in its environment:
+
+    SWEETRL_NODES=2 SWEETRL_NODE=0 SWEETRL_RENDEZVOUS=node0.example.org:29500 python -m sweetrl.stages.train_critic
+
+Node 0 is the one whose first process writes the results (where the flow or `dvc repro` runs).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from dataclasses import dataclass
+
+from sweetrl.errors import UserError
+from sweetrl.settings import ModelSettings
+
+LAUNCHED = "WORLD_SIZE"  # in the environment of every process that torchrun, accelerate or `launch` has started
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """How many machines there are, which one this is, and where they meet: host:port of node 0."""
+
+    count: int = 1
+    mine: int = 0
+    rendezvous: str = "localhost:0"
+
+
+def nodes_of_environment() -> Nodes:
+    """Read SWEETRL_NODES, SWEETRL_NODE and SWEETRL_RENDEZVOUS; a UserError where they do not fit together."""
+    found = os.environ.get("SWEETRL_NODES", "1")
+    mine, rendezvous = os.environ.get("SWEETRL_NODE", "0"), os.environ.get("SWEETRL_RENDEZVOUS", "")
+    if not (found.isdecimal() and mine.isdecimal()) or not int(mine) < int(found):
+        raise UserError(
+            f"SWEETRL_NODES={found}, SWEETRL_NODE={mine}: set the number of machines, and this one's from 0 on."
+        )
+    if int(found) == 1:
+        return Nodes()
+    host, _, port = rendezvous.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(
+            f"SWEETRL_RENDEZVOUS={rendezvous}: several machines need host:port of node 0, the same on all of them."
+        )
+    return Nodes(int(found), int(mine), rendezvous)
+
+
+def wants_processes(settings: ModelSettings) -> bool:
+    """Whether a training stage is to start others of its kind: not where a launcher has started it."""
+    return LAUNCHED not in os.environ and (settings.processes > 1 or nodes_of_environment().count > 1)
+
+
+def check_devices(settings: ModelSettings) -> None:
+    """Refuse more processes than there are GPUs, if GPUs are used."""
+    import torch
+
+    if settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available()):
+        count = torch.cuda.device_count()
+        if settings.processes > count:
+            raise UserError(
+                f"params.yaml: model.processes: {settings.processes}, but there are {count} GPUs here; each process "
+                "needs one."
+            )
+
+
+def launch(settings: ModelSettings) -> int:
+    """Run this very command in `settings.processes` processes (on each node) and return their exit status.
+
+    They end together: where one fails the others are ended, and where this one is ended so are they. A killed stage
+    goes on from its last checkpoint, with any number of processes.
+    """
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    check_devices(settings)
+    nodes = nodes_of_environment()
+    # Its reports of a failed process are tables; the process itself has said in a sentence what was wrong.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    if settings.sharding == "fsdp2":
+        os.environ["ACCELERATE_USE_FSDP"] = "true"
+    os.environ["SWEETRL_DIE_WITH_PARENT"] = "1"
+    os.environ.setdefault("OMP_NUM_THREADS", str(settings.threads))
+    config = LaunchConfig(
+        min_nodes=nodes.count,
+        max_nodes=nodes.count,
+        nproc_per_node=settings.processes,
+        run_id="sweetrl",
+        rdzv_backend="c10d" if nodes.count == 1 else "static",
+        rdzv_endpoint=nodes.rendezvous,
+        rdzv_configs={} if nodes.count == 1 else {"rank": nodes.mine, "timeout": 900},
+        max_restarts=0,
+        logs_specs=DefaultLogsSpecs(),
+    )
+    try:
+        elastic_launch(config, sys.executable)(*sys.orig_argv[1:])
+    except ChildFailedError as error:
+        status = error.get_first_failure()[1].exitcode
+        return status if status > 0 else 128 - status  # a signal is a negative number there
+    except SignalException as error:
+        return 128 + error.sigval
+    return 0
+
+
+__all__ = ["Nodes", "check_devices", "launch", "nodes_of_environment", "wants_processes"]
