@@ -35,7 +35,7 @@ PROFILE ?= small
 WORKERS ?=
 
 .PHONY: help environment run iterations reproduce test test-all test-vllm test-ray lint format docs base-model ui browser
-.PHONY: test-interop test-smollm2 smollm2 environment-smollm2 doctor environment-vllm environment-ray environment-interop clean clean-environment
+.PHONY: test-interop test-flows test-smollm2 smollm2 environment-smollm2 doctor environment-vllm environment-ray environment-interop clean clean-environment
 
 help: ## list the words
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
@@ -51,6 +51,10 @@ reproduce: environment ## the paper's tables in small, variant by variant (PROFI
 
 test: environment ## the everyday tests
 	@$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-flows: environment ## whole pipelines of their own: the examples, `dvc repro` in a clean clone, an MLflow server
+	@$(ONE_THREAD) $(BIN)/python -m pytest -m "slow and not vllm" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
+	  tests/end_to_end/test_examples.py tests/end_to_end/test_clean_clone.py tests/tracking $(ARGS)
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)

@@ -15,6 +15,8 @@ from tasks.workspace import change_parameters, git
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
 
+pytestmark = pytest.mark.slow  # `make test-flows`
+
 FORMS: dict[str, Any] = {
     "suite": "examples.forms:Forms",
     "sources.suite": "examples/forms.py",

@@ -65,7 +65,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("sweetrl.api.rollouts.attempt", attempt)
     write_task_table(TEST_TASKS, TASKS)
     POLICY.mkdir(parents=True)
-    (POLICY / "adapter_config.json").write_text('{"r": 2}')
+    (POLICY / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 2}')
+    (POLICY / "adapter_model.safetensors").touch()
     return tmp_path
 
 
