@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from sweetrl.errors import UserError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from sweetrl.screen import Screen
     from sweetrl.settings import Settings
 
 Status = Literal["ok", "warn", "fail"]
@@ -52,7 +51,7 @@ def examine() -> list[Check]:
     return found
 
 
-def report(checks: list[Check], console: Console, as_json: bool = False) -> None:
+def report(checks: list[Check], console: Screen, as_json: bool = False) -> None:
     """Print the findings for people, or as JSON."""
     if as_json:
         import json
@@ -74,7 +73,7 @@ def report(checks: list[Check], console: Console, as_json: bool = False) -> None
         table.add_row(Text(mark, style=colour), check.name, text)
     console.print(table)
     count = {status: sum(check.status == status for check in checks) for status in MARKS}
-    console.print(f"{count['ok']} ok, {count['warn']} to know about, {count['fail']} to fix", highlight=False)
+    console.print(f"{count['ok']} ok, {count['warn']} to know about, {count['fail']} to fix")
 
 
 def python() -> Iterator[Check]:
@@ -308,10 +307,10 @@ def _unreachable(address: str, seconds: float = 3.0) -> str:
     import httpx
 
     try:
-        answer = httpx.get(address, timeout=seconds, follow_redirects=True)
-    except httpx.HTTPError as error:
+        with httpx.stream("GET", address, timeout=seconds, follow_redirects=True) as answer:  # without the page itself
+            return "" if answer.status_code < 400 else f"status {answer.status_code}"
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         return str(error) or type(error).__name__
-    return "" if answer.status_code < 400 else f"status {answer.status_code}"
 
 
 def _settings() -> Settings:

@@ -170,3 +170,32 @@ def test_a_model_in_this_process_can_be_the_user(project: Path) -> None:
     heard = [one.messages[2].content for one in found if one.outcome != "lost"]
     assert {one.error for one in found} <= {"", "the user said nothing"}
     assert len(heard) >= 3 and all(heard)
+
+
+def test_a_key_is_in_no_file_that_a_run_leaves(
+    fake_server: Any, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Servers that echo the key in each reply and now and then in an error: not in dialogues, records, MLflow, logs."""
+    key = "sk-canary-0123456789"
+    monkeypatch.setenv("THE_KEY", key)
+    monkeypatch.delenv("SWEETRL_TRACKING")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    tracking = {"uri": f"sqlite:///{project}/store.db", "artifacts": str(project / "artifacts"), "traces": 1.0}
+
+    def echo(body: dict[str, Any]) -> str:
+        asked = sum(one["role"] == "assistant" for one in body["messages"])
+        return f"I WANT TO ANSWER: {key}" if asked > 1 else f"What is {key}?"
+
+    with fake_server(reply=echo, share=0.2, faults=("500", "not-json")) as server, fake_server(reply=echo) as users:
+        reached = {"key_variable": "THE_KEY", "model": "echo"}
+        user = {"kind": "llm", "server": {**reached, "urls": users.url}, "recording": "answers.jsonl"}
+        collecting.collect(settings({**reached, "kind": "openai", "urls": server.url}, user, tracking=tracking))
+        assert {one["authorization"] for one in (*server.headers, *users.headers)} == {f"Bearer {key}"}
+    found = list(TrajectoryStore(TRAJECTORIES).read())
+    words = [message.content for one in found for message in one.messages]
+    assert any("What is ***?" in one for one in words), "the servers did echo it"
+    assert not any(key in one for one in words)
+    files = [path for path in project.rglob("*") if path.is_file()]
+    assert {"store.db", "answers.jsonl", "collect.json"} <= {path.name for path in files}
+    assert not [path for path in files if key.encode() in path.read_bytes()]
+    assert key not in caplog.text

@@ -59,7 +59,7 @@ def access(settings: ServerSettings) -> Access:
     return Access(
         urls=tuple(url.rstrip("/") for url in settings.urls.replace(",", " ").split()),
         model=settings.model,
-        key=os.environ.get(settings.key_variable, ""),
+        key=os.environ.get(settings.key_variable, "").strip(),
         key_variable=settings.key_variable,
         concurrency=settings.concurrency,
         retry_policy=RetryPolicy(

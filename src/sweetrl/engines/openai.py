@@ -12,8 +12,9 @@ import logging
 from dataclasses import replace
 from typing import Any
 
+from sweetrl.engines.bodies import clean, error_message
 from sweetrl.engines.pool import Server
-from sweetrl.engines.remote import Access, EmptyReply, FewerReplies, RemoteEngine, choices_of, clean, error_message
+from sweetrl.engines.remote import Access, EmptyReply, FewerReplies, RemoteEngine, choices_of
 from sweetrl.engines.retry import TransientError
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Completion, Content, Prompt, Sampling
@@ -90,7 +91,7 @@ class OpenAIEngine(RemoteEngine):
     async def _request(self, server: Server, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         body = self._body(prompt, sampling)
         try:
-            reply = await self._json(server, "/chat/completions", body)
+            reply = await self._json(server, "/chat/completions", body, sampling)
         except _Unwanted as error:
             # Decided by what this request said: others were under way when the first refusal came.
             if error.key == "max_tokens" and "max_tokens" in body:

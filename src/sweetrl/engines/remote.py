@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from sweetrl.engines import bodies
 from sweetrl.engines.background import in_background, wait
 from sweetrl.engines.pool import Pool, Server
 from sweetrl.engines.retry import PACED, RETRIED, RetryPolicy, TransientError, retry, retry_after
@@ -107,6 +108,7 @@ class RemoteEngine:
     speaks_tokens = False
 
     def __init__(self, access: Access) -> None:
+        check_access(access)
         self.access = access
         self.name = access.model
         self._pool = Pool(access.urls)
@@ -228,12 +230,18 @@ class RemoteEngine:
     def _spend(self, **more: int) -> None:
         self._usage = replace(self._usage, **{name: getattr(self._usage, name) + value for name, value in more.items()})
 
-    async def _exchange(self, method: str, server: Server, path: str, body: Any = None) -> tuple[int, str, Any]:
-        """Send one request; return status, text and headers of the reply. TransientError if it is cut off."""
+    async def _exchange(
+        self, method: str, server: Server, path: str, body: Any = None, limit: int = bodies.LEAST_ROOM
+    ) -> tuple[int, str, Any]:
+        """Send one request; return status, text and headers of the reply.
+
+        TransientError if it is cut off, EngineError if it has more than `limit` bytes.
+        """
         import httpx
 
         try:
-            response = await self._client().request(method, server.url + path, json=body)
+            async with self._client().stream(method, server.url + path, json=body) as response:
+                text = await bodies.receive(response, server.url, limit)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise UserError(
                 f"{server.url}: this is no address of a server; it begins with http:// and ends with /v1."
@@ -241,11 +249,9 @@ class RemoteEngine:
         except httpx.TimeoutException as error:
             raise TransientError(f"{server.url}: no connection in time", server=True) from error
         except httpx.TransportError as error:
-            detail = str(error) or type(error).__name__
-            raise TransientError(f"{server.url}: the connection failed ({detail})", server=True) from error
-        except httpx.DecodingError as error:
-            raise TransientError(f"{server.url}: the reply's encoding is broken") from error
-        return response.status_code, response.text, response.headers
+            detail = bodies.one_line(bodies.without(self.access.key, str(error))) or type(error).__name__
+            raise TransientError(f"{server.url}: the connection failed ({detail})", server=True) from None
+        return response.status_code, bodies.without(self.access.key, text), response.headers
 
     def _client(self) -> httpx.AsyncClient:
         import httpx
@@ -258,21 +264,22 @@ class RemoteEngine:
                     self.access.retry_policy.timeout, connect=min(15.0, self.access.retry_policy.timeout)
                 ),
                 limits=limits,
-                headers={"Authorization": f"Bearer {key}"} if key else {},
+                headers={"Accept-Encoding": "identity", **({"Authorization": f"Bearer {key}"} if key else {})},
                 mounts=dict.fromkeys(_HERE),
             )
         return self._http
 
-    async def _json(self, server: Server, path: str, body: Any) -> dict[str, Any]:
+    async def _json(self, server: Server, path: str, body: Any, sampling: Sampling) -> dict[str, Any]:
         """POST `body`, return the reply's JSON object; every other kind of reply is the exception that fits it."""
-        status, text, headers = await self._exchange("POST", server, path, body)
+        limit = bodies.room(sampling.n, sampling.max_new_tokens)
+        status, text, headers = await self._exchange("POST", server, path, body, limit)
         if status >= 400:
             self._refuse(server, status, text, headers)
-        return read_object(server.url, text)
+        return bodies.read_object(server.url, text)
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
         """Raise what an error status means."""
-        said = error_message(text)
+        said = bodies.error_message(text)
         where = f"{server.url}: status {status}" + (f" ({said})" if said else "")
         if status in RETRIED:
             pause = retry_after(headers)
@@ -296,8 +303,8 @@ class RemoteEngine:
         """Add a reply's own account to ours and to its completions."""
         usage = usage if isinstance(usage, dict) else {}
         details = usage.get("prompt_tokens_details")
-        prompt, generated = whole(usage.get("prompt_tokens")), whole(usage.get("completion_tokens"))
-        cached = whole(details.get("cached_tokens")) if isinstance(details, dict) else 0
+        prompt, generated = (bodies.whole(usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
+        cached = bodies.whole(details.get("cached_tokens")) if isinstance(details, dict) else 0
         self._spend(prompt_tokens=prompt, cached_tokens=cached, generated_tokens=generated)
         only = len(completions) == 1
         return [
@@ -311,15 +318,22 @@ class RemoteEngine:
         ]
 
 
-def read_object(url: str, text: str) -> dict[str, Any]:
-    """Return the JSON object that `text` is; TransientError where it is something else or broken off."""
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise TransientError(f"{url}: the reply is not JSON, or broken off") from error
-    if not isinstance(found, dict):
-        raise TransientError(f"{url}: the reply is not a JSON object")
-    return found
+def check_access(access: Access) -> None:
+    """UserError where an address would carry a password into messages, or the key fits in no header."""
+    for url in access.urls:
+        try:
+            named = "@" in urlsplit(url).netloc
+        except ValueError as error:
+            raise UserError(f"`urls`: one of the addresses cannot be read ({error}); fix it.") from error
+        if named:
+            where = urlsplit(url).netloc.rpartition("@")[2]
+            raise UserError(
+                f"`urls`: the address of {where} holds a name or a password; put the key into the environment variable "
+                "that `key_variable` names."
+            )
+    if not (access.key.isascii() and access.key.isprintable()):
+        variable = access.key_variable or "The key's environment variable"
+        raise UserError(f"{variable} holds characters that no key has; set it again, without quotes or line ends.")
 
 
 def choices_of(url: str, reply: dict[str, Any], count: int) -> list[dict[str, Any]]:
@@ -329,26 +343,4 @@ def choices_of(url: str, reply: dict[str, Any], count: int) -> list[dict[str, An
         raise TransientError(f"{url}: the reply has no {'choices' if count > 1 else 'choice'}")
     if len(choices) != count:
         raise FewerReplies(f"{url}: the reply has {len(choices)} of {count} choices")
-    return sorted(choices, key=lambda one: whole(one.get("index")))
-
-
-def error_message(text: str) -> str:
-    """Return what a server says about an error, in one line of at most 300 characters."""
-    try:
-        found: Any = json.loads(text)
-    except ValueError:
-        found = text
-    for key in ("error", "message", "detail"):
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-    return " ".join(str(found).split())[:300]
-
-
-def clean(text: str) -> str:
-    """Return `text` without halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
-def whole(value: Any) -> int:
-    """Return `value` where it is a count, else 0."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return sorted(choices, key=lambda one: bodies.whole(one.get("index")))

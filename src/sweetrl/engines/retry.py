@@ -22,6 +22,7 @@ from sweetrl.errors import EngineError
 Result = TypeVar("Result")
 
 LONGEST_WAIT = 60.0
+LONGEST_REST = 7 * 24 * 3600.0
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 # Whose Retry-After speaks for the whole server: too many requests, unavailable, overloaded.
 PACED = frozenset({429, 503, 529})
@@ -50,20 +51,21 @@ class TransientError(Exception):
 
 
 def retry_after(headers: Mapping[str, str]) -> float:
-    """Return the seconds that a reply's Retry-After asks for (a number or a date), 0 where there is none."""
-    value = headers.get("retry-after", "").strip()
+    """Return the seconds that a reply's Retry-After asks for (a number or a date), 0 where there is none.
+
+    More than a week is a week: longer than any budget, and no number or date of a server is too large for a clock.
+    """
+    value = headers.get("retry-after", "").strip()[:100]
     if not value:
         return 0.0
     try:
         seconds = float(value)
-        return max(seconds, 0.0) if math.isfinite(seconds) else 0.0
     except ValueError:
-        pass
-    try:
-        moment = email.utils.parsedate_to_datetime(value)
-    except ValueError:
-        return 0.0
-    return max(moment.timestamp() - time.time(), 0.0)
+        try:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError, OSError, IndexError):
+            return 0.0
+    return min(max(seconds, 0.0), LONGEST_REST) if math.isfinite(seconds) else 0.0
 
 
 async def retry(

@@ -10,13 +10,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.background import wait
+from sweetrl.engines.bodies import error_message, one_line, read_object, whole
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.pool import Server
-from sweetrl.engines.remote import Access, RemoteEngine, choices_of, error_message, read_object, whole
+from sweetrl.engines.remote import Access, RemoteEngine, choices_of
 from sweetrl.engines.retry import TransientError, retry
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.model_files import check_adapter
@@ -69,13 +71,14 @@ class VllmEngine(RemoteEngine):
             if status >= 400:
                 self._refuse(server, status, text, headers)
             data = read_object(server.url, text).get("data")
-            models = {one.get("id"): one for one in data if isinstance(one, dict)} if isinstance(data, list) else {}
+            named = [one for one in data if isinstance(one, dict)] if isinstance(data, list) else []
+            models = {one["id"]: one for one in named if isinstance(one.get("id"), str)}
             if not models:
                 raise TransientError(f"{server.url}: the server names no models")
             if self._served and self._served not in models:
-                known = ", ".join(str(name) for name in models)
+                known = one_line(", ".join(models))
                 raise UserError(f"{server.url}: there is no model {self._served!r}; the server has {known}.")
-            self._served = self._served or str(next(iter(models)))
+            self._served = self._served or next(iter(models))
             return whole(models[self._served].get("max_model_len")) or 2**31
 
         try:
@@ -93,7 +96,7 @@ class VllmEngine(RemoteEngine):
             await self._load(server)
         body = self._body(model, prompt, sampling, room)
         try:
-            reply = await self._json(server, "/completions", body)
+            reply = await self._json(server, "/completions", body, sampling)
         except _Gone:
             if not self._adapter_name:
                 raise TransientError(f"{server.url}: the server has no model {model!r} (yet)", server=True) from None
@@ -101,7 +104,7 @@ class VllmEngine(RemoteEngine):
             self._loaded.discard(server.url)
             await self._load(server)
             try:
-                reply = await self._json(server, "/completions", body)
+                reply = await self._json(server, "/completions", body, sampling)
             except _Gone:
                 raise TransientError(f"{server.url}: the adapter is gone again", server=True) from None
         completions = [self._read(server.url, one) for one in choices_of(server.url, reply, sampling.n)]
@@ -128,14 +131,14 @@ class VllmEngine(RemoteEngine):
 
     def _read(self, url: str, choice: dict[str, Any]) -> Completion:
         ids, logprobs, reason = choice.get("token_ids"), choice.get("logprobs"), choice.get("finish_reason")
-        if not isinstance(ids, list) or not all(isinstance(one, int) for one in ids):
+        if not isinstance(ids, list) or not all(type(one) is int and 0 <= one < 2**31 for one in ids):
             raise TransientError(f"{url}: the reply has no token ids (a vLLM before 0.10.2 has none)")
         if reason not in ("stop", "length"):
-            raise TransientError(f"{url}: the reply is broken off (finish reason {reason})")
+            raise TransientError(f"{url}: the reply is broken off (finish reason {one_line(str(reason))})")
         values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
         if not isinstance(values, list) or len(values) != len(ids):
             raise TransientError(f"{url}: the reply has no log-prob for each of its tokens")
-        if not ids or not all(isinstance(one, int | float) for one in values):
+        if not ids or not all(isinstance(one, int | float) and abs(one) < math.inf for one in values):
             raise TransientError(f"{url}: the reply is empty, or its log-probs are no numbers")
         spoken = ids[:-1] if reason == "stop" else ids
         text = str(self.tokenizer.decode(spoken, skip_special_tokens=True))
