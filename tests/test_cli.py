@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from sweetrl import __version__, cli, show, terminal
@@ -21,6 +20,7 @@ from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.engines.make import Agent
 from sweetrl.errors import UserError
 from sweetrl.plugins import find_domain
+from sweetrl.screen import Screen
 from sweetrl.types import AgentTurn, Completion, Message, Task, TestResult, Trajectory, Usage
 
 BACKEND = find_domain("backend")
@@ -69,11 +69,11 @@ def sweetrl(*arguments: str, cwd: Path | None = None, **environment: str) -> sub
     )
 
 
-def wide() -> Console:
-    return Console(file=StringIO(), width=160, color_system=None)
+def wide() -> Screen:
+    return Screen(file=StringIO(), width=160, color_system=None)
 
 
-def printed(console: Console) -> str:
+def printed(console: Screen) -> str:
     assert isinstance(console.file, StringIO)
     return console.file.getvalue()
 
@@ -140,7 +140,7 @@ def test_run_becomes_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     called: list[Any] = []
     monkeypatch.setattr(os, "execv", lambda *arguments: called.append(arguments))
     assert CliRunner().invoke(cli.app, ["run"]).exit_code == 0
-    assert called == [(sys.executable, [sys.executable, "-m", "flows.train"])]
+    assert called == [(sys.executable, [sys.executable, "-m", "flows.run"])]
 
 
 def test_run_without_the_pipelines_packages_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

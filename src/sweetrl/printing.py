@@ -4,41 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from sweetrl.text import printable
+
 
 def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
     """Print (what, value) rows."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from sweetrl.screen import Screen
+
+    console = Screen()
     if not console.is_terminal:
         for name, value in rows:
-            print(f"{name}\t{value}")
+            print(printable(f"{name}\t{value}"))
         return
     table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold cyan", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
         table.add_row(name, value)
-    console.print(table, markup=False, highlight=False)
+    console.print(table)
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print rows of values below their names."""
-    from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    from sweetrl.screen import Screen
+
+    console = Screen()
     if not console.is_terminal:
         for row in (header, *rows):
-            print("\t".join(row))
+            print(printable("\t".join(row)))
         return
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in header:
         table.add_column(name, header_style="bold cyan", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    console.print(table, markup=False, highlight=False)
+    console.print(table)
 
 
 def in_words(value: object) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,9 +13,10 @@ from sweetrl.plugins import find_domain
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from sweetrl.colbench.domain import Domain
+    from sweetrl.screen import Screen
 
 COLOURS = {"system": "magenta", "user": "green", "assistant": "cyan"}
 NAMES = {"system": "system", "user": "user", "assistant": "agent"}
@@ -63,7 +63,7 @@ def find(source: Path, domain: Domain, task: str, attempt: int, policy: str | No
     )
 
 
-def list_trajectories(console: Console, source: Path, domain: Domain, policy: str | None, limit: int) -> None:
+def list_trajectories(console: Screen, source: Path, domain: Domain, policy: str | None, limit: int) -> None:
     """Print a table of the first `limit` trajectories."""
     from rich.table import Table
 
@@ -81,49 +81,52 @@ def list_trajectories(console: Console, source: Path, domain: Domain, policy: st
         table.add_row(each.task.id, str(each.attempt), each.policy, str(turns), each.outcome, reward, style=colour)
     console.print(table)
     if rest:
-        console.print(f"and {rest:,} more (--limit)", style="dim", highlight=False)
-    console.print("sweetrl show TASK --attempt N shows one.", style="dim", highlight=False)
+        console.print(f"and {rest:,} more (--limit)", style="dim")
+    console.print("sweetrl show TASK --attempt N shows one.", style="dim")
 
 
 def show_trajectory(
-    console: Console, source: Path, domain: Domain, task: str, attempt: int, policy: str | None, privileged: bool
+    console: Screen, source: Path, domain: Domain, task: str, attempt: int, policy: str | None, privileged: bool
 ) -> None:
     """Print one trajectory; with `privileged` also the training-time information, which the agent never sees."""
+    from rich.text import Text
+
     one = find(source, domain, task, attempt, policy)
     domain = domain if one.task.suite == domain.spec else find_domain(one.task.suite)
     facts = [f"attempt {one.attempt}", f"policy {one.policy or 'unknown'}", f"simulator {one.simulator or 'unknown'}"]
-    console.rule(f"[bold]{one.task.id}[/]", align="left")
-    console.print(", ".join([*facts, f"seed {one.seed}", one.outcome.replace("_", " ")]), style="dim", highlight=False)
+    console.rule(Text(one.task.id, "bold"), align="left")
+    console.print(", ".join([*facts, f"seed {one.seed}", one.outcome.replace("_", " ")]), style="dim")
     if privileged:
         print_privileged(console, one.task, domain)
     turns = {turn.message_index: turn for turn in one.turns}
     for index, message in enumerate(one.messages):
         print_message(console, message, domain, turns.get(index))
     if one.error:
-        console.print(f"lost: {one.error}", style="red", markup=False, highlight=False)
+        console.print(f"lost: {one.error}", style="red")
     print_tests(console, one)
 
 
-def print_message(console: Console, message: Message, domain: Domain, turn: AgentTurn | None = None) -> None:
+def print_message(console: Screen, message: Message, domain: Domain, turn: AgentTurn | None = None) -> None:
     """Print one message in its role's colour, with what its turn cost if that is known."""
     from rich.panel import Panel
+    from rich.text import Text
 
     colour = COLOURS[message.role]
     console.print(
         Panel(
             _content(message, domain),
-            title=f"[bold {colour}]{NAMES[message.role]}[/]",
+            title=Text(NAMES[message.role], f"bold {colour}"),
             title_align="left",
-            subtitle=f"[dim]{_cost(turn)}[/]" if turn and turn.token_ids else None,
+            subtitle=Text(_cost(turn), "dim") if turn and turn.token_ids else None,
             subtitle_align="right",
             border_style=colour,
         )
     )
     if turn is not None and turn.raw and turn.raw != message.content:
-        console.print(f"  the agent's raw reply: {printable(turn.raw)}", style="dim", markup=False, highlight=False)
+        console.print(f"  the agent's raw reply: {turn.raw}", style="dim")
 
 
-def print_privileged(console: Console, task: Task, domain: Domain) -> None:
+def print_privileged(console: Screen, task: Task, domain: Domain) -> None:
     """Print what only the critic and the simulator may see."""
     from rich.panel import Panel
     from rich.syntax import Syntax
@@ -132,11 +135,11 @@ def print_privileged(console: Console, task: Task, domain: Domain) -> None:
     if task.hidden_information:
         console.print(Panel(Text(task.hidden_information), title="hidden information", border_style="magenta"))
     if task.ground_truth:
-        reference = Syntax(printable(task.ground_truth), domain.syntax, background_color="default", word_wrap=True)
+        reference = Syntax(task.ground_truth, domain.syntax, background_color="default", word_wrap=True)
         console.print(Panel(reference, title="reference (training time only)", border_style="magenta"))
 
 
-def print_tests(console: Console, one: Trajectory) -> None:
+def print_tests(console: Screen, one: Trajectory) -> None:
     """Print the verdict of every hidden test, and the reward."""
     from rich.table import Table
     from rich.text import Text
@@ -148,8 +151,7 @@ def print_tests(console: Console, one: Trajectory) -> None:
         )
         for test in one.tests:
             verdict = Text(test.reason, style="green" if test.passed else "red")
-            call = printable(calls.get(test.name, ""))
-            table.add_row(Text(test.name), Text(call), verdict, Text(printable(test.detail)))
+            table.add_row(test.name, calls.get(test.name, ""), verdict, test.detail)
         console.print(table)
     if one.reward is None:
         console.print("not scored", style="yellow")
@@ -158,13 +160,7 @@ def print_tests(console: Console, one: Trajectory) -> None:
     console.print(
         f"reward {one.reward:.2f}{passed}: {'success' if one.success else 'no success'}",
         style="bold green" if one.success else "bold red",
-        highlight=False,
     )
-
-
-def printable(text: str) -> str:
-    """Replace control characters: a model's words must not steer the terminal that shows them."""
-    return "".join(c if c in "\n\t" or unicodedata.category(c) != "Cc" else "\ufffd" for c in text)
 
 
 def _content(message: Message, domain: Domain) -> RenderableType:
@@ -175,7 +171,7 @@ def _content(message: Message, domain: Domain) -> RenderableType:
 
     parts: list[RenderableType] = [
         Syntax(text, language, background_color="default", word_wrap=True) if language else Text(text)
-        for language, text in domain.display(printable(message.content))
+        for language, text in domain.display(message.content)
     ]
     return Group(*parts)
 

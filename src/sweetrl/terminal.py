@@ -17,14 +17,13 @@ from sweetrl.errors import SimulatorError, UserError
 from sweetrl.paths import POLICY, TEST_TASKS
 from sweetrl.plugins import load_domain
 from sweetrl.settings import Settings
-from sweetrl.show import print_message, print_tests, printable
+from sweetrl.show import print_message, print_tests
 from sweetrl.types import Message, Task, Trajectory
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from sweetrl.api.policy import Policy
     from sweetrl.colbench.domain import Domain
+    from sweetrl.screen import Screen
 
 
 class TerminalUser:
@@ -36,7 +35,7 @@ class TerminalUser:
     name = "human"
     serial = True
 
-    def __init__(self, console: Console, domain: Domain, folder: Path) -> None:
+    def __init__(self, console: Screen, domain: Domain, folder: Path) -> None:
         self.console, self.domain, self.folder = console, domain, folder
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
@@ -70,12 +69,12 @@ class TerminalUser:
 
 
 def play_task(
-    settings: Settings, console: Console, reference: str, tasks: Path | None, policy: str, seed: int, blind: bool
+    settings: Settings, console: Screen, reference: str, tasks: Path | None, policy: str, seed: int, blind: bool
 ) -> Trajectory:
     """Play one dialogue at the terminal, score it, print the verdict; return the scored trajectory."""
     domain = load_domain(settings)
     task = find_task(reference, tasks, domain)
-    console.print(f"[dim]loading the agent ({policy}) ...[/]", highlight=False)
+    console.print(f"loading the agent ({policy}) ...", style="dim")
     agent = load_agent(policy, settings)
     user = TerminalUser(console, domain, Path(tempfile.mkdtemp(prefix="sweetrl-play-")))
     introduce(user, task, settings.agent.max_turns, blind)
@@ -90,7 +89,7 @@ def play(domain: Domain, user: TerminalUser, task: Task, agent: Policy, seed: in
     with rollouts.opened(domain) as environment, rollouts.serving([agent], None) as (served,):
         one = rollouts.attempt_one(replace(environment, simulator=user), served, task, seed)
     if one.outcome == "lost":
-        console.print(f"\nThe dialogue ended without an answer: {one.error}.", style="yellow", markup=False)
+        console.print(f"\nThe dialogue ended without an answer: {one.error}.", style="yellow")
         return one
     user.show(one.messages)
     if not domain.answers(one.messages[-1].content):
@@ -106,17 +105,17 @@ def introduce(user: TerminalUser, task: Task, max_turns: int, blind: bool) -> No
     from rich.text import Text
 
     console, domain = user.console, user.domain
-    asked = Text(printable(task.problem_description))
-    console.print(Panel(asked, title=f"task {task.id}: you ask for", border_style="green"))
+    asked = Text(task.problem_description)
+    console.print(Panel(asked, title=Text(f"task {task.id}: you ask for"), border_style="green"))
     if not blind:
         if task.hidden_information:
-            known = Text(printable(task.hidden_information))
+            known = Text(task.hidden_information)
             console.print(Panel(known, title="what only you know", border_style="magenta"))
         if found := domain.file_of(task.ground_truth):
             path = user.keep(f"wanted{found[0]}", found[1])
-            console.print(f"what you have in mind (never paste it): {path}", style="magenta", markup=False)
+            console.print(f"what you have in mind (never paste it): {path}", style="magenta")
         elif task.ground_truth:
-            wanted = Syntax(printable(task.ground_truth), domain.syntax, background_color="default", word_wrap=True)
+            wanted = Syntax(task.ground_truth, domain.syntax, background_color="default", word_wrap=True)
             console.print(Panel(wanted, title="what you have in mind (never paste it)", border_style="magenta"))
     console.print(
         f"The agent has {max_turns} turns. Answer its questions in a sentence or two; Ctrl-D leaves.\n", style="dim"

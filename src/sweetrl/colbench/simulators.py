@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from sweetrl.colbench.prompts import load_prompt, render
 from sweetrl.errors import SimulatorError
 from sweetrl.protocols import Recordings, Speaker
+from sweetrl.text import printable
 from sweetrl.types import Content, Leak, Message, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -106,9 +107,9 @@ class ConsoleUser:
         """Show who you are (at the first question) and the agent's words; return what is typed."""
         with self._lock:
             if len(messages) == 2:
-                self.tell(f"\ntask {task.id}: you asked for\n{task.problem_description}\n")
-                self.tell(f"what you have in mind (never paste it):\n{task.ground_truth}\n")
-            self.tell(f"agent> {messages[-1].content}")
+                self.tell(printable(f"\ntask {task.id}: you asked for\n{task.problem_description}\n"))
+                self.tell(printable(f"what you have in mind (never paste it):\n{task.ground_truth}\n"))
+            self.tell(printable(f"agent> {messages[-1].content}"))
             try:
                 return self.ask("you> ").strip()
             except EOFError:

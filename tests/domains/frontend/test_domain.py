@@ -8,7 +8,6 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 from sweetrl import cli, show
@@ -19,6 +18,7 @@ from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import demonstrate
 from sweetrl.learning.ranking import choose_pairs, mean_centered, ranking_metrics
+from sweetrl.screen import Screen
 from sweetrl.settings import RankSettings, Settings
 from sweetrl.types import ANSWER_MARKER, AgentTurn, Candidate, Message, Preference, RankedState, Trajectory
 
@@ -161,7 +161,7 @@ def test_show_prints_a_dialogue_about_a_page(source: tuple[str, ...], collected:
 
 def test_pages_are_highlighted_whatever_the_suite_of_params_yaml(collected: Path) -> None:
     def printed(domain: Backend | Frontend) -> str:
-        console = Console(file=StringIO(), width=400, force_terminal=True, color_system="standard")
+        console = Screen(file=StringIO(), width=400, force_terminal=True, color_system="standard")
         show.show_trajectory(console, Path("data/trajectories"), domain, "1", 0, None, privileged=True)
         assert isinstance(console.file, StringIO)
         return console.file.getvalue()
@@ -176,7 +176,7 @@ def test_a_page_in_a_reply_cannot_steer_the_terminal(tmp_path: Path) -> None:
         DIALOGUES[0], messages=(*DIALOGUES[0].messages[:1], Message("assistant", SHOWN.replace("Welcome", "\x1b[2J")))
     )
     TrajectoryStore(tmp_path).write_shard(0, [hostile])
-    console = Console(file=StringIO(), width=160, color_system=None)
+    console = Screen(file=StringIO(), width=160, color_system=None)
     show.show_trajectory(console, tmp_path, FRONTEND, "0", 0, None, privileged=False)
     assert isinstance(console.file, StringIO)
     assert "\x1b" not in console.file.getvalue() and "\ufffd[2J" in console.file.getvalue()

@@ -1,0 +1,22 @@
+"""Words that somebody else has chosen, made fit to be shown."""
+
+from __future__ import annotations
+
+import unicodedata
+
+# Formatting characters that words are written with: the joiners of emoji and of scripts such as Persian.
+_JOINERS = "\u200c\u200d"
+
+
+def printable(text: str) -> str:
+    """Return `text` with U+FFFD for what steers a terminal or hides: controls, bidi marks, halves of surrogates.
+
+    Line ends and tabs stay, and the length stays.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(one if one in "\n\t" or one in _JOINERS or not _steers(one) else "\ufffd" for one in text)
+
+
+def _steers(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cf", "Cs")
