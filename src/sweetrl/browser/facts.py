@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sweetrl.browser.css_colors import COLOR, parse_color
 from sweetrl.browser.page import Align, Box, Element, Rgb, Role
 
 STYLES = (
@@ -25,10 +26,11 @@ STYLES = (
     "overflow-y",
     "position",
     "background-clip",
+    "-webkit-text-fill-color",
 )
 LIMIT = 5000  # elements; a page with more is a bomb
 WHITE: Rgb = (255, 255, 255)
-_SMALLEST_TEXT = 5.0  # CSS pixels; less cannot be read
+_SMALLEST_TEXT = 6.0  # CSS pixels; less cannot be read
 _SKIPPED = {"HTML", "HEAD", "BODY", "STYLE", "SCRIPT", "TITLE", "META", "LINK", "BR", "OPTION", "OPTGROUP", "SOURCE"}
 _OPAQUE = {"svg", "img", "video", "canvas", "iframe", "object", "embed", "select"}  # what is inside is not listed
 _ROLES: dict[str, Role] = {
@@ -73,7 +75,6 @@ _ARIA: dict[str, Role] = {
     "main": "section",
 }
 _NUMBER = re.compile(r"[\d.]+")
-_COLOR = re.compile(r"rgba?\([^()]*+\)")
 
 
 @dataclass(frozen=True)
@@ -91,12 +92,26 @@ class Line:
 
 
 @dataclass(frozen=True)
+class Ground:
+    """What an element claims to paint behind its content: the colours that it runs through (one, or those of a
+    gradient; none where it paints nothing), as seen, and the colour below. `box` is the part that is not cut off.
+    """
+
+    box: Box
+    colors: tuple[Rgb, ...]
+    behind: Rgb
+
+
+@dataclass(frozen=True)
 class Facts:
-    """The elements (their texts still empty), the lines of text that belong to them, the page's colour and its size."""
+    """What styles say of a page: elements (their texts still empty), lines of text that belong to them, the page's
+    colour, and for each element its ground. Which of it is to be seen, pictures say (sweetrl.browser.ink).
+    """
 
     elements: tuple[Element, ...]
     lines: tuple[Line, ...]
     background: Rgb
+    grounds: tuple[Ground, ...]
 
 
 @dataclass(frozen=True)
@@ -136,6 +151,7 @@ class _Reader:
         self.inputs = dict(zip(self.nodes["inputValue"]["index"], self.nodes["inputValue"]["value"], strict=True))
         self.elements: list[Element] = []
         self.lines: list[Line] = []
+        self.grounds: list[Ground] = []
 
     def read(self) -> Facts:
         """Walk the document in order; a parent always comes before its children."""
@@ -154,7 +170,7 @@ class _Reader:
                     states[node] = state
             else:
                 states[node] = above  # the document itself, shadow roots
-        return Facts(tuple(self.elements), tuple(self.lines), background)
+        return Facts(tuple(self.elements), tuple(self.lines), background, tuple(self.grounds))
 
     def _style(self, index: int) -> dict[str, str]:
         values = self.layout["styles"][index]
@@ -183,8 +199,10 @@ class _Reader:
         opacity = above.opacity * float(style["opacity"] or 1)
         painted = _painted(style) if name not in ("HTML", "BODY") else None
         background, behind = None, above.behind
+        colors: tuple[Rgb, ...] = ()
         if painted is not None and painted[3] * opacity >= 0.05 and style["background-clip"] != "text":
             background = behind = _over(painted, opacity, above.behind)
+            colors = tuple(_over(each, opacity, above.behind) for each in _stops(style) or [painted])
         box = Box(*(round(value, 2) for value in self.layout["bounds"][index]))
         clip = above.clip
         if style["overflow-x"] not in ("visible", "") or style["overflow-y"] not in ("visible", ""):
@@ -197,7 +215,7 @@ class _Reader:
         if right <= left or bottom <= top or (right - left) * (bottom - top) <= 1.5:
             return state
         tag = name.lower()
-        color = _parse(style["color"])
+        color = parse_color(style["-webkit-text-fill-color"])
         attributes = self._attributes(node)
         self.elements.append(
             Element(
@@ -214,6 +232,7 @@ class _Reader:
                 parent=above.element,
             )
         )
+        self.grounds.append(Ground(Box(left, top, right - left, bottom - top), colors, above.behind))
         at = len(self.elements) - 1
         self._control(node, at, tag, attributes)
         return replace(state, element=at, depth=above.depth + 1, opaque=tag in _OPAQUE)
@@ -264,7 +283,7 @@ class _Reader:
             return
         value = self.layout["text"][index]
         whole = self.strings[value] if value >= 0 else ""
-        color = _parse(style["color"])
+        color = parse_color(style["-webkit-text-fill-color"])
         at = above.element if above.element >= 0 else self._bare(index, style, above)
         for number in self.lines_of.get(index, ()):
             start, length = self.boxes["start"][number], self.boxes["length"][number]
@@ -282,7 +301,7 @@ class _Reader:
                 tag="#text",
                 box=Box(*(round(value, 2) for value in self.layout["bounds"][index])),
                 text="",
-                color=_over(_parse(style["color"]), above.opacity, above.behind),
+                color=_over(parse_color(style["-webkit-text-fill-color"]), above.opacity, above.behind),
                 background=None,
                 font_size=_first_number(style["font-size"]),
                 bold=_first_number(style["font-weight"]) >= 600,
@@ -292,6 +311,7 @@ class _Reader:
                 parent=-1,
             )
         )
+        self.grounds.append(Ground(self.elements[-1].box, (), above.behind))
         return len(self.elements) - 1
 
     def _attributes(self, node: int) -> dict[str, str]:
@@ -331,24 +351,17 @@ def _align(style: dict[str, str]) -> Align:
 
 def _painted(style: dict[str, str]) -> tuple[float, float, float, float] | None:
     """The colour (red, green, blue, alpha) of the element's own background, the mean of a gradient's stops; or None."""
-    color = _parse(style["background-color"])
-    if "gradient(" in style["background-image"]:
-        stops = [_parse(each) for each in _COLOR.findall(style["background-image"])]
-        if stops:
-            mean = [sum(stop[channel] for stop in stops) / len(stops) for channel in range(4)]
-            return (mean[0], mean[1], mean[2], max(mean[3], color[3]))
+    color = parse_color(style["background-color"])
+    if stops := _stops(style):
+        mean = [sum(stop[channel] for stop in stops) / len(stops) for channel in range(4)]
+        return (mean[0], mean[1], mean[2], max(mean[3], color[3]))
     return color if color[3] > 0 else None
 
 
-def _parse(text: str) -> tuple[float, float, float, float]:
-    """Read a computed colour (red, green, blue, alpha): rgb(), rgba(), or color() with parts from 0 to 1."""
-    numbers = [float(each) for each in _NUMBER.findall(text)]
-    if len(numbers) < 3:
-        return (0.0, 0.0, 0.0, 0.0)
-    if text.startswith("color("):
-        numbers = [*(255 * each for each in numbers[:3]), *numbers[3:]]
-    red, green, blue = (min(each, 255.0) for each in numbers[:3])
-    return (red, green, blue, min(numbers[3], 1.0) if len(numbers) > 3 else 1.0)
+def _stops(style: dict[str, str]) -> list[tuple[float, float, float, float]]:
+    """The colours of the element's gradients."""
+    image = style["background-image"]
+    return [parse_color(each) for each in COLOR.findall(image)] if "gradient(" in image else []
 
 
 def _over(color: tuple[float, float, float, float], opacity: float, behind: Rgb) -> Rgb:

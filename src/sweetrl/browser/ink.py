@@ -1,65 +1,193 @@
-"""Which lines of text are really to be seen: a line counts when its own colour is found as ink in its place.
+"""What of a page is really to be seen, from its pictures: texts, coloured boxes, and things (images, controls).
 
-Styles alone cannot tell: text may be covered, cut off, moved away, of its background's colour, or painted under a
-picture.
+Styles alone cannot tell: what they describe may be covered, cut off, masked, filtered, or of its background's colour.
+One picture cannot tell, either: lines, borders and patterns have ink of any colour, too. So the same page is painted
+without its texts, and without its things, and what changes is what was there.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from sweetrl.browser.facts import Line
-from sweetrl.browser.page import Element
+from sweetrl.browser.facts import Facts, Ground, Line
+from sweetrl.browser.page import Box, Element
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL import Image
 
 LIMIT = 4000  # lines; a page with more is a bomb
+# Leaves of a page that have a look of their own. What else is an image (by its role, its background) may have content.
+THINGS = frozenset(("img", "svg", "video", "canvas", "iframe", "object", "embed", "input", "textarea", "select", "hr"))
 _CONTRAST = 20.0  # Euclidean distance in RGB: less is not to be told apart
+_LEGIBLE = 40.0  # the same for letters; #e8e8e8 on white
+_SAMPLES = 100
+_PAIRS = 20_000
+_SAME = 2.0  # grey levels of each channel
+_GROUND = 0.02  # of a box's pixels must have its colour: a box full of other things still has corners
+_NEAR = 12.0  # RGB; rounding, and the smoothing of a gradient
 _SHARE = 0.004  # of the line's area; a single thin letter in a wide line is about 0.01
 
 
-def with_texts(png: bytes, elements: Iterable[Element], lines: Iterable[Line]) -> tuple[Element, ...]:
-    """Return the elements with the texts whose ink is in the picture; lines of one element are joined by spaces."""
+@dataclass(frozen=True)
+class Pictures:
+    """PNGs of one page, of equal size: as it is, without the ink of its texts, and without its things.
+
+    The latter two are None where the page has none of these.
+    """
+
+    whole: bytes
+    without_texts: bytes | None = None
+    without_things: bytes | None = None
+
+
+def is_thing(element: Element) -> bool:
+    """Whether the element has a look of its own beside text and background."""
+    return element.role == "image" or element.tag in THINGS
+
+
+def apart(found: Facts) -> bool:
+    """Whether no text stands on or in a thing, so that one picture without either tells what each was."""
+    things = [ground.box for element, ground in zip(found.elements, found.grounds, strict=True) if is_thing(element)]
+    if len(things) * len(found.lines) > _PAIRS:
+        return False
+    return not any(_meet(line.box, thing) for line in found.lines for thing in things)
+
+
+def _meet(one: Box, two: Box) -> bool:
+    across = one.x < two.x + two.width + 1 and two.x < one.x + one.width + 1
+    return across and one.y < two.y + two.height + 1 and two.y < one.y + one.height + 1
+
+
+def visible(pictures: Pictures, found: Facts) -> tuple[Element, ...]:
+    """Return the elements that are to be seen, with the texts and backgrounds that are; lines are joined by spaces."""
+    picture = _open(pictures.whole)
+    texts = _texts(picture, _other(pictures.without_texts, picture), found.lines)
+    bare = _other(pictures.without_things, picture)
+    listed: list[Element | None] = []
+    for index, (element, ground) in enumerate(zip(found.elements, found.grounds, strict=True)):
+        if is_thing(element) and not _changes(picture, bare, ground.box):
+            if element.tag in THINGS:
+                listed.append(None)
+                continue
+            element = replace(element, role="")
+        if element.background is not None and not _painted(picture, ground):
+            element = replace(element, background=None)
+        listed.append(replace(element, text=texts.get(index, "")))
+    return _compact(listed)
+
+
+def _compact(listed: list[Element | None]) -> tuple[Element, ...]:
+    """Drop what is None (it has no children) and count parents anew."""
+    places: list[int] = []
+    kept: list[Element] = []
+    for element in listed:
+        places.append(len(kept))
+        if element is not None:
+            kept.append(replace(element, parent=places[element.parent] if element.parent >= 0 else -1))
+    return tuple(kept)
+
+
+def _texts(picture: Image.Image, bare: Image.Image | None, lines: Iterable[Line]) -> dict[int, str]:
+    """The texts to be seen, by the index of their element."""
+    found: dict[int, list[str]] = {}
+    for line in list(lines)[:LIMIT]:
+        if line.element >= 0 and shows(picture, bare, line):
+            found.setdefault(line.element, []).append(line.text)
+    return {index: " ".join(parts) for index, parts in found.items()}
+
+
+def _other(png: bytes | None, picture: Image.Image) -> Image.Image | None:
+    """Open a second picture of the page; None where there is none, or one of another size (the page grew with it)."""
+    found = _open(png) if png is not None else None
+    return found if found is not None and found.size == picture.size else None
+
+
+def _open(png: bytes) -> Image.Image:
     from PIL import Image
 
-    kept = list(lines)[:LIMIT]
-    listed = list(elements)
-    if not kept:
-        return tuple(listed)
     with Image.open(io.BytesIO(png)) as image:
-        picture = image.convert("RGB")
-    texts: dict[int, list[str]] = {}
-    for line in kept:
-        if line.element >= 0 and shows(picture, line):
-            texts.setdefault(line.element, []).append(line.text)
-    for index, parts in texts.items():
-        listed[index] = replace(listed[index], text=" ".join(parts))
-    return tuple(listed)
+        image.load()
+        return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def shows(picture: Image.Image, line: Line) -> bool:
-    """Whether the line's place in the RGB `picture` holds ink of the line's colour."""
+def _pixels(picture: Image.Image, box: Box, widest: int = 0) -> np.ndarray:
+    """The pixels of a place (n x 3, float32), cut at `widest`; without it, about `_SAMPLES` rows and columns of it.
+
+    The cost must not depend on what a page says, or on how large it is.
+    """
     import numpy as np
 
-    box = line.box
-    top, left = max(int(box.y), 0), max(int(box.x), 0)
+    left, top = max(int(box.x), 0), max(int(box.y), 0)
+    right = min(int(box.x + box.width + 0.999), left + widest if widest else picture.width, picture.width)
     bottom = min(int(box.y + box.height + 0.999), picture.height)
-    # Enough of a long line: the cost must not depend on what a page says.
-    right = min(int(box.x + box.width + 0.999), left + 400, picture.width)
     if right <= left or bottom <= top:
+        return np.zeros((0, 3), np.float32)
+    region = np.asarray(picture.crop((left, top, right, bottom)))
+    if not widest:
+        region = region[:: max((bottom - top) // _SAMPLES, 1), :: max((right - left) // _SAMPLES, 1)]
+    return region.reshape(-1, 3).astype(np.float32)
+
+
+def _changes(picture: Image.Image, bare: Image.Image | None, box: Box) -> bool:
+    """Whether enough of a place looks another way in `bare`."""
+    import numpy as np
+
+    if bare is None:
         return False
-    region = np.asarray(picture.crop((left, top, right, bottom)))  # not the whole picture: megabytes
-    flat = region.reshape(-1, 3)
+    before = _pixels(picture, box)
+    gone = before - _pixels(bare, box)
+    return bool((np.sqrt((gone * gone).sum(1)) > _NEAR).sum() >= max(2.0, _SHARE * len(before)))
+
+
+def _painted(picture: Image.Image, ground: Ground) -> bool:
+    """Whether enough of the box has its colour, or one on the way from one colour of its gradient to the next."""
+    import numpy as np
+
+    pixels = _pixels(picture, ground.box)
+    if not len(pixels):
+        return False
+    stops = [np.asarray(each, np.float32) for each in ground.colors]
+    behind = np.asarray(ground.behind, np.float32)
+    if all(np.abs(each - behind).max() <= _SAME for each in stops):
+        return True  # it claims nothing that anybody could see
+    near = np.zeros(len(pixels), bool)
+    for start, end in zip(stops, stops[1:] or stops, strict=False):
+        along = end - start
+        length = float(along @ along)
+        share = np.clip((pixels - start) @ along / length, 0, 1) if length else np.zeros(len(pixels), np.float32)
+        apart = pixels - start - share[:, None] * along
+        near |= (apart * apart).sum(1) <= _NEAR**2
+    if len(stops) > 1:  # a gradient that ends in what is behind would be seen everywhere
+        other = pixels - behind
+        near &= (other * other).sum(1) > _NEAR**2 / 4
+    else:  # a box that is nearly of the colour behind it must be nearer to its own
+        own, other = pixels - stops[0], pixels - behind
+        near &= (own * own).sum(1) < (other * other).sum(1)
+    return bool(near.sum() >= max(1.0, _GROUND * len(pixels)))
+
+
+def shows(picture: Image.Image, bare: Image.Image | None, line: Line) -> bool:
+    """Whether the line's place in the RGB `picture` holds ink of the line's colour that is not in `bare`."""
+    import numpy as np
+
+    if bare is None:
+        return False
+    flat = _pixels(picture, line.box, 400)  # enough of a long line
+    if not len(flat):
+        return False
+    gone = flat - _pixels(bare, line.box, 400)
+    needed = max(2.0, _SHARE * len(flat))
+    if (np.sqrt((gone * gone).sum(1)) > _LEGIBLE).sum() < needed:
+        return False
     parts = flat.astype(np.uint32)
     values, counts = np.unique(parts[:, 0] << 16 | parts[:, 1] << 8 | parts[:, 2], return_counts=True)
     common = int(values[counts.argmax()])
     paper = np.array([common >> 16, common >> 8 & 255, common & 255], np.float32)
-    away = flat.astype(np.float32) - paper
-    needed = max(2.0, _SHARE * len(flat))
+    away = flat - paper
     if line.clear:
         return bool((np.abs(away).sum(1) > _CONTRAST).sum() >= needed)
     ink = np.asarray(line.color, np.float32) - paper

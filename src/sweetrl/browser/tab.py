@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import threading
 import time
@@ -39,6 +40,30 @@ _SETTLE = """(async () => {
   await Promise.allSettled(all);
   return all.length;
 })()"""
+
+# Both take something out of the picture and change nothing else: no place, no line, no other colour. A sheet of the
+# document's own list stands in no tree that a selector of the page could look at, and its layer is the one of
+# `prepare`, whose important declarations come before the page's. A page that insists keeps its own things out.
+_HIDE = """((rule, property, word, frame) => {
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync(`@layer still{${rule}}`);
+  document.adoptedStyleSheets = [sheet];
+  let count = 0;
+  if (word) for (const node of document.querySelectorAll('*')) {
+    if (++count > 5000) break;
+    if (getComputedStyle(node)[property].includes(word)) node.animate(frame, 1e9).pause();
+  }
+})"""
+_SHOW = "document.adoptedStyleSheets = []; for (const one of document.getAnimations()) one.cancel();"
+_TEXTS = (
+    "*,*::before,*::after,*::marker,*::placeholder,*::first-line,*::first-letter,::file-selector-button{"
+    "-webkit-text-fill-color:transparent!important;-webkit-text-stroke-color:transparent!important;"
+    "text-shadow:none!important;text-decoration-color:transparent!important;"
+    "text-emphasis-color:transparent!important}"
+)
+_THINGS = f"{','.join(sorted(ink.THINGS))}{{opacity:0!important}}"
+_NO_GROUND = {"backgroundColor": ["transparent"] * 2, "backgroundImage": ["none"] * 2}
+_NO_IMAGE = {"backgroundImage": ["none"] * 2}
 
 
 def _pauses() -> Iterator[float]:
@@ -130,10 +155,25 @@ class Tab:
         status: Status = "ok" if whole <= maximum_height else "truncated"
         whole = min(whole, maximum_height)
         png = self._picture(whole, clock)
+        found = facts.read_facts(snapshot, width, whole)
+        # Letters that are cut out of a background go with it, and pictures of styles with their style.
+        clipped = any(line.clear for line in found.lines)
+        styled = any(one.role == "image" and one.tag not in ink.THINGS for one in found.elements)
+        texts = things = None
+        if not clipped and not styled and ink.apart(found):
+            if found.lines or any(map(ink.is_thing, found.elements)):
+                texts = things = self._picture_without(_TEXTS + _THINGS, "", "", {}, whole, clock)
+        else:
+            if found.lines:
+                word = "text" if clipped else ""
+                texts = self._picture_without(_TEXTS, "backgroundClip", word, _NO_GROUND, whole, clock)
+            if any(map(ink.is_thing, found.elements)):
+                word = "url(" if styled else ""
+                things = self._picture_without(_THINGS, "backgroundImage", word, _NO_IMAGE, whole, clock)
+        elements = ink.visible(ink.Pictures(png, texts, things), found)
         if self._moved:
             raise PageMoved
-        found = facts.read_facts(snapshot, width, whole)
-        return Shot(png, width, whole, ink.with_texts(png, found.elements, found.lines), found.background, status)
+        return Shot(png, width, whole, elements, found.background, status)
 
     def close(self) -> None:
         """Give the context back, whatever state its page is in; does not wait."""
@@ -156,6 +196,18 @@ class Tab:
         beyond = whole > height
         taken = self._draw("Page.captureScreenshot", clock, **form, captureBeyondViewport=beyond, clip=clip)
         return base64.b64decode(taken["data"])
+
+    def _picture_without(
+        self, rule: str, attribute: str, word: str, frame: dict[str, list[str]], whole: int, clock: Clock
+    ) -> bytes:
+        """Return the same picture under one more `rule`, and with `frame` for all whose `attribute` holds `word`."""
+        context = self._world("ink", clock)
+        hide = f"{_HIDE}({json.dumps(rule)}, {json.dumps(attribute)}, {json.dumps(word)}, {json.dumps(frame)})"
+        self._call("Runtime.evaluate", clock, contextId=context, expression=hide)
+        png = self._picture(whole, clock)
+        # Before the next page, which comes into the same document; nobody waits for it.
+        self.browser.tell("Runtime.evaluate", self._session, contextId=context, expression=_SHOW)
+        return png
 
     def _draw(self, method: str, clock: Clock, **parameters: Any) -> dict[str, Any]:
         """Call what is answered only after the next frames, and ask for them where none comes unasked."""
@@ -184,12 +236,16 @@ class Tab:
         self._clean, self._moved = True, False
 
     def _settle(self, clock: Clock) -> None:
-        world = self._call("Page.createIsolatedWorld", clock, frameId=self._frame, worldName="settle")
+        context = self._world("settle", clock)
         try:
-            context = world["executionContextId"]
             self._draw("Runtime.evaluate", clock, contextId=context, expression=_SETTLE, awaitPromise=True)
         except CallError as error:
             raise PageMoved from error  # the document went away under it
+
+    def _world(self, name: str, clock: Clock) -> int:
+        """A context of our own in the page's document, where nothing of the page's is."""
+        world = self._call("Page.createIsolatedWorld", clock, frameId=self._frame, worldName=name)
+        return int(world["executionContextId"])
 
     def _call(self, method: str, clock: Clock, **parameters: Any) -> dict[str, Any]:
         return self.browser.wait(self._send(method, **parameters), clock)
