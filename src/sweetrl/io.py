@@ -98,6 +98,8 @@ def read_json(path: Path) -> Any:
         raise UserError(
             f"{path}: line {error.lineno}: this is not JSON ({error.msg}); fix or remove the file."
         ) from error
+    except (ValueError, RecursionError) as error:  # bytes that are no UTF-8, bottomless nesting, endless numbers
+        raise UserError(f"{path}: this cannot be read as JSON ({error}); fix or remove the file.") from error
 
 
 def append_row(path: Path, row: Any) -> None:
@@ -132,7 +134,7 @@ def read_rows(path: Path, take: Callable[[Any], None]) -> None:
             break
         try:
             take(json.loads(line))
-        except (ValueError, KeyError, TypeError, IndexError):
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError):
             break
         whole += len(line)
     if whole < path.stat().st_size:

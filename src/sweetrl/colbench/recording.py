@@ -61,7 +61,7 @@ class Recording:
             try:
                 row = json.loads(line)
                 speaker, key, reply = str(row["speaker"]), str(row["dialogue"]), str(row["reply"])
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 if isinstance(error, ValueError) and not line.endswith("}"):
                     continue  # broken off by a kill
                 raise UserError(

@@ -66,7 +66,7 @@ class Ledger:
         for line in self.path.read_bytes().splitlines():
             try:
                 row = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(row, dict) and set(row) == names:
                 found.append(DialogueCost(**row))
