@@ -191,8 +191,16 @@ _always(
     "import os",
 )
 _tries("disk", "change the scratch folder's mode", "os.chmod('.', 0)", "import os")
+_tries("disk", "a set-user-id bit", "open('s', 'w').close(); os.chmod('s', 0o4755)", "import os")
+_tries("disk", "mode of an open file", "os.fchmod(0, 0o600)", "import os")
+_tries("disk", "times of an open file", "os.utime(0)", "import os")
 _tries("disk", "sparse file", "f = open('s', 'wb'); f.truncate(1 << 40)")
-_tries("disk", "write to /tmp", "open('/tmp/sweetrl-hostile', 'w')")
+_always(  # a folder of the answer's own, or refused; the test looks at the real one
+    "disk",
+    "write to /tmp",
+    "try:\n    with open('/tmp/sweetrl-hostile', 'w') as f: f.write('x')\nexcept OSError: pass",
+    "full",
+)
 _tries("disk", "write to the standard library", "open(os.path.dirname(os.__file__) + '/evil.py', 'w')", "import os")
 _tries(
     "disk", "write to a library", "import numpy; open(os.path.dirname(numpy.__file__) + '/evil.py', 'w')", "import os"
@@ -234,7 +242,8 @@ for _path in (
     "{data}",
 ):
     _tries("leaks", f"read {_path}", f"open({_path!r}).read()")
-_tries("leaks", "list the root", "assert {'proc', 'sys', 'dev'} & set(os.listdir('/'))", "import os")
+_tries("leaks", "list the root", "assert {'proc', 'sys', 'boot', 'home'} & set(os.listdir('/'))", "import os")
+_tries("leaks", "list the devices", "assert os.listdir('/dev') != ['null']", "import os")
 _tries("leaks", "list /proc", "os.listdir('/proc')", "import os")
 _tries("leaks", "secret in the environment", "assert 'SWEETRL_TEST_SECRET' in os.environ", "import os")
 _tries("leaks", "standard input", "assert sys.stdin.read()", "import sys")
@@ -384,6 +393,13 @@ _add(
 _add("output", "half a surrogate pair in an exception", "zero", "def square(x): raise ValueError(chr(0xd800) * 9)")
 _add("output", "half a surrogate pair as the value", "zero", "def square(x): return chr(0xdfff)")
 _always("forging", "close every descriptor", "import os\nos.closerange(0, 64)")
+_always(
+    "forging",
+    "a result file cut short",
+    "for fd in range(3, 64):\n    try: os.ftruncate(fd, 0)\n    except OSError: pass\nos.kill(os.getpid(), 9)",
+    "zero",
+    "import os",
+)
 _always(
     "forging",
     "descriptors passed over a socket",

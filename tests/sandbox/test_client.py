@@ -202,9 +202,16 @@ def test_another_system_is_told_what_to_use(monkeypatch: pytest.MonkeyPatch) -> 
         Sandbox(workers=1).layers()
 
 
+def test_the_source_can_be_inspected_where_it_is_a_module(sandbox: Sandbox) -> None:
+    source = "import inspect\ndef f():\n    return inspect.getsource(f)"
+    outcome = sandbox.submit(Job((source,), ("f()",))).result()
+    assert outcome.calls[0].tree == "def f():\n    return inspect.getsource(f)\n"
+    assert kinds(sandbox, source, "f()", "__file__", namespace="split") == ["exception"] * 2  # as officially
+
+
 def test_run_file(tmp_path: Path) -> None:
     path = tmp_path / "solution.py"
-    path.write_text("def f(x):\n    return {'x': (x, [1.5])}\n")
+    path.write_text("\ufeffdef f(x):\n    return {'x': (x, [1.5])}\n")
     report = run_file(path, ["f(1)", "g()"])
     assert report["calls"][0]["value"] == "{'x': (1, [1.5])}"  # type: ignore[index]
     assert report["calls"][1]["kind"] == "not_defined"  # type: ignore[index]

@@ -8,6 +8,7 @@ keeps, says when the last of them came. What is in the file is a claim, and may 
 from __future__ import annotations
 
 import array
+import fcntl
 import marshal
 import os
 import socket
@@ -40,6 +41,19 @@ def _compiled(calls: tuple[str, ...]) -> bytes:
     return marshal.dumps(pairs)
 
 
+def _fitting(sources: tuple[str, ...], most: int) -> tuple[str, ...]:
+    """The first of `sources` that have at most `most` bytes together."""
+    for count, text in enumerate(sources):
+        most -= _size(text)
+        if most < 0:
+            return sources[:count]
+    return sources
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
 class Running:
     """A job and what it has come to so far."""
 
@@ -51,6 +65,11 @@ class Running:
         self.queued = time.monotonic()
         self.spent = self.cpu = 0.0  # seconds: of its wall-clock limit, on a core
         self.children = self.losses = 0
+        self.sources = _fitting(job.sources, limits.source_kib << 10)
+        if not self.sources:
+            size, most = _size(job.sources[0]), limits.source_kib << 10
+            text = f"the source has {size:,} bytes, more than {most:,}"
+            self.results += [CallResult("refused", None, text)] * len(job.calls)
 
     @property
     def complete(self) -> bool:
@@ -76,7 +95,7 @@ class Attempt:
         self.verdict: CallResult | None = None  # why the call in progress is lost, once that is known
         job, limits = running.job, running.limits
         body = (
-            job.sources,
+            running.sources,
             _compiled(job.calls[len(running.results) :]),
             job.namespace,
             job.seed,
@@ -84,10 +103,12 @@ class Attempt:
             limits.nodes,
         )
         text = marshal.dumps(body)
-        self.file = os.memfd_create("job", os.MFD_CLOEXEC)
+        self.file = os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._position = self._length = len(text)
         while text:
             text = text[os.write(self.file, text) :]
+        # What the child has added, it cannot take away: a file that has grown says that it began (`touched`).
+        fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
 
     def send(self, jobs: socket.socket) -> None:
         """Queue it for the children that wait at the other end of `jobs`."""
@@ -102,6 +123,11 @@ class Attempt:
     def close(self) -> None:
         """Let go of the file."""
         os.close(self.file)
+
+    @property
+    def touched(self) -> bool:
+        """Whether the child has written anything, whatever it was."""
+        return os.fstat(self.file).st_size > self._length
 
     def read(self) -> bool:
         """Take the frames that are complete as results; False where one is longer than allowed."""

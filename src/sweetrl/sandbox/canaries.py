@@ -50,10 +50,10 @@ _NUMBERS = {
 }
 
 
-def attack(channel: socket.socket, memory: int) -> None:
+def attack(channel: socket.socket, memory: int, bait: str) -> None:
     """Make every attack, and send {its name: whether it got through} as JSON. One that ends this process says enough.
 
-    `memory` is a size in bytes that a child must not get.
+    `memory` is a size in bytes that a child must not get, `bait` a file outside that everybody may write to.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     zygote, here = os.getppid(), __file__
@@ -63,7 +63,15 @@ def attack(channel: socket.socket, memory: int) -> None:
         "read the sandbox's own code": lambda: _read(here),
         "list /": lambda: _many(os.listdir("/")),
         "list /proc": lambda: os.listdir("/proc"),
-        "write to /tmp": lambda: os.open(f"/tmp/.sweetrl-canary-{os.getpid()}", os.O_CREAT | os.O_WRONLY),
+        "list /dev": lambda: _many(os.listdir("/dev")),
+        "write outside": _write_outside,
+        "empty a file": lambda: os.truncate(bait, 0),
+        "empty a file by opening it": lambda: os.close(os.open(bait, os.O_RDONLY | os.O_TRUNC)),
+        "empty a file by opening it for nothing": lambda: os.close(os.open(bait, 3 | os.O_TRUNC)),
+        "change a file's mode": lambda: os.chmod(bait, 0o644),
+        "change a file's times": lambda: os.utime(bait),
+        "change the root's mode": lambda: os.chmod("/", 0o755),
+        "change the standard library's times": lambda: os.utime(os.__file__),
         "write to the standard library": lambda: os.open(
             os.path.dirname(os.__file__) + "/.canary", os.O_CREAT | os.O_WRONLY
         ),
@@ -80,7 +88,8 @@ def attack(channel: socket.socket, memory: int) -> None:
         "wide fcntl command": lambda: _wide(libc, channel.fileno(), zygote),
         "become root": lambda: os.setuid(0) if os.getuid() else _raise(),
         "more memory": lambda: bytearray(memory),
-        "file modes": lambda: os.chmod(".", 0o777),
+        "shut the folder": lambda: os.chmod(".", 0),
+        "times of an open file": lambda: os.utime(0),
         "links": lambda: os.symlink("/", "canary"),
     }
     for name, number in _NUMBERS.get(os.uname().machine, {}).items():
@@ -98,12 +107,26 @@ def attack(channel: socket.socket, memory: int) -> None:
     channel.send(json.dumps(found).encode())
 
 
+def _write_outside() -> None:
+    own = os.environ["HOME"]  # the scratch folder, where there is one; /tmp is another name for it
+    for folder in ("/", "/tmp", "/var/tmp", "/dev/shm"):
+        if own == "/" or os.path.realpath(folder) != own:
+            path = os.path.join(folder, f".sweetrl-canary-{os.getpid()}")
+            try:
+                os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+            except OSError:
+                continue
+            os.unlink(path)
+            return
+    raise OSError
+
+
 def _read(path: str) -> None:
     os.close(os.open(path, os.O_RDONLY))
 
 
 def _many(names: list[str]) -> None:
-    if not {"proc", "sys", "dev", "boot"}.intersection(names):
+    if not {"proc", "sys", "boot", "home", "zero", "urandom"}.intersection(names):
         raise OSError
 
 

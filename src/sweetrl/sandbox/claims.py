@@ -34,6 +34,7 @@ _WORDS: dict[str, tuple[tuple[type, ...], ...]] = {
 }
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _DIMENSIONS = 64  # numpy's own limit
+_DETAIL = 400
 
 
 def parse_frame(payload: bytes, nodes: int) -> CallResult:
@@ -51,10 +52,10 @@ def parse_frame(payload: bytes, nodes: int) -> CallResult:
         if key == "v" and well_formed(value, nodes):
             return CallResult("value", value)
         if key == "r" and type(value) is str:
-            return CallResult("refused", None, printable(value[:300]))
+            return CallResult("refused", None, printable(value[:_DETAIL]))
         kind, detail = value
         if key == "e" and kind in ("exception", "memory", "not_defined") and type(detail) is str:
-            return CallResult(kind, None, printable(detail[:300]))
+            return CallResult(kind, None, printable(detail[:_DETAIL]))
     except (ValueError, TypeError, AttributeError, StopIteration, RecursionError, MemoryError):
         pass
     return CallResult("refused", None, "a frame that is not of the agreed form")
@@ -118,17 +119,25 @@ def describe_status(status: int) -> str:
 
 
 def library_paths(names: tuple[str, ...]) -> list[str]:
-    """Files and folders of the modules `names` (with the shared objects that belong to them); missing ones left out."""
+    """Files and folders of the modules `names`; missing ones left out.
+
+    With them come the shared objects that belong to them, and what importlib.metadata reads.
+    """
     found: list[str] = []
     for folder in map(Path, sys.path):
         if folder.name not in ("site-packages", "dist-packages"):
             continue
         for name in names:
-            for entry in (name, f"{name}.py", f"{name}.libs"):
-                path = folder / entry
+            metadata = sorted(folder.glob(f"{distribution_of(name).replace('-', '_')}-*.dist-info"))
+            for path in (folder / name, folder / f"{name}.py", folder / f"{name}.libs", *metadata):
                 if path.exists() and str(path) not in found:
                     found.append(str(path))
     return found
+
+
+def distribution_of(module: str) -> str:
+    """The name under which the library with this top-level module is installed."""
+    return {"bs4": "beautifulsoup4"}.get(module, module)
 
 
 @dataclass(frozen=True)

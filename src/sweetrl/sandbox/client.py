@@ -52,8 +52,9 @@ class Sandbox:
 
     `libraries` are the third-party modules that solutions may import. Solutions that import one of them, or
     another module that takes its time, are run by zygotes of other kinds (tiers.py), started when they are first
-    needed; there are up to `workers` of each kind. `without` leaves isolation layers out and is meant for tests;
-    `unsafe` accepts a machine on which the layers that remain are not a boundary, and every result says so.
+    needed; there are up to `workers` of each kind. `without` leaves isolation layers out and is meant for tests
+    ("landlock truncation": what Landlock has learned since Linux 6.2); `unsafe` accepts a machine on which the layers
+    that remain are not a boundary, and every result says so.
     """
 
     def __init__(

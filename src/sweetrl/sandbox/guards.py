@@ -18,10 +18,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_SECUREBITS, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 28, 38
+_PR_SET_KEEPCAPS, _PR_CAPBSET_READ, _CAP_DAC_READ_SEARCH = 8, 23, 2
 _CAPABILITY_VERSION = 0x20080522
-# Shared objects that extension modules of the standard library and of the allowed libraries link against.
-_SHARED = ("/usr/lib/{0}", "/lib/{0}", "/usr/lib64", "/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo")
+# Shared objects that extension modules of the standard library and of the allowed libraries link against, and what the
+# standard library reads: time zones, types of files, the locale that zygotes are started with.
+_SHARED = (
+    *("/usr/lib/{0}", "/lib/{0}", "/usr/lib64", "/lib64", "/etc/ld.so.cache"),
+    *("/usr/share/zoneinfo", "/etc/mime.types", "/usr/lib/locale/C.utf8"),
+)
 _NOBODY = 65534
+_MODE = 0o700
 _libc = ctypes.PyDLL(None, use_errno=True)  # one thread: no lock to let go of
 
 
@@ -42,7 +48,10 @@ class Guards:
 
     def lock_zygote(self) -> list[str]:
         """Put on everything that the zygote itself can live with; return the names of the layers that hold."""
-        self.base = _address_space()
+        self.base, kept = _address_space(), 0
+        version = 0 if "landlock" in self.without else self.landlock.abi()
+        if "landlock truncation" in self.without:  # as on Linux before 6.2
+            version = min(version, self.landlock.TRUNCATION - 1)
         readable, listable, hidden = self._paths()
         limits = self.config["limits"]
         if "namespaces" not in self.without and self.namespaces.possible():
@@ -52,24 +61,24 @@ class Guards:
             self.processes = limits["processes"] + 4
         else:
             self.processes = _own_processes() + limits["processes"] + 1024
-            if os.geteuid() == 0 and _open_to_all(readable):
-                try:
-                    os.setgroups([])
-                    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-                    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-                    self.processes = None
-                except PermissionError:  # root of a container that may not change users
-                    pass
+            if os.geteuid() == 0:
+                kept = _become_nobody(_open_to_all(readable), version > 0)
+                self.processes = None if os.geteuid() else self.processes
+        os.environ["HOME"] = self.scratch or "/"
         _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-        if "landlock" not in self.without and self.landlock.abi() > 0:
-            self.landlock.restrict(self._split(readable), listable, [self.scratch] if self.scratch else [])
+        if version:
+            writable = [self.scratch] if self.scratch else []
+            self.landlock.restrict(self._split(readable), listable, [*writable, self.namespaces.NULL], version)
             self.layers.append("landlock")
-        _drop_capabilities()
+        _drop_capabilities(kept)
         if "rlimits" not in self.without:
             self._limit()
         if self.filter is not None and self.filter.supported:
-            self.filter.install_zygote()
+            own_root = "namespaces" in self.layers
+            truncation = own_root or not 0 < version < self.landlock.TRUNCATION
+            self.filter.install_zygote(own_root, truncation)
             self.layers.append("seccomp")
+        os.close(os.open(self.namespaces.NULL, os.O_RDWR))  # every child will
         self.groups = "seccomp" not in self.layers
         if "rlimits" not in self.without:
             self.layers.append("rlimits")
@@ -109,17 +118,21 @@ class Guards:
         """What a child calls first, with its parent's id: it puts on what only a child can bear. Of its descriptors it
         keeps `keep`, and after this only what the seccomp filter allows is possible.
 
-        Made by the zygote, with everything at hand: each attribute that a child looks up costs it pages.
+        Standard input, output and error it opens itself: the mode and the locks of an open file that is handed down
+        would be the next child's, too. Made by the zygote, with everything at hand: each attribute that a child looks
+        up costs it pages.
         """
         close, below, above = os.closerange, keep, keep + 1
+        opened, again, null, both = os.open, os.dup, self.namespaces.NULL, os.O_RDWR
         group, orphan, parent_of, leave, own = self.groups, not self.scratch, os.getppid, os._exit, os.getpid
         limit, limits = resource.setrlimit, tuple(self._limits)
         bind = self.filter.child_installer() if self.filter is not None and "seccomp" in self.layers else None
 
         def lock(parent: int) -> None:
-            if below > 3:
-                close(3, below)
+            close(0, below)
             close(above, 4096)
+            again(opened(null, both))  # 0 and 1, the lowest that are free
+            again(0)
             if group:
                 os.setpgid(0, 0)
             if orphan:  # in a process namespace of its own everything ends with the zygote anyway
@@ -137,7 +150,8 @@ class Guards:
         """Limits that the zygote can live with, so that no child has to set them; the others are kept for later."""
         limits = self.config["limits"]
         _set_limit(resource.RLIMIT_AS, self.base + (limits["memory_mib"] << 20))
-        _set_limit(resource.RLIMIT_FSIZE, max(limits["disk_mib"] << 20, limits["output_kib"] << 14))
+        results = max(limits["disk_mib"] << 20, limits["output_kib"] << 14)  # in the file that holds the source, too
+        _set_limit(resource.RLIMIT_FSIZE, results + (limits["source_kib"] << 10))
         _set_limit(resource.RLIMIT_NOFILE, 64)
         _set_limit(resource.RLIMIT_CORE, 0)
         _set_limit(resource.RLIMIT_MEMLOCK, 0)
@@ -149,18 +163,27 @@ class Guards:
             self._limits.append((resource.RLIMIT_NPROC, _within_hard(resource.RLIMIT_NPROC, self.processes)))
 
     def clean_scratch(self) -> bool:
-        """Empty the scratch folder; False if something stays, and the zygote must be given up."""
+        """Empty the scratch folder, and give it the mode and the times that it began with.
+
+        Returns False if something stays, and the zygote must be given up.
+        """
         if not self.scratch:
             return True
         try:
-            # Nobody can change its mode where the filter holds: no system call for that is on the list.
-            if self.groups and stat.S_IMODE(os.stat(self.scratch).st_mode) != 0o700:
-                return False
-            if not os.listdir(self.scratch):
+            found = os.stat(self.scratch)
+            if stat.S_IMODE(found.st_mode) != _MODE:
+                if self.groups:  # without the filter a child may have done more than that
+                    return False
+                os.chmod(self.scratch, _MODE)
+            if os.listdir(self.scratch):
+                _empty(self.scratch)
+                if os.listdir(self.scratch):
+                    return False
+            elif found.st_mtime_ns == found.st_atime_ns == 0:
                 return True
-            _empty(self.scratch)
-            return not os.listdir(self.scratch)
-        except (OSError, RecursionError):
+            os.utime(self.scratch, (0, 0))
+            return True
+        except OSError:
             return False
 
 
@@ -176,18 +199,30 @@ def _set_limit(name: int, value: int) -> None:
 
 
 def _empty(folder: str) -> None:
-    os.chmod(folder, 0o700)  # a folder may refuse to be listed or walked into
-    with os.scandir(folder) as entries:
-        found = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for path, is_folder in found:
-        try:
-            if is_folder:
-                _empty(path)
-                os.rmdir(path)
-            else:
-                os.unlink(path)
-        except OSError:
-            pass
+    """Remove what is in `folder`, walking into it: its folders may lie deeper than a path can say."""
+    os.chdir(folder)
+    way: list[str] = []
+    left = [_remove_files()]  # of each folder on the way, those inside it
+    while left[-1] or way:
+        if left[-1]:
+            way.append(left[-1].pop())
+            os.chmod(way[-1], _MODE)  # it may refuse to be listed or walked into
+            os.chdir(way[-1])
+            left.append(_remove_files())
+        else:
+            left.pop()
+            os.chdir("..")
+            os.rmdir(way.pop())
+
+
+def _remove_files() -> list[str]:
+    """Remove the files of the current folder; return the names of its folders."""
+    with os.scandir(".") as entries:
+        found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in found:
+        if not is_folder:
+            os.unlink(name)
+    return [name for name, is_folder in found if is_folder]
 
 
 def _dynload() -> list[str]:
@@ -220,16 +255,41 @@ def _own_processes() -> int:
     return count
 
 
-def _drop_capabilities() -> None:
+def _become_nobody(open_to_all: bool, landlock: bool) -> int:
+    """Change from root to nobody where that is possible; return the capabilities to keep, as a bit mask.
+
+    Where Python lies in a folder that only root may enter, nobody must be let through to it: the right to read and to
+    search whatever root may, of which `landlock` leaves Python's own files. It writes nothing. Where root itself does
+    not have that right (in most containers), it stays root without capabilities.
+    """
+    kept = 0 if open_to_all else 1 << _CAP_DAC_READ_SEARCH
+    if kept and not (landlock and _libc.prctl(_PR_CAPBSET_READ, _CAP_DAC_READ_SEARCH, 0, 0, 0) == 1):
+        return 0
+    try:
+        os.setgroups([])
+        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+        _libc.prctl(_PR_SET_KEEPCAPS, 1 if kept else 0, 0, 0, 0)
+        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+        _set_capabilities(kept)
+    except OSError:  # root of a container that may not change users, or has no others
+        return 0
+    return kept
+
+
+def _drop_capabilities(kept: int) -> None:
     for number in range(64):
         if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
             break
     _libc.prctl(_PR_SET_SECUREBITS, 0x2F, 0, 0, 0)  # uid 0 brings nothing, and that stays
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    empty = (ctypes.c_uint32 * 6)()
-    if _libc.capset(header, empty) != 0:
-        raise OSError(ctypes.get_errno(), "capset")
+    _set_capabilities(kept)
     _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _set_capabilities(kept: int) -> None:
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    sets = (ctypes.c_uint32 * 6)(kept, kept)  # effective and permitted, of those with numbers below 32
+    if _libc.capset(header, sets) != 0:
+        raise OSError(ctypes.get_errno(), "capset")
 
 
 def _address_space() -> int:

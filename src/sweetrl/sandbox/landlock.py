@@ -14,6 +14,7 @@ READ_FILE, READ_DIR = 1 << 2, 1 << 3
 # write, remove file and folder, make folder, regular file; truncate
 WRITE = (1 << 1) | (1 << 4) | (1 << 5) | (1 << 7) | (1 << 8)
 _TRUNCATE, _REFER, _IOCTL = 1 << 14, 1 << 13, 1 << 15
+TRUNCATION = 3  # the version from which on it refuses to empty files that may not be written to
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -34,18 +35,18 @@ def abi() -> int:
     return max(0, int(version))
 
 
-def restrict(readable: list[str], listable: list[str], writable: list[str]) -> None:
+def restrict(readable: list[str], listable: list[str], writable: list[str], version: int) -> None:
     """From now on only these paths (and what is beneath) can be opened; raises OSError if the kernel refuses.
 
     `listable` folders can be listed, with everything beneath them, but the files in them not read. Missing paths are
-    passed over. Needs no-new-privileges.
+    passed over. `version` is that of abi(), or an older one. Needs no-new-privileges.
     """
-    version = abi()
     files = (1 << 13) - 1
     write = WRITE
     if version >= 2:
         files |= _REFER
-    if version >= 3:
+        write |= _REFER  # from one writable folder to another
+    if version >= TRUNCATION:
         files |= _TRUNCATE
         write |= _TRUNCATE
     if version >= 5:

@@ -16,7 +16,8 @@ class Limits:
 
     `wall_seconds` bounds the whole solution (all its calls together), `call_seconds` each call; both count the time
     that the code ran or slept, not the time it waited for a busy core (see docs/sandbox.md). `output_kib` bounds one
-    returned value as it is written down, `nodes` how many values it may hold.
+    returned value as it is written down, `nodes` how many values it may hold, `source_kib` the source with all its
+    alternative readings, of which the first ones that fit are tried.
     """
 
     wall_seconds: float = 2.0
@@ -26,6 +27,7 @@ class Limits:
     output_kib: int = 1024
     nodes: int = 100_000
     disk_mib: int = 16
+    source_kib: int = 16384
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 Python.
 
 The new root is a tmpfs with the standard library and the allowed libraries bound read-only at their usual paths, and a
-small scratch folder without exec. There is no /proc, no /dev, no /etc. Loaded by the zygote on its own: standard
-library only.
+small scratch folder without exec, which is /tmp, too. Of /dev there is /dev/null, and there is no /proc and no /etc.
+Loaded by the zygote on its own: standard library only.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from _socket import socket
 
-SCRATCH = "/scratch"
+SCRATCH, NULL = "/scratch", "/dev/null"
 NOBODY = 65534
 _NEW = 0x10000000 | 0x00020000 | 0x20000000 | 0x40000000 | 0x08000000 | 0x04000000  # user mnt pid net ipc uts
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT = 1, 2, 4, 8, 32
-_BIND, _REC, _PRIVATE = 4096, 16384, 1 << 18
+_BIND, _REC, _PRIVATE, _NOATIME = 4096, 16384, 1 << 18, 1024
 _MOUNT_SETATTR, _PIVOT_ROOT = 442, {"x86_64": 155, "aarch64": 41}
 _BASE = "/tmp"  # only a place to mount on, in a mount namespace of our own
 
@@ -45,10 +45,13 @@ def enter(readable: list[str], hidden: list[str], disk_mib: int) -> None:
     ones. A refusal leaves the calling process unfit for anything but exit: try it in a fork first (`possible`).
     """
     links = [(path, _readlink(path)) for path in ("/lib", "/lib64", "/lib32") if _is_link(path)]
+    if not any(path.startswith("/tmp/") for path in readable):  # where somebody keeps Python there, it is read-only
+        links.append(("/tmp", SCRATCH))
     _write("/proc/self/oom_score_adj", "1000")
     change = _new_user()
     # Opened in the new mount namespace (a bind cannot cross into it), but still as the user who may walk there.
-    descriptors = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in readable if _exists(path)]
+    wanted = [path for path in (*readable, NULL) if _exists(path)]
+    descriptors = [(path, os.open(path, os.O_PATH | os.O_CLOEXEC)) for path in wanted]
     if change:
         _become_nobody()
     _libc.sethostname(b"sandbox", 7)
@@ -142,7 +145,7 @@ def _new_root(
             if not _exists(place):
                 os.close(os.open(place, os.O_CREAT | os.O_WRONLY, 0o600))
         _mount(f"/proc/self/fd/{descriptor}", place, None, _BIND | _REC)
-        _read_only(place)
+        _read_only(place, _NOEXEC if path == NULL else _NODEV)
     for folder in hidden:
         if folder not in covered and os.path.isdir(_BASE + folder):
             _cover(_BASE + folder)
@@ -152,7 +155,7 @@ def _new_root(
     scratch = _BASE + SCRATCH
     os.mkdir(scratch, 0o700)
     options = f"size={disk_mib}m,nr_inodes=1024,mode=700,uid={NOBODY},gid={NOBODY}"
-    _mount("tmpfs", scratch, "tmpfs", _NOSUID | _NODEV | _NOEXEC, options)
+    _mount("tmpfs", scratch, "tmpfs", _NOSUID | _NODEV | _NOEXEC | _NOATIME, options)
     _mount(None, _BASE, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV)
     os.chdir(_BASE)
     number = _PIVOT_ROOT[os.uname().machine]
@@ -167,8 +170,8 @@ def _cover(place: str) -> None:
         _mount("tmpfs", place, "tmpfs", _NOSUID | _NODEV, f"size=64k,mode=755,uid={NOBODY},gid={NOBODY}")
 
 
-def _read_only(place: str) -> None:
-    attributes = _Attributes(1 | 2 | 4, 0, 0, 0)  # RDONLY, NOSUID, NODEV
+def _read_only(place: str, also: int) -> None:
+    attributes = _Attributes(_RDONLY | _NOSUID | also, 0, 0, 0)  # the same numbers as those of mount()
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     if _libc.syscall(_MOUNT_SETATTR, -100, place.encode(), 0x8000, ctypes.byref(attributes), size) == 0:
         return
@@ -176,7 +179,7 @@ def _read_only(place: str) -> None:
     keep = flags & (_NOSUID | _NODEV | _NOEXEC) | (flags & 1024) | (flags & 2048)
     if flags & 4096:
         keep |= 1 << 21  # relatime
-    _mount(None, place, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV | keep)
+    _mount(None, place, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | also | keep)
 
 
 def _become_first() -> None:

@@ -23,7 +23,7 @@ def run_file(
     ...}]}.
     """
     try:
-        source = Path(path).read_text(encoding="utf-8")
+        source = Path(path).read_text(encoding="utf-8-sig")  # as Python reads files: a mark at the start is none of it
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file; give the path of a Python file.") from error
     except UnicodeDecodeError as error:

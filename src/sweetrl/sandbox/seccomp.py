@@ -2,9 +2,11 @@
 
 Everything else fails with EPERM (clone3 with ENOSYS, so that the C library falls back to clone, whose flags can be
 checked). Comparing 64-bit arguments as a whole or the 32 bits that the kernel reads makes `cmd | 1 << 32` useless
-here: what is not exactly on the list is refused. The list is put on in two steps, because the kernel compiles a long
-one slowly: the zygote binds itself to it plus what it needs to start and end children, and each child takes those few
-away again. Loaded by the zygote on its own: standard library only.
+here: what is not exactly on the list is refused. A path is text in the caller's memory, which a filter cannot see; so
+calls that change a file by its path are on the list only where nothing but the scratch folder can be changed anyway.
+The list is put on in two steps, because the kernel compiles a long one slowly: the zygote binds itself to it plus what
+it needs to start and end children, and each child takes those few away again. Loaded by the zygote on its own:
+standard library only.
 """
 
 from __future__ import annotations
@@ -42,22 +44,28 @@ restart_syscall:219:128 membarrier:324:283 statfs:137:43 fstatfs:138:44 get_robu
 timerfd_create:283:85 timerfd_settime:286:86 fcntl:72:25 ioctl:16:29 clone:56:220 clone3:435:435 socketpair:53:199
 sendto:44:206 prctl:157:167 prlimit64:302:261 tgkill:234:131 kill:62:129
 wait4:61:260 sendmsg:46:211 setpgid:109:154 pidfd_open:434:434 setrlimit:160:164 close_range:436:436 chmod:90:-1
-fchmodat:268:53
+fchmodat:268:53 utimensat:280:88 flock:73:32 msync:26:227 listxattr:194:11 llistxattr:195:12
 """.split()
     )
 }
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 # What only the zygote may do ...
-_ZYGOTE_ONLY = ("wait4", "sendmsg", "setpgid", "pidfd_open", "setrlimit", "close_range", "chmod", "fchmodat")
+_ZYGOTE_ONLY = ("wait4", "sendmsg", "setpgid", "pidfd_open", "setrlimit", "close_range")
 # ... and what it may do with any argument, but a child only with those that _child_body lets through.
 _NARROWED = ("clone", "prctl", "prlimit64", "tgkill", "kill")
-_CHECKED = ("fcntl", "ioctl", "clone3", "socketpair", "sendto")
+_CHECKED = ("fcntl", "ioctl", "clone3", "socketpair", "sendto", "chmod", "fchmodat", "utimensat")
+# Landlock says nothing of these, so they need a root of the zygote's own, where only the scratch folder can be written
+# to ("truncate" it knows from version 3 on, and needs no more there).
+_BY_PATH = ("chmod", "fchmodat", "utimensat", "truncate")
+_OPENING = {"open": 1, "openat": 2}  # and the argument that holds the flags
+# shutil copies extended attributes where a file system has them: ours says that it has none.
+_UNSUPPORTED = ("listxattr", "llistxattr")
 
 _LOAD, _JUMP_EQUAL, _JUMP_SET, _AND, _RETURN = 0x20, 0x15, 0x45, 0x54, 0x06
 _ALLOW, _KILL, _DENY = 0x7FFF0000, 0x80000000, 0x00050000 | errno.EPERM
-_NO_SYSTEM_CALL = 0x00050000 | errno.ENOSYS
+_NO_SYSTEM_CALL, _NOT_SUPPORTED = 0x00050000 | errno.ENOSYS, 0x00050000 | errno.ENOTSUP
 _THREAD_FLAGS = (0x3D0F00, 0x7D0F00)  # what pthread_create of glibc and of musl pass: a thread and nothing else
-_FCNTL = (0, 1, 2, 3, 1030)  # duplicate, and read or set close-on-exec; F_SETFL is checked further
+_FCNTL = (0, 1, 2, 3, 5, 6, 7, 1030)  # duplicate, read or set close-on-exec, lock; F_SETFL is checked further
 _IOCTL = (
     0x5401,
     0x5413,
@@ -67,7 +75,8 @@ _IOCTL = (
     0x5451,
 )  # is it a terminal, how much is there, non-blocking, close-on-exec
 _PRCTL = (15, 16)  # a thread's name
-_F_SETFL, _O_ASYNC = 4, 0x2000
+_F_SETFL, _O_ASYNC, _O_TRUNC, _ACCESS, _WRITING = 4, 0x2000, 0x200, 3, (1, 2)
+_OWNER_READS, _SPECIAL_MODES = 0o400, 0o7000
 _OWN_PID = 0x7EADBEEF  # stands in the program for the child's own process id until it is known
 _MARK = struct.pack("I", _OWN_PID)
 
@@ -85,13 +94,18 @@ class Filter:
     def __init__(self) -> None:
         self.supported = os.uname().machine in _ARCHITECTURES and struct.pack("H", 1) == b"\1\0" and _available()
         if self.supported:
-            column, architecture = _ARCHITECTURES[os.uname().machine]
-            self._zygote = _assemble_zygote(column, architecture)
+            column, _ = _ARCHITECTURES[os.uname().machine]
             self._child = _Compiled(_assemble_child(column))
 
-    def install_zygote(self) -> None:
-        """Bind this process and everything it starts to the list and what a zygote needs. Never undone."""
-        _Compiled(self._zygote).installer()(0)
+    def install_zygote(self, own_root: bool, truncation: bool) -> None:
+        """Bind this process and everything it starts to the list and what a zygote needs. Never undone.
+
+        `own_root`: no file that can be reached by a path can be changed, but those in the scratch folder.
+        `truncation`: nor can one be emptied by opening it. Where this does not hold, O_TRUNC is refused to whoever does
+        not open a file to write to it.
+        """
+        column, architecture = _ARCHITECTURES[os.uname().machine]
+        _Compiled(_assemble_zygote(column, architecture, own_root, truncation)).installer()(0)
 
     def child_installer(self) -> Callable[[int], None]:
         """What a child calls with its own process id, to take away from itself what only a zygote needs."""
@@ -133,10 +147,13 @@ def _numbers(column: int) -> dict[str, int]:
     return {name: pair[column] for name, pair in _NUMBERS.items() if pair[column] >= 0}
 
 
-def _assemble_zygote(column: int, architecture: int) -> bytes:
+def _assemble_zygote(column: int, architecture: int, own_root: bool, truncation: bool) -> bytes:
     code = [(_LOAD, 0, 0, 4), (_JUMP_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     for name, number in _numbers(column).items():
-        body = _body(name) if name in _CHECKED else [(_RETURN, 0, 0, _ALLOW)]
+        if name in _BY_PATH and not own_root:
+            continue
+        checked = name in _CHECKED or name in _UNSUPPORTED or (name in _OPENING and not truncation)
+        body = _body(name) if checked else [(_RETURN, 0, 0, _ALLOW)]
         code += [(_JUMP_EQUAL, 0, len(body), number), *body]
     code.append((_RETURN, 0, 0, _DENY))
     return _pack(code)
@@ -191,6 +208,17 @@ def _body(name: str) -> list[tuple[int, int, int, int]]:
         return [_low(1), *_one_of(_IOCTL), deny]
     if name == "clone3":
         return [(_RETURN, 0, 0, _NO_SYSTEM_CALL)]
+    if name in _UNSUPPORTED:
+        return [(_RETURN, 0, 0, _NOT_SUPPORTED)]
+    if name in _OPENING:
+        # Landlock looks first at what is opened to be written to, but at nothing else that is emptied.
+        emptied = [(_AND, 0, 0, _ACCESS), *_one_of(_WRITING), deny]
+        return [_low(_OPENING[name]), (_JUMP_SET, 0, len(emptied), _O_TRUNC), *emptied, allow]
+    if name in ("chmod", "fchmodat"):  # no mode that would shut a folder to whoever empties it
+        mode = _low(1 if name == "chmod" else 2)
+        return [mode, (_JUMP_SET, 0, 1, _SPECIAL_MODES), deny, (_JUMP_SET, 0, 1, _OWNER_READS), allow, deny]
+    if name == "utimensat":  # by a path: an open file can be one that was handed in
+        return [_low(1), (_JUMP_EQUAL, 0, 1, 0), _high(1), (_JUMP_EQUAL, 0, 1, 0), deny, allow]
     if name == "socketpair":
         return [_low(0), *_one_of((1,)), deny]  # AF_UNIX
     # sendto: never to an address

@@ -12,7 +12,9 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
+import weakref
 from collections import deque
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -26,7 +28,9 @@ from sweetrl.sandbox.claims import describe_status, library_paths, schedule_of
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 
 _HERE = Path(__file__).parent
-_MODULES = ("zygote", "memory", "child", "values", "guards", "landlock", "namespaces", "seccomp", "canaries")
+_MODULES = (
+    *("zygote", "memory", "child", "values", "semaphores", "guards", "landlock", "namespaces", "seccomp", "canaries"),
+)
 # What the interpreter of a zygote is started with: it reads its configuration and its code from a memory file.
 _START = """
 import marshal, os
@@ -98,6 +102,7 @@ class Worker:
             "preload": self.preload,
             "without": self.options["without"],
             "canaries": not self.options["unsafe"],
+            "bait": self._lay_bait(),
             "stdlib": [sysconfig.get_path(name) for name in ("stdlib", "platstdlib")],
             "libraries": library_paths(self.options["libraries"]),
         }
@@ -107,7 +112,9 @@ class Worker:
             "LC_ALL": "C.UTF-8",
             "TZ": "UTC",
             "PATH": "/nonexistent",
-            "HOME": "/",
+            "USER": "nobody",
+            "LOGNAME": "nobody",
+            "MALLOC_ARENA_MAX": "1",  # an arena for each thread would count against the memory's limit
             "LD_BIND_NOW": "1",  # every child would look its symbols up again
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
@@ -133,6 +140,15 @@ class Worker:
         self._number = 0
         self.ready = False
 
+    def _lay_bait(self) -> str:
+        """A file that anybody may write to, for the zygote to attack; its path. It is gone when the zygote is ready."""
+        handle, path = tempfile.mkstemp(prefix="sweetrl-canary-")
+        self._take_bait = weakref.finalize(self, Path(path).unlink, missing_ok=True)
+        os.write(handle, b"whole")
+        os.fchmod(handle, 0o666)
+        os.close(handle)
+        return path
+
     def wait_ready(self) -> None:
         """Wait for the zygote's report; raises UserError where it is not safe to go on."""
         self._control.settimeout(_READY_SECONDS)
@@ -144,6 +160,7 @@ class Worker:
 
     def _greet(self, message: bytes) -> None:
         """Judge what the zygote tells of itself; raises UserError where it is not safe to go on."""
+        self._take_bait()
         if not message:
             raise UserError("the sandbox process ended before it was ready: run `sweetrl doctor`.")
         hello = json.loads(message)
@@ -185,6 +202,7 @@ class Worker:
         while self._queue:
             self._queue.popleft().close()
         self.forget()
+        self._take_bait()
         try:
             self._process.wait(timeout=5)
         except subprocess.TimeoutExpired:
@@ -354,7 +372,7 @@ class Worker:
         running = attempt.running
         if not attempt.killing and not attempt.read():
             attempt.verdict = CallResult("refused", None, "a frame longer than allowed")
-        if not attempt.opened and not attempt.killing and os.WIFSIGNALED(status):  # ended before it could begin
+        if not attempt.killing and os.WIFSIGNALED(status) and not attempt.touched:  # ended before it could begin
             return False
         running.cpu += cpu
         self._queue.popleft().close()

@@ -61,11 +61,22 @@ class Libraries:
 
     def __init__(self, paths: list[str]) -> None:
         self.folders = {os.path.basename(path).removesuffix(".py"): os.path.dirname(path) for path in reversed(paths)}
+        self.metadata = [path for path in paths if path.endswith(".dist-info")]
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """The protocol of sys.meta_path."""
         folder = self.folders.get(name)
         return None if folder is None or path is not None else PathFinder.find_spec(name, [folder])
+
+    def find_distributions(self, context: Any) -> Any:
+        """The protocol of importlib.metadata."""
+        from importlib.metadata import PathDistribution
+        from pathlib import Path
+
+        for path in self.metadata:
+            name = os.path.basename(path).split("-")[0]
+            if context.name is None or context.name.replace("-", "_").replace(".", "_").lower() == name.lower():
+                yield PathDistribution(Path(path))
 
 
 class Zygote:
@@ -150,7 +161,7 @@ class Zygote:
             code = marshal.loads(self.canaries)
             space: dict[str, Any] = {"__name__": "canaries", "__file__": code.co_filename}
             exec(code, space)
-            space["attack"](theirs, memory)
+            space["attack"](theirs, memory, self.config["bait"])
 
         pid = self.starter(theirs.fileno(), attack)()
         theirs.close()
@@ -278,6 +289,7 @@ def prepare(control: socket, config: dict[str, Any]) -> tuple[Zygote, dict[str, 
         except ImportError:  # not every library is installed
             continue
     os.register_at_fork = register
+    sys.modules["_multiprocessing"] = load("semaphores")
     memory = load("memory")
     memory.fill_gaps()  # so that what every child uses lies side by side
     zygote = Zygote(control, _socket.socket(fileno=config["jobs"]), config)

@@ -104,6 +104,8 @@ def test_checks_show_calls_only() -> None:
         "```python\nimport math\ndef h(x): return x / 2\n```\n```python\ndef f(x): return {'half': h(x)}\n```",
         "f = lambda x: {'half': x / 2}",
         f"Use ```python\n{REFERENCE}\n``` please",
+        f"\ufeff{REFERENCE}",
+        f"Here:\n```python\n\ufeff{REFERENCE}\n```",
     ],
 )  # fmt: skip
 def test_fixed_semantics_read_every_form(answer: str) -> None:

@@ -23,6 +23,7 @@ BANNED = (
 )
 # None of these goes back over what it has read (`*+`, `++`), so that their time grows with the text and no faster.
 _FENCE = re.compile(r"^([ \t]*+)(`{3,}+|~{3,}+)[ \t]*+([^\n`]*+)$", re.MULTILINE)
+_MARK = "\ufeff"  # at the start of a text, of no meaning; Python takes it off files, but not off strings
 _PYTHON = frozenset({"", "python", "py", "python3", "py3", "python2", "ipython", "pycon", "code"})
 _OPENS = re.compile(r"(?:async\s+def|def|class|import|from|@)\b|@")
 _CODE = re.compile(
@@ -72,7 +73,8 @@ def fixed_sources(answer: str, function: str) -> tuple[str, ...]:
             readings += ["\n".join(blocks), *blocks]
     readings.append(answer)
     readings.append(_without_prose(answer))
-    return tuple(dict.fromkeys(reading for reading in readings if reading.strip()))[:6] or (answer,)
+    readings = [reading.lstrip(_MARK) for reading in readings if reading.strip()]
+    return tuple(dict.fromkeys(readings))[:6] or (answer,)
 
 
 def _blocks(text: str) -> list[str]:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from sweetrl.sandbox.claims import well_formed
+from sweetrl.sandbox.claims import distribution_of, well_formed
 from sweetrl.sandbox.client import Sandbox
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 
@@ -47,7 +47,7 @@ class References:
         versions = []
         for name in libraries:
             try:
-                versions.append(f"{name} {importlib.metadata.version('beautifulsoup4' if name == 'bs4' else name)}")
+                versions.append(f"{name} {importlib.metadata.version(distribution_of(name))}")
             except importlib.metadata.PackageNotFoundError:
                 continue
         self._machine = [_FORMAT, platform.python_version(), sorted(versions), "PYTHONHASHSEED=0"]

@@ -1,0 +1,189 @@
+"""What holds on old kernels and between one answer and the next, and what no answer can make expensive."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.sandbox import Job, Limits, Sandbox, worker
+from sweetrl.sandbox.limits import CallResult
+
+OLD_KERNEL = ("namespaces", "landlock truncation")  # as in a container on Linux before 6.2
+SPOIL = """
+import os
+ATTEMPTS = {
+    "truncate": lambda path: os.truncate(path, 0),
+    "read": lambda path: os.close(os.open(path, os.O_RDONLY | os.O_TRUNC)),
+    "write": lambda path: os.close(os.open(path, os.O_WRONLY | os.O_TRUNC)),
+    "neither": lambda path: os.close(os.open(path, 3 | os.O_TRUNC)),
+    "mode": lambda path: os.chmod(path, 0o600),
+    "times": lambda path: os.utime(path, (1, 1)),
+    "name": lambda path: os.rename(path, path + "2"),
+    "remove": os.remove,
+}
+def spoil(how, path):
+    try:
+        ATTEMPTS[how](path)
+    except OSError:
+        return os.getuid()
+"""
+
+
+@pytest.fixture
+def victim() -> Iterator[Path]:
+    """A file outside that everybody may write to, in a folder in which everybody may do anything."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o777)
+        path = Path(folder) / "precious"
+        path.write_text("whole")
+        path.chmod(0o666)
+        yield path
+
+
+def call(sandbox: Sandbox, source: str, *calls: str) -> tuple[CallResult, ...]:
+    return sandbox.submit(Job((source,), calls)).result().calls
+
+
+@pytest.mark.parametrize("without", [OLD_KERNEL, ("namespaces",), ("landlock",), ()])
+def test_files_outside_stay_whole(without: tuple[str, ...], victim: Path) -> None:
+    before = victim.stat()
+    ways = ("truncate", "read", "write", "neither", "mode", "times", "name", "remove")
+    with Sandbox(workers=1, without=without) as sandbox:
+        found = call(sandbox, SPOIL, *(f"spoil({how!r}, {str(victim)!r})" for how in ways))
+    after = victim.stat()
+    assert victim.read_text() == "whole"
+    assert (after.st_mode, after.st_mtime_ns) == (before.st_mode, before.st_mtime_ns)
+    assert [one.kind for one in found] == ["value"] * len(ways)
+    assert {one.tree for one in found} <= {65534, os.geteuid()}
+
+
+def test_answers_of_root_run_as_nobody() -> None:
+    """Also where Python lies in a folder of root's own, as far as root may let nobody through to it."""
+    status = dict(line.split(":\t") for line in Path("/proc/self/status").read_text().splitlines() if ":\t" in line)
+    if os.geteuid() != 0 or not int(status["CapBnd"], 16) & 1 << 2:
+        pytest.skip("only root with all its rights can do so")
+    with Sandbox(workers=1, without=("namespaces",)) as sandbox:
+        found = call(sandbox, "import csv, os, numpy\ndef f(): return os.getuid(), os.getgid(), os.getgroups()", "f()")
+    assert found[0].tree == ["t", 65534, 65534, ["l"]]
+
+
+def test_a_canary_tries_to_empty_a_file(victim: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were the filter to let it through on an old kernel, nothing would be scored."""
+    parts = worker._code()
+    path = Path(worker.__file__).with_name("guards.py")
+    source = path.read_text().replace("install_zygote(own_root, truncation)", "install_zygote(True, True)")
+    careless = compile(source, str(path), "exec", dont_inherit=True)
+    monkeypatch.setattr(worker, "_code", lambda: {**parts, "guards": careless})
+    monkeypatch.setattr(tempfile, "tempdir", str(victim.parent))
+    said = r"attacks succeeded \(.*empty a file, empty a file by opening it for nothing"
+    with Sandbox(workers=1, without=OLD_KERNEL) as sandbox, pytest.raises(UserError, match=said):
+        sandbox.layers()
+    assert os.listdir(victim.parent) == ["precious"]  # the bait is gone
+
+
+def test_an_answer_finds_nothing_of_the_one_before() -> None:
+    leave = """
+import fcntl, os
+def leave():
+    kept = []
+    for fd in (0, 1, 2):
+        fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND | os.O_NONBLOCK)
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB) if fd == 0 else None
+    os.makedirs("a/b")
+    open("/tmp/file", "w").close()
+    os.chmod(".", 0o500)
+    os.utime(".", (123456789, 987654321))
+    return len(os.listdir("."))
+"""
+    look = """
+import fcntl, os
+def look():
+    s = os.stat(".")
+    fcntl.flock(0, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    flags = [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in (0, 1, 2)]
+    return flags, s.st_mode, s.st_mtime_ns, s.st_atime_ns, os.listdir("/tmp")
+"""
+    with Sandbox(workers=1) as sandbox:
+        before = call(sandbox, look, "look()")[0]
+        assert call(sandbox, leave, "leave()")[0].tree == 2
+        after = call(sandbox, look, "look()")[0]
+    assert before.kind == after.kind == "value", (before, after)
+    assert after.tree == before.tree
+
+
+TRUNCATED = """
+import os
+def f():
+    for fd in range(3, 64):
+        try:
+            os.ftruncate(fd, {size})
+        except OSError:
+            pass
+        try:
+            os.pwrite(fd, bytes(4096), 0)
+        except OSError:
+            pass
+    os.kill(os.getpid(), 9)
+"""
+DEEP = """
+import os
+def f():
+    for i in range(900):
+        name = "d" * 200 + str(i)
+        os.mkdir(name)
+        os.chdir(name)
+    os.chmod("..", 0o500)
+    return 1
+"""
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One entry for each zygote that is started."""
+    found: list[int] = []
+    launch = worker.Worker._launch
+
+    def counted(self: Any) -> None:
+        found.append(1)
+        launch(self)
+
+    monkeypatch.setattr(worker.Worker, "_launch", counted)
+    return found
+
+
+@pytest.mark.parametrize("size", [0, 40, 1 << 20])
+def test_a_result_file_cut_short_costs_no_zygote(size: int, started: list[int]) -> None:
+    with Sandbox(workers=1) as sandbox:
+        sandbox.layers()
+        began = time.monotonic()
+        found = call(sandbox, TRUNCATED.replace("{size}", str(size)), *["f()"] * 10)
+        seconds = time.monotonic() - began
+    assert {one.kind for one in found} <= {"killed", "refused"}
+    assert len(started) == 1
+    assert seconds < 5  # it is 0.1 s on a machine that is not busy, and was 9 s
+
+
+def test_deep_folders_cost_no_zygote(started: list[int]) -> None:
+    with Sandbox(workers=1) as sandbox:
+        assert [call(sandbox, DEEP, "f()")[0].tree for _ in range(3)] == [1, 1, 1]
+        assert call(sandbox, "import os\ndef f(): return os.listdir('.')", "f()")[0].tree == ["l"]
+    assert len(started) == 1
+
+
+def test_a_source_that_is_too_long_is_said_to_be() -> None:
+    long, longer = ("def f(): return 1\n#" + "x" * (mib << 20) for mib in (10, 20))
+    with Sandbox(workers=1) as sandbox:
+        assert sandbox.submit(Job((long, long + "y"), ("f()",))).result().calls[0].tree == 1
+        found = sandbox.submit(Job((longer, "def f(): return 2"), ("f()", "f()"))).result()
+        assert [one.kind for one in found.calls] == ["refused"] * 2
+        assert found.calls[0].detail == "the source has 20,971,539 bytes, more than 16,777,216"
+        short = Limits(source_kib=1)
+        readings = ("not Python (", "def f(): return 3", "def f(): return 4" + "\n" * 1024)
+        assert sandbox.submit(Job(readings, ("f()",), limits=short)).result().calls[0].tree == 3

@@ -1,0 +1,97 @@
+"""Honest programs come to the same inside and outside of the sandbox; what is refused on purpose says so in words."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sweetrl.sandbox import Job, Sandbox
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+from honest_programs import Program, programs  # type: ignore[import-not-found]  # noqa: E402 - beside this file
+
+PROGRAMS = programs()
+# name: (layers left out, whether there is a folder to write to)
+MODES = {
+    "all layers": ([], True),
+    "no landlock": (["landlock"], True),
+    "no namespaces": (["namespaces"], False),
+    "an old kernel without namespaces": (["namespaces", "landlock truncation"], False),
+}
+
+
+@pytest.fixture(scope="module")
+def outside() -> dict[str, list[object]]:
+    """What each program's calls come to in processes of their own, without any sandbox."""
+    environment = {
+        **os.environ,
+        **{"PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "TZ": "UTC", "USER": "nobody", "LOGNAME": "nobody"},
+        **{"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+    }
+    honest = [program for program in PROGRAMS if not program.refused]
+    done = subprocess.run(
+        [sys.executable, str(HERE / "honest_programs.py")],
+        input=json.dumps([[program.source, *program.calls] for program in honest]),
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
+    return {program.name: found for program, found in zip(honest, json.loads(done.stdout), strict=True)}
+
+
+def inside(chosen: list[Program], without: list[str]) -> dict[str, list[tuple[str, object, str]]]:
+    with Sandbox(workers=2, without=without) as sandbox:
+        found = sandbox.run(Job((program.source,), program.calls) for program in chosen)
+        return {
+            program.name: [(call.kind, call.tree, call.detail) for call in outcome.calls]
+            for program, outcome in zip(chosen, found, strict=True)
+        }
+
+
+def test_the_programs_are_many_and_work_outside(outside: dict[str, list[object]]) -> None:
+    assert len(outside) >= 300
+    assert len({program.source for program in PROGRAMS}) == len(PROGRAMS) == len({program.name for program in PROGRAMS})
+    failed = {name: found for name, found in outside.items() if any(isinstance(one, dict) for one in found)}
+    assert failed == {}
+    assert all(found for found in outside.values())
+
+
+@pytest.mark.parametrize(
+    "mode",
+    [
+        "all layers",
+        "an old kernel without namespaces",
+        pytest.param("no landlock", marks=pytest.mark.slow),
+        pytest.param("no namespaces", marks=pytest.mark.slow),
+    ],
+)
+def test_honest_programs_come_to_the_same(mode: str, outside: dict[str, list[object]]) -> None:
+    without, folder = MODES[mode]
+    honest = [program for program in PROGRAMS if not program.refused]
+    found = inside(honest, without)
+    different = {}
+    for program in honest:
+        expected = [("value", json.loads(json.dumps(tree)), "") for tree in outside[program.name]]
+        if program.files and not folder:
+            calls = found[program.name]
+            assert all(call in expected or "the sandbox" in call[2] for call in calls), (program.name, calls)
+        elif found[program.name] != expected:
+            different[program.name] = (found[program.name], expected)
+    assert different == {}
+
+
+def test_what_is_refused_on_purpose_says_so() -> None:
+    refused = [program for program in PROGRAMS if program.refused]
+    assert len(refused) >= 12
+    found = inside(refused, [])
+    for program in refused:
+        kind, _, detail = found[program.name][0]
+        assert kind == ("memory" if program.refused == "MemoryError" else "exception"), (program.name, detail)
+        assert program.refused in detail, (program.name, detail)
