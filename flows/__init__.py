@@ -1,10 +1,14 @@
 """The Prefect flows: train, retrain (scheduled), evaluate, promote, rollback. `python -m flows.<name>` runs one here.
 
-Prefect reads its settings when it is imported, so they are set here, before any flow's module imports it.
+Prefect reads its settings when it is imported, so they are set here, before any flow's module imports it. For the same
+reason params.yaml is read here first: who has mistyped a value is told before seconds of imports.
 """
 
 import os
+import sys
 from pathlib import Path
+
+from sweetrl.errors import UserError
 
 DEFAULTS = {
     # No server at hand: an embedded one, whose files stay in the project. Nothing of the user's own Prefect is touched.
@@ -21,3 +25,19 @@ if "PREFECT_API_URL" not in os.environ:
     DEFAULTS["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # an embedded server that is gone does not come back
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
+
+
+def check_parameters(path: Path) -> None:
+    """End the program with one sentence where `path` holds what no parameter may be; a missing file is said later."""
+    from sweetrl.settings import load_settings
+
+    try:
+        if path.exists():
+            load_settings(path)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(1) from error
+
+
+if sys.argv[0] == "-m" and not {"-h", "--help"} & set(sys.argv):  # `python -m flows.<name>` looks for its module
+    check_parameters(Path("params.yaml"))

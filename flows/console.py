@@ -65,7 +65,10 @@ def _leave(code: int) -> None:
     """
     import psutil
 
-    print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
+    print(
+        "interrupted; finished work is kept, the unfinished stage's in .scratch/: run the same command again to go on.",
+        file=sys.stderr,
+    )
     children = psutil.Process().children(recursive=True)
     for child in children:
         with contextlib.suppress(psutil.Error):
@@ -91,7 +94,7 @@ def _silence_traces() -> None:
                 return False
             record.exc_info, record.exc_text = None, None
         return not record.getMessage().startswith(
-            ("Finished in state", "Beginning flow run", "Starting temporary server")
+            ("Finished in state", "Beginning flow run", "Starting temporary server", "Crash detected!")
         )
 
     for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):

@@ -14,7 +14,7 @@ from sweetrl.settings import load_settings
 from sweetrl.tracking.lineage import split_reference
 from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry
 from tasks.promotion import GateResult
-from tasks.steps import gate, notify
+from tasks.steps import gate, notify, promote_model
 from tasks.workspace import only_run
 
 
@@ -32,11 +32,14 @@ def promote(reference: str = f"@{CHALLENGER}", reason: str = "", root: str = "."
     version = str(registry.get(alias).version)
     if reason:
         before = registry.aliases().get(CHAMPION)
+        if before == version:
+            return GateResult(version, False, version, before, f"version {version} is the champion already.")
         registry.promote(version, f"by hand: {reason}")
         result = GateResult(version, True, version, before, f"promoted by hand: {reason}")
     else:
         with only_run(folder):
             result = gate(settings, folder, version)
+            result = promote_model(settings, folder, result) if result.won else result
     if result.promoted:
         notify("promoted", name, version, {"reason": result.reason, "before": result.before or ""})
     return result

@@ -2,14 +2,12 @@
 
 A scheduled run needs a new input: the batch begins behind the last one (`collect.first`), and is written down in the
 params.yaml of its own branch `retrain/<time>`. The branch keeps dvc.lock, so that every retraining can be restored.
+What an earlier run has left unfinished is finished first, and then no new batch is taken (tasks/retraining.py).
 """
 
 from __future__ import annotations
 
-import os
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,68 +17,36 @@ from prefect.logging import get_run_logger
 from flows.arguments import parameter_changes, parser
 from flows.console import command_line, show_outcome
 from flows.train import announce, prefect_steps
-from sweetrl.settings import Settings, load_settings
-from sweetrl.tracking.store import connect, tracking_uri
-from tasks.steps import push_data
-from tasks.training import Outcome, run_pipeline
-from tasks.workspace import change_parameters, commit_records, git, merge, worktree
-
-
-@dataclass(frozen=True)
-class Retraining:
-    """What a retraining did: its branch, its pipeline run, what was pushed, and how the branch was taken over."""
-
-    branch: str
-    outcome: Outcome
-    pushed: tuple[str, ...] = ()
-    merged: str = ""
+from sweetrl.errors import UserError
+from tasks import retraining
+from tasks.retraining import Retraining
 
 
 @flow(name="retrain", validate_parameters=False)
 def retrain(
-    root: str = ".", changes: dict[str, Any] | None = None, batch: str = "", merge_promoted: bool = True
-) -> Retraining:
-    """Train on the next batch in a worktree of its own; `changes` sets more parameters, `batch` names the branch."""
-    home = Path(root).resolve()
-    settings = load_settings(home / "params.yaml")
-    branch = f"retrain/{batch or time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    connect(settings.tracking, home)  # the experiment's artifacts belong to the main checkout
-    # The worktree's stages, and this process, record in the main checkout's store.
-    os.environ["MLFLOW_TRACKING_URI"] = tracking_uri(settings.tracking, home)
-    with worktree(home, branch) as tree:
-        change_parameters(tree.root, next_batch(home, settings) | (changes or {}))
-        steps = prefect_steps(before_register=lambda folder: record(folder, branch))
-        outcome = run_pipeline(tree.root, steps, home)
-        pushed = push_data(tree.root, branch)
-    announce(outcome)
-    promoted = outcome.gate is not None and outcome.gate.promoted
-    merged = merge(home, branch) if promoted and merge_promoted else ""
-    if not promoted:
-        get_run_logger().info("not promoted: branch %s keeps the run, nothing is merged", branch)
-    return Retraining(branch, outcome, tuple(pushed), merged)
+    root: str = ".",
+    changes: dict[str, Any] | None = None,
+    batch: str = "",
+    merge_promoted: bool = True,
+    push: bool = True,
+    unfinished_only: bool = False,
+) -> list[Retraining]:
+    """Train on the next batch in a worktree of its own, or finish what was left; return what was done, in order.
 
-
-def next_batch(home: Path, settings: Settings) -> dict[str, Any]:
-    """Return the parameter that makes the batch new: it begins behind the last one that any branch has collected."""
-    begun = [settings.collect.first]
-    branches = git(home, "for-each-ref", "--format=%(refname:short)", "refs/heads/retrain").stdout.split()
-    for branch in branches:
-        shown = git(home, "show", f"{branch}:params.yaml", check=False)
-        if not shown.returncode:
-            begun.append(_first(shown.stdout))
-    return {"collect.first": max(begun) + settings.collect.tasks}
-
-
-def _first(text: str) -> int:
-    import yaml
-
-    found = yaml.safe_load(text) or {}
-    return int((found.get("collect") or {}).get("first", 0))
-
-
-def record(folder: Path, branch: str) -> str:
-    """Commit dvc.lock and params.yaml on the branch, before the version is registered with that commit."""
-    return commit_records(folder, f"Retrain on the batch of {branch.partition('/')[2]}")
+    `changes` sets more parameters, `batch` names the branch. Without `push` nothing leaves this machine; with
+    `unfinished_only` no new batch is taken.
+    """
+    home, steps = Path(root).resolve(), prefect_steps()
+    if unfinished_only:
+        done = retraining.go_on(home, steps)
+    else:
+        done = retraining.retrain(home, steps, changes, batch, merge_promoted, push)
+    for one in done:
+        announce(one.outcome)
+        promoted = one.outcome.gate is not None and one.outcome.gate.promoted
+        if one.left or not promoted:
+            get_run_logger().info(one.left or f"not promoted: branch {one.branch} keeps the run, nothing is merged")
+    return done
 
 
 def main() -> int:
@@ -88,17 +54,45 @@ def main() -> int:
     arguments = parser("retrain", "Train on the next batch in a git worktree of its own; merge it if it is promoted.")
     arguments.add_argument("changes", nargs="*", metavar="KEY=VALUE", help="more parameters to set for this run")
     arguments.add_argument("--no-merge", action="store_true", help="leave a promoted branch for people to merge")
+    arguments.add_argument("--no-push", action="store_true", help="take the batch, and keep everything, here alone")
+    rest = arguments.add_mutually_exclusive_group()
+    rest.add_argument(
+        "--continue", action="store_true", dest="go_on", help="only finish what earlier runs have left unfinished"
+    )
+    rest.add_argument("--withdraw", action="store_true", help="give up what earlier runs have left unfinished")
     given = arguments.parse_args()
 
     def run() -> None:
-        root = Path.cwd()
-        done = retrain(str(root), parameter_changes(given.changes), merge_promoted=not given.no_merge)
-        show_outcome(done.outcome)
-        print(f"branch:  {done.branch}" + (f" ({done.merged})" if done.merged else ""))
-        for item in done.pushed:
-            print(f"pushed:  {item}")
+        root, changes = Path.cwd(), parameter_changes(given.changes)
+        if changes and (given.go_on or given.withdraw):
+            raise UserError("what was left unfinished has its parameters already: leave KEY=VALUE out.")
+        if given.withdraw:
+            for said in retraining.withdraw(root):
+                print(said)
+            return
+        done = retrain(
+            str(root),
+            changes,
+            merge_promoted=not given.no_merge,
+            push=not given.no_push,
+            unfinished_only=given.go_on,
+        )
+        for one in done:
+            show(one)
+        if not done:
+            print("nothing was left unfinished")
 
     return command_line(run)
+
+
+def show(done: Retraining) -> None:
+    """Print what became of a retraining."""
+    show_outcome(done.outcome)
+    print(f"branch:  {done.branch}" + (f" ({done.merged})" if done.merged else ""))
+    for item in done.pushed:
+        print(f"pushed:  {item}")
+    if done.left:
+        print(f"left:    {done.left}")
 
 
 if __name__ == "__main__":

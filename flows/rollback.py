@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,10 +12,15 @@ from prefect.logging import get_run_logger
 
 from flows.arguments import parser
 from flows.console import command_line
+from sweetrl.errors import UserError
+from sweetrl.io import read_json, write_json
 from sweetrl.settings import load_settings
-from sweetrl.tracking.registry import Registry
+from sweetrl.tracking.registry import CHAMPION, Registry
+from tasks.journal import one_at_a_time
 from tasks.steps import notify
-from tasks.workspace import only_run, restore
+from tasks.workspace import commit_records, head, only_run, restore
+
+INTENT = Path(".scratch/rollback.json")  # who is left and who comes back, while a rollback is at work
 
 
 @dataclass(frozen=True)
@@ -30,20 +36,44 @@ class Rollback:
 def rollback(root: str = ".", data: bool = True) -> Rollback:
     """Step back to the champion before; with `data`, dvc.lock, params.yaml and the data are its own again.
 
-    The folder comes first: if its data cannot be had, nothing has changed.
+    The folder comes first: if its data cannot be had, nothing has changed. dvc.lock and params.yaml are committed, and
+    the alias moves last. A rollback that died is finished by the next one, which then goes no further back.
     """
     folder = Path(root).resolve()
     settings = load_settings(folder / "params.yaml")
     registry = Registry(settings.tracking, folder)
-    with only_run(folder):
+    in_git = bool(head(folder))
+    with only_run(folder), one_at_a_time(folder, "promotion") if in_git else contextlib.nullcontext():
+        left, to = intention(registry, folder)
+        write_json(folder / INTENT, {"left": left, "to": to})
         done = "data and lock file left as they are"
         if data:
-            wanted = registry.get(registry.champion_before().version)
-            done = restore(folder, lambda where: registry.download(wanted, "lineage", where))
-        left, back = registry.step_back()
-    notify("rolled-back", registry.name, back.version, {"left": left.version})
-    get_run_logger().info("champion is version %s again (was %s); %s", back.version, left.version, done)
-    return Rollback(left.version, back.version, done)
+            wanted = registry.get(to)
+            try:
+                done = restore(folder, lambda where: registry.download(wanted, "lineage", where))
+            except UserError:
+                (folder / INTENT).unlink()
+                raise
+            if in_git:
+                commit_records(folder, f"Roll back to version {to} of {registry.name}")
+                done += ", and committed"
+        if registry.aliases().get(CHAMPION) != to:
+            registry.step_back()
+        (folder / INTENT).unlink()
+    notify("rolled-back", registry.name, to, {"left": left})
+    get_run_logger().info("champion is version %s again (was %s); %s", to, left, done)
+    return Rollback(left, to, done)
+
+
+def intention(registry: Registry, folder: Path) -> tuple[str, str]:
+    """Return which version is left for which: as a rollback that died has intended, else the champion before."""
+    champion = registry.aliases().get(CHAMPION)
+    if (folder / INTENT).exists():
+        found = read_json(folder / INTENT)
+        if champion in (found["left"], found["to"]):
+            return found["left"], found["to"]
+    before = registry.champion_before().version
+    return str(champion), before
 
 
 def main() -> int:

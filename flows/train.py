@@ -1,25 +1,24 @@
 """Train: every stage of dvc.yaml that has something to do, then registration and the promotion gate.
 
-`python -m flows.train` (what `make run` and `sweetrl run` call) starts Prefect only if there is something to do.
+`python -m flows.run` (what `make run` and `sweetrl run` call) comes here only if there is something to do.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.console import command_line, show_outcome
+from flows.run import main
 from flows.spread import cluster_of_environment, spread
 from sweetrl.running.share import SPREAD
 from sweetrl.settings import Settings
 from sweetrl.tracking.registry import Registration
-from tasks.pipeline import StageResult, changed_stages
+from tasks.pipeline import StageResult
 from tasks.promotion import GateResult
-from tasks.steps import gate, notify, register_model, run_stage_task
+from tasks.steps import gate, notify, promote_model, push_data, register_model, run_stage_task
 from tasks.training import Outcome, Steps, run_pipeline
 from tasks.workspace import only_run
 
@@ -35,7 +34,7 @@ def train(root: str = ".", home: str = "") -> Outcome:
     return outcome
 
 
-def prefect_steps(before_register: Callable[[Path], object] = lambda root: None) -> Steps:
+def prefect_steps() -> Steps:
     """Return the steps as Prefect tasks of the flow that is running."""
 
     def run(stage: str, root: Path, env: dict[str, str]) -> StageResult:
@@ -50,7 +49,13 @@ def prefect_steps(before_register: Callable[[Path], object] = lambda root: None)
     def stand(settings: Settings, root: Path, version: str) -> GateResult:
         return gate(settings, root, version)
 
-    return Steps(run, register, stand, before_register, get_run_logger().info)
+    def crown(settings: Settings, root: Path, result: GateResult) -> GateResult:
+        return promote_model(settings, root, result)
+
+    def push(root: Path, branch: str | None) -> list[str]:
+        return push_data(root, branch)
+
+    return Steps(run, register, stand, crown, push=push, say=get_run_logger().info)
 
 
 def announce(outcome: Outcome) -> None:
@@ -62,19 +67,5 @@ def announce(outcome: Outcome) -> None:
         notify("promoted", outcome.registration.model, outcome.gate.version, payload)
 
 
-def run_here(root: Path) -> Outcome:
-    """Run what there is to do; where nothing has changed, without starting Prefect's server."""
-    if changed_stages(root):
-        return train(str(root))
-    with only_run(root):
-        return run_pipeline(root)
-
-
-def main() -> int:
-    """Run the pipeline of the current folder and print what came of it; 1 where a stage failed."""
-    root = Path.cwd()
-    return command_line(lambda: show_outcome(run_here(root), root / "reports/report.html"))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(train))

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sweetrl.errors import UserError
-from sweetrl.io import read_json
+from sweetrl.io import atomic_path, read_json
 from sweetrl.paths import RUNS
+from sweetrl.running.scratch import remove_recorded
 from tasks.process import TimeLimitExceeded, run_program
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
+    from dvc.repo.index import Index
 
 Status = Literal["ran", "restored", "skipped"]
 HOURS = 3600.0
@@ -52,6 +54,8 @@ POLICIES: dict[str, Policy] = {
 }
 
 # Stages that stand in a pipeline file of their own, which `run_pipeline` does not run.
+PIPELINE = "dvc.yaml"
+LOST = "failed to transfer"  # DVC's words about a file that it could not copy
 FILES = {"iterate": "iterations/dvc.yaml", "evaluate-iterations": "iterations/dvc.yaml"}
 
 
@@ -102,12 +106,14 @@ def stage_order(root: Path) -> list[str]:
     import networkx
 
     with open_repo(root) as repo:
-        return [str(stage.name) for stage in networkx.dfs_postorder_nodes(repo.index.graph) if _ours(stage)]
+        return [str(stage.name) for stage in networkx.dfs_postorder_nodes(_index(repo).graph)]
 
 
-def _ours(stage: Any) -> bool:
-    """Whether a stage stands in the root's dvc.yaml: other pipelines of the project are run by themselves."""
-    return str(stage.path_in_repo) == "dvc.yaml"
+def _index(repo: Repo, file: str = PIPELINE) -> Index:
+    """DVC's index of one pipeline file; the project's other pipelines, of hundreds of stages, are not read."""
+    from dvc.repo.index import Index
+
+    return Index.from_file(repo, str(Path(repo.root_dir) / file))
 
 
 def changed_stages(root: Path, names: list[str] | None = None) -> set[str]:
@@ -115,8 +121,24 @@ def changed_stages(root: Path, names: list[str] | None = None) -> set[str]:
     from dvc.repo import lock_repo
 
     with open_repo(root) as repo, lock_repo(repo):
-        stages = {str(stage.name): stage for stage in repo.index.stages if _ours(stage)}
+        stages = {str(stage.name): stage for stage in _index(repo).stages}
         return {name for name in names or stages if stages[name].changed()}
+
+
+def stage_states(root: Path) -> dict[str, bool]:
+    """Return stage -> whether anything of it has changed, for all stages, in the order of `stage_order`."""
+    import networkx
+    from dvc.repo import lock_repo
+
+    with open_repo(root) as repo, lock_repo(repo):
+        return {str(stage.name): stage.changed() for stage in networkx.dfs_postorder_nodes(_index(repo).graph)}
+
+
+def not_stored(root: Path, stage: str) -> list[str]:
+    """Return the outputs of `stage` that its dvc.lock names and DVC's cache does not hold."""
+    with open_repo(root) as repo:
+        found = next(one for one in _index(repo, FILES.get(stage, PIPELINE)).stages if one.name == stage)
+        return sorted(str(out) for out in found.outs if out.use_cache and out.changed_cache())
 
 
 def run_facts(root: Path, stage: str) -> dict[str, Any]:
@@ -151,9 +173,12 @@ def execute_stage(
     """Bring one stage up to date with `dvc repro --single-item`; raises StageFailed with one sentence.
 
     The stage runs in its own process group, which is stopped on errors and past `limit` seconds (default: the policy).
+    A result that DVC could not put into its cache is no result: dvc.lock is as it was then, and nothing is lost.
     """
     limit = policy_of(stage).limit if limit is None else limit
     address = f"{FILES[stage]}:{stage}" if stage in FILES else stage
+    lock = (root / FILES.get(stage, PIPELINE)).with_suffix(".lock")
+    before = lock.read_bytes() if lock.exists() else None
     command = [sys.executable, "-m", "dvc", "repro", "--single-item", address]
     started = time.monotonic()
     lines: list[str] = []
@@ -176,9 +201,33 @@ def execute_stage(
         ) from error
     if code:
         raise failure(stage, lines, code)
+    status = _status(stage, lines)
+    if status != "skipped" and (missing := not_stored(root, stage)):
+        _put_back(lock, before)
+        raise _storing_failed(stage, ", ".join(missing), lines)
+    remove_recorded(root)
     seconds = time.monotonic() - started
     facts = run_facts(root, stage)
-    return StageResult(stage, _status(stage, lines), seconds, facts.get("run_id"), facts.get("summary", ""))
+    return StageResult(stage, status, seconds, facts.get("run_id"), facts.get("summary", ""))
+
+
+def _put_back(lock: Path, before: bytes | None) -> None:
+    """Make dvc.lock what it was: it must name no data that are nowhere. On a full disk it may have to stay."""
+    with contextlib.suppress(UserError):
+        if before is None:
+            lock.unlink(missing_ok=True)
+        else:
+            with atomic_path(lock) as temporary:
+                temporary.write_bytes(before)
+
+
+def _storing_failed(stage: str, what: str, lines: list[str]) -> StageFailed:
+    """The sentence about outputs that DVC could not put into its cache: often it ends with status 0 all the same."""
+    said = [text for text in lines if LOST in text]
+    reason = re.search(r"\[Errno \d+\] ([^:]+)", said[-1]) if said else None
+    why = f" ({reason[1].strip()})" if reason else ""
+    hint = "make room or mend it (`dvc cache dir` says where it is) and run the same command again: the work is kept."
+    return StageFailed(stage, f"DVC could not put {what} into its cache{why}; {hint}", told=True)
 
 
 def failure(stage: str, lines: list[str], code: int) -> StageFailed:
@@ -187,6 +236,8 @@ def failure(stage: str, lines: list[str], code: int) -> StageFailed:
         if text.startswith("error: "):
             return StageFailed(stage, text.removeprefix("error: "), told=True)
     said = "\n".join(lines)
+    if LOST in said:
+        return _storing_failed(stage, "its result", lines)
     if "Unable to acquire lock" in said or "is busy" in said:
         return StageFailed(stage, "another run is at work in this folder; wait for it to end.", told=True)
     number = _signal(code)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,16 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import Decision, promotion_decision
 from sweetrl.paths import EVALUATION, HASHES, POLICY, RESULTS, TEST_TASKS
 from sweetrl.settings import Settings
-from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry, evaluation_key, evaluation_tags, read_rewards
+from sweetrl.tracking.registry import (
+    CHALLENGER,
+    CHAMPION,
+    GATE,
+    Registration,
+    Registry,
+    evaluation_key,
+    evaluation_tags,
+    read_rewards,
+)
 from tasks.pipeline import StageFailed, failure, policy_of, stage_environment
 from tasks.process import TimeLimitExceeded, run_program
 
@@ -26,7 +36,8 @@ if TYPE_CHECKING:
 class GateResult:
     """What the gate did: `champion` is the version that is champion now, `before` the one that was.
 
-    `decision` is None where there was nothing to decide (the version is the champion already).
+    `decision` is None where there was nothing to decide (the version is the champion already). A version that has won
+    (`won`) and is not `promoted` has yet to become champion: `take_over` moves the alias.
     """
 
     version: str
@@ -36,11 +47,23 @@ class GateResult:
     reason: str
     decision: Decision | None = None
 
+    @property
+    def won(self) -> bool:
+        """Whether the version is to be the champion."""
+        return self.decision is not None and self.decision.promote
+
 
 def decide(settings: Settings, root: Path, version: str, line: Callable[[str], None] = print) -> GateResult:
-    """Let `version` (registered, evaluated) stand against the champion, and move the alias if it wins.
+    """Let `version` (registered, evaluated) stand against the champion, and move the alias if it wins."""
+    result = judge(settings, root, version, line)
+    return take_over(settings, root, result) if result.won else result
 
-    A champion that was evaluated on other tasks, or in another way, is evaluated on the current ones first.
+
+def judge(settings: Settings, root: Path, version: str, line: Callable[[str], None] = print) -> GateResult:
+    """Let `version` (registered, evaluated) stand against the champion, and write the verdict to the version.
+
+    A champion that was evaluated on other tasks, or in another way, is evaluated on the current ones first. Nothing is
+    promoted: that is for `take_over`.
     """
     registry = Registry(settings.tracking, root)
     challenger = registry.get(version)
@@ -67,12 +90,45 @@ def decide(settings: Settings, root: Path, version: str, line: Callable[[str], N
         settings.evaluate.resamples,
         settings.seed,
     )
-    if decision.promote:
-        registry.promote(version, decision.reason)
-    elif CHALLENGER not in registry.aliases_of(version):
+    if CHALLENGER not in registry.aliases_of(version):
         registry.set_alias(CHALLENGER, version)
-    champion_now = version if decision.promote else str(before)
-    return GateResult(version, decision.promote, champion_now, before, decision.reason, decision)
+    result = GateResult(version, False, before or "", before, decision.reason, decision)
+    _note(registry, result)
+    return result
+
+
+def _note(registry: Registry, result: GateResult) -> None:
+    """Write the verdict to the version: whether it is to be champion, and whether it has become so."""
+    verdict = {"promote": result.won, "promoted": result.promoted, "against": result.before or ""}
+    registry.note_gate(result.version, verdict | {"reason": result.reason})
+
+
+def settled(registration: Registration) -> bool:
+    """Whether nothing is left to do for a version: it is champion, it has lost, or it has been champion."""
+    if CHAMPION in registration.aliases:
+        return True
+    verdict = json.loads(registration.tags.get(GATE, "null"))
+    return verdict is not None and (not verdict["promote"] or verdict["promoted"])
+
+
+def take_over(settings: Settings, root: Path, result: GateResult) -> GateResult:
+    """Make the version that has won the champion; a UserError where the champion is not the one that it has beaten."""
+    registry = Registry(settings.tracking, root)
+    champion = registry.aliases().get(CHAMPION)
+    if champion not in (result.before, result.version):
+        raise UserError(
+            f"{registry.name}: version {champion} has become champion while version {result.version} was compared with "
+            f"{f'version {result.before}' if result.before else 'none'}; run the gate again: `python -m flows.promote`."
+        )
+    registry.promote(result.version, result.reason)
+    result = replace(result, promoted=True, champion=result.version)
+    _note(registry, result)
+    return result
+
+
+def champion(settings: Settings, root: Path) -> str | None:
+    """Return the number of the version that is champion now, None where there is none."""
+    return Registry(settings.tracking, root).aliases().get(CHAMPION)
 
 
 def _bring_up_to_date(

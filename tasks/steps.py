@@ -14,7 +14,7 @@ from sweetrl.settings import Settings
 from sweetrl.tracking.registry import Registration, register_policy
 from tasks import workspace
 from tasks.pipeline import StageFailed, StageResult, execute_stage, policy_of
-from tasks.promotion import GateResult, decide
+from tasks.promotion import GateResult, judge, take_over
 
 
 def _worth_another_try(task: Any, run: Any, state: Any) -> bool:
@@ -48,11 +48,17 @@ def register_model(settings: Settings, root: Path, parent_run: str | None, home:
 
 @task(name="gate", cache_policy=NO_CACHE)
 def gate(settings: Settings, root: Path, version: str) -> GateResult:
-    """Let a version stand against the champion."""
-    return decide(settings, root, version, get_run_logger().info)
+    """Let a version stand against the champion; the alias stays where it is."""
+    return judge(settings, root, version, get_run_logger().info)
 
 
-@task(name="push_data", cache_policy=NO_CACHE)
+@task(name="promote_model", cache_policy=NO_CACHE)
+def promote_model(settings: Settings, root: Path, result: GateResult) -> GateResult:
+    """Make the version that has won the champion."""
+    return take_over(settings, root, result)
+
+
+@task(name="push_data", cache_policy=NO_CACHE, retries=2, retry_delay_seconds=[10, 60])
 def push_data(root: Path, branch: str | None) -> list[str]:
     """Push data to DVC's remote, then the branch to git's, where there are remotes."""
     return workspace.push(root, branch)

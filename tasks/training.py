@@ -16,21 +16,31 @@ from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.registry import Registration, data_hashes, headline, register_policy
-from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
+from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, DataInput, RunLog
 from sweetrl.tracking.store import tracking_enabled, tracking_uri
 from tasks.pipeline import StageResult, changed_stages, execute_stage, skipped, stage_order
-from tasks.promotion import GateResult, decide
+from tasks.promotion import GateResult, judge, settled, take_over
 from tasks.servers import RunServer
+from tasks.workspace import push
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How the steps of a pipeline run are carried out; the defaults do it here and now."""
+    """How the steps of a pipeline run are carried out; the defaults do it here and now.
+
+    `gate` judges a version, `promote` makes the one that has won the champion. `settled` says of a version that was
+    registered before whether the gate has nothing left to do. `opened` gets the id of the MLflow run, `push` is for
+    retrainings: data first, then the branch.
+    """
 
     run: Callable[[str, Path, dict[str, str]], StageResult] = lambda stage, root, env: execute_stage(root, stage, env)
     register: Callable[[Settings, Path, str | None, Path], Registration] = register_policy
-    gate: Callable[[Settings, Path, str], GateResult] = decide
+    gate: Callable[[Settings, Path, str], GateResult] = judge
+    promote: Callable[[Settings, Path, GateResult], GateResult] = take_over
+    settled: Callable[[Registration], bool] = settled
     before_register: Callable[[Path], object] = lambda root: None
+    opened: Callable[[str], object] = lambda run: None
+    push: Callable[[Path, str | None], list[str]] = push
     say: Callable[[str], None] = print
 
 
@@ -52,17 +62,20 @@ class Outcome:
         return all(result.status == "skipped" for result in self.stages)
 
 
-def run_pipeline(root: Path, steps: Steps | None = None, home: Path | None = None) -> Outcome:
+def run_pipeline(
+    root: Path, steps: Steps | None = None, home: Path | None = None, resume: str | None = None
+) -> Outcome:
     """Bring every stage up to date, register the policy, let it stand against the champion.
 
-    `home` is the lasting checkout whose embedded store is used (default: `root`; they differ in a worktree). The first
-    failing stage ends the run with its StageFailed, and the MLflow run says so.
+    `home` is the lasting checkout whose embedded store is used (default: `root`; they differ in a worktree). `resume`
+    is the MLflow run of an earlier attempt, which then goes on. The first failing stage ends the run with its
+    StageFailed, and the MLflow run says so.
     """
     steps, home = steps or Steps(), home or root
     started = time.monotonic()
     settings = load_settings(root / "params.yaml")
     order = stage_order(root)
-    parent = PipelineRecord(settings, root, home)
+    parent = PipelineRecord(settings, root, home, steps.opened, resume)
     results: list[StageResult] = []
     changed = changed_stages(root)
     try:
@@ -99,9 +112,11 @@ def _register(
     if not tracking_enabled() or not (root / POLICY).exists() or not (root / EVALUATION).exists():
         return None, None
     registration = steps.register(settings, root, parent.run_id, home)
-    if not registration.created and all(result.status == "skipped" for result in results):
+    at_rest = not registration.created and all(result.status == "skipped" for result in results)
+    if at_rest and steps.settled(registration):
         return registration, None
-    return registration, steps.gate(settings, root, registration.version)
+    gate = steps.gate(settings, root, registration.version)
+    return registration, steps.promote(settings, root, gate) if gate.won else gate
 
 
 def describe(result: StageResult) -> str:
@@ -116,9 +131,18 @@ def describe(result: StageResult) -> str:
 class PipelineRecord:
     """The MLflow run above the stages' runs; opened when the first stage has something to do."""
 
-    def __init__(self, settings: Settings, root: Path, home: Path):
-        self.settings, self.root, self.home = settings, root, home
+    def __init__(
+        self,
+        settings: Settings,
+        root: Path,
+        home: Path,
+        opened: Callable[[str], object] = lambda run: None,
+        resume: str | None = None,
+    ):
+        self.settings, self.root, self.home, self.opened = settings, root, home, opened
         self.log: RunLog | None = None
+        if resume is not None:
+            self._open(resume)
 
     @property
     def run_id(self) -> str | None:
@@ -128,11 +152,17 @@ class PipelineRecord:
     def environment(self) -> dict[str, str]:
         """Open the run if need be; return what a stage needs to put its own run below it."""
         if self.log is None:
-            self.log = RunLog(self.settings.tracking, "train", tags={"sweetrl.kind": "pipeline"}, root=self.home)
-            self.log.log_params(self.settings.model_dump(mode="json", by_alias=True))
-            self.log.open()
+            self._open()
         uri = tracking_uri(self.settings.tracking, self.home)
         return {"MLFLOW_TRACKING_URI": uri, **({PARENT_VARIABLE: self.run_id} if self.run_id else {})}
+
+    def _open(self, resume: str | None = None) -> None:
+        self.log = RunLog(self.settings.tracking, "train", {"sweetrl.kind": "pipeline"}, root=self.home, run_id=resume)
+        run = self.log.open()
+        if run is None or run != resume:
+            self.log.log_params(self.settings.model_dump(mode="json", by_alias=True))
+        if run is not None and run != resume:
+            self.opened(run)
 
     def finish(self, results: list[StageResult], registration: Registration | None, gate: GateResult | None) -> None:
         """Write what the run rests on and led to, and close it."""
@@ -158,7 +188,7 @@ class PipelineRecord:
         if self.log is None:
             return
         self._write_stages(results)
-        self.log.set_tags({"sweetrl.error": (str(error) or type(error).__name__)[:500]})
+        self.log.set_tags({ERROR_TAG: (str(error) or type(error).__name__)[:500]})
         self.log.close_children()
         self.log.finish("FAILED" if isinstance(error, Exception) else "KILLED")
 

@@ -34,8 +34,7 @@ from sweetrl.paths import VALIDATION_TASKS
 from sweetrl.printing import in_words, print_facts, print_table
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
+    from sweetrl.screen import Screen
     from sweetrl.settings import Settings
 
 PARAMETERS = Path("params.yaml")
@@ -80,7 +79,7 @@ def run() -> None:
         )
     # The flow takes this process over: the package stays free of Prefect, and Ctrl-C reaches the flow alone.
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "flows.train"])
+    os.execv(sys.executable, [sys.executable, "-m", "flows.run"])
 
 
 @app.command()
@@ -98,7 +97,7 @@ def score(
     summary = score_file(tasks, answers, semantics.value, out, _settings().reward)["summary"]
     print_facts("score", [(name.replace("_", " "), in_words(value)) for name, value in summary.items()])
     if out is not None:
-        _console().print(f"every verdict: [bold]{out}[/]", highlight=False)
+        _console().print(f"every verdict: {out}")
 
 
 @app.command()
@@ -255,10 +254,10 @@ def sandbox_run(
     console = _console()
     for row in result["calls"]:
         passed = row["kind"] == "value"
-        console.print(f"{row['call']} ->", style="bold", end=" ", markup=False, highlight=False)
+        console.print(f"{row['call']} ->", style="bold", end=" ")
         text = row["value"] if passed else f"{row['kind']}: {row['detail']}"
-        console.print(text, style="green" if passed else "red", markup=False, highlight=False)
-    console.print(f"isolation {result['isolation']}, {result['seconds']:.3f} s", style="dim", highlight=False)
+        console.print(text, style="green" if passed else "red")
+    console.print(f"isolation {result['isolation']}, {result['seconds']:.3f} s", style="dim")
 
 
 @browser_app.command("render")
@@ -321,9 +320,12 @@ def lineage(
         str | None,
         typer.Argument(help="MODEL, MODEL@ALIAS or MODEL/VERSION; default: the champion.", metavar="MODEL[@ALIAS]"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print every data hash, stage run, parameter and result.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
-    """Print the whole chain behind a registered version: run, commit, data hashes, parameters, results, cost."""
+    """Print the chain behind a registered version: run, commit, data, parameters, results, cost."""
     from dataclasses import asdict
     from json import dumps
 
@@ -334,7 +336,9 @@ def lineage(
     if as_json:
         print(dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
     else:
-        print_facts(f"lineage of {found.model} version {found.version}", list(found.rows()))
+        rows = list(found.rows() if everything else found.summary())
+        more = [] if everything else [("more", f"sweetrl lineage {found.model}/{found.version} --all")]
+        print_facts(f"lineage of {found.model} version {found.version}", [*rows, *more])
 
 
 @app.command()
@@ -416,17 +420,16 @@ def main() -> None:
 def _fail(sentence: str, error: BaseException) -> None:
     if os.environ.get("SWEETRL_DEBUG", "") not in ("", "0"):
         raise error
-    from rich.console import Console
+    from sweetrl.screen import Screen
 
-    stderr = Console(stderr=True, soft_wrap=True, highlight=False)
-    stderr.print("error:", sentence, style="red", markup=False)
+    Screen(stderr=True, soft_wrap=True).print("error:", sentence, style="red")
     sys.exit(1)
 
 
-def _console() -> Console:
-    from rich.console import Console
+def _console() -> Screen:
+    from sweetrl.screen import Screen
 
-    return Console()
+    return Screen()
 
 
 def _settings(suite: str | None = None) -> Settings:

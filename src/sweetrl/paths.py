@@ -35,7 +35,7 @@ ITERATIONS_REPORT = Path("reports/iterations")
 RUNS = Path("reports/runs")  # a file for each stage: the MLflow run that made its results
 
 # What may be removed at any time
-SCRATCH = Path(".scratch")  # unfinished work
+SCRATCH = Path(".scratch")  # unfinished work, and finished work that DVC has not recorded yet
 REFERENCES = Path(".cache/reference")  # log-probs of the reference policy, by weights and tokens: never stale
 HASHES = Path(".cache/hashes")  # hashes of large files, by path, inode, size and times
 TEMPLATES = Path(".cache/templates")  # what chat templates make of a fixed dialogue, by their text
@@ -43,6 +43,9 @@ SAMPLES = Path(".cache/samples")  # candidate replies, by weights, prompts, samp
 
 # Stands alone in the place of a stage's result where the method does without it.
 SKIPPED = "skipped.json"
+
+# In a scratch folder: the stage has ended well, and DVC has not recorded its result yet.
+FINISHED = "finished.json"
 
 # Names the project's folder for a stage that runs in a folder of its own.
 ROOT_VARIABLE = "SWEETRL_ROOT"

@@ -80,7 +80,7 @@ def test_a_full_disk_keeps_finished_shards(project: Path, monkeypatch: pytest.Mo
     (kept,) = Path(".scratch").glob("collect-*/shards/*")
     moment = kept.stat().st_mtime_ns
     monkeypatch.setattr(pq, "write_table", write)
-    monkeypatch.setattr("sweetrl.running.stage.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
+    monkeypatch.setattr("sweetrl.running.scratch.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
     collect(settings())
     assert kept.stat().st_mtime_ns == moment  # not made again
     assert contents() == whole

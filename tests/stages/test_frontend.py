@@ -255,7 +255,7 @@ def test_a_policy_of_pages_learns_from_its_own_attempts(
     small: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """GRPO: attempts by the current policy, told apart by how like the wanted page they ended."""
-    monkeypatch.setattr("sweetrl.running.stage.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
+    monkeypatch.setattr("sweetrl.running.scratch.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
     grpo = {"learning_rate": 1e-3, "iterations": 2, "tasks": 2, "group_size": 4, "batch_size": 4, "micro_batch_size": 4}
     train_policy(small(method="grpo", collect={"tasks": 4, "batch": 8, "shard": 8}, grpo=grpo | {"lora": {"rank": 4}}))
     assert "4 steps on 16 dialogues of its own" in capsys.readouterr().out

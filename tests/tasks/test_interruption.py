@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,15 +13,21 @@ from pathlib import Path
 import psutil
 import pytest
 
+from sweetrl.settings import TrackingSettings
+from sweetrl.tracking.store import connect
+from tasks import workspace
+from tasks.batches import REF, known
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start(toy) -> subprocess.Popen[str]:
+def start(toy, module: str = "flows.train", **env: str) -> subprocess.Popen[str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    own = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     return subprocess.Popen(
-        [sys.executable, "-m", "flows.train"],
+        [sys.executable, "-m", module],
         cwd=toy.root,
-        env={**plain, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
+        env={**plain, **own, **env},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -64,5 +71,51 @@ def test_an_interrupted_flow_ends_soon_with_everything_it_started(toy, number: i
     printed = flow.stdout.read()
     assert flow.wait(timeout=120) in {130, 143}, printed
     assert time.monotonic() - started < 60
-    assert "interrupted; finished work is kept" in printed
+    assert printed.count("interrupted; finished work is kept") == 1
+    assert "Crash detected" not in printed
     assert at_work(toy) == []
+
+
+@pytest.mark.slow
+def test_a_retraining_that_was_killed_is_finished_by_the_next_one(
+    toy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kill -9 in the middle of a stage: the next run goes on in the same worktree, branch and MLflow run."""
+    home, recorded = toy.root, {"SWEETRL_TRACKING": "on", "MLFLOW_TRACKING_URI": f"sqlite:///{toy.root}/mlflow.db"}
+    subprocess.run(["git", "init", "-q", "--bare", str(tmp_path / "origin.git")], check=True)
+    toy.set(second="hang")
+    for line in (
+        ["remote", "add", "origin", str(tmp_path / "origin.git")],
+        ["-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "hang"],
+    ):
+        subprocess.run(["git", *line], cwd=home, check=True)
+    command = [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "store", str(tmp_path / "store")]
+    subprocess.run(command, cwd=home, check=True)
+    flow = start(toy, "flows.retrain", **recorded)
+    assert flow.stdout is not None
+    for line in flow.stdout:
+        if "hanging" in line:
+            break
+    flow.kill()
+    flow.wait()
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if Path(process.cwd()).is_relative_to(home):
+                process.kill()
+    (tree,) = (home / ".scratch/worktrees").iterdir()
+    (tree / "toy.yaml").write_text("first: a\nsecond: a\nthird: a\n")
+    again = start(toy, "flows.retrain", **recorded)
+    printed, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, printed
+    assert "which was left unfinished" in printed and "data to store (" in printed
+    (branch,) = workspace.git(home, "for-each-ref", "--format=%(refname:short)", "refs/heads/retrain").stdout.split()
+    assert f"branch {branch} to origin" in printed
+    assert any(path.is_file() for path in (tmp_path / "store").rglob("*"))
+    assert not tree.exists() and len(known(home, [REF])) == 1
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", recorded["MLFLOW_TRACKING_URI"])
+    store = connect(TrackingSettings(), home)
+    found = store.client.search_runs([store.experiment_id])
+    assert len(found) == 1, [(run.info.run_id, run.info.run_name, run.info.status, run.data.tags) for run in found]
+    run = found[0]
+    assert (run.info.run_name, run.info.status, run.data.tags["stage.second"]) == ("train", "FINISHED", "ran")
+    assert run.data.tags["stage.first"] == "skipped", "finished in the same worktree before the kill"

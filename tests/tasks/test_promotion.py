@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
 from sweetrl.settings import Settings, parse_settings
-from sweetrl.tracking.registry import Registry, register_policy
-from tasks import promotion
-from tasks.promotion import decide
+from sweetrl.tracking.registry import Registration, Registry, register_policy
+from tasks import promotion, training
+from tasks.pipeline import StageResult
+from tasks.promotion import decide, judge, settled, take_over
+from tasks.training import Steps
 
 TASKS = [f"task-{number:03d}" for number in range(60)]
 
@@ -108,6 +113,44 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
     assert result.promoted and result.champion == second
     registry = Registry(project.settings.tracking, project.root)
     assert set(registry.rewards(registry.get(first)).values()) == {0.0}
+
+
+def test_a_version_whose_gate_died_stands_before_it_next_time(project: Project) -> None:
+    """Nothing has run since, and the version is registered already: only its tag says whether it was decided."""
+    version = project.train("first", rewards(0.5, 1))
+    parent: Any = SimpleNamespace(run_id=None)
+    at_rest = [StageResult("evaluate", "skipped")]
+    settings = (project.settings, project.root, project.root)
+    registration, gate = training._register(*settings, Steps(), parent, at_rest)
+    assert registration is not None and not registration.created and registration.version == version
+    assert gate is not None and gate.promoted
+    registry = Registry(project.settings.tracking, project.root)
+    assert json.loads(registry.get(version).tags["gate"])["promoted"] is True
+    assert training._register(*settings, Steps(), parent, at_rest)[1] is None
+
+
+def test_a_version_is_settled_when_the_gate_has_nothing_left_to_do() -> None:
+    def told(aliases: tuple[str, ...] = (), **verdict: bool) -> bool:
+        tags = {"gate": json.dumps(verdict)} if verdict else {}
+        return settled(Registration("agent", "2", False, aliases, tags))
+
+    assert not told() and not told(("challenger",))
+    assert told(("champion",)) and told(("champion",), promote=True, promoted=False)
+    assert told(promote=False, promoted=False)
+    assert not told(promote=True, promoted=False), "it has won, and died before the alias"
+    assert told(promote=True, promoted=True), "a rollback has left it: it does not come back by itself"
+
+
+def test_a_champion_that_changed_while_a_version_was_judged_is_told(project: Project) -> None:
+    first = project.train("first", rewards(0.5, 1))
+    result = judge(project.settings, project.root, first, no_words)
+    assert result.won and not result.promoted
+    second = project.train("second", rewards(0.9, 1))
+    decide(project.settings, project.root, second, no_words)
+    with pytest.raises(
+        UserError, match="version 2 has become champion while version 1 was compared with none; run the"
+    ):
+        take_over(project.settings, project.root, result)
 
 
 def test_evaluating_a_version_needs_the_tasks(project: Project) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from sweetrl.errors import UserError
 from tasks import workspace
+from tasks.pipeline import execute_stage
 from tasks.training import Steps, run_pipeline
 
 
@@ -38,40 +40,68 @@ def test_parameters_are_changed_in_place_and_checked(toy) -> None:
         assert "first: 400" in path.read_text() and "tasks: 4," in path.read_text()
 
 
+def dvc(root: Path, *arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=root, check=True, capture_output=True)
+
+
 def test_a_worktree_runs_beside_the_checkout_shares_its_cache_and_is_merged(toy, tmp_path: Path) -> None:
+    """The remote is set up as the guide says and not committed, and the cache lies where config.local says."""
     home = toy.root
     remote, bare = tmp_path / "remote", tmp_path / "bare.git"
-    subprocess.run(
-        [sys.executable, "-m", "dvc", "remote", "add", "-q", "-d", "store", str(remote)], cwd=home, check=True
-    )
+    dvc(home, "remote", "add", "-q", "-d", "store", "../remote")
+    dvc(home, "cache", "dir", "-q", "--local", str(tmp_path / "cache"))
+    dvc(home, "remote", "modify", "-q", "--local", "store", "jobs", "3")
     subprocess.run(["git", "init", "-q", "--bare", str(bare)], check=True)
     git(home, "remote", "add", "origin", str(bare))
-    git(home, "-c", "user.name=t", "-c", "user.email=t@example.org", "commit", "-qam", "a remote")
     (home / "data").mkdir()
     (home / "data/accepted.json").write_text("first batch")
     steps = Steps(say=quiet, before_register=lambda root: workspace.commit_records(root, "Retrain"))
-    with workspace.worktree(home, "retrain/1") as tree:
-        assert workspace.cache_folder(tree.root) == home / ".dvc/cache"
-        workspace.change_parameters(tree.root, {"collect.first": 4})
-        outcome = run_pipeline(tree.root, steps, home)
-        assert (tree.root / "data/accepted.json").read_text() == "first batch"
-        (tree.root / "data/accepted.json").write_text("second batch")
-        assert [result.status for result in outcome.stages] == ["ran", "ran", "ran"]
-        pushed = workspace.push(tree.root, "retrain/1")
-        assert pushed == ["data to store", "branch retrain/1 to origin"]
-        folder = tree.root
-    assert not folder.exists()
-    assert (home / "data/accepted.json").read_text() == "second batch"
+    tree = workspace.open_worktree(home, "retrain/1")
+    assert workspace.cache_folder(tree) == tmp_path / "cache"
+    assert workspace.remote_name(tree) == "store"
+    assert "jobs = 3" in (tree / ".dvc/config.local").read_text()
+    workspace.change_parameters(tree, {"collect.first": 4})
+    assert workspace.open_worktree(home, "retrain/1", fresh=False) == tree
+    assert "first: 4" in (tree / "params.yaml").read_text(), "what lies there is gone on with"
+    outcome = run_pipeline(tree, steps, home)
+    assert (tree / "data/accepted.json").read_text() == "first batch"
+    assert [result.status for result in outcome.stages] == ["ran", "ran", "ran"]
+    assert git(tree, "status", "--porcelain") == "", "nothing of DVC's settings is to be committed"
+    pushed = workspace.push(tree, "retrain/1")
+    assert pushed[1:] == ["branch retrain/1 to origin"]
+    assert pushed[0].startswith("data to store (") and "pushed" in pushed[0]
+    assert workspace.push(tree, "retrain/1")[0] == "data to store (everything is up to date)"
+    workspace.close_worktree(home, "retrain/1")
+    assert not tree.exists() and git(home, "worktree", "list").count("\n") == 0
     assert not (home / "data/first.txt").exists(), "nothing has happened in the main checkout yet"
     assert "collect: {tasks: 4, first: 4}" in git(home, "show", "retrain/1:params.yaml")
     assert any(path.is_file() for path in remote.rglob("*"))
 
-    (home / "stage.py").write_text((home / "stage.py").read_text() + "# edited\n")
-    assert "uncommitted changes" in workspace.merge(home, "retrain/1")
-    git(home, "checkout", "-q", "stage.py")
-    assert workspace.merge(home, "retrain/1").startswith("merged retrain/1")
+    (home / "params.yaml").write_text((home / "params.yaml").read_text() + "# edited\n")
+    with pytest.raises(workspace.NotMerged, match=r"params\.yaml has uncommitted changes: commit or undo them"):
+        workspace.merge(home, "retrain/1")
+    git(home, "checkout", "-q", "params.yaml")
+    assert workspace.merge(home, "retrain/1", "main").startswith("merged retrain/1")
     assert (home / "data/third.txt").read_text() == "third a"
     assert run_pipeline(home, Steps(say=quiet)).unchanged, "the merged branch brings its results along"
+
+
+def test_a_push_that_leaves_data_out_or_has_no_remote_says_so(toy, tmp_path: Path) -> None:
+    home = toy.root
+    execute_stage(home, "first", {}, quiet)
+    assert workspace.push(home, "main") == [
+        "no data: DVC has no default remote (`dvc remote add -d NAME URL`), so only this machine has them",
+        "no branch: git has no remote",
+    ]
+    dvc(home, "remote", "add", "-q", "-d", "store", str(tmp_path / "remote"))
+    shutil.rmtree(home / ".dvc/cache/files/md5")
+    with pytest.raises(UserError) as told:
+        workspace.push(home)
+    assert "\n" not in str(told.value) and "`dvc push`" in str(told.value)
+    with pytest.raises(
+        UserError, match=r"2 of the data in dvc\.lock \(as data/first\.txt\) are not in the remote store, and not"
+    ):
+        workspace.check_pushed(home, "store")
 
 
 def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, tmp_path: Path) -> None:
@@ -88,7 +118,12 @@ def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, 
     workspace.restore(home, lambda folder: kept)
     assert (home / "dvc.lock").read_bytes() == (kept / "dvc.lock").read_bytes()
     assert (home / "data/third.txt").read_text() == "third a"
-    assert (home / ".scratch/before-rollback/dvc.lock").read_bytes() == newer
+    (generation,) = (home / ".scratch/before-rollback").iterdir()
+    assert (generation / "dvc.lock").read_bytes() == newer
+    assert "as they were" not in workspace.restore(home, lambda folder: kept), "nothing to keep: nothing has changed"
+    (home / "dvc.lock").write_bytes(newer)
+    workspace.restore(home, lambda folder: kept)
+    assert len(list((home / ".scratch/before-rollback").iterdir())) == 2, "no generation takes another's place"
 
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -104,11 +139,8 @@ def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, 
 
 def test_a_worktree_needs_a_commit(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    with (
-        pytest.raises(UserError, match="not a git repository with a commit"),
-        workspace.worktree(tmp_path, "retrain/1"),
-    ):
-        pass
+    with pytest.raises(UserError, match="not a git repository with a commit"):
+        workspace.open_worktree(tmp_path, "retrain/1")
 
 
 def test_a_failing_git_command_is_one_sentence(tmp_path: Path) -> None:

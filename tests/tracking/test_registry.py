@@ -104,6 +104,23 @@ def test_registering_the_same_adapter_again_names_the_version_that_exists(
     assert len(Registry(settings.tracking, project).versions()) == 1
 
 
+def test_two_that_register_the_same_adapter_at_once_share_one_version(
+    project: Path, settings: Settings, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both look before either has created its version: the later one gives way to the other."""
+    find, looked = Registry.find, []
+
+    def too_early(registry: Registry, adapter: str, base: str):
+        looked.append(adapter)
+        return None if len(looked) == 1 else find(registry, adapter, base)
+
+    monkeypatch.setattr(Registry, "find", too_early)
+    again = register_policy(settings, project)
+    assert (again.version, again.created, len(looked)) == (first, False, 2)
+    registry = Registry(settings.tracking, project)
+    assert len(registry.versions()) == 1 and registry.aliases() == {"challenger": first}
+
+
 def test_evaluations_at_different_prices_of_a_question_are_not_compared(project: Path, settings: Settings) -> None:
     def key(cost: float) -> str:
         reward = settings.reward.model_copy(update={"turn_cost": cost})

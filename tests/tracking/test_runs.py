@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.settings import TrackingSettings
-from sweetrl.tracking.runs import RunLog, flatten, git_state
+from sweetrl.tracking.runs import ERROR_TAG, RunLog, flatten, git_state
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
 
 SETTINGS = TrackingSettings()
@@ -47,6 +47,27 @@ def test_everything_noted_is_written_once_at_the_end(here: Path) -> None:
     assert dataset.dataset.digest == found.hash and dataset.dataset.digest.endswith(".dir")
     assert [item.path for item in client.list_artifacts(log.run_id)] == ["notes.txt"]
     assert run.data.tags["sweetrl.stage"] == "collect"
+
+
+def test_a_run_that_was_killed_or_has_failed_goes_on(here: Path) -> None:
+    killed = RunLog(SETTINGS, "train")
+    killed.open()
+    child = RunLog(SETTINGS, "collect", parent=killed.run_id)
+    child.open()
+    client = connect(SETTINGS, here).client
+    again = RunLog(SETTINGS, "train", run_id=killed.run_id)
+    assert again.open() == killed.run_id
+    assert client.get_run(child.run_id).info.status == "KILLED"
+    again.set_tags({ERROR_TAG: "the store was gone"})
+    again.finish("FAILED")
+    last = RunLog(SETTINGS, "train", run_id=killed.run_id)
+    last.open()
+    assert client.get_run(killed.run_id).info.status == "RUNNING"
+    last.finish()
+    run = client.get_run(killed.run_id)
+    assert run.info.status == "FINISHED" and ERROR_TAG not in run.data.tags
+    unknown = RunLog(SETTINGS, "train", run_id="0" * 32)
+    assert unknown.open() not in {None, "0" * 32}, "a run of another store is made anew"
 
 
 def test_three_processes_open_a_fresh_store_together(here: Path) -> None:
@@ -109,3 +130,31 @@ def test_a_folder_that_is_no_repository_has_no_commit(here: Path) -> None:
 
 def test_flatten() -> None:
     assert flatten({"a": {"b": {"c": 1}}, "d": None}) == {"a.b.c": "1", "d": "None"}
+
+
+def test_what_a_run_writes_itself_is_no_uncommitted_change(here: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments], cwd=here, check=True)
+
+    (here / "iterations").mkdir()
+    for name in ("dvc.lock", "iterations/dvc.lock", "params.yaml"):
+        (here / name).write_text("before\n")
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "first")
+    (here / "dvc.lock").write_text("after\n")
+    (here / "iterations/dvc.lock").write_text("after\n")
+    assert git_state(here)[1] is False
+    assert git_state(here / "iterations")[1] is False
+    (here / "params.yaml").write_text("after\n")
+    assert git_state(here)[1] is True
+    assert git_state(here / "iterations")[1] is True, "wherever one stands"
+
+
+def test_the_embedded_store_is_for_its_user_alone(here: Path) -> None:
+    connect(SETTINGS, here)
+    modes = {name: (here / name).stat().st_mode & 0o777 for name in ("mlflow.db", "mlflow.db.lock", "mlartifacts")}
+    assert modes == {"mlflow.db": 0o600, "mlflow.db.lock": 0o600, "mlartifacts": 0o700}
+    (here / "mlflow.db").chmod(0o640)  # shared on purpose
+    connect(SETTINGS, here)
+    assert (here / "mlflow.db").stat().st_mode & 0o777 == 0o640

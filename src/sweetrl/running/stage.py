@@ -5,7 +5,7 @@ A stage module is `python -m sweetrl.stages.<module>`:
     def collect(settings: Settings) -> None:
         with stage_run("collect", settings) as run:
             run.log_input("train-tasks", TRAIN_TASKS)
-            scratch = run.scratch(TRAIN_TASKS, base)   # resumable work; removed when the stage succeeds
+            scratch = run.scratch(TRAIN_TASKS, base)   # resumable work; removed when DVC has recorded the result
             ...
             run.log_metrics({"reward": 0.4})
             run.summary = "1,600 dialogues, mean reward 0.40"
@@ -22,7 +22,6 @@ import errno
 import logging
 import os
 import random
-import shutil
 import signal
 import sys
 import time
@@ -37,8 +36,9 @@ from sweetrl.io import digest, publish, write_json
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.plugins import check_sources
 from sweetrl.progress import first_process
-from sweetrl.running.launch import launch, wants_processes
+from sweetrl.running.launch import LAUNCHED, launch, wants_processes
 from sweetrl.running.parameters import stage_parameters
+from sweetrl.running.scratch import keep_finished, remove_outdated, remove_recorded
 from sweetrl.running.share import current_share
 from sweetrl.running.sources import check_declared
 from sweetrl.settings import Settings, load_settings
@@ -110,7 +110,8 @@ class StageRun:
         """Return this stage's folder for unfinished work, named by a digest of its parameters and the inputs' content.
 
         A killed run finds its checkpoints there; other parameters or data get another folder, so nothing stale is ever
-        resumed. It is removed when the stage succeeds.
+        resumed. It is removed when DVC has recorded what the stage made (outside of a DVC project: when the stage ends
+        well).
         """
         paths = [*inputs, *self.sources.values()]
         hashes = [dvc_hash(Path(path)) if Path(path).exists() else str(path) for path in paths]
@@ -118,10 +119,6 @@ class StageRun:
         folder.mkdir(parents=True, exist_ok=True)
         self._scratch.append(folder)
         return folder
-
-    def _clean(self) -> None:
-        for folder in self._scratch:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -165,7 +162,7 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
             "inputs": {item.name: {"path": item.path, "hash": item.hash} for item in run.data},
         },
     )
-    run._clean()
+    keep_finished(stage, run._scratch)
     recorded = f", run {run.log.run_id[:8]}" if run.log.run_id else ""
     print(f"{stage}: {run.summary} ({seconds:.1f} s{recorded})", flush=True)
 
@@ -212,6 +209,9 @@ def stage_main(function: Callable[[Settings], object], spreads: Callable[[Settin
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
     try:
         settings = load_settings()
+        if LAUNCHED not in os.environ and current_share().whole:  # nobody else is at work here
+            remove_recorded(Path.cwd())
+            remove_outdated(Path.cwd())
         if spreads is not None and wants_processes(settings.model) and spreads(settings):
             sys.exit(launch(settings.model))
         function(settings)

@@ -4,29 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
 from sweetrl.settings import TrackingSettings
-from sweetrl.tracking.registry import CHAMPION, Registry
-from sweetrl.tracking.runs import DataInput
-from sweetrl.tracking.store import Store, is_missing
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What the store knows about one run; `inputs` are the data sets it read, by DVC hash."""
-
-    run_id: str
-    name: str
-    status: str
-    commit: str = ""
-    seconds: float | None = None
-    params: dict[str, str] = field(default_factory=dict)
-    metrics: dict[str, float] = field(default_factory=dict)
-    inputs: tuple[DataInput, ...] = ()
+from sweetrl.tracking.records import RunFacts, open_records
+from sweetrl.tracking.registry import CHAMPION
 
 
 @dataclass(frozen=True)
@@ -57,19 +42,24 @@ class Lineage:
     evaluation: dict[str, Any]
     cost: dict[str, float]
 
+    def summary(self) -> Iterator[tuple[str, str]]:
+        """Yield the chain as (what, value) in few lines: what is many is counted."""
+        yield from self._head()
+        yield "code", ", ".join(f"{key} {value}" for key, value in self.code.items()) or "not known"
+        yield "data", f"{len(self.data)} files and folders by hash"
+        yield "stages", f"{len(self.stages)} runs"
+        yield "params", f"{len(self.params)} values"
+        measure = self.evaluation.get("measure", "success")
+        told = {name: self.evaluation.get(f"{measure}_{name}") for name in ("before", "after", "difference")}
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in told.items() if value is not None)
+        tasks = self.evaluation.get("tasks", 0)
+        yield "result", f"{measure} {numbers} on {tasks:,} tasks" if numbers else "not measured"
+        costs = (f"{amount:,.0f} {name.replace('_', ' ')}" for name, amount in self.cost.items())
+        yield "cost", ", ".join(costs) or "not known"
+
     def rows(self) -> Iterator[tuple[str, str]]:
-        """Yield the chain as (what, value), in the order in which a user asks."""
-        names = f" ({', '.join('@' + alias for alias in self.aliases)})" if self.aliases else ""
-        yield "model", f"{self.model} version {self.version}{names}, registered {self.created}"
-        yield "adapter", self.adapter_hash
-        yield "base", f"{self.base} {self.base_hash}".strip()
-        yield "run", f"{self.run.name} {self.run.run_id} ({self.run.status})" if self.run else "not in this store"
-        yield (
-            "pipeline run",
-            f"{self.parent.name} {self.parent.run_id} ({self.parent.status})" if self.parent else "none",
-        )
-        yield "commit", (self.commit or "not in git") + (" with uncommitted changes" if self.dirty else "")
-        yield "dvc.lock", self.dvc_lock or "none"
+        """Yield the whole chain as (what, value), in the order in which a user asks."""
+        yield from self._head()
         yield from self.code.items()
         for path, found in self.data.items():
             yield f"data {path}", found
@@ -81,6 +71,19 @@ class Lineage:
             yield f"result {name}", f"{value:.4g}" if isinstance(value, float) else str(value)
         for name, amount in self.cost.items():
             yield f"cost {name}", f"{amount:,.0f}"
+
+    def _head(self) -> Iterator[tuple[str, str]]:
+        names = f" ({', '.join('@' + alias for alias in self.aliases)})" if self.aliases else ""
+        yield "model", f"{self.model} version {self.version}{names}, registered {self.created}"
+        yield "adapter", self.adapter_hash
+        yield "base", f"{self.base} {self.base_hash}".strip()
+        yield "run", f"{self.run.name} {self.run.run_id} ({self.run.status})" if self.run else "not in this store"
+        yield (
+            "pipeline run",
+            f"{self.parent.name} {self.parent.run_id} ({self.parent.status})" if self.parent else "none",
+        )
+        yield "commit", (self.commit or "not in git") + (" with uncommitted changes" if self.dirty else "")
+        yield "dvc.lock", self.dvc_lock or "none"
 
 
 def split_reference(reference: str, default: str) -> tuple[str, str]:
@@ -98,83 +101,36 @@ def split_reference(reference: str, default: str) -> tuple[str, str]:
 def lineage(reference: str, settings: TrackingSettings, root: Path | None = None) -> Lineage:
     """Return the chain behind `reference`, MODEL[@ALIAS] or MODEL/VERSION; an unknown one is a UserError."""
     name, alias = split_reference(reference, settings.model)
-    registry = Registry(settings.model_copy(update={"model": name}), root)
-    version = registry.get(alias)
+    records = open_records(settings.model_copy(update={"model": name}), root)
+    version = records.get(alias)
     tags = version.tags
-    run = _run(registry.store, version.run_id)
-    parent = _run(registry.store, _parent(registry.store, version.run_id) or tags.get("parent_run"))
-    runs = [_run(registry.store, identifier) for identifier in json.loads(tags.get("stage_runs", "{}")).values()]
+    run = records.run(version.run_id) if version.run_id else None
+    above = (run.parent if run else "") or tags.get("parent_run")
+    parent = records.run(above) if above else None
+    stages = [records.run(run_id) for run_id in json.loads(tags.get("stage_runs", "{}")).values() if run_id]
     return Lineage(
         model=name,
-        version=str(version.version),
-        aliases=registry.aliases_of(str(version.version)),
-        created=_time(version.creation_timestamp),
+        version=version.version,
+        aliases=records.aliases_of(version.version),
+        created=_time(version.created),
         commit=tags.get("git_commit", ""),
         dirty=tags.get("git_dirty") == "true",
         dvc_lock=tags.get("dvc_lock", ""),
         adapter_hash=tags.get("adapter_hash", ""),
         base=tags.get("base", ""),
         base_hash=tags.get("base_hash", ""),
-        run=run,
-        parent=parent,
-        stages=tuple(found for found in runs if found is not None),
+        run=run.facts if run else None,
+        parent=parent.facts if parent else None,
+        stages=tuple(found.facts for found in stages if found is not None),
         code=json.loads(tags.get("code", "{}")),
         data=json.loads(tags.get("data", "{}")),
-        params=_params(parent, run),
+        params=next((found.facts.params for found in (parent, run) if found is not None and found.facts.params), {}),
         evaluation=json.loads(tags.get("evaluation", "{}")),
         cost=json.loads(tags.get("cost", "{}")),
     )
-
-
-def _params(parent: RunFacts | None, run: RunFacts | None) -> dict[str, str]:
-    """The pipeline's parameters; those of the training run alone where it ran outside of a pipeline."""
-    for facts in (parent, run):
-        if facts is not None and facts.params:
-            return dict(sorted(facts.params.items()))
-    return {}
 
 
 def _time(milliseconds: int | None) -> str:
     from datetime import UTC, datetime
 
     return datetime.fromtimestamp((milliseconds or 0) / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _parent(store: Store, run_id: str | None) -> str | None:
-    found = _raw(store, run_id)
-    return found.data.tags.get("mlflow.parentRunId") if found is not None else None
-
-
-def _raw(store: Store, run_id: str | None) -> Any:
-    from mlflow.exceptions import MlflowException
-
-    if not run_id:
-        return None
-    try:
-        return store.client.get_run(run_id)
-    except MlflowException as error:
-        if not is_missing(error):
-            raise
-        return None
-
-
-def _run(store: Store, run_id: str | None) -> RunFacts | None:
-    found = _raw(store, run_id)
-    if found is None:
-        return None
-    info, data = found.info, found.data
-    inputs = []
-    for item in found.inputs.dataset_inputs:
-        tags = {tag.key: tag.value for tag in item.tags}
-        context = tags.get("mlflow.data.context", "input")
-        inputs.append(DataInput(item.dataset.name, tags.get("dvc.path", ""), item.dataset.digest, context))
-    return RunFacts(
-        run_id=info.run_id,
-        name=info.run_name,
-        status=info.status,
-        commit=data.tags.get("mlflow.source.git.commit", ""),
-        seconds=(info.end_time - info.start_time) / 1000 if info.end_time else None,
-        params=dict(data.params),
-        metrics=dict(data.metrics),
-        inputs=tuple(inputs),
-    )

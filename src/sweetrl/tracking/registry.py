@@ -25,13 +25,14 @@ from sweetrl.tracking.runs import git_state
 from sweetrl.tracking.store import Store, connect, is_missing
 
 if TYPE_CHECKING:
-    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.entities.model_registry import ModelVersion, RegisteredModel
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 # Metrics that add up to a cost; the user's model has an account of its own.
 COUNTED = {"generated_tokens", "prompt_tokens", "cached_tokens", "trained_tokens", "gpu_seconds"}
 SIMULATOR = "simulator"
 HISTORY = "champion_history"  # tag of the registered model: who was champion when, and why
+GATE = "gate"  # tag of a version: what the gate decided about it; a version without it has not stood before the gate
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,13 @@ class Registry:
         self.store = store or connect(settings, root)
         self.client = self.store.client
 
-    def versions(self) -> list[ModelVersion]:
-        """Return all versions, oldest first."""
+    def versions(self, condition: str = "") -> list[ModelVersion]:
+        """Return all versions, oldest first, or those for which `condition` (MLflow's filter language) holds."""
         found: list[ModelVersion] = []
         token = None
+        query = " and ".join(filter(None, [f"name = '{self.name}'", condition]))
         while True:
-            page = self.client.search_model_versions(f"name = '{self.name}'", page_token=token)
+            page = self.client.search_model_versions(query, page_token=token)
             found.extend(page)
             token = page.token
             if not token:
@@ -75,27 +77,37 @@ class Registry:
 
     def get(self, reference: str) -> ModelVersion:
         """Return the version that `reference` names (an alias or a number); an unknown one is a UserError."""
-        known = self.versions()
-        if not known:
-            raise UserError(f"{self.name}: no version is registered yet; `sweetrl run` trains and registers one.")
+        from mlflow.exceptions import MlflowException
+
         wanted = reference.removeprefix("@")
         aliases = self.aliases()
         number = aliases.get(wanted, wanted)
-        for version in known:
-            if str(version.version) == number:
+        if number.isdecimal():
+            try:
                 return self.client.get_model_version(self.name, number)
-        names = ", ".join([f"@{alias}" for alias in aliases] + [str(version.version) for version in known])
+            except MlflowException as error:
+                if not is_missing(error):
+                    raise
+        known = [str(version.version) for version in self.versions()]
+        if not known:
+            raise UserError(f"{self.name}: no version is registered yet; `sweetrl run` trains and registers one.")
+        names = ", ".join([f"@{alias}" for alias in aliases] + known)
         raise UserError(f"{self.name}@{wanted}: there is no such alias or version; known are {names}.")
 
     def aliases(self) -> dict[str, str]:
         """Return alias -> version number; empty where the model is not registered yet."""
+        model = self._model()
+        return {alias: str(number) for alias, number in model.aliases.items()} if model is not None else {}
+
+    def _model(self) -> RegisteredModel | None:
+        """The registered model with its tags and aliases, None where it is not registered yet."""
         from mlflow.exceptions import MlflowException
 
         try:
-            return {alias: str(number) for alias, number in self.client.get_registered_model(self.name).aliases.items()}
+            return self.client.get_registered_model(self.name)
         except MlflowException as error:
             if is_missing(error):
-                return {}
+                return None
             # A store that fails has not said that there is no champion.
             reason = str(error).strip().splitlines()[0]
             raise UserError(
@@ -109,8 +121,8 @@ class Registry:
 
     def find(self, adapter: str, base: str) -> ModelVersion | None:
         """Return the version with this adapter on this base, if it is registered."""
-        for version in self.versions():
-            if version.tags.get("adapter_hash") == adapter and version.tags.get("base_hash", "") == base:
+        for version in self.versions(f"tags.adapter_hash = '{adapter}'"):
+            if version.tags.get("base_hash", "") == base:
                 return version
         return None
 
@@ -119,33 +131,63 @@ class Registry:
         self.client.set_registered_model_alias(self.name, alias, version)
 
     def history(self) -> list[Promotion]:
-        """Return who was champion, oldest first."""
-        if not self.versions():
+        """Return who was champion, oldest first, without those that a rollback has left; the last one is it now.
+
+        The alias is the truth. `promote` writes the history before the alias and `step_back` after it, so that what a
+        process which died between the two has left is one entry too many, and is left out here.
+        """
+        model = self._model()
+        if model is None:
             return []
-        tags = self.client.get_registered_model(self.name).tags
-        return [Promotion(**entry) for entry in json.loads(tags.get(HISTORY, "[]"))]
+        entries: list[Promotion] = []
+        for found in json.loads(model.tags.get(HISTORY, "[]")):
+            entry = Promotion(**found)
+            if not entries or entries[-1].version != entry.version:
+                entries.append(entry)
+        champion = str(model.aliases.get(CHAMPION, ""))
+        if not champion:
+            return entries
+        while entries and entries[-1].version != champion and any(one.version == champion for one in entries):
+            entries.pop()
+        if not entries or entries[-1].version != champion:
+            entries.append(Promotion(champion, "the alias was moved without this project's flows", ""))
+        return entries
 
     def promote(self, version: str, reason: str) -> None:
-        """Make `version` the champion and write that into the history."""
-        entry = Promotion(version, reason, time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
-        self._write_history([*self.history(), entry])
+        """Make `version` the champion and write that into the history; nothing changes if it is the champion."""
+        history = self.history()
+        if not history or history[-1].version != version:
+            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            history.append(Promotion(version, reason, now))
+        self._write_history(history)
         self.set_alias(CHAMPION, version)
+        self.forget_challenger(version)
+
+    def forget_challenger(self, version: str) -> None:
+        """Take the alias `challenger` from `version`, if it has it."""
         if self.aliases().get(CHALLENGER) == version:
             self.client.delete_registered_model_alias(self.name, CHALLENGER)
 
+    def note_gate(self, version: str, verdict: Mapping[str, Any]) -> None:
+        """Write what the gate decided about `version` where everybody sees it: in the version's tag `gate`."""
+        self.client.set_model_version_tag(self.name, version, GATE, json.dumps(verdict))
+
     def champion_before(self) -> Promotion:
         """Return the champion before the current one; a UserError where there is none."""
-        history = self.history()
-        if len(history) < 2:
-            raise UserError(f"{self.name}: there is no earlier champion to return to.")
-        return history[-2]
+        return self._at_least_two()[-2]
 
     def step_back(self) -> tuple[Promotion, Promotion]:
         """Make the champion before the current one the champion again; return (left, returned to)."""
-        before, history = self.champion_before(), self.history()
-        self._write_history(history[:-1])
+        *history, before, left = self._at_least_two()
         self.set_alias(CHAMPION, before.version)
-        return history[-1], before
+        self._write_history([*history, before])
+        return left, before
+
+    def _at_least_two(self) -> list[Promotion]:
+        history = self.history()
+        if len(history) < 2:
+            raise UserError(f"{self.name}: there is no earlier champion to return to.")
+        return history
 
     def _write_history(self, entries: list[Promotion]) -> None:
         text = json.dumps([vars(entry) for entry in entries[-50:]])
@@ -304,6 +346,12 @@ def register_policy(
     source_run = _existing_run(registry.store, [runs.get("train-policy", {}).get("run_id"), parent_run])
     base = (home or root) / config.base
     version = log_version(registry.store, settings, root, config, base if base.is_dir() else None, tags, source_run)
+    # Nothing makes looking and creating one step: of two that were as fast as each other, the later one gives way.
+    first = registry.find(adapter, config.base_hash)
+    if first is not None and str(first.version) != version:
+        registry.client.delete_model_version(registry.name, version)
+        number = str(first.version)
+        return Registration(registry.name, number, False, registry.aliases_of(number), dict(first.tags))
     registry.set_alias(CHALLENGER, version)
     return Registration(registry.name, version, True, registry.aliases_of(version), tags)
 

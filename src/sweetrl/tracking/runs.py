@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sweetrl.settings import TrackingSettings
 from sweetrl.tracking.hashes import dvc_hash
-from sweetrl.tracking.store import Store, connect, tracking_enabled
+from sweetrl.tracking.store import Store, connect, is_missing, tracking_enabled
 
 if TYPE_CHECKING:
     from mlflow.entities import DatasetInput
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARENT_VARIABLE = "SWEETRL_PARENT_RUN"  # DVC does not hash the environment, so the parent never invalidates a stage
+WRITTEN_BY_RUNS = ":(top,exclude,glob)**/dvc.lock"  # for git
+ERROR_TAG = "sweetrl.error"  # what ended a pipeline run that has failed
 FLUSH_SECONDS = 30.0  # opening MLflow takes about 3 s and one write about 70 ms: batches keep that out of the way
 BATCH_METRICS, BATCH_PARAMS, LONGEST_PARAM = 1000, 100, 6000
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -37,7 +39,10 @@ class DataInput:
 
 
 def git_state(root: Path | None = None) -> tuple[str, bool]:
-    """Return the commit of the checkout at `root` and whether files differ from it; ("", False) where there is none."""
+    """Return the commit of the checkout at `root` and whether files differ from it; ("", False) where there is none.
+
+    A dvc.lock that differs does not count: it is what runs write, and a version keeps its own.
+    """
 
     def git(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
@@ -46,7 +51,8 @@ def git_state(root: Path | None = None) -> tuple[str, bool]:
         head = git("rev-parse", "HEAD")
         if head.returncode:
             return "", False
-        return head.stdout.strip(), bool(git("status", "--porcelain", "--untracked-files=no").stdout.strip())
+        changed = git("status", "--porcelain", "--untracked-files=no", "--", ":/", WRITTEN_BY_RUNS).stdout
+        return head.stdout.strip(), bool(changed.strip())
     except OSError:
         return "", False
 
@@ -55,7 +61,8 @@ def git_state(root: Path | None = None) -> tuple[str, bool]:
 class RunLog:
     """A run that is opened in MLflow when there is something to write, at the latest by `finish`.
 
-    Calls only fill buffers; they are written when `FLUSH_SECONDS` have gone by, and at the end.
+    Calls only fill buffers; they are written when `FLUSH_SECONDS` have gone by, and at the end. With the `run_id` of a
+    run that was killed or has failed, that run goes on, and the runs that it had left open below it are closed.
     """
 
     settings: TrackingSettings
@@ -163,6 +170,8 @@ class RunLog:
         if self.run_id is not None and self.store is not None:
             return
         self.store = connect(self.settings, self.root)
+        if self.run_id is not None and self._reopened(self.store):
+            return
         commit, dirty = git_state(self.root)
         tags = {"mlflow.source.name": f"sweetrl {self.name}", "mlflow.source.type": "PROJECT", **self.tags}
         if commit:
@@ -173,6 +182,22 @@ class RunLog:
             self.store.experiment_id, start_time=int(self._started * 1000), tags=tags, run_name=self.name
         )
         self.run_id = run.info.run_id
+
+    def _reopened(self, store: Store) -> bool:
+        """Let the run `run_id` go on; False where this store does not know it."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            found = store.client.get_run(self._id())
+        except MlflowException as error:
+            if not is_missing(error):
+                raise
+            return False
+        store.client.update_run(self._id(), status="RUNNING")
+        if ERROR_TAG in found.data.tags:
+            store.client.delete_tag(self._id(), ERROR_TAG)
+        self._close_children()
+        return True
 
     def _opened(self) -> Store:
         self._open()

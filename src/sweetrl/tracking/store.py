@@ -26,6 +26,9 @@ QUIET = {
 }
 
 
+EMBEDDED = "sqlite:///"  # how the URI of a store in a file begins
+
+
 @dataclass(frozen=True)
 class Store:
     """An open tracking store and the experiment that runs go to."""
@@ -43,9 +46,8 @@ def tracking_enabled() -> bool:
 def tracking_uri(settings: TrackingSettings, root: Path | None = None) -> str:
     """Return the tracking URI; MLFLOW_TRACKING_URI wins; a relative sqlite path is taken from `root` (default: cwd)."""
     uri = os.environ.get("MLFLOW_TRACKING_URI") or settings.uri
-    prefix = "sqlite:///"
-    if uri.startswith(prefix) and not uri.startswith(prefix + "/"):
-        return prefix + str(((root or Path.cwd()) / uri.removeprefix(prefix)).resolve())
+    if uri.startswith(EMBEDDED) and not uri.startswith(EMBEDDED + "/"):
+        return EMBEDDED + str(((root or Path.cwd()) / uri.removeprefix(EMBEDDED)).resolve())
     return uri
 
 
@@ -80,7 +82,7 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
         if experiment is not None:
             return Store(client, uri, experiment.experiment_id)
         embedded = uri.startswith("sqlite:")
-        where = (root / settings.artifacts).resolve().as_uri() if embedded else None
+        where = _own_folder(root / settings.artifacts).as_uri() if embedded else None
         try:
             identifier = client.create_experiment(settings.experiment, artifact_location=where)
         except MlflowException:  # another machine was faster on a shared server
@@ -98,11 +100,24 @@ def is_missing(error: Exception) -> bool:
 
 @contextlib.contextmanager
 def _one_at_a_time(uri: str) -> Iterator[None]:
-    if not uri.startswith("sqlite:///"):
+    if not uri.startswith(EMBEDDED):
         yield
         return
-    database = Path(uri.removeprefix("sqlite:///"))
+    database = Path(uri.removeprefix(EMBEDDED))
     database.parent.mkdir(parents=True, exist_ok=True)
-    with Path(f"{database}.lock").open("w") as handle:
+    with _own_file(Path(f"{database}.lock")).open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
+        _own_file(database)  # empty, it is a new database
         yield
+
+
+def _own_file(path: Path) -> Path:
+    """Make `path` for this user alone where it is not there: dialogues and parameters are nobody else's business."""
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    return path
+
+
+def _own_folder(path: Path) -> Path:
+    """Make the folder `path` for this user alone where it is not there; return where it really is."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return path.resolve()

@@ -1,0 +1,63 @@
+"""Scratch folders: what a stage has made so far, kept until its result is recorded.
+
+A killed run finds its shards and checkpoints there. A stage that has ended well leaves its folder, too: DVC takes some
+seconds to read and record what was made, and whoever interrupts it then would lose hours. By then the folder holds a
+file `finished.json`, and it is removed as soon as a dvc.lock names the run file that the stage wrote.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import sweetrl
+from sweetrl.file_hashes import file_hash
+from sweetrl.io import read_json, write_json
+from sweetrl.paths import FINISHED, RUNS, SCRATCH
+from sweetrl.tracking.hashes import dvc_hash
+
+
+def keep_finished(stage: str, folders: Iterable[Path]) -> None:
+    """Keep the scratch `folders` of a stage that has just ended well, and no others of that stage that have.
+
+    Called in the project's folder, with the stage's run file written. Outside of a DVC project nobody records anything
+    but that file, and nothing is kept.
+    """
+    own = set(folders)
+    kept = own if Path("dvc.yaml").exists() else set()
+    for folder, facts in _finished(Path()):
+        if facts["stage"] == stage:
+            own.add(folder)
+    for folder in own - kept:
+        shutil.rmtree(folder, ignore_errors=True)
+    for folder in kept:
+        facts = {"stage": stage, "code": _code(), "run_file": file_hash(RUNS / f"{stage}.json")}
+        write_json(folder / FINISHED, facts)
+
+
+def remove_recorded(root: Path) -> None:
+    """Remove the finished scratch folders of the project at `root` whose results a dvc.lock names."""
+    finished = _finished(root)
+    if not finished:
+        return
+    locks = [path.read_text(encoding="utf-8") for path in (*root.glob("dvc.lock"), *root.glob("*/dvc.lock"))]
+    for folder, facts in finished:
+        if any(f"md5: {facts['run_file']}" in lock for lock in locks):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def remove_outdated(root: Path) -> None:
+    """Remove the finished scratch folders of the project at `root` that another state of the package has made."""
+    for folder, facts in _finished(root):
+        if facts["code"] != _code():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _finished(root: Path) -> list[tuple[Path, dict[str, str]]]:
+    return [(place.parent, read_json(place)) for place in sorted((root / SCRATCH).glob(f"*/{FINISHED}"))]
+
+
+def _code() -> str:
+    """The hash of the package that runs here: finished work is taken up by equal code only."""
+    return dvc_hash(Path(sweetrl.__file__).parent)

@@ -1,0 +1,41 @@
+"""A pipeline run that has nothing to do: known from DVC's state and the registry's records, and nothing is started."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from sweetrl.io import read_json
+from sweetrl.paths import EVALUATION, POLICY
+from sweetrl.running.scratch import remove_recorded
+from sweetrl.settings import load_settings
+from sweetrl.tracking.records import known_registration
+from sweetrl.tracking.store import tracking_enabled, tracking_uri
+from tasks.pipeline import skipped, stage_states
+from tasks.training import Outcome, Steps
+
+
+def at_rest(root: Path) -> Outcome | None:
+    """Return the outcome of a run that would change nothing; None where there is something to do.
+
+    That is so where DVC finds every stage's command, parameters, inputs and outputs as dvc.lock has them, and where the
+    policy is registered, with the evaluation that lies here, and has stood before the gate.
+    """
+    started = time.monotonic()
+    settings = load_settings(root / "params.yaml")
+    states = stage_states(root)
+    if any(states.values()):
+        return None
+    remove_recorded(root)
+    registration = None
+    if tracking_enabled() and (root / POLICY).exists() and (root / EVALUATION).exists():
+        registration = known_registration(settings, root)
+        if registration is None or not Steps().settled(registration):
+            return None
+    return Outcome(
+        stages=tuple(skipped(root, stage) for stage in states),
+        registration=registration,
+        tracking=tracking_uri(settings.tracking, root),
+        seconds=time.monotonic() - started,
+        evaluation=read_json(root / EVALUATION) if (root / EVALUATION).exists() else {},
+    )

@@ -1,0 +1,101 @@
+"""The journal of a retraining: what has been done, step by step, so that whoever comes after a death can go on.
+
+A file of JSON lines for each retraining in git's common folder (`.git/sweetrl/retrain/`), which all worktrees of a
+repository share and no clean-up of the checkout removes. The process at work holds the file's lock, which the system
+takes back when the process ends, however it ends: a journal that is neither locked nor done has been left by a death.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.io import append_row, read_rows
+from tasks.workspace import git
+
+DONE = "done"
+
+
+def common_folder(root: Path) -> Path:
+    """Return the folder of this project in git's common folder; a UserError where `root` is in no repository."""
+    found = git(root, "rev-parse", "--path-format=absolute", "--git-common-dir", check=False)
+    if found.returncode:
+        raise UserError(f"{root}: this is not a git repository with a commit; a retraining needs one to branch from.")
+    return Path(found.stdout.strip()) / "sweetrl"
+
+
+@contextlib.contextmanager
+def one_at_a_time(root: Path, what: str) -> Iterator[None]:
+    """Let one process of this machine after the other do `what` in the repository; the others wait."""
+    path = common_folder(root) / f"{what}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+class Journal:
+    """The steps of one retraining that are done, oldest first; a context manager that holds its lock.
+
+    BlockingIOError where a process is at work on it; a `new` one is looked at for a moment at most, and waits.
+    """
+
+    def __init__(self, path: Path, new: bool = False) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._handle = path.open("ab")
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | (0 if new else fcntl.LOCK_NB))
+        except BlockingIOError:
+            self._handle.close()
+            raise
+        self.rows: list[dict[str, Any]] = []
+        read_rows(path, lambda row: self.rows.append({"step": row["step"], **row}))
+
+    def note(self, step: str, **facts: Any) -> None:
+        """Write that `step` is done, with what must be known to go on from there; on the disk when this returns."""
+        row = {"step": step, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **facts}
+        append_row(self.path, row)
+        os.fsync(self._handle.fileno())
+        self.rows.append(row)
+
+    def last(self, step: str) -> dict[str, Any] | None:
+        """Return the facts of the last `step` of this name, None where it was never done."""
+        return next((row for row in reversed(self.rows) if row["step"] == step), None)
+
+    def fact(self, step: str, name: str) -> Any:
+        """Return one fact of the last `step` of this name, None where it was never done."""
+        return (self.last(step) or {}).get(name)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        self._handle.close()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def journals(root: Path) -> Iterator[Journal]:
+    """Yield the journals on which no process is at work, oldest first, each held until the next one is asked for."""
+    for path in sorted((common_folder(root) / "retrain").glob("*.jsonl")):
+        with contextlib.suppress(BlockingIOError), Journal(path) as journal:
+            yield journal
+
+
+def new_journal(root: Path) -> Path:
+    """Return the file of a new retraining; by name they are in the order of time."""
+    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    return common_folder(root) / "retrain" / f"{now}-{uuid.uuid4().hex[:8]}.jsonl"

@@ -1,0 +1,113 @@
+"""Rolling back, with git and the registry's aliases in files: whoever dies where, the next one finishes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows import rollback
+from sweetrl.errors import UserError
+from sweetrl.tracking.registry import Registry
+from tasks import workspace
+from tests.tasks.fake_project import Project, git, light
+
+
+class Registered(Registry):
+    """A registry whose versions hold the dvc.lock and params.yaml of their commits."""
+
+    project: Project
+
+    def get(self, reference: str) -> Any:
+        return SimpleNamespace(version=reference)
+
+    def download(self, version: Any, path: str, folder: Path) -> Path:
+        lock = self.project.client.read()["versions"][int(version.version) - 1]
+        first = int(lock.split()[-1])
+        text = (self.project.home / "params.yaml").read_text()
+        (folder / "dvc.lock").write_text(lock)
+        (folder / "params.yaml").write_text("".join(_set(line, first) for line in text.splitlines(True)))
+        return folder
+
+
+def _set(line: str, first: int) -> str:
+    return f"collect: {{tasks: 4, first: {first}}}\n" if line.startswith("collect:") else line
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    made = Project.make(tmp_path)
+    light(monkeypatch, made)
+
+    def registry(settings: Any, root: Path) -> Registry:
+        found = Registered(settings, root, made.registry().store)
+        found.project = made
+        return found
+
+    monkeypatch.setattr(rollback, "Registry", registry)
+    monkeypatch.setattr(rollback, "notify", lambda *arguments: None)
+    monkeypatch.setattr(rollback, "get_run_logger", lambda: SimpleNamespace(info=lambda *arguments: None))
+    monkeypatch.setattr(workspace, "remote_name", lambda root: None)
+    made.retrain()
+    made.retrain()
+    return made
+
+
+def test_rollbacks_one_after_the_other_leave_a_clean_checkout_each_and_keep_what_was_there(project: Project) -> None:
+    for champion in ("2", "1"):
+        done = rollback.rollback.fn(str(project.home))
+        assert done.champion == champion and "and committed" in done.workspace
+        project.check_done(champion)
+        assert f"first: {4 * int(champion) - 4}" in (project.home / "params.yaml").read_text()
+    kept = sorted((project.home / ".scratch/before-rollback").iterdir())
+    assert [(folder / "dvc.lock").read_text() for folder in kept] == ["lock of batch 8\n", "lock of batch 4\n"]
+    (done,) = project.retrain()
+    assert not done.left, "the next promotion finds a clean checkout"
+    project.check_done("4")
+
+
+def test_edited_files_are_kept_and_others_are_not_committed(project: Project) -> None:
+    (project.home / "dvc.lock").write_text("being edited")
+    (project.home / "notes").write_text("mine")
+    git(project.home, "add", "notes")
+    rollback.rollback.fn(str(project.home))
+    (kept,) = (project.home / ".scratch/before-rollback").iterdir()
+    assert (kept / "dvc.lock").read_text() == "being edited"
+    assert git(project.home, "status", "--porcelain") == "A  notes"
+
+
+def test_a_rollback_whose_data_cannot_be_had_changes_nothing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(root: Path, *arguments: str) -> str:
+        if "--force" not in arguments:
+            raise UserError("the store does not answer")
+        return ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workspace, "dvc", gone)
+        with pytest.raises(UserError, match=r"does not answer .*the data and the alias are as they were"):
+            rollback.rollback.fn(str(project.home))
+    project.check_done("3")
+    assert not (project.home / rollback.INTENT).exists()
+
+
+@pytest.mark.parametrize("where", ["restore", "commit_records", "step_back", "behind step_back"])
+def test_a_rollback_that_died_is_finished_and_goes_no_further_back(
+    project: Project, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    step_back = Registry.step_back
+
+    def die(*arguments: Any) -> None:
+        if where == "behind step_back":
+            step_back(*arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Registry if "step_back" in where else rollback, where.rpartition(" ")[2], die)
+        with pytest.raises(KeyboardInterrupt):
+            rollback.rollback.fn(str(project.home))
+    done = rollback.rollback.fn(str(project.home))
+    assert (done.left, done.champion) == ("3", "2")
+    project.check_done("2")
+    assert rollback.rollback.fn(str(project.home)).champion == "1", "and the one after that goes on"

@@ -1,0 +1,53 @@
+"""`python -m flows.<name>`: what is wrong in params.yaml is said before anything heavy is loaded."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.console import command_line
+
+ROOT = Path(__file__).resolve().parents[2]
+HEAVY = ("prefect", "mlflow", "torch", "transformers", "sqlalchemy", "great_expectations", "dvc.repo")
+WRONG = {
+    "seed: x\n": "parameter `seed` = 'x'",
+    "tasks: {train: 0}\n": "parameter `tasks.train` = 0",
+    "sead: 7\n": "unknown parameter `sead`",
+}
+
+
+@pytest.mark.parametrize("module", ["flows.run", "flows.train", "flows.retrain", "sweetrl.stages.collect"])
+def test_wrong_parameters_are_said_before_anything_heavy_is_loaded(module: str, tmp_path: Path) -> None:
+    for text, sentence in WRONG.items():
+        (tmp_path / "params.yaml").write_text(text)
+        done = subprocess.run(
+            [sys.executable, "-X", "importtime", "-m", module],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = done.stderr.splitlines()
+        imported = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time")}
+        said = [line for line in lines if not line.startswith("import time")]
+        assert (done.returncode, len(said)) == (1, 1), said
+        assert said[0].startswith("error: params.yaml: ") and sentence in said[0]
+        assert "pydantic" in imported and not imported & set(HEAVY)
+
+
+def test_prefects_word_for_an_interruption_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    logger = logging.getLogger("prefect.flow_runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("signal.signal", lambda *arguments: None)
+        assert command_line(lambda: None) == 0
+    record = logger.makeRecord(
+        logger.name, logging.ERROR, __file__, 1, "Crash detected! Execution was cancelled by the runtime.", (), None
+    )
+    assert not logger.filter(record)
+    assert logger.filter(logger.makeRecord(logger.name, logging.INFO, __file__, 1, "collect: ran in 3 s", (), None))

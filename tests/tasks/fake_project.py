@@ -1,0 +1,241 @@
+"""A project in real git repositories whose stages, data store and registry are files: the sequence without its weight.
+
+What the steps leave is on the disk, so that a child process that dies in the middle leaves it to its parent.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.evaluation.statistics import Decision
+from sweetrl.io import write_json
+from sweetrl.settings import TrackingSettings
+from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registration, Registry
+from sweetrl.tracking.store import Store
+from tasks import retraining, workspace
+from tasks.journal import Journal
+from tasks.promotion import GateResult
+from tasks.training import Outcome, Steps
+
+PARAMS = """seed: 7
+collect: {tasks: 4, first: 0}
+tracking: {uri: 'sqlite:///mlflow.db'}
+# What git merges line by line needs lines between.
+evaluate: {tasks: 8}
+policy: {epochs: 1}
+"""
+
+
+def git(root: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", *arguments]
+    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+
+
+class Client:
+    """As much of MLflow's client as `Registry` needs for aliases and tags, kept in one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self) -> dict[str, Any]:
+        empty: dict[str, Any] = {"versions": [], "aliases": {}, "tags": {}}
+        return json.loads(self.path.read_text()) if self.path.exists() else empty
+
+    def change(self, part: str, how: Callable[[Any], Any]) -> None:
+        """Change one part, whole and one process after the other, as a server does."""
+        with self.path.with_suffix(".lock").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            found = self.read()
+            write_json(self.path, found | {part: how(found[part])})
+
+    def get_registered_model(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(**self.read())
+
+    def set_registered_model_tag(self, name: str, key: str, value: str) -> None:
+        self.change("tags", lambda tags: tags | {key: value})
+
+    def set_registered_model_alias(self, name: str, alias: str, version: str) -> None:
+        self.change("aliases", lambda aliases: aliases | {alias: version})
+
+    def delete_registered_model_alias(self, name: str, alias: str) -> None:
+        self.change("aliases", lambda aliases: {key: aliases[key] for key in aliases if key != alias})
+
+
+class Project:
+    """A checkout with an origin; version 1 is champion, and what is trained next is better by one."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.home, self.origin = root, root / "home", root / "origin.git"
+        self.client = Client(root / "registry.json")
+        self.failing: set[str] = set()  # steps whose server is gone
+        self.better = True
+
+    @classmethod
+    def make(cls, root: Path) -> Project:
+        project = cls(root)
+        subprocess.run(["git", "init", "-q", "--bare", "-b", "main", str(project.origin)], check=True)
+        subprocess.run(["git", "init", "-q", "-b", "main", str(project.home)], check=True)
+        (project.home / "params.yaml").write_text(PARAMS)
+        (project.home / "dvc.lock").write_text("lock of batch 0\n")
+        (project.home / ".gitignore").write_text("/.scratch/\n/data/\n")
+        for line in (
+            ["add", "."],
+            ["commit", "-qm", "first"],
+            ["remote", "add", "origin", str(project.origin)],
+            ["push", "-q", "origin", "main"],
+        ):
+            git(project.home, *line)
+        (root / "data").mkdir()
+        project.client.change("versions", lambda known: ["lock of batch 0\n"])
+        project.registry().promote("1", "the first")
+        return project
+
+    def clone(self, name: str) -> Project:
+        """Another machine: a clone of the origin, with the same registry and data store."""
+        other = Project(self.root)
+        other.home = self.root / name
+        git(self.root, "clone", "-q", str(self.origin), str(other.home))
+        return other
+
+    def registry(self) -> Registry:
+        return Registry(TrackingSettings(), store=Store(self.client, "a file", "0"))  # type: ignore[arg-type]
+
+    def steps(self) -> Steps:
+        return Steps(
+            register=self.register, gate=self.judge, promote=self.promote, push=self.push, say=lambda text: None
+        )
+
+    def reach(self, server: str) -> None:
+        if server in self.failing:
+            raise UserError(f"{server} does not answer; start it.")
+
+    def pipeline(self, tree: Path, steps: Steps, home: Path, resume: str | None = None) -> Outcome:
+        """What `run_pipeline` does, with one stage that writes dvc.lock."""
+        parameters = yaml.safe_load((tree / "params.yaml").read_text())
+        if resume is None:
+            steps.opened(f"run of {parameters['collect']['first']}")
+        self.reach("stage")
+        with (self.root / "trained").open("a") as stream:
+            print(parameters["collect"]["first"], file=stream)
+        (tree / "dvc.lock").write_text(f"lock of batch {parameters['collect']['first']}\n")
+        steps.before_register(tree)
+        settings: Any = None
+        registration = steps.register(settings, tree, resume, home)
+        gate = None if steps.settled(registration) else steps.gate(settings, tree, registration.version)
+        if gate is not None and gate.won:
+            gate = steps.promote(settings, tree, gate)
+        return Outcome((), registration, gate)
+
+    def push(self, root: Path, branch: str | None) -> list[str]:
+        self.reach("data store")
+        lock = (root / "dvc.lock").read_text()
+        (self.root / "data" / lock.strip().replace(" ", "-")).write_text(lock)
+        self.reach("git server")
+        assert branch is not None
+        git(root, "push", "-q", "origin", branch)
+        return ["data to the store", f"branch {branch} to origin"]
+
+    def register(self, settings: Any, root: Path, parent: str | None, home: Path) -> Registration:
+        self.reach("registry")
+        lock, known = (root / "dvc.lock").read_text(), self.client.read()["versions"]
+        self.client.change("versions", lambda found: found if lock in found else [*found, lock])
+        version = str(self.client.read()["versions"].index(lock) + 1)
+        if lock not in known:
+            self.registry().set_alias(CHALLENGER, version)
+        return Registration("sweetrl-agent", version, lock not in known)
+
+    def judge(self, settings: Any, root: Path, version: str) -> GateResult:
+        self.reach("gate")
+        champion = self.champion()
+        if champion == version:
+            return GateResult(version, False, version, champion, "is the champion already")
+        decision = Decision(self.better, "better" if self.better else "worse", 0.1, (0.0, 0.2), 9, 0.01, 0.95, 0.1, 0.2)
+        return GateResult(version, False, str(champion), champion, decision.reason, decision)
+
+    def promote(self, settings: Any, root: Path, result: GateResult) -> GateResult:
+        self.reach("alias")
+        assert self.champion() in (result.before, result.version)
+        self.registry().promote(result.version, result.reason)
+        return GateResult(result.version, True, result.version, result.before, result.reason, result.decision)
+
+    def champion(self) -> str | None:
+        return self.registry().aliases().get(CHAMPION)
+
+    def retrain(self, **options: Any) -> list[retraining.Retraining]:
+        return retraining.retrain(self.home, self.steps(), **options)
+
+    def branches(self, root: Path) -> list[str]:
+        return git(root, "for-each-ref", "--format=%(refname:short)", "refs/heads/retrain").split()
+
+    def trained(self) -> list[int]:
+        path = self.root / "trained"
+        return [int(line) for line in path.read_text().split()] if path.exists() else []
+
+    def check_others(self) -> None:
+        """What others see rests on what they can get, at every moment."""
+        at_origin = {git(self.origin, "show", f"{name}:dvc.lock") + "\n" for name in self.branches(self.origin)}
+        for lock in self.client.read()["versions"][1:]:
+            assert (self.root / "data" / lock.strip().replace(" ", "-")).exists()
+            assert lock in at_origin
+        champion = self.client.read()["versions"][int(str(self.champion())) - 1]
+        past = git(self.home, "log", "--format=%H", "main").split()
+        assert champion in {git(self.home, "show", f"{commit}:dvc.lock") + "\n" for commit in past}
+
+    def check_done(self, champion: str) -> None:
+        """Main, alias, data and branches agree, and nothing is left of the work."""
+        self.check_others()
+        assert self.champion() == champion
+        assert (self.home / "dvc.lock").read_text() == self.client.read()["versions"][int(champion) - 1]
+        assert git(self.home, "status", "--porcelain") == ""
+        assert not list(retraining.unfinished(self.home))
+        assert git(self.home, "worktree", "list").count("\n") == 0
+        assert not list((self.home / ".scratch/worktrees").glob("*"))
+
+
+def light(monkeypatch: pytest.MonkeyPatch, project: Project) -> None:
+    """Put the project's files in the place of DVC, MLflow and the stages."""
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    monkeypatch.setattr(retraining, "run_pipeline", project.pipeline)
+    monkeypatch.setattr(retraining, "champion", lambda settings, root: project.champion())
+    monkeypatch.setattr(retraining, "Registry", lambda settings, root: project.registry())
+    monkeypatch.setattr(workspace, "share_dvc_settings", lambda home, folder: None)
+    monkeypatch.setattr(workspace, "dvc", lambda root, *arguments: "")
+
+
+def in_child(action: Callable[[], object]) -> int:
+    """Run `action` in a child process that ends with it, and return its exit status."""
+    child = os.fork()
+    if not child:
+        try:
+            action()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def dying_at(number: int, after: bool) -> Callable[..., None]:
+    """A `Journal.note` that ends the process at its `number`th call: before anything is written, or right after."""
+    noted, write = 0, Journal.note
+
+    def note(self: Journal, step: str, **facts: Any) -> None:
+        nonlocal noted
+        noted += 1
+        if noted == number and not after:
+            os._exit(9)
+        write(self, step, **facts)
+        if noted == number:
+            os._exit(9)
+
+    return note

@@ -1,0 +1,389 @@
+"""The sequence of a retraining: whoever dies where, and whichever server is gone, the next run brings it to its end."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sweetrl.errors import UserError
+from tasks import batches, retraining, workspace
+from tasks.batches import REF, known
+from tasks.journal import Journal
+from tests.tasks.fake_project import PARAMS, Client, Project, dying_at, git, in_child, light
+
+STEPS = (
+    "taking",
+    "taken",
+    "run",
+    "worktree",
+    "trained",
+    "pushed",
+    "registered",
+    "decided",
+    "merged",
+    "promoted",
+    "done",
+)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("template")
+    Project.make(root)
+    return root
+
+
+@pytest.fixture
+def project(tmp_path: Path, template: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    shutil.copytree(template, tmp_path, dirs_exist_ok=True)
+    made = Project(tmp_path)
+    git(made.home, "remote", "set-url", "origin", str(made.origin))
+    light(monkeypatch, made)
+    return made
+
+
+def steps_of(project: Project) -> list[str]:
+    (path,) = (project.home / ".git/sweetrl/retrain").glob("*.jsonl")
+    with Journal(path) as journal:
+        return [row["step"] for row in journal.rows]
+
+
+def test_a_promoted_retraining_is_pushed_registered_merged_and_then_champion(project: Project) -> None:
+    (done,) = project.retrain()
+    assert set(steps_of(project)) == set(STEPS)
+    assert done.outcome.gate is not None and done.outcome.gate.promoted and not done.left
+    assert done.pushed == ("data to the store", f"branch {done.branch} to origin")
+    assert done.merged.startswith(f"merged {done.branch}") and "`git push` shows it to others" in done.merged
+    project.check_done("2")
+    assert project.trained() == [4]
+    project.retrain()
+    project.check_done("3")
+    assert project.trained() == [4, 8]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("number", range(1, len(STEPS) + 1), ids=STEPS)
+def test_whoever_dies_at_a_step_the_next_run_brings_it_to_its_end(
+    project: Project, monkeypatch: pytest.MonkeyPatch, number: int, after: bool
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "note", dying_at(number, after))
+        assert in_child(project.retrain) == 9
+    project.check_others()
+    (project.home / "README").write_text("somebody goes on working\n")
+    git(project.home, "add", "README")
+    git(project.home, "commit", "-qm", "Go on")
+    over = number == len(STEPS) and after
+    assert len(project.retrain()) == 1
+    project.check_done("3" if over else "2")
+    assert set(project.trained()) == ({4, 8} if over else {4}), "no batch is lost, and none is new"
+    assert len(known(project.home, [REF])) == (2 if over else 1)
+    assert [entry.version for entry in project.registry().history()] == ["1", "2", "3"][: 3 if over else 2]
+    assert not list(retraining.unfinished(project.home))
+
+
+@pytest.mark.parametrize("place", ["in the registry", "in the merge", "in taking the batch"])
+def test_whoever_dies_within_a_step_the_next_run_brings_it_to_its_end(
+    project: Project, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The history is written and the alias is not; main has moved and its data have not; origin knows of the batch."""
+
+    def die(*arguments: object, **options: object) -> str:
+        os._exit(9)
+
+    def die_at_update(root: Path, *arguments: str, check: bool = True) -> object:
+        return die() if arguments[0] == "update-ref" else workspace.git(root, *arguments, check=check)
+
+    with monkeypatch.context() as patch:
+        if place == "in the registry":
+            write = Client.set_registered_model_alias
+            patch.setattr(
+                Client,
+                "set_registered_model_alias",
+                lambda self, name, alias, to: die() if alias == "champion" else write(self, name, alias, to),
+            )
+        elif place == "in the merge":
+            patch.setattr(workspace, "dvc", die)
+        else:
+            patch.setattr(batches, "git", die_at_update)
+        assert in_child(project.retrain) == 9
+    project.check_others()
+    assert len(project.retrain()) == 1
+    project.check_done("2")
+    assert project.trained() in ([4], [4, 4])
+    assert [entry.version for entry in project.registry().history()] == ["1", "2"]
+
+
+@pytest.mark.parametrize("server", ["stage", "data store", "git server", "registry", "gate", "alias"])
+def test_a_server_that_is_gone_is_told_and_the_next_run_goes_on(project: Project, server: str) -> None:
+    project.failing = {server}
+    for _ in range(2):
+        with pytest.raises(UserError, match=f"{server} does not answer"):
+            project.retrain()
+        project.check_others()
+        assert project.champion() == "1"
+    with pytest.raises(UserError, match=r"is unfinished and has other parameters \(none\)"):
+        project.retrain(changes={"policy.epochs": 2})
+    project.failing = set()
+    assert len(retraining.go_on(project.home, project.steps())) == 1
+    project.check_done("2")
+    assert set(project.trained()) <= {4}
+    assert retraining.go_on(project.home, project.steps()) == []
+
+
+def test_a_loser_is_kept_and_nothing_is_merged(project: Project) -> None:
+    project.better = False
+    (done,) = project.retrain()
+    assert (done.merged, done.left) == ("", "") and done.outcome.gate is not None and not done.outcome.gate.promoted
+    project.check_done("1")
+    assert project.registry().aliases() == {"champion": "1", "challenger": "2"}
+    assert git(project.home, "show", f"{done.branch}:dvc.lock") == "lock of batch 4"
+
+
+def test_what_cannot_be_merged_waits_and_does_not_hold_up_the_next_batch(project: Project) -> None:
+    params = project.home / "params.yaml"
+    params.write_text(PARAMS + "# being edited\n")
+    (first,) = project.retrain()
+    assert "version 2 has won" in first.left and "params.yaml has uncommitted changes: commit or undo" in first.left
+    project.check_others()
+    assert project.champion() == "1"
+    waits, second = project.retrain()
+    assert waits.branch == first.branch != second.branch and second.left
+    assert set(project.trained()) == {4, 8}
+    params.write_text(PARAMS)
+    retraining.go_on(project.home, project.steps())
+    project.check_done("3")
+    assert [entry.version for entry in project.registry().history()] == ["1", "2", "3"]
+
+
+def test_what_waited_becomes_champion_when_its_branch_can_be_merged(project: Project) -> None:
+    (project.home / "dvc.lock").write_text("being edited\n")
+    project.retrain()
+    git(project.home, "checkout", "-q", "dvc.lock")
+    git(project.home, "switch", "-q", "-c", "other")
+    (waits,) = retraining.go_on(project.home, project.steps())
+    assert "is on other now, and the retraining began on main: `git switch main`" in waits.left
+    git(project.home, "switch", "-q", "main")
+    (done,) = retraining.go_on(project.home, project.steps())
+    assert not done.left
+    project.check_done("2")
+
+
+def test_a_checkout_that_has_gone_on_gets_the_champions_records_and_keeps_its_own_work(project: Project) -> None:
+    project.failing = {"registry"}
+    with pytest.raises(UserError):
+        project.retrain()
+    project.failing = set()
+    (project.home / "dvc.lock").write_text("lock of somebody's run\n")
+    (project.home / "stage.py").write_text("new code\n")
+    git(project.home, "add", ".")
+    git(project.home, "commit", "-qm", "Work")
+    project.retrain()
+    project.check_done("2")
+    assert (project.home / "stage.py").exists() and "first: 4" in (project.home / "params.yaml").read_text()
+
+
+def test_parameters_that_people_have_changed_meanwhile_are_theirs_to_merge(project: Project) -> None:
+    project.failing = {"registry"}
+    with pytest.raises(UserError):
+        project.retrain()
+    project.failing = set()
+    (project.home / "params.yaml").write_text(PARAMS.replace("epochs: 1", "epochs: 3"))
+    git(project.home, "commit", "-qam", "More epochs")
+    (waits,) = retraining.go_on(project.home, project.steps())
+    assert "has other values in" in waits.left and "(policy.epochs): `git merge retrain/" in waits.left
+    project.check_others()
+    git(project.home, "merge", "-q", "--no-edit", waits.branch)  # params.yaml is merged line by line
+    (done,) = retraining.go_on(project.home, project.steps())
+    assert not done.left
+    project.check_done("2")
+    assert "epochs: 3" in (project.home / "params.yaml").read_text()
+
+
+def test_two_that_win_against_the_same_champion_both_end_on_main(project: Project) -> None:
+    """The second one is judged again, against the first, and its branch gets what main has got."""
+    project.failing = {"alias"}
+    with pytest.raises(UserError):
+        project.retrain(merge_promoted=True)
+    (held,) = (project.home / ".git/sweetrl/retrain").glob("*.jsonl")
+    project.failing = set()
+    with Journal(held):  # as if its process were still at work
+        project.retrain(name="second")
+    assert project.champion() == "3"
+    judged: list[str] = []
+    judge = project.judge
+    project.judge = lambda settings, root, version: (judged.append(version), judge(settings, root, version))[1]  # type: ignore[method-assign]
+    retraining.go_on(project.home, project.steps())
+    assert judged == ["2"]
+    assert project.champion() == "2"
+    project.check_done("2")
+
+
+def test_two_retrainings_at_once_train_on_two_batches_and_agree_in_the_end(project: Project) -> None:
+    """Both processes win, one after the other, and neither takes the other's batch, version or merge away."""
+    context = multiprocessing.get_context("fork")
+    gate = context.Barrier(2)
+    processes = [context.Process(target=lambda: (gate.wait(), project.retrain())) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(120)
+    assert [process.exitcode for process in processes] == [0, 0]
+    assert sorted(project.trained()) == [4, 8]
+    assert [entry.version for entry in project.registry().history()] in (["1", "2", "3"], ["1", "3", "2"])
+    project.check_done(str(project.champion()))
+    for branch in project.branches(project.home):
+        git(project.home, "merge-base", "--is-ancestor", branch, "main")
+
+
+def take(project: Project, gate, queue) -> None:
+    gate.wait()
+    with retraining.begin(project.home, {}, "", True, True) as journal:
+        queue.put((journal.fact("taking", "first"), journal.fact("taking", "branch")))
+
+
+@pytest.mark.parametrize("machines", [1, 2])
+def test_two_that_begin_at_once_take_two_batches(project: Project, machines: int) -> None:
+    """Two processes in one checkout, and two clones of one origin."""
+    context = multiprocessing.get_context("fork")
+    gate, queue = context.Barrier(2), context.Queue()
+    places = [project, project.clone("other") if machines == 2 else project]
+    processes = [context.Process(target=take, args=(place, gate, queue)) for place in places]
+    for process in processes:
+        process.start()
+    found = sorted(queue.get(timeout=60) for _ in processes)
+    for process in processes:
+        process.join(60)
+    assert [first for first, _ in found] == [4, 8]
+    assert len({branch for _, branch in found}) == 2
+    assert len(known(project.origin, [REF])) == 2
+
+
+def test_a_batch_that_another_machine_takes_at_the_last_moment_is_left_to_it(project: Project) -> None:
+    other, seen = project.clone("other"), []
+    with retraining.begin(project.home, {}, "one", True, True) as journal:
+        assert journal.fact("taking", "first") == 4
+
+    def choose(taken):
+        seen.append([batch.first for batch in taken])
+        if len(seen) == 1:
+            retraining.begin(project.home, {}, "two", True, True).close()
+        return retraining.taken_now(max(seen[-1]) + 4, 4, "retrain/three")
+
+    assert retraining.take_batch(other.home, "origin", choose, lambda batch, commit: None).first == 12
+    assert seen == [[4], [8, 4]]
+    assert retraining.next_first(other.home, retraining.load_settings(other.home / "params.yaml"), []) == 4
+
+
+def test_a_remote_that_does_not_answer_is_told_before_anything_is_trained(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.batches.patiently", lambda action, *arguments: action(*arguments))
+    git(project.home, "remote", "set-url", "origin", str(project.root / "gone.git"))
+    with pytest.raises(UserError, match=r"git's remote origin says: fatal: .*or retrain with --no-push") as told:
+        project.retrain()
+    assert "\n" not in str(told.value)
+    assert project.trained() == [] and not list(retraining.unfinished(project.home))
+    (done,) = project.retrain(push=False)
+    assert done.pushed == ("nothing: --no-push",) and project.champion() == "2"
+    assert project.trained() == [4], "a batch that was not taken is not lost"
+
+
+def test_a_batch_that_may_have_been_taken_is_looked_for_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection broke when the remote had written it down: the batch is ours, and no other is taken."""
+    pushed = batches._pushed
+
+    def broken(*arguments) -> bool:
+        pushed(*arguments)
+        raise UserError("the connection broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(batches, "_pushed", broken)
+        with pytest.raises(UserError, match="the connection broke"):
+            project.retrain()
+    project.retrain()
+    assert project.trained() == [4] and len(known(project.origin, [REF])) == 1
+    project.check_done("2")
+
+
+def test_withdrawing_leaves_nothing_but_what_was_trained(project: Project) -> None:
+    project.failing = {"gate"}
+    with pytest.raises(UserError):
+        project.retrain()
+    (said,) = retraining.withdraw(project.home)
+    assert "is withdrawn (the branch keeps what was trained)" in said
+    assert "`python -m flows.retrain collect.first=4` takes its batch again" in said
+    project.check_done("1")
+    assert project.registry().aliases() == {"champion": "1"}
+    project.failing = {"stage"}
+    with pytest.raises(UserError):
+        project.retrain()
+    retraining.withdraw(project.home)
+    assert len(project.branches(project.home)) == 1, "a branch without a commit of its own is removed"
+    project.failing = set()
+    project.retrain(changes={"collect.first": 4})
+    assert project.trained() == [4, 4]
+
+
+def test_a_champion_is_not_withdrawn(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "note", dying_at(len(STEPS) - 1, after=True))
+        assert in_child(project.retrain) == 9
+    with pytest.raises(UserError, match="its version 2 is the champion already; `python -m flows"):
+        retraining.withdraw(project.home)
+
+
+def test_an_unfinished_worktree_is_gone_on_with(project: Project) -> None:
+    """Stages resume from what they keep in .scratch, which lies in the worktree."""
+    project.failing = {"stage"}
+    with pytest.raises(UserError):
+        project.retrain()
+    (tree,) = (project.home / ".scratch/worktrees").glob("*")
+    (tree / ".scratch").mkdir()
+    (tree / ".scratch/shard-1").write_text("half of the work")
+    (tree / "params.yaml").write_text("seed:")  # killed while it was being written, and git while it wrote its index
+    (project.home / ".git/worktrees" / tree.name / "index.lock").touch()
+    seen = []
+    pipeline = project.pipeline
+
+    def spy(tree: Path, *rest):
+        seen.append(((tree / ".scratch/shard-1").read_text(), rest[-1]))
+        return pipeline(tree, *rest)
+
+    retraining.run_pipeline = spy  # the fixture puts it back
+    project.failing = set()
+    project.retrain()
+    assert seen == [("half of the work", "run of 4")], "the same folder and the same MLflow run"
+    project.check_done("2")
+
+
+def test_a_worktree_that_was_cleaned_away_is_made_again(project: Project) -> None:
+    project.failing = {"registry"}
+    with pytest.raises(UserError):
+        project.retrain()
+    shutil.rmtree(project.home / ".scratch")
+    project.failing = set()
+    project.retrain()
+    project.check_done("2")
+
+
+def test_parameters_that_are_wrong_take_no_batch(project: Project) -> None:
+    with pytest.raises(UserError, match=rf"^{project.home}/params\.yaml: there is no parameter `policy\.epoch`"):
+        project.retrain(changes={"policy.epoch": 2})
+    assert known(project.home, [REF] if batches.head(project.home, REF) else []) == []
+    (done,) = project.retrain(changes={"policy.epochs": 2})
+    assert "policy: {epochs: 2}" in git(project.home, "show", f"{done.branch}:params.yaml")
+
+
+def test_a_project_without_git_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params.yaml").write_text(PARAMS)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with pytest.raises(UserError, match="not a git repository with a commit"):
+        retraining.retrain(tmp_path, Project(tmp_path).steps())
+    assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
