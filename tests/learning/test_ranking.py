@@ -100,7 +100,7 @@ def test_mean_centered_advantages_compare_questions_with_answers() -> None:
     found = [[one.advantage for one in each.candidates] for each in ranking.mean_centered(states, BACKEND)]
     assert found == [pytest.approx([0.15, -0.25, -0.25]), pytest.approx([-0.05, 0.35, 0.15])]
     rules = RankSettings(pairs=1, selection="extremes", reply_types="mean_centered")
-    first, second = ranking.choose_preferences(iter(states), BACKEND, rules, 0)
+    first, second = ranking.choose_preferences(states, BACKEND, rules, 0)
     assert (first.chosen_ids, second.chosen_ids) == ((0,), (1,))  # ask first, then answer
     assert second.chosen_advantage == pytest.approx(0.35)
     assert second.rejected_ids == (0,)
@@ -205,8 +205,8 @@ def test_c_never_reaches_what_the_policy_learns_from(
     tokenizer: Any,
 ) -> None:
     states, _ = ranked
-    preferences = ranking.choose_preferences(states, BACKEND, RankSettings(), seed=5)
-    replay = ranking.find_replay(trajectories, chat, SYSTEM)
+    preferences = list(ranking.choose_preferences(states, BACKEND, RankSettings(), seed=5))
+    replay = list(ranking.find_replay(trajectories, chat, SYSTEM))
     data = files.preference_rows(preferences, replay, PolicySettings(sft_replay=1.0, sft_replay_turns="all"))
     texts = [tokenizer.decode(row.token_ids) for row in data.rows]
     references = {one.task.ground_truth for one in trajectories}
@@ -249,8 +249,8 @@ def test_files_keep_everything_and_equal_bytes(
     ranked: tuple[list[RankedState], FakeEngine], trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path
 ) -> None:
     states, _ = ranked
-    preferences = ranking.choose_preferences(states, BACKEND, RankSettings(), seed=5)
-    replay = ranking.find_replay(trajectories, chat, SYSTEM)
+    preferences = list(ranking.choose_preferences(states, BACKEND, RankSettings(), seed=5))
+    replay = list(ranking.find_replay(trajectories, chat, SYSTEM))
     assert preferences and len(replay) == sum(one.success for one in trajectories)
     written: list[list[bytes]] = []
     for folder in (tmp_path / "a", tmp_path / "b"):
@@ -269,7 +269,7 @@ def test_files_keep_everything_and_equal_bytes(
 
 
 def test_replay_is_final_replies_or_whole_dialogues(trajectories: list[Trajectory], chat: ChatFormat) -> None:
-    replay = ranking.find_replay(trajectories, chat, SYSTEM)
+    replay = list(ranking.find_replay(trajectories, chat, SYSTEM))
     final = files.preference_rows([], replay, PolicySettings(sft_replay=0.5))
     whole = files.preference_rows([], replay, PolicySettings(sft_replay=0.5, sft_replay_turns="all"))
     assert len(final.replay) == len(replay)
@@ -291,7 +291,7 @@ def test_dialogues_are_drawn_by_seed_and_never_lost_ones(make_trajectory: Callab
 
 def test_metrics_say_what_is_preferred_to_what(ranked: tuple[list[RankedState], FakeEngine]) -> None:
     states, _ = ranked
-    preferences = ranking.choose_preferences(states, BACKEND, RankSettings(), seed=5)
+    preferences = list(ranking.choose_preferences(states, BACKEND, RankSettings(), seed=5))
     metrics = ranking.ranking_metrics(states, preferences, BACKEND)
     assert metrics["candidates"] == 16 * len(states)
     assert sum(value for name, value in metrics.items() if "_over_" in name) == metrics["pairs"] == len(preferences)
@@ -363,7 +363,9 @@ def test_pages_are_compared_with_pages() -> None:
     known = [RankedState("t", 0, 0, (1,), tuple(candidates))]
     (state,) = ranking.mean_centered(known, FRONTEND)
     assert [round(one.advantage, 3) for one in state.candidates] == [-0.05, 0.05, -0.05, 0.05, 0.0]
-    preferences = ranking.choose_preferences(known, FRONTEND, RankSettings(reply_types="no_questions", pairs=9), 0)
+    preferences = list(
+        ranking.choose_preferences(known, FRONTEND, RankSettings(reply_types="no_questions", pairs=9), 0)
+    )
     assert {(one.chosen_ids, one.rejected_ids) for one in preferences} == {((4,), (2,))}, "no question is in a pair"
     metrics = ranking.ranking_metrics(known, preferences, FRONTEND)
     assert metrics["pairs/answer_over_page"] == metrics["pairs"] == 1

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,14 +20,12 @@ from sweetrl.progress import Meter
 from sweetrl.types import RankedState, Sampling, Trajectory, Usage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from sweetrl.colbench.domain import Domain
     from sweetrl.engines.make import Agent
     from sweetrl.learning.asked import Rows, State
     from sweetrl.protocols import AsyncEngine, Critic
 
-Parts = Sequence[Sequence[Trajectory]]  # the dialogues of each block
+Parts = Callable[[], Iterator[list[Trajectory]]]  # reads the dialogues, block by block
 WAITING = 2  # states under way for each request that may be: who waits to ask again leaves room for others
 
 
@@ -109,24 +108,27 @@ class AtServers:
         from sweetrl.learning.asked import ask, states_of
         from sweetrl.rollout.scored import Losses
 
+        def wanted() -> Iterator[tuple[State, Trajectory, bool]]:
+            """Every state of the missing blocks with its dialogue, and whether its replies are there already."""
+            for number, part in enumerate(parts()):
+                if missing(number):
+                    known = self.asked.read(number, part)
+                    for one in states_of(number, self._rows(part), self.system, self.seed):
+                        yield one, part[one.number], (one.number, one.turn) in known
+
         started = time.monotonic()
-        open_ones: list[tuple[State, Trajectory]] = []
-        total = 0
-        for number, part in enumerate(parts):
-            if missing(number):
-                states = list(states_of(number, self._rows(part), self.system, self.seed))
-                known = self.asked.read(number, part)
-                open_ones += [(one, part[one.number]) for one in states if (one.number, one.turn) not in known]
-                total += len(states)
-        if not open_ones:
+        there = Counter(known for _, _, known in wanted())
+        if not there[False]:
             return
+        total = there.total()
         losses = Losses(total, self.settings.collect.lost_share, "states")
-        workers = WAITING * self.settings.engine.concurrency
+        workers = min(WAITING * self.settings.engine.concurrency, there[False])
         with Policy.of(self.settings).serving(self.log) as served, Meter("rank: sampling", total, "states") as meter:
-            meter(total - len(open_ones))
+            meter(there[True])
             engine = served.open().engine
             try:
                 remote = cast("AsyncEngine", engine)
+                open_ones = ((state, dialogue) for state, dialogue, known in wanted() if not known)
                 ask(open_ones, remote, self.chat, self.sampling, self.asked, workers, losses.lose, meter)
             finally:
                 self.usage = engine.usage()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.api.policy import Policy
 from sweetrl.errors import UserError
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from sweetrl.learning.ranking import Replay
     from sweetrl.methods.base import Method
     from sweetrl.protocols import Critic, Work
+
+T = TypeVar("T")
 
 
 class TrainedCritic:
@@ -47,7 +49,10 @@ class TrainedCritic:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Candidate replies at the turns of dialogues with their advantages, pairs of them, and successful dialogues."""
+    """Candidate replies at the turns of dialogues with their advantages, pairs of them, and successful dialogues.
+
+    Those that `rank` returns are read from a file when they are asked for.
+    """
 
     states: Sequence[RankedState]
     preferences: Sequence[Preference]
@@ -66,7 +71,7 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Given:
-    """What a method learns from, in memory (sweetrl.methods.base.Inputs)."""
+    """What a method learns from, as it was given to `train` (sweetrl.methods.base.Inputs)."""
 
     dialogues: Iterable[Trajectory] | None = None
     paired: Sequence[TrajectoryPair] | None = None
@@ -87,15 +92,15 @@ class Given:
         """Pairs of whole dialogues."""
         return list(_there(self.paired, "pairs"))
 
-    def preferences(self) -> tuple[list[Preference], list[Replay]]:
+    def preferences(self) -> tuple[Sequence[Preference], Sequence[Replay]]:
         """Pairs of replies at one state, and successful dialogues."""
         ranking: Ranking = _there(self.ranking, "ranking")
-        return list(ranking.preferences), list(ranking.replay)
+        return ranking.preferences, ranking.replay
 
-    def candidates(self) -> list[RankedState]:
+    def candidates(self) -> Sequence[RankedState]:
         """All candidate replies of the ranked states."""
         ranking: Ranking = _there(self.ranking, "ranking")
-        return list(ranking.states)
+        return ranking.states
 
 
 def _there(value: Any, name: str) -> Any:
@@ -159,10 +164,10 @@ def rank(
     """
     kind = critic if isinstance(critic, str) else "trained"
     settings = settings_for(env, policy, seed, rank={**options, "critic": kind})
-    found = rank_replies(env.configured(settings), None if isinstance(critic, str) else critic, dialogues)
-    if out is not None:
-        found.save(out)
-    return found
+    made = None if isinstance(critic, str) else critic
+    return rank_replies(
+        env.configured(settings), made, _again_and_again(dialogues), out=None if out is None else Path(out)
+    )
 
 
 @dataclass(frozen=True)
@@ -182,7 +187,7 @@ class Blocks:
         made = self.folder is not None and _block(self.folder, number).exists()
         return not made and (self.mine is None or self.mine(number))
 
-    def states(self, number: int, make: Callable[[], list[RankedState]]) -> list[RankedState]:
+    def states(self, number: int, make: Callable[[], list[RankedState]]) -> Iterable[RankedState]:
         """Return the states of block `number`, made if they are missing; a process that makes a share returns none."""
         from sweetrl.learning import preferences as files
 
@@ -204,31 +209,37 @@ def rank_replies(
     blocks: Blocks | None = None,
     progress: Callable[[int], None] | None = None,
     cache: Path | None = None,
+    out: Path | None = None,
 ) -> Ranking:
     """As `rank`, by `env.settings`; `critic` may be the folder of a trained one, None makes the one in the settings.
 
-    A stage keeps finished `blocks`. In the folder `cache` replies that were sampled in this process are kept for other
-    critics.
+    `dialogues` are read several times, a block at a time. The ranking is written to the folder `out` (by default a
+    temporary one), and read from there. A stage keeps finished `blocks`. In the folder `cache` replies that were
+    sampled in this process are kept for other critics.
     """
     from contextlib import ExitStack, nullcontext
     from functools import partial
+    from itertools import islice
 
     from sweetrl.api.candidates import AtServers, InProcess
     from sweetrl.evaluation.rollout_value import RolloutValueCritic, open_critic
+    from sweetrl.learning import preferences as files
     from sweetrl.learning import ranking
 
     started = time.monotonic()
     settings, blocks = env.settings, blocks or Blocks()
-    trajectories = list(dialogues)
     here = settings.engine.kind == "transformers"
     source = InProcess(env, cache) if here else AtServers(env, blocks.folder, blocks.log)
-    chosen = ranking.choose_dialogues(trajectories, settings.rank.share, settings.seed)
+    chosen = ranking.choose_dialogues(dialogues, settings.rank.share, settings.seed)
     privileged = settings.critic.privileged
     rankable = ranking.rankable(chosen, env, source.chat, source.system, privileged, source.limit)
-    size = settings.rank.block
-    parts = [rankable[first : first + size] for first in range(0, len(rankable), size)]
+
+    def parts() -> Iterator[list[Trajectory]]:
+        reading = iter(rankable)
+        while part := list(islice(reading, settings.rank.block)):
+            yield part
+
     source.begin(parts, blocks.missing)
-    states: list[RankedState] = []
     with (
         ExitStack() as stack,
         Meter("rank", len(rankable), "dialogues") if progress is None else nullcontext(progress) as meter,
@@ -236,19 +247,40 @@ def rank_replies(
         made = critic
         if made is None or isinstance(made, Path):
             made = stack.enter_context(open_critic(env, made, source.player(), source.loaded))
-        for number, part in enumerate(parts):
-            states += blocks.states(number, partial(source.rank, number, part, made))
-            meter(len(part))
-    preferences = ranking.choose_preferences(states, env, settings.rank, settings.seed)
-    replay = ranking.find_replay(trajectories, source.chat, source.system)
-    metrics = ranking.ranking_metrics(states, preferences, env) | {
+
+        def states() -> Iterator[RankedState]:
+            for number, part in enumerate(parts()):
+                yield from blocks.states(number, partial(source.rank, number, part, made))
+                meter(len(part))
+
+        if blocks.mine is not None:
+            return Ranking(list(states()), [], [])
+        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweetrl-rank-")))
+        ranked = _written(folder, files.CANDIDATES, files.write_candidates, states(), files.read_candidates)
+        found = ranking.choose_preferences(ranked, env, settings.rank, settings.seed)
+        preferences = _written(folder, files.PREFERENCES, files.write_preferences, found, files.read_preferences)
+        successful = ranking.find_replay(dialogues, source.chat, source.system)
+        replay = _written(folder, files.SFT_REPLAY, files.write_replay, successful, files.read_replay)
+    metrics = ranking.ranking_metrics(ranked, preferences, env) | {
         "dialogues": len(rankable),
         "dialogues_too_long": len(chosen) - len(rankable),
         "replay": len(replay),
         **source.metrics(time.monotonic() - started),
         **(made.spent if isinstance(made, RolloutValueCritic) else {}),
     }
-    return Ranking(states, preferences, replay, metrics | ranking.judged_metrics(states, rankable, env))
+    return Ranking(ranked, preferences, replay, metrics | ranking.judged_metrics(ranked, rankable, env))
+
+
+def _written(
+    folder: Path,
+    name: str,
+    write: Callable[[Path, Iterable[T]], None],
+    rows: Iterable[T],
+    read: Callable[[Path], Sequence[T]],
+) -> Sequence[T]:
+    """Write `rows` to a file of `folder`, and return them as they are read from there."""
+    write(folder / name, rows)
+    return read(folder / name)
 
 
 def train(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -118,13 +119,45 @@ class TrajectoryStore:
 
         Raises UserError where there are no shards, where one is missing in the numbers, or where one cannot be read.
         """
+        for path in self._complete():
+            yield from (_trajectory(record) for record in _read(path, TRAJECTORIES_FORMAT))
+
+    def outlines(self) -> Iterator[Trajectory]:
+        """Yield every trajectory without its words, which are not read: the task's id, attempt, reward and outcome.
+
+        Raises as `read` does.
+        """
+        for path in self._complete():
+            for record in _read(path, TRAJECTORIES_FORMAT, ("task.id", "attempt", "reward", "outcome", "solved")):
+                yield Trajectory(
+                    Task(record["task"]["id"], "", ""),
+                    record["attempt"],
+                    (),
+                    reward=record["reward"],
+                    outcome=FIRST_OUTCOMES.get(record["outcome"], record["outcome"]),
+                    solved=record.get("solved"),
+                )
+
+    def pick(self, places: Sequence[int]) -> Iterator[Trajectory]:
+        """Yield the trajectories at `places` (from 0, rising) without making the others. Raises as `read` does."""
+        first = begin = 0
+        for path in self._complete():
+            rows = _open(path, TRAJECTORIES_FORMAT).metadata.num_rows
+            end = bisect_left(places, first + rows, begin)
+            here = [place - first for place in places[begin:end]]
+            if here:
+                yield from (_trajectory(record) for record in _read(path, TRAJECTORIES_FORMAT, places=here))
+            first, begin = first + rows, end
+
+    def _complete(self) -> Iterator[Path]:
+        """Yield the shards' paths in order; UserError where there are none, or where one is missing in the numbers."""
         shards = self.shards()
         if not shards:
             raise UserError(f"{self.folder}: there are no trajectories here; run the stage that collects them.")
         for expected, (index, path) in enumerate(shards.items()):
             if index != expected:
                 raise UserError(f"{self.folder}: shard {expected} is missing; run the stage that writes them again.")
-            yield from (_trajectory(record) for record in _read(path, TRAJECTORIES_FORMAT))
+            yield path
 
 
 def trajectory_schema() -> pyarrow.Schema:
@@ -306,12 +339,21 @@ def _open(path: Path, form: str) -> pyarrow.parquet.ParquetFile:
     return file
 
 
-def _read(path: Path, form: str) -> Iterator[dict[str, Any]]:
+def _read(
+    path: Path, form: str, columns: Sequence[str] | None = None, places: Sequence[int] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file, or those at `places` (rising), with all or some `columns`."""
     import pyarrow as pa
 
+    first = begin = 0
     with _open(path, form) as file:
         try:
-            for batch in file.iter_batches(batch_size=_BATCH):
-                yield from batch.to_pylist()
+            for batch in file.iter_batches(batch_size=_BATCH, columns=None if columns is None else list(columns)):
+                if places is None:
+                    yield from batch.to_pylist()
+                    continue
+                end = bisect_left(places, first + len(batch), begin)
+                yield from batch.take(pa.array([place - first for place in places[begin:end]], pa.int64())).to_pylist()
+                first, begin = first + len(batch), end
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"{path}: the file is damaged; run the stage that writes it again.") from error

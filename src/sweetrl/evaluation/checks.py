@@ -15,7 +15,7 @@ the signature is public, and of a page only markup counts: its texts are there t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.leaks import Fragment, squeeze
@@ -119,9 +119,9 @@ def leak(trajectory: Trajectory, fragments: Sequence[Fragment], system: str = ""
     return None
 
 
-def first_repeats(dialogues: Sequence[tuple[str, int, str]]) -> list[int | None]:
+def first_repeats(dialogues: Iterable[tuple[str, int, Hashable]]) -> list[int | None]:
     """For each (task id, attempt, words): the earlier attempt at the same task with the same words, or None."""
-    seen: dict[tuple[str, str], int] = {}
+    seen: dict[tuple[str, Hashable], int] = {}
     result: list[int | None] = []
     for task_id, attempt, words in dialogues:
         earlier = seen.setdefault((task_id, words), attempt)

@@ -331,10 +331,13 @@ def example_states(states: Sequence[RankedState]) -> list[RankedState]:
         advantages = [reply.advantage for reply in state.candidates]
         return max(advantages) - min(advantages)
 
+    known = [(-spread(one), place) for place, one in enumerate(states) if len(one.candidates) > 1]
     chosen: dict[str, RankedState] = {}
-    for state in sorted((one for one in states if len(one.candidates) > 1), key=lambda one: -spread(one)):
-        if len(chosen) < EXAMPLE_STATES:
-            chosen.setdefault(state.task_id, state)
+    for _, place in sorted(known):
+        state = states[place]
+        chosen.setdefault(state.task_id, state)
+        if len(chosen) == EXAMPLE_STATES:
+            break
     return list(chosen.values())
 
 

@@ -6,7 +6,7 @@ the operating system at once, so a killed ranking asks for what is missing only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,7 +102,7 @@ def with_ids(completion: Completion, chat: Chat) -> Completion:
 
 
 def ask(
-    states: Sequence[tuple[State, Trajectory]],
+    states: Iterable[tuple[State, Trajectory]],
     engine: AsyncEngine,
     chat: Chat,
     sampling: Sampling,
@@ -112,6 +112,8 @@ def ask(
     progress: Callable[[int], None],
 ) -> None:
     """Ask for `sampling.n` replies at every state (each with its dialogue), `workers` states at a time; fill `asked`.
+
+    A state is taken from `states` when its turn comes.
 
     `lost` is told the cause where there are none to be had; what it raises ends everything, and so does a UserError of
     the engine. A state that leaves no room for a reply has none, and is not lost. `progress` is told of every state.
@@ -131,4 +133,4 @@ def ask(
         asked.add(state, dialogue, distinct_replies(completions))
         progress(1)
 
-    wait(side_by_side(iter(states), visit, min(workers, len(states))))
+    wait(side_by_side(iter(states), visit, workers))

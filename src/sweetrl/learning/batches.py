@@ -7,12 +7,15 @@ from or scored: not the system prompt, not the user's words, not the training-ti
 from __future__ import annotations
 
 import random
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, chain, compress, pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.errors import UserError
+from sweetrl.learning.rows import IndexPairs, Listed, choose, lengths_of
+from sweetrl.learning.rows import Row as Row
 from sweetrl.protocols import Chat
 from sweetrl.types import Trajectory
 
@@ -21,23 +24,7 @@ if TYPE_CHECKING:
 
 WINDOW = 16  # optimiser steps over which pairs are sorted by length
 
-
-@dataclass(frozen=True)
-class Row:
-    """Token ids and the (start, end) of every agent reply in them, end exclusive, in order."""
-
-    token_ids: tuple[int, ...]
-    spans: tuple[tuple[int, int], ...]
-
-    @property
-    def reply_tokens(self) -> int:
-        """Tokens inside the spans."""
-        return sum(end - start for start, end in self.spans)
-
-    def last(self) -> Row:
-        """The row up to the end of its last reply, with that reply alone."""
-        start, end = self.spans[-1]
-        return Row(self.token_ids[:end], ((start, end),))
+Value = TypeVar("Value")
 
 
 def encode(trajectory: Trajectory, chat: Chat, system: str | None) -> Row:
@@ -127,33 +114,40 @@ class PreferenceData:
     `groups` says for each row which dialogue or task it comes from: rows of one group begin alike. Empty: all differ.
     `labels` (if any) says for each row whether its attempt succeeded, `turns` at which turn (from 0) its first reply is
     (else 0). A row that is learnt alone is a pair with itself. `reference_rows` (if any) are the rows as the reference
-    sees them: other context, the same reply tokens.
+    sees them: other context, the same reply tokens. Rows and pairs may lie in files (sweetrl.learning.rows).
     """
 
-    rows: tuple[Row, ...]
-    pairs: tuple[tuple[int, int], ...]
-    replay: tuple[int, ...] = ()
-    groups: tuple[int, ...] = ()
-    labels: tuple[float, ...] = ()
-    turns: tuple[int, ...] = ()
-    reference_rows: tuple[Row, ...] = ()
+    rows: Sequence[Row]
+    pairs: Sequence[tuple[int, int]]
+    replay: Sequence[int] = ()
+    groups: Sequence[int] = ()
+    labels: Sequence[float] = ()
+    turns: Sequence[int] = ()
+    reference_rows: Sequence[Row] = ()
 
 
 def drop_overlong(data: PreferenceData, limit: int) -> tuple[PreferenceData, int]:
     """Leave out pairs and replay with a row of more than `limit` tokens; return the rest and how many pairs went."""
-    fits = [len(row.token_ids) <= limit for row in data.rows]
-    pairs = tuple(pair for pair in data.pairs if fits[pair[0]] and fits[pair[1]])
-    replay = tuple(replay_row for replay_row in data.replay if fits[replay_row])
-    kept = sorted({index for pair in pairs for index in pair} | set(replay))
-    place = {index: number for number, index in enumerate(kept)}
+    fits = bytearray(length <= limit for length in lengths_of(data.rows))
+    pairs = IndexPairs(pair for pair in data.pairs if fits[pair[0]] and fits[pair[1]])
+    replay = [replay_row for replay_row in data.replay if fits[replay_row]]
+    used = bytearray(len(data.rows))
+    for index in chain(replay, chain.from_iterable(pairs)):
+        used[index] = 1
+    kept = array("q", compress(range(len(used)), used))
+    place = array("q", accumulate(used, initial=0))
+
+    def some(values: Sequence[Value]) -> tuple[Value, ...]:
+        return tuple(compress(values, used))
+
     rest = PreferenceData(
-        tuple(data.rows[index] for index in kept),
-        tuple((place[chosen], place[rejected]) for chosen, rejected in pairs),
+        choose(data.rows, kept),
+        IndexPairs((place[chosen], place[rejected]) for chosen, rejected in pairs),
         tuple(place[replay_row] for replay_row in replay),
-        tuple(data.groups[index] for index in kept) if data.groups else (),
-        tuple(data.labels[index] for index in kept) if data.labels else (),
-        tuple(data.turns[index] for index in kept) if data.turns else (),
-        tuple(data.reference_rows[index] for index in kept) if data.reference_rows else (),
+        some(data.groups),
+        some(data.labels),
+        some(data.turns),
+        choose(data.reference_rows, kept) if data.reference_rows else (),
     )
     return rest, len(data.pairs) - len(pairs)
 
@@ -166,9 +160,32 @@ class MicroBatch:
     replay: tuple[int, ...] = ()
 
 
+class Plan(Listed[MicroBatch]):
+    """The optimiser steps of a run, of `batch_size` pairs each; in memory only the numbers of pairs and replay."""
+
+    def __init__(self, pairs: Sequence[tuple[int, int]], batch_size: int) -> None:
+        self._pairs, self._batch_size = pairs, batch_size
+        self._order, self._replay, self._ends = array("i"), array("i"), array("q")
+
+    def add(self, pairs: Sequence[int], replay: Sequence[int]) -> None:
+        """Add a step, by the numbers of its pairs and its rows of replay."""
+        self._order.extend(pairs)
+        self._replay.extend(replay)
+        self._ends.append(len(self._replay))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def item(self, index: int) -> MicroBatch:
+        """Return step number `index`."""
+        numbers = self._order[index * self._batch_size : (index + 1) * self._batch_size]
+        replay = self._replay[self._ends[index - 1] if index else 0 : self._ends[index]]
+        return MicroBatch(tuple(self._pairs[number] for number in numbers), tuple(replay))
+
+
 def plan(
     data: PreferenceData, epochs: float, batch_size: int, seed: int, replay: float = 0.0, max_pairs_per_group: int = 1
-) -> list[MicroBatch]:
+) -> Plan:
     """Lay out a whole training run as a list of optimiser steps of `batch_size` pairs each.
 
     The pairs are a stream of fresh permutations cut into full batches (so an epoch's last batch borrows from the next
@@ -183,36 +200,37 @@ def plan(
     steps = max(1, round(epochs * len(data.pairs) / batch_size))
     max_pairs_per_group = max_pairs_per_group if data.groups else 1
     chance = random.Random(seed)
-    stream, replay_stream = _stream(data, max_pairs_per_group, chance), _endless(data.replay, random.Random(seed + 1))
-    lengths = [len(row.token_ids) for row in data.rows]
-    result: list[MicroBatch] = []
+    stream = _stream(data, max_pairs_per_group, chance)
+    replay_stream = _endless(len(data.replay), random.Random(seed + 1))
+    lengths = lengths_of(data.rows)
+    result = Plan(data.pairs, batch_size)
     used = 0
     for first in range(0, steps, WINDOW):
         count = min(WINDOW, steps - first)
         taken = [next(stream) for _ in range(count * batch_size)]
         if max_pairs_per_group == 1:
-            taken.sort(key=lambda pair: max(lengths[pair[0]], lengths[pair[1]]))
+            taken.sort(key=lambda number: max(lengths[index] for index in data.pairs[number]))
         batches = [taken[start : start + batch_size] for start in range(0, len(taken), batch_size)]
         chance.shuffle(batches)
         for batch in batches:
             wanted = round((len(result) + 1) * batch_size * replay) if data.replay else 0
-            drawn = tuple(next(replay_stream) for _ in range(wanted - used))
+            drawn = [data.replay[next(replay_stream)] for _ in range(wanted - used)]
             used = max(used, wanted)
-            result.append(MicroBatch(tuple(batch), drawn))
+            result.add(batch, drawn)
     return result
 
 
-def _stream(data: PreferenceData, max_pairs_per_group: int, chance: random.Random) -> Iterator[tuple[int, int]]:
-    """Endless fresh permutations of the pairs, parts of a group kept together."""
+def _stream(data: PreferenceData, max_pairs_per_group: int, chance: random.Random) -> Iterator[int]:
+    """Endless fresh permutations of the pairs' numbers, parts of a group kept together."""
     if max_pairs_per_group == 1:
-        yield from _endless(data.pairs, chance)
-    members: dict[int, list[tuple[int, int]]] = {}
-    for pair in data.pairs:
-        members.setdefault(data.groups[pair[0]], []).append(pair)
+        yield from _endless(len(data.pairs), chance)
+    members: dict[int, array[int]] = {}
+    for number, pair in enumerate(data.pairs):
+        members.setdefault(data.groups[pair[0]], array("i")).append(number)
     while True:
         parts = []
-        for pairs in members.values():
-            mixed = chance.sample(pairs, len(pairs))
+        for numbers in members.values():
+            mixed = array("i", chance.sample(numbers, len(numbers)))
             count = -(-len(mixed) // max_pairs_per_group)
             cuts = [len(mixed) * number // count for number in range(count + 1)]
             parts += [mixed[start:stop] for start, stop in pairwise(cuts)]
@@ -220,10 +238,10 @@ def _stream(data: PreferenceData, max_pairs_per_group: int, chance: random.Rando
             yield from part
 
 
-def _endless(items: Sequence[Any], chance: random.Random) -> Iterator[Any]:
-    """Endless fresh permutations of `items`."""
-    while items:
-        yield from chance.sample(list(items), len(items))
+def _endless(count: int, chance: random.Random) -> Iterator[int]:
+    """Endless fresh permutations of 0 .. `count` - 1."""
+    while count:
+        yield from chance.sample(range(count), count)
 
 
 def collate_pairs(

@@ -14,12 +14,14 @@ how much better than usual a reply is, so a state whose candidates are all poor 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweetrl.errors import UserError
-from sweetrl.learning.batches import PreferenceData, Row
+from sweetrl.learning.batches import PreferenceData
+from sweetrl.learning.rows import Row, RowFile
+from sweetrl.learning.whole import single_rows
 from sweetrl.types import Candidate, RankedState
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def reply_weights(
 
 
 def listwise_rows(
-    states: Sequence[RankedState],
+    states: Iterable[RankedState],
     power: float,
     temperature: float | None,
     least: float,
@@ -68,7 +70,7 @@ def listwise_rows(
 
     Labels are scaled to a mean of 1.
     """
-    rows: list[Row] = []
+    rows = RowFile()
     weights: list[float] = []
     groups: list[int] = []
     turns: list[int] = []
@@ -88,19 +90,24 @@ def listwise_rows(
     if not rows:
         raise UserError(f"{where}: there is no candidate to learn from; run the stage `rank` with more dialogues.")
     scale = len(rows) / sum(weights)
-    data = PreferenceData(tuple(rows), tuple((index, index) for index in range(len(rows))), groups=tuple(groups))
+    data = single_rows(rows, tuple(groups))
     return replace(data, labels=tuple(scale * weight for weight in weights), turns=tuple(turns))
 
 
-def with_replay(data: PreferenceData, replay: Sequence[Replay], final: bool) -> PreferenceData:
+def with_replay(data: PreferenceData, replay: Iterable[Replay], final: bool) -> PreferenceData:
     """Put successful dialogues (their final replies, if `final`) beside the candidates; they have no weight there."""
-    added = [one.row.last() if final else one.row for one in replay]
-    first, groups = len(data.rows), max(data.groups, default=-1) + 1
+    rows = data.rows.choose(range(len(data.rows))) if isinstance(data.rows, RowFile) else RowFile(data.rows)
+    first, group = len(rows), max(data.groups, default=-1) + 1
+    turns = list(data.turns)
+    for one in replay:
+        rows.append(one.row.last() if final else one.row)
+        turns.append(len(one.row.spans) - 1 if final else 0)
+    added = len(rows) - first
     return replace(
         data,
-        rows=data.rows + tuple(added),
-        replay=tuple(range(first, first + len(added))),
-        groups=data.groups + tuple(range(groups, groups + len(added))),
-        labels=data.labels + (0.0,) * len(added),
-        turns=data.turns + tuple(len(one.row.spans) - 1 if final else 0 for one in replay),
+        rows=rows,
+        replay=tuple(range(first, len(rows))),
+        groups=(*data.groups, *range(group, group + added)),
+        labels=(*data.labels, *(0.0,) * added),
+        turns=tuple(turns),
     )

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from sweetrl.errors import UserError
-from sweetrl.learning.batches import MicroBatch, PreferenceData, plan
+from sweetrl.learning.batches import Plan, PreferenceData, plan
 from sweetrl.learning.credits import privileged_advantages
 from sweetrl.learning.distributed import broadcast, wants_shards
 from sweetrl.learning.groups import Attempts
@@ -59,7 +59,7 @@ class GroupTrainer(PreferenceTrainer):
         attempts = settings.tasks * settings.group_size
         self.each = max(1, round(settings.epochs * attempts / settings.batch_size))
         self.steps = settings.iterations * self.each
-        self.iteration, self.found, self.plan = -1, Attempts((), (), ()), list[MicroBatch]()
+        self.iteration, self.found, self.plan = -1, Attempts((), (), ()), Plan((), 1)
         self._step_metrics, self._step_tokens, self._step_computed = [], 0, 0
         self._step_start = time.perf_counter()
         device = next(model.parameters()).device

@@ -5,21 +5,21 @@ Never two attempts with equal reward, never one that was lost or not scored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
-from sweetrl.types import Task, Trajectory
+from sweetrl.types import Trajectory
 
 Rule = Literal["official", "all"]
 
 COLUMNS = ("task_id", "chosen_attempt", "rejected_attempt", "chosen_reward", "rejected_reward")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TrajectoryPair:
     """Two attempts at one task; chosen_reward > rejected_reward."""
 
@@ -48,10 +48,12 @@ def usable(trajectory: Trajectory) -> bool:
     return trajectory.outcome != "lost" and trajectory.reward is not None
 
 
-def light(trajectory: Trajectory) -> Trajectory:
-    """Return what pairs are made of, without the words: many fit in memory."""
-    task = Task(trajectory.task.id, "", "")
-    return replace(trajectory, task=task, messages=(), turns=(), answer=None, tests=(), parts={}, extra={})
+class _Attempt(NamedTuple):
+    """What pairs are made of: many fit in memory."""
+
+    number: int
+    reward: float
+    success: bool
 
 
 def trajectory_pairs(
@@ -62,46 +64,40 @@ def trajectory_pairs(
     official  chosen is the first attempt that is a success (a reward of 1), rejected every attempt with less reward
     all       every two attempts whose rewards differ by at least `gap`, the better one chosen
     """
-    by_task: dict[str, list[Trajectory]] = {}
+    by_task: dict[str, list[_Attempt]] = {}
     total = unusable = 0
     for trajectory in trajectories:
         total += 1
-        if usable(trajectory):
-            by_task.setdefault(trajectory.task.id, []).append(trajectory)
+        if usable(trajectory) and trajectory.reward is not None:
+            attempt = _Attempt(trajectory.attempt, trajectory.reward, trajectory.success)
+            by_task.setdefault(trajectory.task.id, []).append(attempt)
         else:
             unusable += 1
     pairs: list[TrajectoryPair] = []
     equal = too_close = with_pairs = 0
     for task_id, attempts in by_task.items():
-        attempts.sort(key=lambda trajectory: trajectory.attempt)
+        attempts.sort(key=lambda attempt: attempt.number)
         before = len(pairs)
         if rule == "official":
             best = next((attempt for attempt in attempts if attempt.success), None)
             comparisons = [(best, other) for other in attempts if other is not best] if best else []
         else:
             comparisons = [
-                (one, other) if _reward(one) >= _reward(other) else (other, one)
+                (one, other) if one.reward >= other.reward else (other, one)
                 for index, one in enumerate(attempts)
                 for other in attempts[index + 1 :]
             ]
         for chosen, rejected in comparisons:
-            difference = _reward(chosen) - _reward(rejected)
+            difference = chosen.reward - rejected.reward
             if difference <= 0.0:
                 equal += 1
             elif rule == "all" and difference < gap - 1e-9:  # 0.3 - 0.2 is a little less than 0.1
                 too_close += 1
             else:
-                pairs.append(
-                    TrajectoryPair(task_id, chosen.attempt, rejected.attempt, _reward(chosen), _reward(rejected))
-                )
+                pairs.append(TrajectoryPair(task_id, chosen.number, rejected.number, chosen.reward, rejected.reward))
         with_pairs += len(pairs) > before
     counts = PairCounts(total, unusable, len(by_task), with_pairs, equal, too_close, len(pairs))
     return pairs, counts
-
-
-def _reward(trajectory: Trajectory) -> float:
-    assert trajectory.reward is not None  # `usable` saw to it
-    return trajectory.reward
 
 
 def write_pairs(path: Path, pairs: Sequence[TrajectoryPair]) -> None:
@@ -131,13 +127,19 @@ def read_pairs(path: Path) -> list[TrajectoryPair]:
     if not Path(path).exists():
         raise UserError(f"{path}: there is no such file; run the stage `validate` first.")
     try:
-        table = pq.read_table(path)
+        file = pq.ParquetFile(path)
     except pa.ArrowInvalid as error:
         raise UserError(f"{path}: this is not a Parquet file; run the stage `validate` again.") from error
-    missing = [name for name in COLUMNS if name not in table.column_names]
-    if missing:
-        raise UserError(f"{path}: column `{missing[0]}` is missing; run the stage `validate` again.")
-    return [TrajectoryPair(**row) for row in table.select(list(COLUMNS)).to_pylist()]
+    with file:
+        missing = [name for name in COLUMNS if name not in file.schema_arrow.names]
+        if missing:
+            raise UserError(f"{path}: column `{missing[0]}` is missing; run the stage `validate` again.")
+        tasks: dict[str, str] = {}  # each name once: a task has many pairs
+        return [
+            TrajectoryPair(**row | {"task_id": tasks.setdefault(row["task_id"], row["task_id"])})
+            for batch in file.iter_batches(columns=list(COLUMNS), batch_size=1024)
+            for row in batch.to_pylist()
+        ]
 
 
 def find_pairs(
@@ -145,16 +147,30 @@ def find_pairs(
 ) -> tuple[list[Trajectory], list[tuple[int, int]]]:
     """Return the trajectories that occur in `pairs`, each once, and the pairs as (chosen, rejected) indices into them.
 
-    A pair whose trajectory is not there is a UserError that names `where`, the task and the attempt.
+    All of them at once: `read_pairs_of` is for more than fit in memory. Raises as that does.
+    """
+    found: list[Trajectory] = []
+    return found, read_pairs_of(pairs, trajectories, found.append, where)
+
+
+def read_pairs_of(
+    pairs: Sequence[TrajectoryPair],
+    trajectories: Iterable[Trajectory],
+    take: Callable[[Trajectory], None],
+    where: str = "pairs",
+) -> list[tuple[int, int]]:
+    """Give every trajectory that occurs in `pairs` to `take`, once; return the pairs as (chosen, rejected) indices.
+
+    The indices count what `take` was given. A pair whose trajectory is not there is a UserError that names `where`, the
+    task and the attempt.
     """
     wanted = {(pair.task_id, attempt) for pair in pairs for attempt in (pair.chosen_attempt, pair.rejected_attempt)}
-    found: list[Trajectory] = []
     index: dict[tuple[str, int], int] = {}
     for trajectory in trajectories:
         key = (trajectory.task.id, trajectory.attempt)
         if key in wanted and key not in index:
-            index[key] = len(found)
-            found.append(trajectory)
+            index[key] = len(index)
+            take(trajectory)
     result = []
     for row, pair in enumerate(pairs):
         keys = (pair.task_id, pair.chosen_attempt), (pair.task_id, pair.rejected_attempt)
@@ -165,4 +181,4 @@ def find_pairs(
                     "run the stage `validate` again."
                 )
         result.append((index[keys[0]], index[keys[1]]))
-    return found, result
+    return result

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.learning.batches import MicroBatch, PreferenceData, Row, collate
 from sweetrl.learning.logprobs import flat_logprobs
+from sweetrl.learning.rows import choose, lengths_of
 from sweetrl.learning.trees.attention import Backend
 from sweetrl.learning.trees.forward import choose_layout, collate_trees, forest_logprobs
 from sweetrl.learning.trees.layout import forest_tokens, layout_order, split_rows
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 TOKENS = 16_384
+FOREST = 2**23  # tokens that are laid out as one forest: 16 bytes each while it is cut
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,13 @@ class Layout:
         return forest_tokens(rows)
 
     def cut_rows(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Indices of `rows` in passes of at most `tokens`."""
-        return length_batches(rows, self.tokens) if self.backend is None else split_rows(rows, self.tokens)
+        """Indices of `rows` in passes of at most `tokens`; trees are made of at most `FOREST` tokens at a time."""
+        if self.backend is None:
+            return length_batches(rows, self.tokens)
+        passes: list[list[int]] = []
+        for part in _stretches(lengths_of(rows), FOREST):
+            passes += [[part[index] for index in one] for one in split_rows(choose(rows, part), self.tokens)]
+        return passes
 
 
 def model_layout(model: nn.Module, layout: str, tokens: int = TOKENS, pad_id: int = 0) -> Layout:
@@ -57,14 +64,27 @@ def reply_logprobs(model: nn.Module, rows: dict[str, Any]) -> Tensor:
 
 def length_batches(rows: Sequence[Row], batch_tokens: int) -> list[list[int]]:
     """Indices of `rows` by rising length, in batches of at most `batch_tokens` padded tokens (or of one row)."""
+    lengths = lengths_of(rows)
     result: list[list[int]] = []
-    for index in sorted(range(len(rows)), key=lambda i: len(rows[i].token_ids)):
+    for index in sorted(range(len(rows)), key=lengths.__getitem__):
         # Rows come by rising length, so the new one is the longest of its batch.
-        if result and (len(result[-1]) + 1) * len(rows[index].token_ids) <= batch_tokens:
+        if result and (len(result[-1]) + 1) * lengths[index] <= batch_tokens:
             result[-1].append(index)
         else:
             result.append([index])
     return result
+
+
+def _stretches(lengths: Sequence[int], most: int) -> Iterator[range]:
+    """Cut a sequence of rows into stretches of at most `most` tokens (or of one row)."""
+    first = tokens = 0
+    for index, length in enumerate(lengths):
+        if tokens + length > most and index > first:
+            yield range(first, index)
+            first, tokens = index, 0
+        tokens += length
+    if first < len(lengths):
+        yield range(first, len(lengths))
 
 
 def cut_step(data: PreferenceData, step: MicroBatch, layout: Layout, most_pairs: int) -> list[MicroBatch]:
@@ -73,6 +93,7 @@ def cut_step(data: PreferenceData, step: MicroBatch, layout: Layout, most_pairs:
     Each replay_row goes with a pair: in trees with one that begins like it, in flat batches evenly.
     """
     pairs, replay = list(step.pairs), list(step.replay)
+    rows = {index: data.rows[index] for index in {*replay, *(index for pair in pairs for index in pair)}}
     units: list[tuple[tuple[int, int], list[int]]]
     if layout.backend is None:
         units = [(pair, []) for pair in pairs]
@@ -82,7 +103,7 @@ def cut_step(data: PreferenceData, step: MicroBatch, layout: Layout, most_pairs:
         firsts = [pair[0] for pair in pairs] + replay
         units = []
         early: list[int] = []
-        for place in layout_order([data.rows[index] for index in firsts]):
+        for place in layout_order([rows[index] for index in firsts]):
             if place < len(pairs):
                 units.append((pairs[place], early))
                 early = []
@@ -95,7 +116,7 @@ def cut_step(data: PreferenceData, step: MicroBatch, layout: Layout, most_pairs:
     for pair, extra in units:
         more = held | dict.fromkeys([*pair, *extra])
         fits = passes and len(passes[-1].pairs) < most_pairs
-        if fits and layout.cost([data.rows[index] for index in more]) <= layout.tokens:
+        if fits and layout.cost([rows[index] for index in more]) <= layout.tokens:
             passes[-1] = MicroBatch((*passes[-1].pairs, pair), (*passes[-1].replay, *extra))
             held = more
         else:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import PreferenceData, Row
 from sweetrl.learning.ranking import Replay
+from sweetrl.learning.rows import IndexPairs, Listed, RowFile
 from sweetrl.learning.whole import all_tokens
 from sweetrl.settings import PreferenceSettings
 from sweetrl.types import Candidate, Preference, RankedState
 
+if TYPE_CHECKING:
+    import pyarrow
+
+T = TypeVar("T")
+
 CANDIDATES, PREFERENCES, SFT_REPLAY = "candidates.parquet", "preferences.parquet", "sft_replay.parquet"
+_BATCH = 64  # rows that are made at a time
+_GROUP = 64 * 2**20  # bytes of a row group: what writing holds in memory, and reading rows here and there
 
 
 def _schemas() -> dict[str, Any]:
@@ -42,33 +52,77 @@ def _schemas() -> dict[str, Any]:
     }
 
 
-def _write(path: Path, records: list[dict[str, Any]], kind: str) -> None:
-    import pyarrow as pa
+class Table(Listed[T]):
+    """The rows of a Parquet file in their order, made by `make` when they are asked for.
+
+    The file is open as long as this is, so that it stays what it was when another takes its place.
+    """
+
+    def __init__(self, path: Path, kind: str, make: Callable[[dict[str, Any]], T]) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if not path.exists():
+            raise UserError(f"{path}: there is no such file; run the stage `rank` first.")
+        try:
+            self._file = pq.ParquetFile(pa.OSFile(str(path)))
+        except pa.ArrowInvalid as error:
+            raise UserError(f"{path}: this is not a Parquet file; run the stage `rank` again.") from error
+        missing = [name for name in _schemas()[kind].names if name not in self._file.schema_arrow.names]
+        if missing:
+            raise UserError(f"{path}: column `{missing[0]}` is missing; run the stage `rank` again.")
+        self.path, self._make = path, make
+        self._group: tuple[int, pyarrow.Table] | None = None
+
+    def __len__(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    def __iter__(self) -> Iterator[T]:
+        for group in range(self._file.metadata.num_row_groups):  # one reader each: it keeps what it has read
+            for batch in self._file.iter_batches(batch_size=_BATCH, row_groups=[group]):
+                yield from map(self._make, batch.to_pylist())
+
+    def item(self, index: int) -> T:
+        """Read row number `index`, and keep its row group for the next ones."""
+        metadata, group = self._file.metadata, 0
+        while index >= metadata.row_group(group).num_rows:
+            index -= metadata.row_group(group).num_rows
+            group += 1
+        if self._group is None or self._group[0] != group:
+            self._group = (group, self._file.read_row_group(group))
+        return self._make(self._group[1].slice(index, 1).to_pylist()[0])
+
+
+def _write(path: Path, records: Iterable[dict[str, Any]], kind: str) -> None:
+    """Write `records` in row groups of about `_GROUP` bytes, few of them in memory."""
     import pyarrow.parquet as pq
 
-    with atomic_path(path) as temporary:
-        pq.write_table(pa.Table.from_pylist(records, schema=_schemas()[kind]), temporary, compression="zstd")
+    schema = _schemas()[kind]
+    with atomic_path(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for table in _tables(iter(records), schema):
+            writer.write_table(table)
 
 
-def _read(path: Path, kind: str) -> list[dict[str, Any]]:
+def _tables(records: Iterator[dict[str, Any]], schema: pyarrow.Schema) -> Iterator[pyarrow.Table]:
+    """Yield `records` as tables of about `_GROUP` bytes, at least one."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    if not path.exists():
-        raise UserError(f"{path}: there is no such file; run the stage `rank` first.")
-    try:
-        table = pq.read_table(path)
-    except pa.ArrowInvalid as error:
-        raise UserError(f"{path}: this is not a Parquet file; run the stage `rank` again.") from error
-    missing = [name for name in _schemas()[kind].names if name not in table.column_names]
-    if missing:
-        raise UserError(f"{path}: column `{missing[0]}` is missing; run the stage `rank` again.")
-    return table.to_pylist()
+    parts, size, first = list[pa.Table](), 0, True
+    while some := list(islice(records, _BATCH)):
+        parts.append(pa.Table.from_pylist(some, schema=schema))
+        size += parts[-1].nbytes
+        if size >= _GROUP:
+            whole = pa.concat_tables(parts).combine_chunks()
+            parts, size, first = [], 0, False
+            yield whole
+            del whole
+    if parts or first:
+        yield pa.concat_tables(parts or [schema.empty_table()]).combine_chunks()
 
 
-def write_candidates(path: Path, states: Sequence[RankedState]) -> None:
+def write_candidates(path: Path, states: Iterable[RankedState]) -> None:
     """Write one row a state with its distinct candidates, counts and advantages; equal states give equal bytes."""
-    records = [
+    records = (
         {
             "task_id": state.task_id,
             "attempt": state.attempt,
@@ -80,43 +134,45 @@ def write_candidates(path: Path, states: Sequence[RankedState]) -> None:
             ],
         }
         for state in states
-    ]
+    )
     _write(path, records, CANDIDATES)
 
 
-def read_candidates(path: Path) -> list[RankedState]:
+def read_candidates(path: Path) -> Table[RankedState]:
     """Read what `write_candidates` wrote; UserError for a missing or foreign file."""
-    return [
-        RankedState(
+
+    def make(row: dict[str, Any]) -> RankedState:
+        return RankedState(
             row["task_id"],
             row["attempt"],
             row["turn"],
             tuple(row["prompt_ids"]),
             tuple(Candidate(**{**one, "token_ids": tuple(one["token_ids"])}) for one in row["candidates"]),
         )
-        for row in _read(Path(path), CANDIDATES)
-    ]
+
+    return Table(Path(path), CANDIDATES, make)
 
 
-def write_preferences(path: Path, preferences: Sequence[Preference]) -> None:
+def write_preferences(path: Path, preferences: Iterable[Preference]) -> None:
     """Write one row a pair; equal pairs give equal bytes."""
-    _write(path, [{name: getattr(one, name) for name in one.__dataclass_fields__} for one in preferences], PREFERENCES)
+    _write(path, ({name: getattr(one, name) for name in one.__dataclass_fields__} for one in preferences), PREFERENCES)
 
 
-def read_preferences(path: Path) -> list[Preference]:
+def read_preferences(path: Path) -> Table[Preference]:
     """Read what `write_preferences` wrote; UserError for a missing or foreign file."""
-    found = []
-    for row in _read(Path(path), PREFERENCES):
+
+    def make(row: dict[str, Any]) -> Preference:
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
         }
-        found.append(Preference(**values))
-    return found
+        return Preference(**values)
+
+    return Table(Path(path), PREFERENCES, make)
 
 
-def write_replay(path: Path, replay: Sequence[Replay]) -> None:
+def write_replay(path: Path, replay: Iterable[Replay]) -> None:
     """Write one row a successful dialogue; equal dialogues give equal bytes."""
-    records = [
+    records = (
         {
             "task_id": one.task_id,
             "attempt": one.attempt,
@@ -125,55 +181,58 @@ def write_replay(path: Path, replay: Sequence[Replay]) -> None:
             "ends": [end for _, end in one.row.spans],
         }
         for one in replay
-    ]
+    )
     _write(path, records, SFT_REPLAY)
 
 
-def read_replay(path: Path) -> list[Replay]:
+def read_replay(path: Path) -> Table[Replay]:
     """Read what `write_replay` wrote; UserError for a missing or foreign file."""
-    return [
-        Replay(
-            row["task_id"],
-            row["attempt"],
-            Row(tuple(row["token_ids"]), tuple(zip(row["starts"], row["ends"], strict=True))),
-        )
-        for row in _read(Path(path), SFT_REPLAY)
-    ]
+
+    def make(row: dict[str, Any]) -> Replay:
+        spans = tuple(zip(row["starts"], row["ends"], strict=True))
+        return Replay(row["task_id"], row["attempt"], Row(tuple(row["token_ids"]), spans))
+
+    return Table(Path(path), SFT_REPLAY, make)
 
 
 def preference_rows(
-    preferences: Sequence[Preference], replay: Sequence[Replay], settings: PreferenceSettings
+    preferences: Iterable[Preference], replay: Iterable[Replay], settings: PreferenceSettings
 ) -> PreferenceData:
     """Lay out preferences (and replay, where `settings.sft_replay` > 0) as rows; a reply in several pairs is one row.
 
     The rows of one dialogue are a group.
     """
-    number: dict[Row, int] = {}
+    rows = RowFile()
+    number: dict[bytes, int] = {}  # by a digest of the row: the rows themselves would not fit in memory
     dialogues: dict[tuple[str, int], int] = {}
     groups: list[int] = []
     turns: list[int] = []
 
     def place(row: Row, of: Preference | Replay, turn: int) -> int:
-        if row not in number:
-            number[row] = len(number)
+        key = hashlib.blake2b(repr((row.token_ids, row.spans)).encode(), digest_size=16).digest()
+        if key not in number:
+            number[key] = len(number)
+            rows.append(row)
             turns.append(turn)
             groups.append(dialogues.setdefault((of.task_id, of.attempt), len(dialogues)))
-        return number[row]
+        return number[key]
 
-    pairs = []
-    for one in preferences:
-        start = len(one.prompt_ids)
-        rows = [
-            Row(one.prompt_ids + reply, ((start, start + len(reply)),)) for reply in (one.chosen_ids, one.rejected_ids)
-        ]
-        if settings.loss_tokens == "all":
-            rows = [all_tokens(row) for row in rows]
-        chosen, rejected = (place(row, one, one.turn) for row in rows)
-        pairs.append((chosen, rejected))
-    kept = []
+    def pairs() -> Iterator[tuple[int, int]]:
+        for one in preferences:
+            start = len(one.prompt_ids)
+            both = [
+                Row(one.prompt_ids + reply, ((start, start + len(reply)),))
+                for reply in (one.chosen_ids, one.rejected_ids)
+            ]
+            if settings.loss_tokens == "all":
+                both = [all_tokens(row) for row in both]
+            chosen, rejected = (place(row, one, one.turn) for row in both)
+            yield chosen, rejected
+
+    found, kept = IndexPairs(pairs()), []
     if settings.sft_replay:
         for replay_row in replay:
             final = settings.sft_replay_turns == "final"
             row = replay_row.row.last() if final else replay_row.row
             kept.append(place(row, replay_row, len(replay_row.row.spans) - 1 if final else 0))
-    return PreferenceData(tuple(number), tuple(pairs), tuple(kept), tuple(groups), turns=tuple(turns))
+    return PreferenceData(rows, found, tuple(kept), tuple(groups), turns=tuple(turns))

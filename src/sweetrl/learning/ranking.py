@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.domain import QUESTION
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.learning.batches import Row, encode
 from sweetrl.learning.pairs import usable
+from sweetrl.learning.rows import Listed
 from sweetrl.learning.samples import Distinct, SampleCache, Samples
 from sweetrl.learning.whole import critic_row
 from sweetrl.protocols import Chat, Critic, Engine
@@ -32,20 +34,50 @@ class Replay:
     row: Row
 
 
-def choose_dialogues(trajectories: Iterable[Trajectory], share: float, seed: int) -> list[Trajectory]:
-    """Draw `share` of the usable trajectories (at least one), in their own order."""
-    candidates = [trajectory for trajectory in trajectories if usable(trajectory)]
+class Dialogues(Listed[Trajectory]):
+    """The dialogues at `places` (rising) of a source that can be read again and again; each iteration is a reading."""
+
+    def __init__(self, source: Iterable[Trajectory], places: Sequence[int]) -> None:
+        inner = source if isinstance(source, Dialogues) else None
+        self.source: Iterable[Trajectory] = source if inner is None else inner.source
+        self.places: Sequence[int] = places if inner is None else [inner.places[place] for place in places]
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        if isinstance(self.source, TrajectoryStore):
+            return self.source.pick(self.places)
+        wanted = set(self.places)
+        return (one for place, one in enumerate(self.source) if place in wanted)
+
+    def item(self, index: int) -> Trajectory:
+        """Read dialogue number `index`."""
+        return next(iter(Dialogues(self.source, self.places[index : index + 1])))
+
+
+def choose_dialogues(trajectories: Iterable[Trajectory], share: float, seed: int) -> Dialogues:
+    """Draw `share` of the usable trajectories (at least one), in their own order.
+
+    `trajectories` can be read again and again; they are read when the result is.
+    """
+    outlines = trajectories.outlines() if isinstance(trajectories, TrajectoryStore) else trajectories
+    candidates = [place for place, one in enumerate(outlines) if usable(one)]
     count = min(len(candidates), max(1, round(share * len(candidates))))
     picked = sorted(random.Random(seed).sample(range(len(candidates)), count))
-    return [candidates[index] for index in picked]
+    return Dialogues(trajectories, [candidates[index] for index in picked])
 
 
 def rankable(
     dialogues: Sequence[Trajectory], domain: Domain, chat: Chat, system: str, privileged: bool, limit: int
-) -> list[Trajectory]:
+) -> Dialogues:
     """Leave out the dialogues that the critic cannot read in `limit` tokens, with c in front if `privileged`."""
     view = CriticSettings(privileged=privileged)
-    return [one for one in dialogues if len(critic_row(one, domain, chat, system, view).token_ids) <= limit]
+
+    def fits(one: Trajectory) -> bool:
+        return len(critic_row(one, domain, chat, system, view).token_ids) <= limit
+
+    return Dialogues(dialogues, [place for place, one in enumerate(dialogues) if fits(one)])
 
 
 def sample_candidates(rows: Sequence[tuple[Trajectory, Row]], engine: Engine, sampling: Sampling, seed: int) -> Samples:
@@ -161,100 +193,107 @@ def choose_pairs(
 
 
 def choose_preferences(
-    states: Iterable[RankedState], domain: Domain, settings: RankSettings, seed: int
-) -> list[Preference]:
-    """Choose pairs at every state, from a seed of the state's own. The advantages are those that were compared."""
-    result = []
+    states: Sequence[RankedState], domain: Domain, settings: RankSettings, seed: int
+) -> Iterator[Preference]:
+    """Choose pairs at every state, from a seed of the state's own. The advantages are those that were compared.
+
+    With reply_types `mean_centered` the states are read twice.
+    """
     for state in mean_centered(states, domain) if settings.reply_types == "mean_centered" else states:
         where = (state.task_id, state.attempt, state.turn)
         chance = random.Random(state_seed(seed, "pairs", *where))
         for good, bad in choose_pairs(state.candidates, domain, settings, chance):
-            result.append(
-                Preference(*where, state.prompt_ids, good.token_ids, bad.token_ids, good.advantage, bad.advantage)
-            )
-    return result
+            yield Preference(*where, state.prompt_ids, good.token_ids, bad.token_ids, good.advantage, bad.advantage)
 
 
-def mean_centered(states: Iterable[RankedState], domain: Domain) -> list[RankedState]:
-    """Return `states` with the mean advantage of each type of reply taken off the replies of that type.
+def mean_centered(states: Sequence[RankedState], domain: Domain) -> Iterator[RankedState]:
+    """Yield `states` with the mean advantage of each type of reply taken off the replies of that type.
 
-    The means go over all samples. Both attempts of a pair in Eq. 2 have exactly one answer, so a constant added to the
-    advantage of every answer changes no loss: only what is left without it says whether to ask or to answer.
+    The means go over all samples, so the states are read twice. Both attempts of a pair in Eq. 2 have exactly one
+    answer, so a constant added to the advantage of every answer changes no loss: only what is left without it says
+    whether to ask or to answer.
     """
-    known = [(state, [domain.reply_type(one.text) for one in state.candidates]) for state in states]
     totals = {kind: [0.0, 0] for kind in domain.reply_types}
-    for state, types in known:
-        for one, kind in zip(state.candidates, types, strict=True):
-            totals[kind][0] += one.count * one.advantage
-            totals[kind][1] += one.count
+    for state in states:
+        for one in state.candidates:
+            total = totals[domain.reply_type(one.text)]
+            total[0] += one.count * one.advantage
+            total[1] += one.count
     mean = {kind: total / max(1, count) for kind, (total, count) in totals.items()}
-    return [
-        replace(
-            state,
-            candidates=tuple(
-                replace(one, advantage=one.advantage - mean[kind])
-                for one, kind in zip(state.candidates, types, strict=True)
-            ),
+    for state in states:
+        shifted = (
+            replace(one, advantage=one.advantage - mean[domain.reply_type(one.text)]) for one in state.candidates
         )
-        for state, types in known
-    ]
+        yield replace(state, candidates=tuple(shifted))
 
 
-def find_replay(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> list[Replay]:
-    """Return the successful dialogues as the actor saw them (without c)."""
-    return [
-        Replay(one.task.id, one.attempt, encode(one, chat, system))
-        for one in trajectories
-        if usable(one) and one.success
-    ]
+def find_replay(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> Iterator[Replay]:
+    """Yield the successful dialogues as the actor saw them (without c)."""
+    for one in trajectories:
+        if usable(one) and one.success:
+            yield Replay(one.task.id, one.attempt, encode(one, chat, system))
 
 
 def ranking_metrics(
-    states: Sequence[RankedState], preferences: Sequence[Preference], domain: Domain
+    states: Iterable[RankedState], preferences: Iterable[Preference], domain: Domain
 ) -> dict[str, float]:
-    """Counts, advantages by turn and by type of reply, and which types of replies are preferred to which."""
-    by_state = {(state.task_id, state.attempt, state.turn): state for state in states}
-    metrics: dict[str, float] = {
-        "states": len(states),
-        "candidates": sum(one.count for state in states for one in state.candidates),
-        "distinct": sum(len(state.candidates) for state in states),
-        "pairs": len(preferences),
-        "states_without_pair": len(by_state) - len({(p.task_id, p.attempt, p.turn) for p in preferences}),
-    }
-    metrics["distinct_per_state"] = metrics["distinct"] / max(1, len(states))
-    if preferences:
-        margins = [one.chosen_advantage - one.rejected_advantage for one in preferences]
-        metrics["margin"] = sum(margins) / len(margins)
-        metrics["length/chosen"] = sum(len(one.chosen_ids) for one in preferences) / len(preferences)
-        metrics["length/rejected"] = sum(len(one.rejected_ids) for one in preferences) / len(preferences)
-    types = {
-        key: {one.token_ids: domain.reply_type(one.text) for one in state.candidates} for key, state in by_state.items()
-    }
-    counts = {f"{good}_over_{bad}": 0 for good in domain.reply_types for bad in domain.reply_types}
-    for one in preferences:
-        known = types[one.task_id, one.attempt, one.turn]
-        counts[f"{known[one.chosen_ids]}_over_{known[one.rejected_ids]}"] += 1
-    metrics |= {f"pairs/{name}": count for name, count in counts.items()}
-    weighted: dict[str, list[tuple[float, int]]] = {}
-    for key, state in by_state.items():
+    """Counts, advantages by turn and by type of reply, and which types of replies are preferred to which.
+
+    `preferences` are those of `states` in the same order.
+    """
+    waiting = iter(preferences)
+    following = next(waiting, None)
+    count = samples = distinct = pairs = without = 0
+    margin, chosen_length, rejected_length = 0.0, 0, 0
+    over = {f"{good}_over_{bad}": 0 for good in domain.reply_types for bad in domain.reply_types}
+    weighted: dict[str, tuple[float, int]] = {}
+    for state in states:
+        count += 1
+        samples += sum(one.count for one in state.candidates)
+        distinct += len(state.candidates)
+        types = {one.token_ids: domain.reply_type(one.text) for one in state.candidates}
         for candidate in state.candidates:
-            kind = types[key][candidate.token_ids]
+            kind = types[candidate.token_ids]
             for name in ("advantage", f"advantage/{kind}", f"advantage/turn_{state.turn + 1:02d}"):
-                weighted.setdefault(name, []).append((candidate.advantage, candidate.count))
-    for name, values in sorted(weighted.items()):
-        metrics[name] = sum(value * count for value, count in values) / sum(count for _, count in values)
-    return metrics
+                total, weight = weighted.get(name, (0.0, 0))
+                weighted[name] = total + candidate.advantage * candidate.count, weight + candidate.count
+        before, key = pairs, (state.task_id, state.attempt, state.turn)
+        while following is not None and (following.task_id, following.attempt, following.turn) == key:
+            pairs += 1
+            margin += following.chosen_advantage - following.rejected_advantage
+            chosen_length += len(following.chosen_ids)
+            rejected_length += len(following.rejected_ids)
+            over[f"{types[following.chosen_ids]}_over_{types[following.rejected_ids]}"] += 1
+            following = next(waiting, None)
+        without += pairs == before
+    if following is not None:
+        raise ValueError("preferences are not in the order of their states")
+    metrics: dict[str, float] = {
+        "states": count,
+        "candidates": samples,
+        "distinct": distinct,
+        "pairs": pairs,
+        "states_without_pair": without,
+        "distinct_per_state": distinct / max(1, count),
+    }
+    if pairs:
+        metrics["margin"] = margin / pairs
+        metrics["length/chosen"] = chosen_length / pairs
+        metrics["length/rejected"] = rejected_length / pairs
+    metrics |= {f"pairs/{name}": many for name, many in over.items()}
+    return metrics | {name: total / weight for name, (total, weight) in sorted(weighted.items())}
 
 
-def judged_metrics(states: Sequence[RankedState], dialogues: Iterable[Trajectory], domain: Domain) -> dict[str, float]:
+def judged_metrics(states: Iterable[RankedState], dialogues: Iterable[Trajectory], domain: Domain) -> dict[str, float]:
     """How far the critic knows good replies from bad, on tasks that the domain's judge knows (empty for others).
 
     `judged/V/share` and `judged/V/advantage` for each verdict V, and for each of the domain's contrasts
     `ranked/V_over_W`: the share of pairs of a V and a W at one state in which V has the higher advantage (ties count
     half; 0.5 is chance). Of judgments without a verdict, `ranked/better_over_worse` is the share of pairs at one state
-    in which the reply that is worth more has the higher advantage.
+    in which the reply that is worth more has the higher advantage. The dialogues come in the order of their states.
     """
-    by_key = {(one.task.id, one.attempt): one for one in dialogues}
+    reading = iter(dialogues)
+    dialogue = next(reading, None)
     totals: dict[str, tuple[int, float]] = {}
     pairs: dict[str, tuple[float, int]] = {}
 
@@ -263,7 +302,10 @@ def judged_metrics(states: Sequence[RankedState], dialogues: Iterable[Trajectory
         pairs[name] = (won + (high > low) + 0.5 * (high == low), many + 1)
 
     for state in states:
-        dialogue = by_key[state.task_id, state.attempt]
+        while dialogue is not None and (dialogue.task.id, dialogue.attempt) != (state.task_id, state.attempt):
+            dialogue = next(reading, None)
+        if dialogue is None:
+            raise ValueError("dialogues are not in the order of their states")
         earlier = dialogue.messages[: 2 * state.turn + 1]
         found: dict[str, list[float]] = {}
         worths: list[tuple[float, float]] = []

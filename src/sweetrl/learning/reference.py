@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import Row
-from sweetrl.learning.distributed import all_gather, broadcast, rank_and_world_size, whole_tensor
+from sweetrl.learning.distributed import all_gather, rank_and_world_size, whole_tensor
 from sweetrl.learning.passes import Layout, reply_logprobs
+from sweetrl.learning.rows import Listed, read_at, reply_tokens_of, unnamed_file, write_all
 from sweetrl.models import WeightsFiles, weights_files
 
 if TYPE_CHECKING:
@@ -21,46 +22,115 @@ if TYPE_CHECKING:
 
 # How many values of each weight of a large model are looked at, besides the hashes of its files.
 SAMPLED = 4096
+GATHERED = 64  # passes whose values processes exchange at a time
 
 
-def row_logprobs(
-    model: nn.Module, rows: Sequence[Row], layout: Layout, passes: Sequence[Sequence[int]] | None = None
-) -> list[Tensor]:
-    """Log-probs of every row's reply tokens, as the model stands: CPU tensors [reply tokens], in order, no gradient.
+def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
+    """Log-probs of every row's reply tokens, as the model stands: CPU tensors [reply tokens], in order, no gradient."""
+    return _in_order(rows, _computed(model, rows, layout, layout.cut_rows(rows)))
 
-    `passes` are the rows that are computed together, by default all of them as `layout` cuts them; others stay empty.
-    """
+
+def spread_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
+    """row_logprobs by all processes together: each computes a share of the passes, all get all values."""
+    return _in_order(rows, _spread(model, rows, layout))
+
+
+def _in_order(rows: Sequence[Row], found: Iterable[tuple[int, Tensor]]) -> list[Tensor]:
+    import torch
+
+    result: list[Tensor] = [torch.empty(0)] * len(rows)
+    for index, values in found:
+        result[index] = values
+    return result
+
+
+def _computed(
+    model: nn.Module, rows: Sequence[Row], layout: Layout, passes: Iterable[Sequence[int]]
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the index of a row and the log-probs of its reply tokens, pass by pass."""
     import torch
 
     from sweetrl.learning.trees.forward import to_device
 
     device = next(model.parameters()).device
-    result: list[Tensor] = [torch.empty(0)] * len(rows)
-    with torch.no_grad():
-        for indices in layout.cut_rows(rows) if passes is None else passes:
-            batch = to_device(layout.collate([rows[index] for index in indices]), device)
-            pieces = reply_logprobs(model, batch).cpu().split([rows[index].reply_tokens for index in indices])
-            for index, piece in zip(indices, pieces, strict=True):
-                result[index] = piece.clone()
-    return result
+    for indices in passes:
+        some = [rows[index] for index in indices]
+        with torch.no_grad():
+            values = reply_logprobs(model, to_device(layout.collate(some), device)).cpu()
+        for index, piece in zip(indices, values.split([row.reply_tokens for row in some]), strict=True):
+            yield index, piece.clone()
 
 
-def spread_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
-    """row_logprobs by all processes together: each computes a share of the passes, all get all values."""
+def _spread(model: nn.Module, rows: Sequence[Row], layout: Layout) -> Iterator[tuple[int, Tensor]]:
+    """The same by all processes together: each computes a share of the passes, and all get all values."""
     rank, ranks = rank_and_world_size()
-    if ranks == 1:
-        return row_logprobs(model, rows, layout)
     passes = layout.cut_rows(rows)
+    if ranks == 1:
+        yield from _computed(model, rows, layout, passes)
+        return
     own = passes[rank::ranks]
     # Processes that share a model's layers make equally many passes; what is computed twice is equal.
-    given = own + passes[:1] * (-(-len(passes) // ranks) - len(own))
-    found = row_logprobs(model, rows, layout, given)
-    values = [found[index] for indices in own for index in indices]
-    parts = all_gather(values)
-    for number, part in enumerate(parts):
-        for index, value in zip([index for one in passes[number::ranks] for index in one], part, strict=True):
-            found[index] = value
-    return found
+    own = own + passes[:1] * (-(-len(passes) // ranks) - len(own))
+    for first in range(0, len(own), GATHERED):
+        for part in all_gather(list(_computed(model, rows, layout, own[first : first + GATHERED]))):
+            yield from part
+
+
+class RowValues(Listed["Tensor"]):
+    """Values of every row's reply tokens in a file, from byte `start` on; CPU tensors [reply tokens], in order."""
+
+    def __init__(self, file: BinaryIO, start: int, kind: np.dtype[Any], lengths: Sequence[int]) -> None:
+        self._file, self._start, self._kind = file, start, kind
+        self._ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def item(self, index: int) -> Tensor:
+        """Read the values of row number `index`."""
+        import torch
+
+        place, size = self._place(index)
+        return torch.from_numpy(np.frombuffer(bytearray(read_at(self._file, place, size)), dtype=self._kind))
+
+    def put(self, index: int, values: Tensor) -> None:
+        """Write the values of row number `index`."""
+        self._file.seek(self._place(index)[0])
+        write_all(self._file, values.numpy().tobytes())
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The first byte of a row's values, and how many they are."""
+        first = int(self._ends[index - 1]) if index else 0
+        each = self._kind.itemsize
+        return self._start + first * each, (int(self._ends[index]) - first) * each
+
+
+def _write_values(file: BinaryIO, lengths: Sequence[int], found: Iterable[tuple[int, Tensor]]) -> RowValues:
+    """Write values as they are found, as an array of NumPy (.npy) of all of them; return them as they are read."""
+    made: RowValues | None = None
+    for index, values in found:
+        if made is None:
+            kind = values.numpy().dtype
+            header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (sum(lengths),)}
+            np.lib.format.write_array_header_1_0(file, header)
+            made = RowValues(file, file.tell(), kind, lengths)
+        made.put(index, values)
+    return made or RowValues(file, 0, np.dtype(np.float32), lengths)
+
+
+def _read_values(path: Path, lengths: Sequence[int]) -> RowValues | None:
+    """What `_write_values` wrote, or None where there is nothing of this size."""
+    if not path.exists():
+        return None
+    file = path.open("rb", buffering=0)
+    try:
+        np.lib.format.read_magic(file)
+        shape, _, kind = np.lib.format.read_array_header_1_0(file)
+    except ValueError:  # not a file of ours
+        return None
+    start, total = file.tell(), sum(lengths)
+    whole = shape == (total,) and path.stat().st_size == start + total * kind.itemsize
+    return RowValues(file, start, kind, lengths) if whole else None
 
 
 def starts_trained(model: Any) -> bool:
@@ -70,32 +140,30 @@ def starts_trained(model: Any) -> bool:
 
 def reference_logprobs(
     model: Any, rows: Sequence[Row], layout: Layout, cache: Path | None = None, adapter: bool = False
-) -> list[Tensor]:
-    """log pi_ref of every row's reply tokens, once and for all; CPU tensors [reply tokens], in order.
+) -> RowValues:
+    """log pi_ref of every row's reply tokens, once and for all; read from a file when they are asked for.
 
     The reference is the base, the adapter switched off; with `adapter` it is the model as it stands. With a folder
     `cache` they are computed once for each (weights, layout, rows) and read from there afterwards. Several processes
     share the work.
     """
-    import torch
-
     path = cache / f"{_key(model, rows, layout, adapter)}.npy" if cache is not None else None
-    lengths = [row.reply_tokens for row in rows]
-    kept = broadcast(lambda: np.load(path) if path is not None and path.exists() else None)
-    if kept is not None and len(kept) == sum(lengths):
-        return list(torch.from_numpy(kept).split(lengths))
+    lengths = reply_tokens_of(rows)
+    kept = None if path is None else _read_values(path, lengths)
+    if all(all_gather(kept is not None)) and kept is not None:
+        return kept
     was_training = model.training
     model.eval()
     off = model.disable_adapter() if hasattr(model, "disable_adapter") and not adapter else nullcontext()
     try:
         with off:
-            found = spread_logprobs(model, rows, layout)
+            found = _spread(model, rows, layout)
+            if path is None or rank_and_world_size()[0]:
+                return _write_values(unnamed_file(), lengths, found)
+            with atomic_path(path) as temporary:
+                return _write_values(temporary.open("r+b", buffering=0), lengths, found)
     finally:
         model.train(was_training)
-    if path is not None and rank_and_world_size()[0] == 0:
-        with atomic_path(path) as temporary, temporary.open("wb") as file:
-            np.save(file, torch.cat(found).numpy())
-    return found
 
 
 def _key(model: Any, rows: Sequence[Row], layout: Layout, adapter: bool) -> str:

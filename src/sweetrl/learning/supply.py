@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.scoring import unpriced
-from sweetrl.learning.pairs import light, trajectory_pairs, usable
+from sweetrl.learning.pairs import trajectory_pairs, usable
 from sweetrl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -56,5 +56,5 @@ class Supply:
     def of(cls, trajectories: Iterable[Trajectory], domain: Domain) -> Supply:
         """Count `trajectories` and their pairs."""
         supply, wanted = cls(domain), domain.settings.critic
-        supply.pairs = len(trajectory_pairs(map(light, supply.watch(trajectories)), wanted.pairs, wanted.gap)[0])
+        supply.pairs = len(trajectory_pairs(supply.watch(trajectories), wanted.pairs, wanted.gap)[0])
         return supply

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import PreferenceData, Row, critic_system, encode
-from sweetrl.learning.pairs import TrajectoryPair, find_pairs, usable
+from sweetrl.learning.pairs import TrajectoryPair, read_pairs_of, usable
+from sweetrl.learning.rows import IndexPairs, RowFile
 from sweetrl.protocols import Chat
 from sweetrl.settings import CriticSettings, MultiTurnSettings
 from sweetrl.types import Trajectory
@@ -50,10 +51,25 @@ def all_tokens(row: Row) -> Row:
     return Row(row.token_ids, ((1, row.spans[-1][1]),))
 
 
-def groups_of(trajectories: Sequence[Trajectory]) -> tuple[int, ...]:
-    """Number the trajectories by task: rows of one task begin alike."""
-    tasks: dict[str, int] = {}
-    return tuple(tasks.setdefault(one.task.id, len(tasks)) for one in trajectories)
+class TaskNumbers:
+    """Numbers trajectories by task, in the order in which tasks come: rows of one task begin alike."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, int] = {}
+        self.each: list[int] = []
+        """The number of every trajectory's task."""
+
+    def add(self, one: Trajectory) -> None:
+        """Number one more trajectory."""
+        self.each.append(self._tasks.setdefault(one.task.id, len(self._tasks)))
+
+
+def groups_of(trajectories: Iterable[Trajectory]) -> tuple[int, ...]:
+    """Number the trajectories by task."""
+    tasks = TaskNumbers()
+    for one in trajectories:
+        tasks.add(one)
+    return tuple(tasks.each)
 
 
 def critic_pairs(
@@ -66,22 +82,31 @@ def critic_pairs(
     where: str = "pairs",
 ) -> PreferenceData:
     """Lay out pairs of whole trajectories for the critic (Eq. 2); without c for a reference that does not see it."""
-    found, indices = find_pairs(pairs, trajectories, where)
-    rows = [critic_row(one, domain, chat, system, settings) for one in found]
-    bare = [encode(one, chat, system) for one in found] if settings.reference == "unconditioned" else []
-    if settings.token_set == "official":
-        rows, bare = ([with_header(row) for row in some] for some in (rows, bare))
-    return PreferenceData(tuple(rows), tuple(indices), groups=groups_of(found), reference_rows=tuple(bare))
+    rows, bare, tasks = RowFile(), RowFile(), TaskNumbers()
+    scored = with_header if settings.token_set == "official" else _as_it_is
+
+    def take(one: Trajectory) -> None:
+        rows.append(scored(critic_row(one, domain, chat, system, settings)))
+        if settings.reference == "unconditioned":
+            bare.append(scored(encode(one, chat, system)))
+        tasks.add(one)
+
+    indices = read_pairs_of(pairs, trajectories, take, where)
+    return PreferenceData(rows, IndexPairs(indices), groups=tuple(tasks.each), reference_rows=bare)
 
 
 def critic_attempts(
     trajectories: Iterable[Trajectory], domain: Domain, chat: Chat, system: str, settings: CriticSettings
 ) -> PreferenceData:
     """Lay out every usable attempt with its label, 1 for success, for the classifier of final success."""
-    found = [one for one in trajectories if usable(one)]
-    rows = tuple(critic_row(one, domain, chat, system, settings) for one in found)
-    data = single_rows(rows, groups_of(found))
-    return replace(data, labels=tuple(float(one.success) for one in found))
+    labels: list[float] = []
+
+    def row(one: Trajectory) -> Row:
+        labels.append(float(one.success))
+        return critic_row(one, domain, chat, system, settings)
+
+    data = rows_of((one for one in trajectories if usable(one)), row)
+    return replace(data, labels=tuple(labels))
 
 
 def policy_pairs(
@@ -94,23 +119,25 @@ def policy_pairs(
 ) -> PreferenceData:
     """Lay out pairs of whole trajectories as the actor saw them, without c, for multi-turn DPO.
 
-    With `settings.sft_replay` the successful dialogues (or their final replies) are replay, as in stage 2.
+    With `settings.sft_replay` the successful dialogues (or their final replies) are replay, as in stage 2; then
+    `trajectories` are read twice.
     """
-    everything = list(trajectories)
-    found, indices = find_pairs(pairs, everything, where)
-    rows = [encode(one, chat, system) for one in found]
-    if settings.loss_tokens == "all":
-        rows = [all_tokens(row) for row in rows]
-    groups, replay = list(groups_of(found)), []
+    rows, tasks, replay = RowFile(), TaskNumbers(), list[int]()
+    learnt = all_tokens if settings.loss_tokens == "all" else _as_it_is
+
+    def take(one: Trajectory) -> None:
+        rows.append(learnt(encode(one, chat, system)))
+        tasks.add(one)
+
+    indices = read_pairs_of(pairs, trajectories, take, where)
     if settings.sft_replay:
-        number = {one.task.id: group for one, group in zip(found, groups, strict=True)}
-        for one in everything:
+        for one in trajectories:
             if usable(one) and one.success:
                 row = encode(one, chat, system)
                 replay.append(len(rows))
                 rows.append(row.last() if settings.sft_replay_turns == "final" else row)
-                groups.append(number.setdefault(one.task.id, len(number)))
-    return PreferenceData(tuple(rows), tuple(indices), tuple(replay), tuple(groups))
+                tasks.add(one)
+    return PreferenceData(rows, IndexPairs(indices), tuple(replay), tuple(tasks.each))
 
 
 def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least: float = 1.0) -> PreferenceData:
@@ -118,15 +145,29 @@ def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least
 
     What counts is the reward without the price of questions (`reward.turn_cost`).
     """
-    found = [one for one in trajectories if usable(one) and (unpriced(one).reward or 0.0) >= least]
-    if not found:
+    found = (one for one in trajectories if usable(one) and (unpriced(one).reward or 0.0) >= least)
+    data = rows_of(found, lambda one: encode(one, chat, system))
+    if not data.rows:
         raise UserError(
             f"no attempt has a reward of {least:g}, so there is nothing to imitate; collect more or easier tasks, or "
             "lower rft.min_reward."
         )
-    return single_rows(tuple(encode(one, chat, system) for one in found), groups_of(found))
+    return data
 
 
-def single_rows(rows: tuple[Row, ...], groups: tuple[int, ...]) -> PreferenceData:
+def rows_of(trajectories: Iterable[Trajectory], row: Callable[[Trajectory], Row]) -> PreferenceData:
+    """Lay out trajectories one after the other by `row`, each learnt on its own, those at one task a group."""
+    rows, tasks = RowFile(), TaskNumbers()
+    for one in trajectories:
+        rows.append(row(one))
+        tasks.add(one)
+    return single_rows(rows, tuple(tasks.each))
+
+
+def single_rows(rows: Sequence[Row], groups: Sequence[int]) -> PreferenceData:
     """Rows that are learnt one by one: each stands as a pair with itself, and is computed once."""
-    return PreferenceData(rows, tuple((index, index) for index in range(len(rows))), groups=groups)
+    return PreferenceData(rows, IndexPairs((index, index) for index in range(len(rows))), groups=groups)
+
+
+def _as_it_is(row: Row) -> Row:
+    return row

@@ -8,7 +8,7 @@ data/trajectories) is shown in the report if it is there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -152,7 +152,7 @@ def facts(domain: Domain) -> dict[str, Any]:
     }
 
 
-def read_states(folder: Path) -> list[RankedState]:
+def read_states(folder: Path) -> Sequence[RankedState]:
     """Return what the critic thought of candidate replies; nothing where there is no ranking."""
     from sweetrl.learning.preferences import CANDIDATES, read_candidates
 
@@ -160,7 +160,7 @@ def read_states(folder: Path) -> list[RankedState]:
     return read_candidates(path) if path.exists() else []
 
 
-def read_contexts(states: list[RankedState]) -> dict[tuple[str, int], Trajectory]:
+def read_contexts(states: Sequence[RankedState]) -> dict[tuple[str, int], Trajectory]:
     """Return the offline dialogues of the states that the report shows, by task id and attempt."""
     from sweetrl.colbench.store import TrajectoryStore
     from sweetrl.evaluation.report import example_states
@@ -168,8 +168,9 @@ def read_contexts(states: list[RankedState]) -> dict[tuple[str, int], Trajectory
     wanted = {(state.task_id, state.attempt) for state in example_states(states)}
     if not wanted or not TRAJECTORIES.exists():
         return {}
-    found = ((one.task.id, one.attempt, one) for one in TrajectoryStore(TRAJECTORIES))
-    return {(task, attempt): one for task, attempt, one in found if (task, attempt) in wanted}
+    store = TrajectoryStore(TRAJECTORIES)
+    places = [place for place, one in enumerate(store.outlines()) if (one.task.id, one.attempt) in wanted]
+    return {(one.task.id, one.attempt): one for one in store.pick(places)}
 
 
 def main() -> None:

@@ -27,11 +27,13 @@ def rank(settings: Settings) -> None:
             run.log_input(name, path)
         scratch = run.scratch(TRAJECTORIES, CRITIC, Path(settings.model.base))
         blocks = Blocks(scratch, scratch / f"server{run.share.suffix}.log", run.mine)
-        ranking = rank_replies(load_domain(settings), CRITIC, TrajectoryStore(TRAJECTORIES), blocks, cache=SAMPLES)
+        out = scratch / "out"
+        ranking = rank_replies(
+            load_domain(settings), CRITIC, TrajectoryStore(TRAJECTORIES), blocks, cache=SAMPLES, out=out
+        )
         if not run.share.whole:
             return
-        ranking.save(scratch / "out")
-        publish(scratch / "out", PREFERENCES)
+        publish(out, PREFERENCES)
         run.log_metrics(ranking.metrics)
         run.summary = (
             f"{ranking.metrics['dialogues']:.0f} dialogues, {len(ranking.states)} states, "

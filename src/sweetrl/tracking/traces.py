@@ -22,22 +22,27 @@ def log_dialogues(log: RunLog, stores: Mapping[str, TrajectoryStore], settings: 
     share = settings.tracking.traces
     if share <= 0.0 or not log.enabled:
         return 0
-    chosen = [
-        (policy, one)
+    chosen = {
+        policy: [
+            place
+            for place, one in enumerate(store.outlines())
+            if trace_draw(settings.seed, one.task.id, one.attempt) < share
+        ]
         for policy, store in stores.items()
-        for one in store.read()
-        if trace_draw(settings.seed, one.task.id, one.attempt) < share
-    ]
-    if chosen:
-        log.use(lambda store, run_id: _log_all(store, run_id, chosen))
-    return len(chosen)
+    }
+    if any(chosen.values()):
+        log.use(lambda store, run_id: _log_all(store, run_id, stores, chosen))
+    return sum(map(len, chosen.values()))
 
 
-def _log_all(store: Store, run_id: str, chosen: Sequence[tuple[str, Trajectory]]) -> None:
+def _log_all(
+    store: Store, run_id: str, stores: Mapping[str, TrajectoryStore], chosen: Mapping[str, Sequence[int]]
+) -> None:
     import mlflow
 
-    for policy, one in chosen:
-        _log(store, run_id, policy, one)
+    for policy, places in chosen.items():
+        for one in stores[policy].pick(places):
+            _log(store, run_id, policy, one)
     mlflow.flush_trace_async_logging()
 
 

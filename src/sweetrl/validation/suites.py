@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.settings import ValidateSettings
-from sweetrl.validation.tables import KEYS, Row, Summary
+from sweetrl.validation.tables import KEYS, Rows, Summary
 
 SHOWN = 5  # rows named in a sentence; all of them are in the Data Docs
 NOISE = 1.96  # standard errors allowed on top of the largest shift, so that a small batch does not fail by chance
@@ -44,7 +44,7 @@ class Table:
     """Rows, and the rules they must satisfy. `keys` are the columns that name a row."""
 
     name: str
-    rows: Sequence[Row]
+    rows: Rows
     columns: tuple[str, ...]
     rules: tuple[Rule, ...]
     keys: tuple[str, ...]
@@ -77,7 +77,7 @@ class Limits:
     pairs_needed: bool = True
 
 
-def shards_table(rows: Sequence[Row]) -> Table:
+def shards_table(rows: Rows) -> Table:
     """The files themselves: there is one at least, and each has the schema."""
     again = "run the stage `collect` again"
     return Table(
@@ -92,7 +92,7 @@ def shards_table(rows: Sequence[Row]) -> Table:
     )
 
 
-def trajectories_table(rows: Sequence[Row], limits: Limits) -> Table:
+def trajectories_table(rows: Rows, limits: Limits) -> Table:
     """Every collected dialogue, and the batch as a whole against the batch accepted before it."""
     k, settings = limits.attempts, limits.settings
     again = "collect the batch again" if k is not None else "mend the files, or leave these rows out"
@@ -188,7 +188,7 @@ def _equal_attempts(k: int, again: str) -> list[Rule]:
     ]
 
 
-def pairs_table(rows: Sequence[Row], limits: Limits) -> Table:
+def pairs_table(rows: Rows, limits: Limits) -> Table:
     """The preference pairs made of the dialogues."""
     least = limits.settings.minimum_pairs
     enough = Rule(
@@ -246,7 +246,8 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
     source = context.data_sources.add_pandas("sweetrl")
     verdicts: list[Verdict] = []
     for table in tables:
-        frame = pd.DataFrame([{name: row[name] for name in table.columns} for row in table.rows], columns=table.columns)
+        values = {name: table.rows.column(name) for name in table.columns if table.rows}
+        frame = pd.DataFrame(values, columns=table.columns)
         suite = context.suites.add(gx.ExpectationSuite(table.name))
         for rule in table.rules:
             expectation = getattr(gx.expectations, rule.kind)
@@ -292,7 +293,9 @@ def _sentence(table: Table, rule: Rule, result: dict[str, Any], checked: int, un
     if "unexpected_count" not in result:  # a rule about the table as a whole
         return f"{table.name}: {rule.says}, found {_number(result.get('observed_value'))}{fix}"
     rows = list(dict.fromkeys(tuple(row.get(key) for key in table.keys) for row in result["unexpected_index_list"]))
-    by_key = {tuple(row[key] for key in table.keys): row for row in table.rows}
+    shown = set(rows[:SHOWN])
+    keys = zip(*(table.rows.column(key) for key in table.keys), strict=True)
+    by_key = {key: table.rows[place] for place, key in enumerate(keys) if key in shown}
     named = []
     for key in rows[:SHOWN]:
         value = by_key[key].get(rule.column) if rule.column and key in by_key else None

@@ -1,7 +1,7 @@
 """What `validate` looks at: collected dialogues, pairs and shards as flat tables of verdicts, one row each.
 
 A verdict column is empty where all is well and says in a few words what is wrong where it is not
-(sweetrl.evaluation.checks). Dialogues pass through once and only their flat rows stay in memory.
+(sweetrl.evaluation.checks). Dialogues pass through once and only their flat rows stay in memory, column by column.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sweetrl.colbench.leaks import Fragment
 from sweetrl.colbench.scoring import price_fault, unpriced
 from sweetrl.colbench.store import NEW_COLUMNS, TrajectoryStore, is_first_form, trajectory_schema
 from sweetrl.evaluation import checks
-from sweetrl.learning.pairs import TrajectoryPair, light
+from sweetrl.learning.pairs import TrajectoryPair
 from sweetrl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -28,6 +28,34 @@ Row = dict[str, Any]
 Decode = Callable[[Sequence[int]], str]
 
 KEYS = ("row", "task_id", "attempt")  # what names a dialogue in a message
+
+
+class Rows(Sequence[Row]):
+    """Rows with equal columns, which are lists: a row is made when it is asked for."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self.columns: dict[str, list[Any]] = {}
+        for row in rows:
+            self.append(row)
+
+    def append(self, row: Row) -> None:
+        """Add a row; the first one says which columns there are."""
+        if not self.columns:
+            self.columns = {name: [] for name in row}
+        for name, values in self.columns.items():
+            values.append(row[name])
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return a row; slices are not for this."""
+        place = range(len(self))[index]
+        return {name: values[place] for name, values in self.columns.items()}
+
+    def column(self, name: str) -> list[Any]:
+        """Return the values of a column; none where there are no rows."""
+        return self.columns.get(name, [])
 
 
 @dataclass(frozen=True)
@@ -49,9 +77,9 @@ class Summary:
         return asdict(self)
 
 
-def shard_rows(store: TrajectoryStore) -> list[Row]:
+def shard_rows(store: TrajectoryStore) -> Rows:
     """One row for each shard: whether it can be read and has the columns and types it should have."""
-    return [{"row": path.name, "schema": schema_fault(path)} for path in store.shards().values()]
+    return Rows({"row": path.name, "schema": schema_fault(path)} for path in store.shards().values())
 
 
 def schema_fault(path: Path) -> str | None:
@@ -88,24 +116,26 @@ class TrajectoryTable:
 
     def __init__(self, domain: Domain, max_turns: int, system: str = "", decode: Decode | None = None) -> None:
         self.domain, self.max_turns, self.system, self.decode = domain, max_turns, system, decode
-        self._rows: list[Row] = []
-        self._words: list[tuple[str, int, str]] = []
+        self._rows = Rows()
+        self._words: list[bytes] = []
         self._fragments: dict[str, tuple[Fragment, ...]] = {}
-        self._tasks: dict[str, str] = {}
+        self._tasks: dict[str, tuple[str, bytes]] = {}
 
     def watch(self, trajectories: Iterable[Trajectory], places: Iterable[str]) -> Iterator[Trajectory]:
-        """Pass trajectories on, without the bulk that nobody after this needs."""
+        """Pass trajectories on."""
         for place, trajectory in zip(places, trajectories, strict=True):
             self._rows.append(self._row(place, trajectory))
-            yield light(trajectory)
+            yield trajectory
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> Rows:
         """The rows, with what can only be said when all attempts at a task are known."""
-        attempts = Counter(row["task_id"] for row in self._rows)
-        repeats = checks.first_repeats(self._words)
-        for row, repeat in zip(self._rows, repeats, strict=True):
-            row["attempts"] = attempts[row["task_id"]]
-            row["duplicate"] = None if repeat is None else f"the same words as attempt {repeat}"
+        tasks, numbers = self._rows.column("task_id"), self._rows.column("attempt")
+        attempts = Counter(tasks)
+        repeats = checks.first_repeats(zip(tasks, numbers, self._words, strict=True))
+        self._rows.columns["attempts"] = [attempts[task] for task in tasks]
+        self._rows.columns["duplicate"] = [
+            None if repeat is None else f"the same words as attempt {repeat}" for repeat in repeats
+        ]
         return self._rows
 
     def _row(self, place: str, trajectory: Trajectory) -> Row:
@@ -113,16 +143,15 @@ class TrajectoryTable:
         if task.id not in self._fragments:
             self._fragments[task.id] = self.domain.hidden_fragments(task)
         fragments = self._fragments[task.id]
-        words = hashlib.sha256("\0".join(message.content for message in trajectory.messages).encode()).hexdigest()
-        self._words.append((task.id, trajectory.attempt, words))
-        content = hashlib.sha256(repr(task).encode()).hexdigest()
-        same = self._tasks.setdefault(task.id, content) == content
+        self._words.append(_digest("\0".join(message.content for message in trajectory.messages)))
+        content = _digest(repr(task))
+        name, first = self._tasks.setdefault(task.id, (task.id, content))
         sampled = any(turn.token_ids for turn in trajectory.turns)
         return {
             "row": place,
-            "task_id": task.id,
+            "task_id": name,  # each name once in memory
             "attempt": trajectory.attempt,
-            "task": None if same else "another task has the same id",
+            "task": None if content == first else "another task has the same id",
             "turn_order": checks.turn_order(trajectory),
             "protocol": checks.protocol(trajectory, self.domain, self.max_turns),
             "turn_record": checks.turn_record(trajectory),
@@ -144,10 +173,11 @@ class TrajectoryTable:
         return fault if fault or wanted.function else self.domain.check_score(unpriced(trajectory))
 
 
-def pair_rows(pairs: Sequence[TrajectoryPair], trajectories: Sequence[Row]) -> list[Row]:
+def pair_rows(pairs: Sequence[TrajectoryPair], trajectories: Rows) -> Rows:
     """One row for each pair, with a verdict on whether its two trajectories are there with these rewards."""
-    rewards = {(row["task_id"], row["attempt"]): row["reward"] for row in trajectories}
-    rows = []
+    names = (trajectories.column(name) for name in ("task_id", "attempt", "reward"))
+    rewards = {(task, attempt): reward for task, attempt, reward in zip(*names, strict=True)}
+    rows = Rows()
     for number, pair in enumerate(pairs):
         members = None
         for attempt, reward in (
@@ -199,6 +229,10 @@ def _mean_over_tasks(rows: Sequence[Row], column: str) -> tuple[float, float]:
         return mean, 0.0
     variance = sum((value - mean) ** 2 for value in means) / (len(means) - 1)
     return mean, math.sqrt(variance / len(means))
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
 
 
 def _finite(value: float | None) -> float | None:

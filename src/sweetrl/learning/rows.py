@@ -1,0 +1,190 @@
+"""Rows of token ids, more than fit in memory: in a file without a name, and made when they are asked for.
+
+225,000 dialogues of 2,000 tokens are 1.8 GB on the disk and would be 16 GB as tuples of Python's numbers.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import starmap
+from operator import eq
+from typing import Any, BinaryIO, TypeVar, cast
+
+import numpy as np
+
+from sweetrl.paths import SCRATCH
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Token ids and the (start, end) of every agent reply in them, end exclusive, in order."""
+
+    token_ids: tuple[int, ...]
+    spans: tuple[tuple[int, int], ...]
+
+    @property
+    def reply_tokens(self) -> int:
+        """Tokens inside the spans."""
+        return sum(end - start for start, end in self.spans)
+
+    def last(self) -> Row:
+        """The row up to the end of its last reply, with that reply alone."""
+        start, end = self.spans[-1]
+        return Row(self.token_ids[:end], ((start, end),))
+
+
+class Listed(Sequence[T]):
+    """A sequence whose items `item` makes when they are asked for. Compares as a tuple does."""
+
+    def item(self, index: int) -> T:
+        """Return item number `index`, which is there."""
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return an item, or a list of those of a slice."""
+        places = range(len(self))[index]
+        return [self.item(place) for place in places] if isinstance(places, range) else self.item(places)
+
+    def __iter__(self) -> Iterator[T]:
+        return map(self.item, range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(starmap(eq, zip(self, other, strict=True)))
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class IndexPairs(Listed[tuple[int, int]]):
+    """Pairs of indices, in 8 bytes each."""
+
+    def __init__(self, pairs: Iterable[tuple[int, int]] = ()) -> None:
+        self._numbers = array("i")
+        for pair in pairs:
+            self._numbers.extend(pair)
+
+    def __len__(self) -> int:
+        return len(self._numbers) // 2
+
+    def item(self, index: int) -> tuple[int, int]:
+        """Return pair number `index`."""
+        return self._numbers[2 * index], self._numbers[2 * index + 1]
+
+
+class RowFile(Listed[Row]):
+    """Rows in a file of their own, 4 bytes a token; the file goes with the last object that reads it.
+
+    A row of which at least half stands at the beginning of one before it takes only what is new: the replies to one
+    prompt, the attempts at one task. In memory a row takes about 60 bytes.
+    """
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self._file = unnamed_file()
+        # The first `shared` tokens of a row begin at token `head` of the file, the others at `tail`.
+        self._head, self._shared, self._tail = array("q"), array("i"), array("q")
+        self._spans, self._ends = array("i"), array("q")
+        self.lengths = array("i")
+        """How many tokens each row has."""
+        self.reply_tokens = array("i")
+        """How many tokens of each row are in its spans."""
+        self._like, self._like_at = np.zeros(0, dtype=np.int32), 0
+        for row in rows:
+            self.append(row)
+
+    def append(self, row: Row) -> None:
+        """Add a row at the end."""
+        ids = np.array(row.token_ids, dtype=np.int32)
+        most = min(len(ids), len(self._like))
+        differs = np.flatnonzero(ids[:most] != self._like[:most])
+        shared = int(differs[0]) if len(differs) else most
+        end = self._file.seek(0, os.SEEK_END) // ids.itemsize
+        if 2 * shared < len(ids):
+            shared, self._like, self._like_at = 0, ids, end
+        write_all(self._file, ids[shared:].tobytes())
+        self._head.append(self._like_at)
+        self._shared.append(shared)
+        self._tail.append(end)
+        for span in row.spans:
+            self._spans.extend(span)
+        self._ends.append(len(self._spans))
+        self.lengths.append(len(ids))
+        self.reply_tokens.append(row.reply_tokens)
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def item(self, index: int) -> Row:
+        """Read row number `index`."""
+        shared = self._shared[index]
+        ids = self._read(self._head[index], shared) + self._read(self._tail[index], self.lengths[index] - shared)
+        spans = self._spans[self._ends[index - 1] if index else 0 : self._ends[index]]
+        return Row(tuple(ids), tuple(zip(spans[::2], spans[1::2], strict=True)))
+
+    def choose(self, places: Iterable[int]) -> RowFile:
+        """Return the rows at `places`, in the same file; what is appended to one of the two the other does not have."""
+        chosen = RowFile.__new__(RowFile)
+        chosen._file, chosen._like, chosen._like_at = self._file, self._like, self._like_at
+        places = array("q", places)
+        for name in ("_head", "_shared", "_tail", "lengths", "reply_tokens"):
+            column = getattr(self, name)
+            setattr(chosen, name, array(column.typecode, (column[place] for place in places)))
+        chosen._spans, chosen._ends = array("i"), array("q")
+        for place in places:
+            chosen._spans += self._spans[self._ends[place - 1] if place else 0 : self._ends[place]]
+            chosen._ends.append(len(chosen._spans))
+        return chosen
+
+    def _read(self, first: int, count: int) -> list[int]:
+        found = array("i")
+        found.frombytes(read_at(self._file, first * found.itemsize, count * found.itemsize))
+        return found.tolist()
+
+
+def choose(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:
+    """Return the rows at `places`."""
+    return rows.choose(places) if isinstance(rows, RowFile) else tuple(rows[place] for place in places)
+
+
+def lengths_of(rows: Sequence[Row]) -> Sequence[int]:
+    """Return how many tokens each row has; those in files are not read."""
+    return rows.lengths if isinstance(rows, RowFile) else [len(row.token_ids) for row in rows]
+
+
+def reply_tokens_of(rows: Sequence[Row]) -> Sequence[int]:
+    """Return how many reply tokens each row has; those in files are not read."""
+    return rows.reply_tokens if isinstance(rows, RowFile) else [row.reply_tokens for row in rows]
+
+
+def unnamed_file() -> BinaryIO:
+    """Open a file that goes with its last reader, however the process ends; in a project beside its unfinished work.
+
+    (The system's folder for temporary files is in memory on some machines.)
+    """
+    folder = SCRATCH if SCRATCH.is_dir() else None
+    return cast("BinaryIO", tempfile.TemporaryFile(prefix="sweetrl-", dir=folder, buffering=0))
+
+
+def write_all(file: BinaryIO, content: bytes) -> None:
+    """Write `content` where an unbuffered file stands."""
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) :]
+
+
+def read_at(file: BinaryIO, start: int, count: int) -> bytes:
+    """Read `count` bytes from byte `start` on, wherever others read the same file."""
+    pieces = []
+    while count:
+        piece = os.pread(file.fileno(), count, start)
+        if not piece:
+            raise EOFError(f"a file of unfinished work ends {count} bytes too early")
+        pieces.append(piece)
+        start, count = start + len(piece), count - len(piece)
+    return b"".join(pieces)
