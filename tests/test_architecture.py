@@ -46,12 +46,14 @@ LOCKS = {
     "requirements.lock": ("", "pipeline", "report", "dev"),
     "requirements-vllm.lock": ("vllm",),
     "requirements-ray.lock": ("ray",),
+    "requirements-fuzz.lock": ("fuzz",),
     "requirements-interop.lock": ("openenv", "trl", "inspect", "trackers"),
     "requirements-verifiers.lock": ("verifiers",),
 }
 IN_FRONT = ("requirements-interop.lock", "requirements-verifiers.lock")
 # What is declared and imported nowhere, and why it is declared.
 UNIMPORTED = {
+    "atheris": "the tests of parsers vary their inputs with it (`make fuzz`)",
     "accelerate": "transformers' Trainer needs it, and does not bring it",
     "boto3": "MLflow and DVC load it for addresses as s3://...",
     "fastapi": "a bound: newer ones break Prefect's server",

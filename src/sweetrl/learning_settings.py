@@ -55,6 +55,29 @@ class TrainerSettings(Section):
     lora: LoraSettings = Field(default_factory=LoraSettings, description="The adapter.")
 
 
+class WarmStartSettings(TrainerSettings):
+    """Stage `warm-start`: a pretrained model imitates the scripted demonstrators of section `pretrain`.
+
+    Its result is a new model in `model.base`; docs/real-models.md says when it is needed.
+    """
+
+    base: str = Field("", description="The pretrained model's folder (or hub name). What comes of it is `model.base`.")
+    dialogues: Positive = Field(
+        2000, description="Demonstrations, each about a task of its own where there are enough."
+    )
+    learning_rate: Rate = Field(5e-4, description="Peak learning rate.")
+    epochs: Rate = Field(
+        1.0,
+        description="Passes over the demonstrations. Those that heed the request at most turns (`pretrain.reading`) "
+        "come first, all passes of them.",
+    )
+    batch_size: Positive = Field(16, description="Demonstrations for one optimiser step.")
+    micro_batch_size: Positive = Field(
+        16, description="Maximum demonstrations in one forward pass; batch_size is a multiple of it."
+    )
+    seed: int = Field(11, description="Seed of the demonstrations, their order and the adapter.")
+
+
 class VisionSettings(Section):
     """The vision-language model of a critic of pages (critic.parameterization: vision-head)."""
 

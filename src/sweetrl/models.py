@@ -137,6 +137,19 @@ def context_of(model: Path | str) -> int:
     return context_limit(SimpleNamespace(config=config))
 
 
+def stored_dtype(model: Path | str) -> str:
+    """Return the precision of a model folder's (or hub name's) weights as its configuration says; else `float32`."""
+    from transformers import AutoConfig
+
+    _check_folder(model)
+    check_weights(model)
+    try:
+        found = AutoConfig.from_pretrained(str(model), trust_remote_code=False).dtype
+    except (OSError, ValueError) as error:
+        raise UserError(_missing(model, "configuration", error)) from error
+    return str(found or "float32").removeprefix("torch.")
+
+
 def _check_folder(model: Path | str) -> None:
     # A name like models/base whose parent is a folder here is meant as a folder, not as a name on the hub.
     path = Path(model)

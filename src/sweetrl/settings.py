@@ -24,6 +24,7 @@ from sweetrl.learning_settings import PreferenceSettings as PreferenceSettings
 from sweetrl.learning_settings import RankSettings as RankSettings
 from sweetrl.learning_settings import RftSettings as RftSettings
 from sweetrl.learning_settings import TrainerSettings as TrainerSettings
+from sweetrl.learning_settings import WarmStartSettings as WarmStartSettings
 from sweetrl.renamed import old_key, old_value
 from sweetrl.sections import BrowserSettings as BrowserSettings
 from sweetrl.sections import CollectSettings as CollectSettings
@@ -340,6 +341,7 @@ class Settings(Section):
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     pretrain: PretrainSettings = Field(default_factory=PretrainSettings)
+    warm_start: WarmStartSettings = Field(default_factory=WarmStartSettings)
     agent: AgentSettings = Field(default_factory=AgentSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
     simulator: SimulatorSettings = Field(default_factory=SimulatorSettings)
@@ -389,7 +391,7 @@ def load_settings(path: Path | str = "params.yaml") -> Settings:
         loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such parameter file; run from the project's root.") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:  # no UTF-8, no date
         mark = getattr(error, "problem_mark", None)
         where = f" line {mark.line + 1}:" if mark else ""
         raise UserError(f"{path}:{where} this is not YAML; fix it and run again.") from error

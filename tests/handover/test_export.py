@@ -13,8 +13,8 @@ import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.handover import export as handover
-from sweetrl.handover.card import base_licence
 from sweetrl.handover.source import from_registry
+from sweetrl.licences import base_licence
 from sweetrl.settings import Settings
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.registry import Registry, register_policy

@@ -233,3 +233,35 @@ def test_a_file_of_runs_that_is_none_is_one_sentence(tmp_path: Path, text: str, 
         read_tuning(path)
     shutil.rmtree(tmp_path)
     assert read_tuning(path) == []
+
+
+def test_a_profiles_base_is_a_pretrained_model_after_its_warm_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder of its own, in which a killed run is gone on with; the project's model is not touched."""
+    found = profile_folder(tmp_path, "smollm2")
+    pretrained = tmp_path / "models" / "smollm2"
+    pretrained.mkdir(parents=True)
+    (pretrained / "weights").write_text("w", encoding="utf-8")
+    monkeypatch.chdir(found)
+    seen: list[str] = []
+
+    def stage(place: Path, name: str, profile: Profile, seed: int, part: str, module: str = "") -> None:
+        tree = yaml.safe_load((place / "params.yaml").read_text(encoding="utf-8"))
+        assert (place / tree["warm_start"]["base"] / "weights").read_text(encoding="utf-8") == "w"
+        seen.append(name)
+        if len(seen) == 1:
+            raise UserError("killed")
+        write_json(place / tree["model"]["base"] / "config.json", {"new": True})
+
+    monkeypatch.setattr(run, "_stage", stage)
+    assert Profile().warms_up
+    with pytest.raises(UserError):
+        program.run(["warm-start"])
+    program.run(["warm-start"])
+    assert seen == ["warm-start", "warm-start"]
+    assert read_json(found / "models" / "smollm2-warm" / "config.json") == {"new": True}
+    assert not (found / ".work" / "warm-start").exists() and [one.name for one in pretrained.iterdir()] == ["weights"]
+    # What is built on it is given that folder, and not one of the project.
+    folder = run.workspace(Profile(), "part", Profile().tree(31))
+    assert (folder / "models" / "smollm2-warm").resolve() == (found / "models" / "smollm2-warm").resolve()

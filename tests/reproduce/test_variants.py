@@ -54,7 +54,7 @@ def test_variants_differ_from_each_other() -> None:
 @pytest.mark.parametrize("profile", PROFILES)
 def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> None:
     values = yaml.safe_load((ROOT / "reproduce" / profile / "params.yaml").read_text(encoding="utf-8"))
-    for part in VARIANT_LISTS if profile != "frontend" else VARIANT_LISTS[:1]:
+    for part in (one for one in VARIANT_LISTS if one in values):
         assert {variant_named(name).folder for name in values[part]} == {part}, "each list is a matrix of its own"
         assert set(values.get(f"{part}_seeds", [])) <= set(values["seeds"])
     named = {name for part in VARIANT_LISTS for name in values.get(part, [])}
@@ -84,7 +84,7 @@ def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> N
 
 def test_all_profiles_run_the_same_pipeline() -> None:
     texts = {name: (ROOT / "reproduce" / name / "dvc.yaml").read_text(encoding="utf-8") for name in PROFILES}
-    assert sorted(texts) == ["frontend", "full", "small"]
+    assert sorted(texts) == ["frontend", "full", "small", "smollm2", "smollm2-quarter"]
     assert texts["full"] == texts["small"]
     pages, programs = (yaml.safe_load(texts[name])["stages"] for name in ("frontend", "small"))
     for name in ("seed-data", "variant", "measure", "report"):
@@ -97,15 +97,36 @@ def test_all_profiles_run_the_same_pipeline() -> None:
         assert {f"{base}-frontend", f"{domains}/frontend"} <= set(pages[name]["deps"])
 
 
+def test_the_profiles_of_a_pretrained_model_run_the_same_stages_on_its_warm_start() -> None:
+    def read(name: str) -> dict[str, Any]:
+        stages: dict[str, Any] = yaml.safe_load((ROOT / "reproduce" / name / "dvc.yaml").read_text())["stages"]
+        return stages
+
+    whole, quarter, small = read("smollm2"), read("smollm2-quarter"), read("small")
+    converted = whole.pop("smollm2")["outs"]
+    assert whole == quarter
+    assert whole["warm-start"]["deps"][0] == converted[0] == "../../models/smollm2"
+    for name in ("seed-data", "variant", "measure"):
+        own = [dep for dep in whole[name]["deps"] if dep not in converted]  # of which the row `pretrained` is measured
+        assert own == [dep.replace("../../models/base", "models/smollm2-warm") for dep in small[name]["deps"]]
+        assert {**whole[name], "deps": ()} == {**small[name], "deps": ()}
+    outs = whole["warm-start"]["outs"]
+    for name in ("smollm2", "smollm2-quarter"):
+        tree = run.Profile(ROOT / "reproduce" / name).settings
+        assert [tree["model"]["base"]] == outs and f"../../{tree['warm_start']['base']}" == converted[0]
+        assert VARIANTS["pretrained"].settings["model.base"] == tree["warm_start"]["base"]
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 def test_what_a_profile_depends_on_is_there_and_what_it_makes_is_ignored(profile: str) -> None:
     folder = ROOT / "reproduce" / profile
     stages = yaml.safe_load((folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    named = [dep for stage in stages.values() for dep in stage["deps"] if dep.startswith("../../")]
+    made = {"../../models/smollm2"}  # by `make smollm2`
+    named = [dep for stage in stages.values() for dep in stage["deps"] if dep.startswith("../../") and dep not in made]
     assert named and all((folder / dep).exists() for dep in named)
     assert all((folder / file).exists() for file in ("claims.yaml", "tuning.yaml"))
     ignored = (folder / ".gitignore").read_text(encoding="utf-8").splitlines()
-    outs = [out for stage in stages.values() for out in stage["outs"] if isinstance(out, str)]
+    outs = [out for stage in stages.values() for out in stage["outs"] if isinstance(out, str) and out not in made]
     assert {f"/{out.partition('/')[0]}" for out in outs} | {"/.work"} <= set(ignored)
 
 

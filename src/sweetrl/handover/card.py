@@ -9,11 +9,11 @@ from typing import Any
 import yaml
 
 from sweetrl.handover.source import Facts, Handed
+from sweetrl.licences import base_licence
 
 UNKNOWN = "unknown"
 # Sections of params.yaml that say how an agent was made; others say how the pipeline runs.
 SECTIONS = ("seed", "preset", "tasks", "collect", "lora", "critic", "rank", "policy", "rft", "grpo", "agent")
-LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 
 CITATION = """@misc{zhou2025sweetrl,
   title         = {SWEET-RL: Training Multi-Turn LLM Agents on Collaborative Reasoning Tasks},
@@ -43,28 +43,6 @@ reply = model.generate(**ids, max_new_tokens=agent["max_new_tokens"])"""
 def model_card(handed: Handed, facts: Facts, merged: bool) -> str:
     """Return README.md: metadata that the Hub reads in front, then the card."""
     return "\n".join(_lines(handed, facts, merged)) + "\n"
-
-
-def base_licence(base: Path) -> str:
-    """Return the licence that a base's folder states: in its card's metadata, else the first line of its licence file.
-
-    Empty where it states none.
-    """
-    card = base / "README.md"
-    if card.is_file():
-        parts = card.read_text(encoding="utf-8", errors="replace").split("---\n", 2)
-        if len(parts) == 3 and not parts[0].strip():
-            try:
-                told = yaml.safe_load(parts[1])
-            except yaml.YAMLError:
-                told = None
-            if isinstance(told, dict) and isinstance(told.get("license"), str):
-                return told["license"].strip()
-    for name in LICENCES:
-        if (base / name).is_file():
-            lines = (base / name).read_text(encoding="utf-8", errors="replace").split("\n")
-            return next((line.strip()[:100] for line in lines if line.strip()), "")
-    return ""
 
 
 def _metadata(handed: Handed, merged: bool, licence: str) -> dict[str, Any]:

@@ -118,7 +118,7 @@ def training_arguments(
 
 
 class PreferenceTrainer(Trainer):
-    """A Trainer over a plan of steps; subclasses give the loss and its metrics.
+    """A Trainer over a plan of steps (by default `plan` makes it); subclasses give the loss and its metrics.
 
     A step is computed in as many passes as its tokens need; its loss and gradient do not depend on how it is cut. Under
     torchrun or `accelerate launch` each process computes a share of every step's pairs, and gradients are added up;
@@ -138,8 +138,10 @@ class PreferenceTrainer(Trainer):
         report: Report | None = None,
         replay: float = 0.0,
         cache: Path | None = None,
+        steps: Sequence[MicroBatch] | None = None,
     ):
-        plan_ = plan(data, settings.epochs, settings.batch_size, seed, replay, settings.max_pairs_per_group)
+        groups = settings.max_pairs_per_group
+        plan_ = steps or plan(data, settings.epochs, settings.batch_size, seed, replay, groups)
         self.settings, self.data, self.report, self.steps = settings, data, report, len(plan_)
         self._step_metrics: list[tuple[int, int, Metrics]] = []  # pairs, replay and metrics of each pass
         self._step_tokens, self._step_computed, self._step_start = 0, 0, time.perf_counter()
@@ -153,7 +155,7 @@ class PreferenceTrainer(Trainer):
         if settings.gradient_checkpointing:
             base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
         trained = starts_trained(model)
-        self.reference: list[Tensor] | None = None
+        self.reference: Sequence[Tensor] | None = None
         if self.compares:
             rows = data.reference_rows or data.rows
             self.reference = reference_logprobs(model, rows, self.layout, cache, adapter=trained)

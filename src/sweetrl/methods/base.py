@@ -22,7 +22,7 @@ A method of your own is a class in plain Python. This one imitates the best atte
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -66,11 +66,11 @@ class Inputs(Protocol):
         """Pairs of whole dialogues."""
         ...
 
-    def preferences(self) -> tuple[list[Preference], list[Replay]]:
+    def preferences(self) -> tuple[Sequence[Preference], Sequence[Replay]]:
         """Pairs of replies at one state, and the successful dialogues beside them."""
         ...
 
-    def candidates(self) -> list[RankedState]:
+    def candidates(self) -> Sequence[RankedState]:
         """All candidate replies of the ranked states, with their advantages."""
         ...
 
@@ -106,10 +106,9 @@ class TrainingJob:
     def rows(self, trajectories: Iterable[Trajectory]) -> PreferenceData:
         """Return the replies of whole dialogues, each learnt on its own (by likelihood, or by its return)."""
         from sweetrl.learning.batches import encode
-        from sweetrl.learning.whole import groups_of, single_rows
+        from sweetrl.learning.whole import rows_of
 
-        found = list(trajectories)
-        return single_rows(tuple(encode(one, self.chat, self.system) for one in found), groups_of(found))
+        return rows_of(trajectories, lambda one: encode(one, self.chat, self.system))
 
 
 class Method:

@@ -46,9 +46,8 @@ class Sweet(Method):
 
         wanted, rank = job.settings.policy, job.settings.rank
         if wanted.objective == "listwise":
-            states = job.inputs.candidates()
-            if rank.reply_types == "mean_centered":
-                states = mean_centered(states, job.domain)
+            found = job.inputs.candidates()
+            states = mean_centered(found, job.domain) if rank.reply_types == "mean_centered" else found
             temperature = wanted.advantage_temperature or None
             equal = wanted.states == "equal"
             data = listwise_rows(states, wanted.count_power, temperature, wanted.least_weight, equal)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from sweetrl.errors import UserError
 
 USAGE = (
-    "name a part: all [WORKERS], base, seed-data SEED, base-large, variant NAME SEED, measure NAME SEED, "
+    "name a part: all [WORKERS], base, warm-start, seed-data SEED, base-large, variant NAME SEED, measure NAME SEED, "
     "best-of-n NAME SEED, tune NAME SEED, report"
 )
 
@@ -17,7 +17,7 @@ USAGE = (
 def run(arguments: Sequence[str]) -> None:
     """Run one part; UserError for a command line that names none."""
     from sweetrl.reproduce import report, workers
-    from sweetrl.reproduce.run import Profile, base, base_large, best_of_n, measure, seed_data, variant
+    from sweetrl.reproduce.run import Profile, base, base_large, best_of_n, measure, seed_data, variant, warm_start
     from sweetrl.reproduce.tuning import tune
 
     match list(arguments):
@@ -27,6 +27,8 @@ def run(arguments: Sequence[str]) -> None:
             workers.run_all(Profile(), int(count))
         case ["base"]:
             base(Profile())
+        case ["warm-start"]:
+            warm_start(Profile())
         case ["seed-data", seed] if seed.isdigit():
             seed_data(Profile(), int(seed))
         case ["base-large"]:

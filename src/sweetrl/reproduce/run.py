@@ -56,6 +56,11 @@ class Profile:
         return load_domain(parse_settings(self.settings, "reproduce"))
 
     @property
+    def warms_up(self) -> bool:
+        """Whether its base is a pretrained model after a warm start of the reproduction's own."""
+        return bool(self.settings["warm_start"]["base"])
+
+    @property
     def seeds(self) -> list[int]:
         """The seeds, the first one first."""
         return [int(seed) for seed in self.values["seeds"]]
@@ -115,6 +120,19 @@ def base(profile: Profile) -> None:
     folder = workspace(profile, "base", tree, fresh=True)
     _stage(folder, "pretrain", profile, profile.seeds[0], "base")
     publish(folder / tree["model"]["base"], profile.folder / ROOT / tree["model"]["base"])
+    shutil.rmtree(folder)
+
+
+def warm_start(profile: Profile) -> None:
+    """Let the profile's pretrained model learn from demonstrations (stage `warm-start`) -> its `model.base`."""
+    seed = profile.seeds[0]
+    tree = profile.tree(seed)
+    pretrained, base = tree["warm_start"]["base"], tree["model"]["base"]
+    folder = workspace(profile, "warm-start", tree, fresh=True)
+    link(profile.folder / ROOT / pretrained, folder / pretrained)
+    if not finished(folder, "warm-start"):
+        _stage(folder, "warm-start", profile, seed, "warm-start")
+    publish(folder / base, profile.folder / base)
     shutil.rmtree(folder)
 
 

@@ -59,6 +59,7 @@ METHODS, ABLATIONS, CONTROLS, AMOUNTS = "Table 2", "Table 3", "Controls", "Figur
 OFFICIALLY, LARGE, ONLINE = "Official code", "Table 4", "Online"
 TABLES = (METHODS, ABLATIONS, OFFICIALLY, CONTROLS, AMOUNTS, LARGE, ONLINE)
 
+PRETRAINED = "models/smollm2"  # the project's; `make smollm2`
 LARGE_BASE = "models/base-large"  # in the profile's folder; the dialogues are the small base's
 
 
@@ -99,6 +100,13 @@ def _official_switches() -> list[Variant]:
 
 _VARIANTS = (
     Variant("zero-shot", "zero-shot", METHODS, {"method": "zero-shot"}, (34.2, 22.4), pages=(72.4, 33.8)),
+    Variant(
+        "pretrained",
+        "the pretrained model, before its warm start",
+        METHODS,
+        {"method": "zero-shot", "model.base": PRETRAINED},
+        against="pretrained",
+    ),
     Variant("single-turn", "single-turn zero-shot", METHODS, {"method": "single-turn"}, (None, 6.9)),
     Variant("rft", "Rejection Fine-Tuning", METHODS, {"method": "rft"}, (40.9, 28.2), pages=(75.2, 38.6)),
     Variant(
@@ -200,6 +208,7 @@ __all__ = [
         "METHODS",
         "OFFICIALLY",
         "ONLINE",
+        "PRETRAINED",
         "TABLES",
     ),
     *("Variant", "variant_named", "merged", "settings_of"),

@@ -39,7 +39,8 @@ class Part:
 
 def parts(profile: Profile) -> list[Part]:
     """Return what can be run side by side, in the order in which it is begun: all but the report."""
-    found = [Part(f"seed-data@{seed}") for seed in profile.seeds]
+    first = [Part("warm-start")] if profile.warms_up else []
+    found = [*first, *(Part(f"seed-data@{seed}", frozenset(one.name for one in first)) for seed in profile.seeds)]
     if profile.values.get("large"):
         found.append(Part("base-large"))
     for one in profile.variants:

@@ -17,6 +17,7 @@ LEARNING = ("policy", "multi_turn_dpo", "rft")
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "tasks": ("seed", *SUITE, "tasks"),
     "pretrain": ("pretrain", "tasks.difficulty"),
+    "warm-start": (*SUITE, "model", "agent.prompt", "agent.max_turns", "pretrain", "tasks.difficulty", "warm_start"),
     "collect": ("seed", *SUITE, *DIALOGUES, "collect"),
     "validate": (
         *(*SUITE, *METHOD, "model", "agent.prompt", "agent.max_turns", "collect.attempts", "collect.source"),

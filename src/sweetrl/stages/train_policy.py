@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +45,7 @@ class Files:
 
         return read_pairs(PAIRS)
 
-    def preferences(self) -> tuple[list[Preference], list[Replay]]:
+    def preferences(self) -> tuple[Sequence[Preference], Sequence[Replay]]:
         """Pairs of replies at one state, and successful dialogues."""
         from sweetrl.learning import preferences as files
 
@@ -53,7 +53,7 @@ class Files:
             PREFERENCES / files.SFT_REPLAY
         )
 
-    def candidates(self) -> list[RankedState]:
+    def candidates(self) -> Sequence[RankedState]:
         """All candidate replies of the ranked states."""
         from sweetrl.learning import preferences as files
 

@@ -1,0 +1,155 @@
+"""Stage `warm-start`: a pretrained model learns from scripted demonstrations how the domain's dialogues go.
+
+`warm_start.base` with the trained adapter merged into its weights becomes `model.base`: a folder that transformers,
+peft and vLLM load like any other, with the licence of the model that it is made from. `make warm-start` runs it by
+hand; the profiles of `make reproduce` that take a pretrained model have it in their pipeline.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.io import publish, read_json, write_json, write_text
+from sweetrl.licences import base_licence, copy_licence
+from sweetrl.plugins import load_domain
+from sweetrl.progress import StepProgress
+from sweetrl.running.stage import stage_main, stage_run
+from sweetrl.settings import Settings
+from sweetrl.tracking.hashes import dvc_hash
+
+RECIPE = "recipe.json"
+ORIGIN = "origin.json"
+BASE_CARD = "BASE.md"
+
+
+def warm_start(settings: Settings) -> None:
+    """Train an adapter on demonstrations, write `warm_start.base` with it in its weights to `model.base`.
+
+    A killed run goes on from its last checkpoint and ends with the same bytes. UserError where a folder that this stage
+    has not made would be written over.
+    """
+    wanted = settings.warm_start
+    out = Path(settings.model.base)
+    _check_places(wanted.base, out)
+    with stage_run("warm-start", settings) as run:
+        from sweetrl.engines.chat import ChatFormat
+        from sweetrl.learning.adapters import attach_adapter, load_base
+        from sweetrl.learning.batches import PreferenceData
+        from sweetrl.learning.reporting import report_to
+        from sweetrl.learning.training import run_trainer
+        from sweetrl.learning.warm_start import WarmStartTrainer, demonstrations, merge_adapter, steps_of
+        from sweetrl.models import context_of, load_tokenizer
+
+        domain = load_domain(settings)
+        run.log_input("base", wanted.base)
+        chat = ChatFormat(load_tokenizer(wanted.base))
+        data = demonstrations(domain, chat, settings, context_of(wanted.base))
+        scratch = run.scratch(wanted.base)
+        model, tokenizer = load_base(settings.model.model_copy(update={"base": wanted.base}))
+        progress = StepProgress(run.stage, run.log_metrics)
+        trainer = WarmStartTrainer(
+            attach_adapter(model, wanted.lora, wanted.seed),
+            PreferenceData(data.rows, [(index, index) for index in range(len(data.rows))]),
+            wanted,
+            scratch,
+            wanted.seed,
+            tokenizer.pad_token_id or 0,
+            progress,
+            steps=steps_of(data, wanted),
+        )
+        report_to(trainer, settings.tracking, run.stage)
+        trained = run_trainer(trainer, scratch, wanted.base, progress)
+        steps, count = trainer.steps, len(data.rows)
+        del model, trainer  # the merging loads the base anew
+        finished = scratch / "model"
+        shutil.rmtree(finished, ignore_errors=True)
+        parameters = merge_adapter(wanted.base, trained.adapter, finished)
+        loss = trained.metrics["final/loss"]
+        facts = {"parameters": parameters, "demonstrations": count, "steps": steps, "loss": round(loss, 4)}
+        _write_origin(finished, wanted.base, settings, facts)
+        for path in finished.iterdir():
+            path.chmod(0o666 & ~_umask())  # weights are written for their owner alone
+        publish(finished, out)
+        own = {"readers": data.readers, "informed": data.informed, "too_long": data.too_long}
+        run.log_metrics({"demonstrations": count, **own, **trained.metrics})
+        run.summary = f"{steps} steps on {count} demonstrations, loss {loss:.3f}, model in {out}"
+
+
+def _check_places(base: str, out: Path) -> None:
+    if not base:
+        raise UserError(
+            "params.yaml: `warm_start.base` is empty; name the pretrained model's folder there, and in `model.base` the"
+            " new folder that is to be made of it."
+        )
+    if out.resolve() == Path(base).resolve():
+        raise UserError(
+            f"params.yaml: `warm_start.base` and `model.base` are both {base}; the result needs a folder of its own."
+        )
+    if out.exists() and not _made_here(out):
+        raise UserError(
+            f"{out}: this is `model.base`, and not a model that `warm-start` has made; name a new folder there."
+        )
+
+
+def _made_here(folder: Path) -> bool:
+    path = folder / RECIPE
+    return path.is_file() and "warm_start" in (read_json(path).get("settings") or {})
+
+
+def _write_origin(folder: Path, base: str, settings: Settings, facts: dict[str, Any]) -> None:
+    """Say where the weights come from and under which licence, with the texts that the base's folder has of it."""
+    place = Path(base)
+    licence, texts = base_licence(place), copy_licence(place, folder)
+    known = place / ORIGIN
+    origin = {
+        "base": base,
+        "hash": dvc_hash(place) if place.is_dir() else None,
+        "license": licence or None,
+        "origin": read_json(known) if known.is_file() else None,
+    }
+    write_json(folder / ORIGIN, origin)
+    if (place / "README.md").is_file():
+        shutil.copyfile(place / "README.md", folder / BASE_CARD)
+    made = {"warm_start": settings.warm_start, "pretrain": settings.pretrain}
+    recipe = {
+        "settings": {name: one.model_dump(mode="json") for name, one in made.items()},
+        "suite": settings.suite,
+        "agent": settings.agent.model_dump(mode="json", include={"prompt", "max_turns"}),
+        "dtype": settings.model.dtype,
+        **facts,
+    }
+    write_json(folder / RECIPE, recipe)
+    write_text(folder / "README.md", _card(base, licence, texts, folder, recipe))
+
+
+def _card(base: str, licence: str, texts: list[str], folder: Path, recipe: dict[str, Any]) -> str:
+    terms = licence if licence and " " not in licence else "other" if licence else "unknown"
+    own = f" Its own card is {BASE_CARD}." if (folder / BASE_CARD).exists() else ""
+    says = f"The base's licence is {licence}" if licence else "The base's folder states no licence"
+    where = f"; its text is in {', '.join(texts)}." if texts else "."
+    return (
+        f"---\nlicense: {terms}\nlibrary_name: transformers\n---\n# A warm start\n\n"
+        f"The weights of `{base}`, changed: trained on {recipe['demonstrations']:,} scripted dialogues of the suite "
+        f"`{recipe['suite']}` by sweetrl's stage `warm-start` ({recipe['steps']:,} steps, LoRA, merged). {RECIPE} has "
+        f"the settings, {ORIGIN} the base's content hash and where it comes from.{own}\n\n{says}{where}\n\n"
+        "The demonstrators have faults on purpose: this is where training begins, not an agent to use.\n"
+    )
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def main() -> None:
+    """Run the stage with the parameters in params.yaml."""
+    stage_main(warm_start)
+
+
+if __name__ == "__main__":
+    main()
