@@ -102,6 +102,9 @@ def test_reading_an_answer_takes_time_that_grows_with_it(name: str) -> None:
     ],
 )
 def test_a_frame_of_full_size_takes_less_than_a_second(payload: bytes) -> None:
-    began = time.process_time()
-    assert parse_frame(payload, 100_000).kind == "refused"
-    assert time.process_time() - began < 1.0
+    took = []
+    for _ in range(3):  # a collection of all that other tests have left may fall into one
+        began = time.thread_time()
+        assert parse_frame(payload, 100_000).kind == "refused"
+        took.append(time.thread_time() - began)
+    assert min(took) < 1.0

@@ -58,7 +58,7 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
 
     project("undisturbed")
     with monkeypatch.context() as patch:
-        patch.setattr("sweetrl.running.stage.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
+        patch.setattr("sweetrl.running.stage.keep_finished", lambda *_: None)  # to look at the scratch
         train_policy(settings())
     assert "6 steps on 24 dialogues of its own" in capsys.readouterr().out
     weights = ADAPTER.read_bytes()
@@ -90,7 +90,7 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
     kept = scratch / "iteration-0001/dialogues/shard-00000.parquet"
     moment = kept.stat().st_mtime_ns
     with monkeypatch.context() as patch:
-        patch.setattr("sweetrl.running.stage.shutil.rmtree", lambda *_, **__: None)
+        patch.setattr("sweetrl.running.stage.keep_finished", lambda *_: None)
         train_policy(settings())
     assert kept.stat().st_mtime_ns == moment, "finished shards are not made again"
     assert ADAPTER.read_bytes() == weights

@@ -97,7 +97,7 @@ def leave():
         fcntl.fcntl(fd, fcntl.F_SETFL, os.O_APPEND | os.O_NONBLOCK)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB) if fd == 0 else None
     os.makedirs("a/b")
-    open("/tmp/file", "w").close()
+    open("file", "w").close()
     os.chmod(".", 0o500)
     os.utime(".", (123456789, 987654321))
     return len(os.listdir("."))
@@ -108,7 +108,7 @@ def look():
     s = os.stat(".")
     fcntl.flock(0, fcntl.LOCK_EX | fcntl.LOCK_NB)
     flags = [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in (0, 1, 2)]
-    return flags, s.st_mode, s.st_mtime_ns, s.st_atime_ns, os.listdir("/tmp")
+    return flags, s.st_mode, s.st_mtime_ns, s.st_atime_ns, os.listdir(".")
 """
     with Sandbox(workers=1) as sandbox:
         before = call(sandbox, look, "look()")[0]

@@ -12,7 +12,6 @@ import pytest
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.running.share import VARIABLE, Share, current_share
-from sweetrl.running.stage import StageRun
 from sweetrl.settings import load_settings
 from sweetrl.stages.collect import collect
 from sweetrl.stages.evaluate import evaluate
@@ -57,7 +56,7 @@ def test_shares_leave_the_same_bytes(
         assert len(made) == {"collect": 4, "rank": 5, "evaluate": 6}[name], parts
         monkeypatch.delenv(VARIABLE)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(StageRun, "_clean", lambda run: None)
+            patch.setattr("sweetrl.running.stage.keep_finished", lambda *_: None)
             run(load_settings())
         assert {path: path.stat().st_mtime_ns for path in made} == made  # put together, not made again
         shutil.rmtree(cut / ".scratch")
