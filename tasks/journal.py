@@ -13,6 +13,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -97,5 +98,5 @@ def journals(root: Path) -> Iterator[Journal]:
 
 def new_journal(root: Path) -> Path:
     """Return the file of a new retraining; by name they are in the order of time."""
-    now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    now = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     return common_folder(root) / "retrain" / f"{now}-{uuid.uuid4().hex[:8]}.jsonl"
