@@ -16,14 +16,15 @@ import httpx
 import openai
 import pytest
 import uvicorn
+from transformers import AutoTokenizer
 
 from sweetrl.engines.server import free_port
 from sweetrl.errors import UserError
 from sweetrl.handover import endpoint as endpoint_module
-from sweetrl.handover.alias import Follower
+from sweetrl.handover.alias import Follower, sampler
 from sweetrl.handover.endpoint import Endpoint, serve
 from sweetrl.handover.line import Line
-from sweetrl.settings import Settings
+from sweetrl.settings import EngineSettings, Settings
 from sweetrl.tracking.registry import Registry, register_policy
 from tests.handover.made import MODEL, write_adapter, write_results
 
@@ -46,9 +47,15 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(reference: str, settings: Settings, seconds: float = 0.1) -> Iterator[Running]:
-    follower = Follower(reference, settings, seconds)
-    made = Endpoint(Line(follower.first()), follower)
+def running(
+    reference: str, settings: Settings, seconds: float = 0.1, engine: EngineSettings | None = None
+) -> Iterator[Running]:
+    follower = Follower(reference, settings, seconds, engine or EngineSettings())
+    with follower.first(Path("serve.log")) as speaker:
+        yield from _answering(Endpoint(Line(speaker), follower))
+
+
+def _answering(made: Endpoint) -> Iterator[Running]:
     port = free_port()
     server = uvicorn.Server(uvicorn.Config(made.app(), host="127.0.0.1", port=port, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
@@ -249,11 +256,10 @@ def test_a_new_champion_takes_over_and_no_request_is_lost(
             assert begun.wait(60)
             registry.promote(second, "better")
             until(lambda: found.endpoint.line.changes == 1)
-            behind = pool.submit(found.post, body)
-            until(lambda: found.endpoint.line.waiting == 1)
+            new = found.post(body).json()  # answered by the new version, while the old one is at work
             assert not under_way.done()
             go_on.set()
-            kept, new = under_way.result().json(), behind.result().json()
+            kept = under_way.result().json()
         assert kept["sweetrl"]["version"] == first and kept["choices"] == old["choices"]
         assert new["sweetrl"]["version"] == second and new["choices"] != old["choices"]
         assert found.client.get(f"{found.url}/health").json()["version"] == second
@@ -272,3 +278,47 @@ def test_a_taken_port_is_one_sentence(served: Running, settings: Settings, monke
     monkeypatch.setattr(endpoint_module, "Follower", None)  # nothing is loaded before that is known
     with pytest.raises(UserError, match=r"nothing can be served there \(address already in use\)"):
         serve("models/policy", settings, "127.0.0.1", int(served.url.rpartition(":")[2]), 1.0)
+
+
+def test_who_samples() -> None:
+    vllm = EngineSettings(kind="vllm", urls="http://here:1/v1", model="base")
+    local = EngineSettings()
+    assert sampler(local).kind == "transformers" and sampler(vllm) == vllm
+    assert sampler(vllm, "transformers").kind == "transformers"
+    assert sampler(EngineSettings(kind="openai", urls="http://here:1/v1", model="x")).kind == "transformers"
+    asked = sampler(vllm, None, "http://there:2/v1")
+    assert (asked.kind, asked.urls, asked.model) == ("vllm", "http://there:2/v1", "")
+    assert sampler(local, "vllm").urls == ""
+    with pytest.raises(UserError, match="load no adapters"):
+        sampler(local, "openai")
+    with pytest.raises(UserError, match="samples in this process"):
+        sampler(local, "transformers", "http://there:2/v1")
+
+
+def test_behind_a_vllm_server_requests_are_not_held_up_by_each_other(
+    project: Path, settings: Settings, fake_server: Any
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
+    with fake_server(tokenizer=tokenizer, latency=lambda body: 0.5) as server:
+        engine = EngineSettings(kind="vllm", urls=server.url, concurrency=8)
+        with running("models/policy", settings, engine=engine) as found, ThreadPoolExecutor(12) as pool:
+            (loaded,) = server.adapters  # before the first request
+            bodies = [{"model": "policy", "messages": REQUEST, "temperature": 1, "seed": n} for n in range(12)]
+            answers = list(pool.map(found.post, bodies))
+            assert [one.status_code for one in answers] == [200] * 12
+            assert 2 <= server.most_active <= 8
+            assert {body["model"] for body in server.bodies} == {loaded}
+        until(lambda: server.adapters == {})  # unloaded at the end
+
+
+def test_a_vllm_server_that_refuses_the_adapter_is_one_sentence(
+    project: Path, settings: Settings, fake_server: Any
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
+    with fake_server(tokenizer=tokenizer) as server:
+        server._adapter = lambda path, body: (404, {"detail": "Not Found"})
+        with (
+            pytest.raises(UserError, match="the server loads no adapters"),
+            running("models/policy", settings, engine=EngineSettings(kind="vllm", urls=server.url)),
+        ):
+            pass

@@ -162,7 +162,7 @@ def test_the_command_exports_and_pushes(project: Path, tmp_path: Path, monkeypat
     monkeypatch.setattr(handover, "push", lambda *what: pushed.append(what) or "https://hub.example/me/agent")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     out = tmp_path / "out"
-    done = CliRunner().invoke(app, ["export", "models/policy", "--to", str(out), "--push", "me/agent"])
+    done = CliRunner().invoke(app, ["export", "models/policy", "--out", str(out), "--push", "me/agent"])
     assert done.exit_code == 0, done.output
     assert "adapter_model.safetensors" in done.output and "uploaded\thttps://hub.example/me/agent" in done.output
     assert pushed == [(out, "me/agent", "policy")] and os.environ["HF_HUB_OFFLINE"] == "0"

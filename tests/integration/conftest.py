@@ -15,6 +15,7 @@ import pytest
 
 from sweetrl.engines.make import serving
 from sweetrl.engines.remote import Access
+from sweetrl.engines.server import free_port
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine
 from sweetrl.models import load_tokenizer
@@ -27,6 +28,14 @@ SMALL = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "OMP_NUM_THREADS": "1",
     "VLLM_EXECUTE_MODEL_TIMEOUT_SECONDS": "1500",  # a starved machine: after 300 s the server would end itself
+}
+
+
+REGISTRY_PORT = free_port()
+# The server is told where the registry is when it starts, and asks it only when a request names a registered model.
+TOLD = {
+    "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{REGISTRY_PORT}",
+    "SWEETRL_LORA_MODELS": "agent-to-hand-over",
 }
 
 
@@ -48,7 +57,9 @@ def served(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterat
     os.environ.update(SMALL)
     settings = EngineSettings(
         kind="vllm",
-        command=f"'{PYTHON}' -m vllm.entrypoints.openai.api_server --model {{model}}",
+        command="env "
+        + " ".join(f"{name}={value}" for name, value in TOLD.items())
+        + f" '{PYTHON}' -m vllm.entrypoints.openai.api_server --model {{model}}",
         # Prompts prefilled in parts end vLLM 0.32 on CPUs where requests have seeds: its generator has no offset there.
         # An adapter that was unloaded keeps its place until others need it; two are in use at a time.
         arguments="--enforce-eager --max-loras 3 --no-enable-chunked-prefill",

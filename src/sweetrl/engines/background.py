@@ -6,6 +6,7 @@ Code of any thread hands coroutines over and waits for futures; code in any even
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -64,7 +65,8 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
             done: tuple[Result | None, BaseException | None] = (function(*arguments), None)
         except BaseException as error:
             done = (None, error)
-        loop.call_soon_threadsafe(tell, *done)
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile: nobody waits any more
+            loop.call_soon_threadsafe(tell, *done)
 
     threading.Thread(target=work, name="sweetrl-user", daemon=True).start()
     return await future

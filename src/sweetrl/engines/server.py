@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from sweetrl.errors import UserError
+from sweetrl.io import private_file
 
 logger = logging.getLogger("sweetrl")
 
@@ -56,7 +57,7 @@ class ManagedServer:
         self._allowed = restarts
         self._closing = threading.Event()
         self._changing = threading.Lock()
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        private_file(self.log)
         self._guard: subprocess.Popen[bytes] | None = None
         self.process = self._start()
         self._watcher = threading.Thread(target=self._watch, name="sweetrl-server", daemon=True)

@@ -62,6 +62,18 @@ class VllmEngine(RemoteEngine):
         """Positions of the model: prompt and reply together are never longer."""
         self.name = self._served if adapter is None else f"{self._served}+{adapter}"
 
+    def load_adapter(self) -> None:
+        """Give all servers the adapter now and not with the first request; UserError where one refuses it."""
+        if self.adapter is not None:
+            try:
+                wait(retry(self._load_everywhere, self.access.retry_policy))
+            except EngineError as error:
+                raise UserError(f"{error}; the adapter {self.adapter} could not be loaded there.") from error
+
+    async def _load_everywhere(self) -> None:
+        for server in self._pool.servers:
+            await self._load(server)
+
     async def _look(self) -> int:
         """Return the context's length of the served model; waits for a server that does not answer yet."""
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweetrl.engines.background import in_thread
+from sweetrl.engines.make import access, adapter_rank, needs_server, serving
 from sweetrl.errors import UserError
 from sweetrl.handover.line import Line, Speaker
 from sweetrl.handover.source import Handed, fetch, from_registry, is_folder
-from sweetrl.settings import Settings
+from sweetrl.settings import EngineSettings, ModelSettings, Settings
 from sweetrl.tracking.chat_agent import ChatAgent
 from sweetrl.tracking.lineage import split_reference
 from sweetrl.tracking.registry import Registry
@@ -20,31 +23,89 @@ from sweetrl.tracking.registry import Registry
 logger = logging.getLogger("sweetrl")
 
 
-def load_speaker(handed: Handed) -> Speaker:
-    """Load an agent that is on this disk."""
-    return Speaker(handed, ChatAgent(handed.base, handed.adapter, handed.config))
+Folder = tempfile.TemporaryDirectory[str]
+
+
+def sampler(settings: EngineSettings, kind: str | None = None, url: str = "") -> EngineSettings:
+    """Return who samples a served agent: `kind`, else vllm where there is a `url`, else what `settings` say.
+
+    The engine `openai` has no adapters: named here it is a UserError, in `settings` transformers takes its place.
+    """
+    if kind == "openai":
+        raise UserError("--engine openai: chat completions load no adapters; choose transformers or vllm.")
+    if kind == "transformers" and url:
+        raise UserError(f"--url {url}: the engine transformers samples in this process; leave --engine or --url out.")
+    if kind == "vllm" or url or (kind is None and settings.kind == "vllm"):
+        named = {"urls": url, "model": ""} if url else {}
+        return settings.model_copy(update={"kind": "vllm", **named})
+    return settings.model_copy(update={"kind": "transformers", "urls": "", "model": ""})
+
+
+def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder) -> Speaker:
+    """Load an agent whose adapter may lie in `folder`: into this process, or into the vLLM server of `engine`.
+
+    The folder is removed when nobody reads it any more: a server that was started again reads the adapter again.
+    """
+    if engine.kind != "vllm":
+        with folder:
+            return Speaker(handed, ChatAgent.load(handed.base, handed.adapter, handed.config))
+    from sweetrl.engines.vllm import VllmEngine
+    from sweetrl.models import load_tokenizer
+
+    try:
+        remote = VllmEngine(access(engine), load_tokenizer(handed.base), handed.adapter)
+        try:
+            remote.load_adapter()
+        except BaseException:
+            remote.close()
+            raise
+    except BaseException:
+        folder.cleanup()
+        raise
+    return Speaker(handed, ChatAgent(remote, handed.config), batch=1, at_once=engine.concurrency, folder=folder)
+
+
+def _new_folder() -> Folder:
+    return tempfile.TemporaryDirectory(prefix="sweetrl-serve-", ignore_cleanup_errors=True)
 
 
 @dataclass
 class Follower:
     """Keeps `line` at the version that the alias in `reference` points to; an adapter's folder is never asked again.
 
-    A version is fetched into a folder of its own, which is removed once it is loaded.
+    A version is fetched into a folder of its own. `engine` is who samples: `transformers` in this process, or `vllm`.
     """
 
     reference: str
     settings: Settings
     seconds: float
+    engine: EngineSettings = field(default_factory=EngineSettings)
     registry: Registry | None = None
+    base_hash: str = ""
+    """The base that a server of our own serves; a version on another one cannot take over."""
     failures: int = 0
     """How often the registry or a new version could not be had; the agent before goes on answering."""
 
-    def first(self) -> Speaker:
-        """Load what `reference` names now."""
+    @contextlib.contextmanager
+    def first(self, log: Path) -> Iterator[Speaker]:
+        """Yield what `reference` names now, loaded.
+
+        Engine `vllm` without `urls`: a server of the agent's base runs for as long as this lasts, with its output in
+        the file `log`.
+        """
         if not is_folder(self.reference):
             self.registry = self.open()
-        with tempfile.TemporaryDirectory(prefix="sweetrl-serve-") as folder:
-            return load_speaker(fetch(self.reference, self.settings, Path(folder)))
+        folder = _new_folder()
+        handed = fetch(self.reference, self.settings, Path(folder.name))
+        if not needs_server(self.engine):
+            yield load_speaker(handed, self.engine, folder)
+            return
+        self.base_hash = handed.config.base_hash
+        base = ModelSettings(base=handed.base, dtype=handed.config.dtype)
+        # Later versions may have another rank; the largest that params.yaml asks for fits, too.
+        rank = max(adapter_rank(handed.adapter), self.settings.policy.lora.rank)
+        with serving(self.engine, base, log, rank) as self.engine:
+            yield load_speaker(handed, self.engine, folder)
 
     def open(self) -> Registry:
         """Return the registry that `reference` names a model of."""
@@ -86,5 +147,10 @@ class Follower:
             raise UserError(f"{self.registry.name}@{alias}: the alias is gone.")
         if number == served:
             return None
-        with tempfile.TemporaryDirectory(prefix="sweetrl-serve-") as folder:
-            return load_speaker(from_registry(self.registry, number, Path(folder)))
+        folder = _new_folder()
+        handed = from_registry(self.registry, number, Path(folder.name))
+        if self.base_hash and handed.config.base_hash != self.base_hash:
+            raise UserError(
+                f"{handed.title} is an adapter on another base than the server's; start `sweetrl serve` anew."
+            )
+        return load_speaker(handed, self.engine, folder)

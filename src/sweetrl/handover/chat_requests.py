@@ -49,7 +49,10 @@ class BadRequest(Exception):
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """A request that may be answered: `messages` without the system prompt, `turn` of the agent from 1 on."""
+    """A request that may be answered: `messages` without the system prompt, `turn` of the agent from 1 on.
+
+    `consent` and `dialogue` are what its `metadata` says: whether the dialogue may be kept, and its id.
+    """
 
     messages: tuple[dict[str, str], ...]
     sampling: Sampling
@@ -57,6 +60,8 @@ class ChatRequest:
     stream: bool
     with_usage: bool
     turn: int
+    consent: bool = False
+    dialogue: str = ""
 
 
 def read_body(body: bytes) -> dict[str, Any]:
@@ -91,6 +96,8 @@ def read_request(body: bytes, config: AgentConfig, names: tuple[str, ...]) -> Ch
     tokens = min(*limits, config.max_new_tokens)
     n = _whole(value, "n", 1, 1, REPLIES)
     seed = _whole(value, "seed", secrets.randbelow(SEEDS), -(2**63), 2**64)
+    notes = value.get("metadata")
+    notes = notes if isinstance(notes, dict) else {}
     options = value.get("stream_options")
     if options is not None and not isinstance(options, dict):
         raise BadRequest('`stream_options` is not an object; leave it out, or send {"include_usage": true}.')
@@ -101,6 +108,8 @@ def read_request(body: bytes, config: AgentConfig, names: tuple[str, ...]) -> Ch
         _flag(value, "stream"),
         _flag(options or {}, "include_usage"),
         turn,
+        notes.get("consent") in (True, "true"),  # OpenAI's metadata are texts
+        str(notes.get("dialogue") or ""),
     )
 
 

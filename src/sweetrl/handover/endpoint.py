@@ -1,6 +1,6 @@
 """`sweetrl serve`: an agent behind an OpenAI-compatible endpoint, which follows its alias in the registry.
 
-POST /v1/chat/completions, GET /v1/models, GET /health, GET /metrics.
+POST /v1/chat/completions, GET /v1/models, GET /health, GET /metrics; with a recorder of dialogues POST /v1/feedback.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import logging
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -25,21 +26,29 @@ from sweetrl.handover.alias import Follower
 from sweetrl.handover.chat_requests import LONGEST_BODY, BadRequest, ChatRequest, read_request
 from sweetrl.handover.line import Answer, Line
 from sweetrl.handover.numbers import Numbers
-from sweetrl.settings import Settings
+from sweetrl.handover.recorder import Recorder, read_feedback
+from sweetrl.paths import SCRATCH
+from sweetrl.settings import EngineSettings, Settings
 from sweetrl.types import Completion
 
 logger = logging.getLogger("sweetrl")
 
+VLLM_LOG = SCRATCH / "serve.log"  # what a vLLM server of ours says
 BODY_SECONDS = 30.0  # in which a request's body must arrive
 RETRY_AFTER = "2"  # seconds, for clients that came when the line was full
+TIDY_SECONDS = 30.0  # between two looks at files of dialogues that are to be handed on
 
 
 class Endpoint:
-    """The endpoint's pages over a `line`, and what they count; `follower` keeps the line at its alias."""
+    """The endpoint's pages over a `line`, and what they count; `follower` keeps the line at its alias.
 
-    def __init__(self, line: Line, follower: Follower) -> None:
-        self.line, self.follower = line, follower
+    A `recorder` keeps the dialogues whose clients agree.
+    """
+
+    def __init__(self, line: Line, follower: Follower, recorder: Recorder | None = None) -> None:
+        self.line, self.follower, self.recorder = line, follower, recorder
         self.numbers = Numbers()
+        self.numbers.dialogues = recorder.counts if recorder is not None else None
         self.started = int(time.time())
         self._work: list[asyncio.Task[None]] = []
 
@@ -50,8 +59,10 @@ class Endpoint:
 
     def app(self) -> Starlette:
         """Return the ASGI application; its lifespan runs the line and follows the alias."""
+        more = [Route("/v1/feedback", self.feedback, methods=["POST"])] if self.recorder is not None else []
         return Starlette(
             routes=[
+                *more,
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/v1/models", self.models),
                 Route("/health", self.health),
@@ -64,17 +75,13 @@ class Endpoint:
     async def chat(self, request: Request) -> Response:
         """Answer the next turn of a dialogue."""
         started = time.monotonic()
-        try:
-            response = await self._answer(request)
-        except BadRequest as error:
-            response = _refusal(str(error), error.status, error.code)
-        except ClientDisconnect:
-            response = Response(status_code=499)  # nobody reads it; counted as others count it
-        except Exception:
-            logger.exception("a request failed")
-            response = _refusal("The agent failed on this request; the server's log says why.", 500, "server_error")
+        response = await _told(self._answer, request)
         self.numbers.count(response.status_code, time.monotonic() - started)
         return response
+
+    async def feedback(self, request: Request) -> Response:
+        """Take what a dialogue came to."""
+        return await _told(self._feedback, request)
 
     async def models(self, request: Request) -> Response:
         """Name the agent; `version` is the one that answers now."""
@@ -103,34 +110,70 @@ class Endpoint:
         self.numbers.prompt_tokens += answer.prompt_tokens
         self.numbers.generated_tokens += sum(len(one.token_ids) for one in answer.completions)
         written = _written(asked, answer, self.names[0])
+        if self.recorder is not None:
+            replies = [one.text for one in answer.completions]
+            if (kept := self.recorder.turn(asked, replies, answer.handed.title)) is not None:
+                written["sweetrl"]["dialogue"] = kept
         if not asked.stream:
             return JSONResponse(written)
         return Response(_events(written, asked.with_usage), media_type="text/event-stream")
+
+    async def _feedback(self, request: Request) -> Response:
+        assert self.recorder is not None
+        given = read_feedback(await _read(request))
+        return JSONResponse({"dialogue": given.dialogue, "status": self.recorder.feedback(given)})
+
+    async def _tidy(self, recorder: Recorder) -> None:
+        while True:
+            await asyncio.sleep(TIDY_SECONDS)
+            try:
+                recorder.tidy()
+            except (OSError, UserError):
+                logger.exception("dialogues cannot be handed on; they are tried again")
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
         self._work = [asyncio.create_task(self.line.run())]
         if self.follower.registry is not None:
             self._work.append(asyncio.create_task(self.follower.run(self.line)))
+        if self.recorder is not None:
+            self._work.append(asyncio.create_task(self._tidy(self.recorder)))
         try:
             yield
         finally:
             for task in self._work:
                 task.cancel()
             await asyncio.gather(*self._work, return_exceptions=True)
+            if self.recorder is not None:
+                self.recorder.close()
+            await self.line.close()
 
 
-def serve(reference: str, settings: Settings, host: str, port: int, seconds: float) -> None:
-    """Serve the agent that `reference` names until interrupted; its alias is looked at every `seconds`."""
+def serve(
+    reference: str,
+    settings: Settings,
+    host: str,
+    port: int,
+    seconds: float,
+    engine: EngineSettings | None = None,
+    dialogues: Path | None = None,
+) -> None:
+    """Serve the agent that `reference` names until interrupted; its alias is looked at every `seconds`.
+
+    `engine` says who samples: transformers in this process (the default), or a vLLM server. Dialogues whose clients
+    agree are kept in the folder `dialogues`, if one is given.
+    """
     import uvicorn
 
     with _listening(host, port) as listener:
-        follower = Follower(reference, settings, seconds)
-        endpoint = Endpoint(Line(follower.first()), follower)
-        address = f"http://{host}:{listener.getsockname()[1]}/v1"
-        print(f"serving {endpoint.line.speaker.handed.title} as {endpoint.names[0]} at {address}", flush=True)
-        config = uvicorn.Config(endpoint.app(), log_level="warning", timeout_graceful_shutdown=60)
-        uvicorn.Server(config).run(sockets=[listener])
+        recorder = None if dialogues is None else Recorder(dialogues)
+        follower = Follower(reference, settings, seconds, engine or EngineSettings())
+        with follower.first(VLLM_LOG) as speaker:
+            endpoint = Endpoint(Line(speaker), follower, recorder)
+            address = f"http://{host}:{listener.getsockname()[1]}/v1"
+            print(f"serving {speaker.handed.title} as {endpoint.names[0]} at {address}", flush=True)
+            config = uvicorn.Config(endpoint.app(), log_level="warning", timeout_graceful_shutdown=60)
+            uvicorn.Server(config).run(sockets=[listener])
 
 
 @contextlib.contextmanager
@@ -145,6 +188,19 @@ def _listening(host: str, port: int) -> Any:
             reason = (error.strerror or str(error)).lower()
             raise UserError(f"{host}:{port}: nothing can be served there ({reason}); choose another --port.") from error
         yield listener
+
+
+async def _told(answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
+    """Answer a request; what goes wrong is told in a sentence."""
+    try:
+        return await answer(request)
+    except BadRequest as error:
+        return _refusal(str(error), error.status, error.code)
+    except ClientDisconnect:
+        return Response(status_code=499)  # nobody reads it; counted as others count it
+    except Exception:
+        logger.exception("a request failed")
+        return _refusal("The agent failed on this request; the server's log says why.", 500, "server_error")
 
 
 async def _read(request: Request) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from sweetrl.engines.transformers import load_model, stop_ids
 from sweetrl.errors import UserError
 from sweetrl.handover.card import model_card
 from sweetrl.handover.source import Handed, facts_of, fetch
-from sweetrl.io import write_json, write_text
+from sweetrl.io import usual_mode, write_json, write_text
 from sweetrl.models import load_tokenizer
 from sweetrl.settings import Settings
 
@@ -67,10 +66,8 @@ def new_folder(out: Path) -> Iterator[Path]:
     temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
     try:
         yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
         for path in (temporary, *temporary.iterdir()):  # weights are written for their owner alone
-            path.chmod((0o777 if path.is_dir() else 0o666) & ~umask)
+            path.chmod(usual_mode(path.is_dir()))
         temporary.replace(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -1,13 +1,18 @@
 """The waiting line in front of the agent: requests are answered in batches, and agents change between batches.
 
-A batch is answered whole by the agent that began it, so that no request is lost when a new one takes over.
+A batch is answered whole by the agent that began it, so that no request is lost when a new one takes over. An agent in
+this process answers one batch after the other; one behind a server answers many requests at a time, each by itself,
+because the server makes batches of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import tempfile
+import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,10 +32,25 @@ BATCH = 32  # requests that are answered together
 
 @dataclass(frozen=True)
 class Speaker:
-    """An agent that is loaded, and what it is."""
+    """An agent that is loaded, and what it is.
+
+    It answers up to `batch` requests together, and `at_once` such batches at a time. `folder` holds its adapter where a
+    server may read it again.
+    """
 
     handed: Handed
     agent: ChatAgent
+    batch: int = BATCH
+    at_once: int = 1
+    folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def close(self) -> None:
+        """Free the model."""
+        try:
+            self.agent.close()
+        finally:
+            if self.folder is not None:
+                self.folder.cleanup()
 
 
 @dataclass(frozen=True)
@@ -56,7 +76,7 @@ class Line:
         self.changes = 0
         self._waiting: list[_Waiting] = []
         self._news = asyncio.Event()
-        self._busy = False
+        self._under_way: Counter[int] = Counter()  # batches, by the identity of who answers them
         self._left: list[Speaker] = []
 
     @property
@@ -78,54 +98,78 @@ class Line:
                 self._waiting.remove(one)
 
     def change(self, speaker: Speaker) -> None:
-        """Let `speaker` answer from the next batch on; the one before is freed once its batch is done."""
+        """Let `speaker` answer from the next batch on; the one before is freed once its batches are done."""
         self._left.append(self.speaker)
         self.speaker = speaker
         self.changes += 1
+        self._news.set()
         self._free()
+
+    async def close(self) -> None:
+        """Free the agent that answers now."""
+        await in_thread(_close, self.speaker)
 
     async def run(self) -> None:
         """Answer requests, batch after batch, until cancelled."""
-        while True:
-            await self._news.wait()
-            batch = self._next_batch()
-            if not batch:
+        batches: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                await self._news.wait()
                 self._news.clear()
+                while batch := self._next_batch():
+                    self._under_way[id(self.speaker)] += 1
+                    task = asyncio.create_task(self._answer(self.speaker, batch))
+                    batches.add(task)
+                    task.add_done_callback(batches.discard)
+        finally:
+            for task in batches:
+                task.cancel()
+
+    async def _answer(self, speaker: Speaker, batch: Sequence[_Waiting]) -> None:
+        """Let `speaker` answer a batch, and make room for the next one."""
+        started = time.monotonic()
+        answers: Sequence[Answer | BaseException]
+        try:
+            answers = await in_thread(_reply, speaker, [one.request for one in batch])
+        except Exception as error:
+            logger.exception("a batch of %d requests failed", len(batch))
+            answers = [error] * len(batch)
+        finally:
+            self._under_way[id(speaker)] -= 1
+            self._free()
+            self._news.set()
+        logger.debug("%d requests in %.2f s", len(batch), time.monotonic() - started)
+        for one, answer in zip(batch, answers, strict=True):
+            if one.answer.done():
                 continue
-            speaker, self._busy = self.speaker, True
-            started = time.monotonic()
-            try:
-                answers = await in_thread(_reply, speaker, [one.request for one in batch])
-            except Exception as error:
-                logger.exception("a batch of %d requests failed", len(batch))
-                answers = [error] * len(batch)
-            finally:
-                self._busy = False
-                self._free()
-            logger.debug("%d requests in %.2f s", len(batch), time.monotonic() - started)
-            for one, answer in zip(batch, answers, strict=True):
-                if one.answer.done():
-                    continue
-                if isinstance(answer, BaseException):
-                    one.answer.set_exception(answer)
-                else:
-                    one.answer.set_result(answer)
+            if isinstance(answer, BaseException):
+                one.answer.set_exception(answer)
+            else:
+                one.answer.set_result(answer)
 
     def _next_batch(self) -> list[_Waiting]:
-        """Take the first request and those behind it that are sampled alike."""
+        """Take the first request and those behind it that are sampled alike; none while the agent has enough to do."""
         self._waiting = [one for one in self._waiting if not one.answer.done()]
-        if not self._waiting:
+        if not self._waiting or self._under_way[id(self.speaker)] >= self.speaker.at_once:
             return []
         how = self._waiting[0].request.sampling
-        batch = [one for one in self._waiting if one.request.sampling == how][:BATCH]
+        batch = [one for one in self._waiting if one.request.sampling == how][: self.speaker.batch]
         self._waiting = [one for one in self._waiting if one not in batch]
         return batch
 
     def _free(self) -> None:
-        if not self._busy:
-            for speaker in self._left:
-                speaker.agent.close()
-            self._left = []
+        """Free the agents that others have taken the place of, and that answer nothing any more."""
+        for speaker in [one for one in self._left if not self._under_way[id(one)]]:
+            self._left.remove(speaker)
+            del self._under_way[id(speaker)]
+            threading.Thread(target=_close, args=(speaker,), daemon=True).start()  # a server is asked to unload it
+
+
+def _close(speaker: Speaker) -> None:
+    try:
+        speaker.close()
+    except Exception:
+        logger.exception("%s could not be freed", speaker.handed.title)
 
 
 def _reply(speaker: Speaker, requests: Sequence[ChatRequest]) -> list[Answer | BaseException]:

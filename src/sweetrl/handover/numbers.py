@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 # Upper ends of the buckets of how long a request took, in seconds.
 BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -15,6 +15,8 @@ class Numbers:
     def __init__(self) -> None:
         self.requests: Counter[int] = Counter()
         self.prompt_tokens = self.generated_tokens = 0
+        self.dialogues: Mapping[str, int] | None = None
+        """How many dialogues were kept, dropped and forgotten, or could not be written; None where none are kept."""
         self._seconds = 0.0
         self._buckets: Counter[float] = Counter()
 
@@ -50,6 +52,10 @@ class Numbers:
         ):
             yield from _head(f"sweetrl_{name}", kind, about)
             yield f"sweetrl_{name} {number}"
+        if self.dialogues is not None:
+            yield from _head("sweetrl_dialogues_total", "counter", "Dialogues with consent, by what became of them.")
+            for how in ("kept", "dropped", "forgotten", "failed"):
+                yield f'sweetrl_dialogues_total{{became="{how}"}} {self.dialogues.get(how, 0)}'
 
 
 def _head(name: str, kind: str, about: str) -> Iterator[str]:

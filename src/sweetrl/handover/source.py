@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.lineage import lineage, split_reference
 from sweetrl.tracking.registry import Registry, chosen_code, cost, data_hashes, stage_runs
 from sweetrl.tracking.runs import flatten, git_state
+from sweetrl.tracking.store import require_store
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,17 @@ def fetch(reference: str, settings: Settings, folder: Path) -> Handed:
     if Path(reference).is_dir():
         check_adapter(reference)
     name, alias = split_reference(reference, settings.tracking.model)
-    registry = Registry(settings.tracking.model_copy(update={"model": name}))
+    named = settings.tracking.model_copy(update={"model": name})
+    try:
+        require_store(named)
+    except UserError as error:
+        if "/" not in reference or "@" in reference:
+            raise
+        raise UserError(
+            f"{reference}: there is no such folder with an adapter, and no version of {name} is registered; name "
+            "another one, or let `sweetrl run` train one."
+        ) from error
+    registry = Registry(named)
     return from_registry(registry, alias, folder)
 
 
@@ -94,6 +105,12 @@ def from_folder(adapter: Path, settings: Settings) -> Handed:
 
 def from_registry(registry: Registry, reference: str, folder: Path) -> Handed:
     """Copy the registered version `reference` (an alias or a number) into `folder` and return the agent."""
+    handed = copy_version(registry, reference, folder)
+    return replace(handed, base=find_base(handed.config, Path(handed.base) if handed.base else None))
+
+
+def copy_version(registry: Registry, reference: str, folder: Path) -> Handed:
+    """Copy the version into `folder` without looking for its base: `base` is the one stored with it, or empty."""
     version = registry.get(reference)
     artifacts = registry.download(version, "artifacts", folder)
     described = yaml.safe_load(registry.download(version, "MLmodel", folder).read_text(encoding="utf-8"))
@@ -109,7 +126,7 @@ def from_registry(registry: Registry, reference: str, folder: Path) -> Handed:
             "`sweetrl run`."
         )
     bundled = artifacts / "base"
-    base = find_base(config, bundled if bundled.is_dir() else None)
+    base = str(bundled) if bundled.is_dir() else ""
     return Handed(registry.name, str(version.version), adapters[0].parent, base, config)
 
 

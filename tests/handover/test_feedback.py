@@ -1,0 +1,105 @@
+"""Consent and outcome over HTTP: what a client sends, and what is kept of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from sweetrl.handover.endpoint import Endpoint
+from sweetrl.handover.line import Answer
+from sweetrl.handover.recorder import Recorder
+from sweetrl.types import Completion
+
+FEW = {"role": "user", "content": "I want a function."}
+
+
+class Line:
+    """A line whose agent says the number of the turn."""
+
+    waiting = changes = 0
+
+    def __init__(self) -> None:
+        values = {"base": "b", "base_hash": "", "system_prompt": "You are.", "dtype": "float32"}
+        config: Any = SimpleNamespace(**values, max_turns=3, max_new_tokens=8, temperature=0.0, top_p=1.0)
+        agent = SimpleNamespace(engine=SimpleNamespace(context=99))
+        self.speaker: Any = SimpleNamespace(
+            handed=SimpleNamespace(name="agent", version="4", title="agent version 4", config=config), agent=agent
+        )
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None:
+        pass
+
+    async def ask(self, request: Any) -> Answer:
+        replies = [Completion((1,), (), f"turn {request.turn}", "stop") for _ in range(request.sampling.n)]
+        return Answer(replies, 1, self.speaker.handed)
+
+
+def client_of(recorder: Recorder | None) -> TestClient:
+    follower: Any = SimpleNamespace(reference="agent@champion", registry=None, failures=0)
+    line: Any = Line()
+    return TestClient(Endpoint(line, follower, recorder).app())
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[TestClient]:
+    with client_of(Recorder(tmp_path / "kept")) as found:
+        yield found
+
+
+def ask(client: TestClient, *messages: dict[str, str], **values: Any) -> dict[str, Any]:
+    body = {"model": "agent", "messages": list(messages), **values}
+    response = client.post("/v1/chat/completions", json=body)
+    assert response.status_code == 200, response.text
+    return response.json()["sweetrl"]
+
+
+def test_a_dialogue_with_consent_and_outcome_is_kept(tmp_path: Path) -> None:
+    with client_of(Recorder(tmp_path / "kept")) as client:
+        name = ask(client, FEW, metadata={"consent": "true"})["dialogue"]
+        more = [{"role": "assistant", "content": "turn 1"}, {"role": "user", "content": "It adds."}]
+        assert ask(client, FEW, *more, metadata={"consent": "true", "dialogue": name})["dialogue"] == name
+        told = client.post("/v1/feedback", json={"dialogue": name, "reward": 0.5, "task_id": "adding"})
+        assert told.json() == {"dialogue": name, "status": "kept"}
+        again = client.post("/v1/feedback", json={"dialogue": name, "reward": 1})
+        assert again.status_code == 404 and "no open dialogue" in again.json()["error"]["message"]
+        assert 'sweetrl_dialogues_total{became="kept"} 1' in client.get("/metrics").text
+    (file,) = (tmp_path / "kept").glob("served-*.jsonl")
+    row = json.loads(file.read_text())
+    assert (row["reward"], row["task_id"], row["model"], row["consent"]) == (0.5, "adding", "agent version 4", True)
+    assert [one["content"] for one in row["messages"]] == [FEW["content"], "turn 1", "It adds.", "turn 2"]
+
+
+def test_without_consent_an_answer_names_no_dialogue(client: TestClient, tmp_path: Path) -> None:
+    for metadata in (None, {}, {"consent": "false"}, {"consent": "yes"}, {"user": "7"}):
+        assert "dialogue" not in ask(client, FEW, metadata=metadata)
+    assert "dialogue" not in ask(client, FEW, metadata={"consent": "true"}, n=2)
+    assert not list((tmp_path / "kept").glob("served-*")) and (tmp_path / "kept/open.jsonl").read_text() == ""
+
+
+def test_a_streamed_answer_names_its_dialogue(client: TestClient) -> None:
+    body = {"model": "agent", "messages": [FEW], "metadata": {"consent": "true"}, "stream": True}
+    text = client.post("/v1/chat/completions", json=body).text
+    assert len(json.loads(text.splitlines()[0].removeprefix("data: "))["sweetrl"]["dialogue"]) == 32
+
+
+def test_bad_feedback_is_a_sentence(client: TestClient) -> None:
+    for body in (b"no json", b"[]", b'{"dialogue": 7}', b'{"dialogue": "x"}', b"[" * 5000):
+        response = client.post("/v1/feedback", content=body)
+        assert response.status_code == 400 and response.json()["error"]["message"].endswith(".")
+
+
+def test_feedback_is_no_page_where_nothing_is_kept() -> None:
+    with client_of(None) as client:
+        assert "dialogue" not in ask(client, FEW, metadata={"consent": "true"})
+        assert client.post("/v1/feedback", json={}).status_code == 404
+        assert "sweetrl_dialogues_total" not in client.get("/metrics").text

@@ -1,0 +1,212 @@
+"""Dialogues of a served agent: kept with consent and outcome only, by whole lines and files, whoever dies when."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.handover import recorder as module
+from sweetrl.handover.chat_requests import BadRequest, ChatRequest
+from sweetrl.handover.recorder import Feedback, Recorder, read_feedback
+from sweetrl.types import Sampling
+
+USER = {"role": "user", "content": "I want a function."}
+REPLY = "thought OUTPUT: Which one?"
+
+
+def asked(*messages: dict[str, str], consent: bool = True, dialogue: str = "") -> ChatRequest:
+    return ChatRequest(messages, Sampling(8, 0.0, 1.0, 1), 0, False, False, len(messages) // 2 + 1, consent, dialogue)
+
+
+def assistant(content: str) -> dict[str, str]:
+    return {"role": "assistant", "content": content}
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The dialogues in files that are handed on."""
+    return [
+        json.loads(line) for path in sorted(folder.glob("served-*.jsonl")) for line in path.read_text().splitlines()
+    ]
+
+
+@pytest.fixture
+def now() -> list[float]:
+    return [1000.0]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, now: list[float]) -> Recorder:
+    return Recorder(tmp_path / "kept", lambda: now[0])
+
+
+def test_a_dialogue_is_kept_with_its_outcome_for_its_owner_alone(kept: Recorder) -> None:
+    name = kept.turn(asked(USER), [REPLY], "agent version 3")
+    assert name is not None and len(name) == 32
+    more = {"role": "user", "content": "The one that adds."}
+    assert (
+        kept.turn(asked(USER, assistant("Which one?"), more, dialogue=name), ["I WANT TO ANSWER: x"], "agent version 4")
+        == name
+    )
+    assert kept.feedback(Feedback(name, {"outcome": "success", "reference": "def f"})) == "kept"
+    assert rows(kept.folder) == [], "a file that grows is hidden"
+    with pytest.raises(BadRequest, match="no open dialogue"):
+        kept.feedback(Feedback(name, {"reward": 1}))
+    kept.close()
+    (row,) = rows(kept.folder)
+    assert row == {
+        "id": name,
+        "outcome": "success",
+        "reference": "def f",
+        "messages": [USER, assistant(REPLY), more, assistant("I WANT TO ANSWER: x")],
+        "model": "agent version 4",
+        "consent": True,
+        "metadata": {"time": "1970-01-01T00:16:40Z"},
+    }
+    for path in kept.folder.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(kept.folder.stat().st_mode) == 0o700
+
+
+def test_without_consent_nothing_is_written_anywhere(kept: Recorder) -> None:
+    assert kept.turn(asked(USER, consent=False), [REPLY], "a") is None
+    name = kept.turn(asked(USER), [REPLY], "a")
+    assert name is not None
+    secret = {"role": "user", "content": "not for you"}
+    assert kept.turn(asked(USER, assistant(REPLY), secret, consent=False, dialogue=name), ["x"], "a") is None
+    with pytest.raises(BadRequest):
+        kept.feedback(Feedback(name, {"reward": 1}))
+    other = kept.turn(asked(USER), [REPLY], "a")
+    assert other is not None and kept.feedback(Feedback(other, {}, consent=False)) == "dropped"
+    kept.close()
+    assert rows(kept.folder) == [] and (kept.folder / "open.jsonl").read_text() == ""
+    assert kept.counts == {"dropped": 2}
+
+
+def test_words_that_the_agent_did_not_say_are_not_kept(kept: Recorder) -> None:
+    more = {"role": "user", "content": "Yes."}
+    assert kept.turn(asked(USER, assistant("Forged"), more), ["x"], "a") is None, "nothing is known of its beginning"
+    name = kept.turn(asked(USER), [REPLY], "a")
+    assert name is not None
+    assert kept.turn(asked(USER, assistant("Forged"), more, dialogue=name), ["x"], "a") is None
+    assert not kept.open
+    name = kept.turn(asked(USER), [REPLY], "a")
+    assert name is not None
+    assert kept.turn(asked(USER, assistant(REPLY), more, dialogue=name), ["x", "y"], "a") is None, "which of the two?"
+    assert not kept.open
+
+
+def test_a_turn_that_is_asked_for_again_takes_the_place_of_the_first(kept: Recorder) -> None:
+    name = kept.turn(asked(USER), [REPLY], "a")
+    assert name is not None and kept.turn(asked(USER, dialogue=name), ["Other?"], "a") == name
+    kept.feedback(Feedback(name, {"reward": 0.5}))
+    kept.close()
+    assert [one["content"] for one in rows(kept.folder)[0]["messages"]] == [USER["content"], "Other?"]
+
+
+def test_a_server_goes_on_where_a_killed_one_was(kept: Recorder, now: list[float]) -> None:
+    first, second, third = (kept.turn(asked(USER), [f"{number}?"], "a") for number in range(3))
+    assert first and second and third
+    kept.feedback(Feedback(first, {"reward": 1}))
+    # Dead right behind the write of the second, and in the middle of the third's.
+    kept._write({"id": second, "reward": 1})
+    part = kept._part
+    assert part is not None
+    with part.open("ab") as out:
+        out.write(b'{"id": "' + third[:5].encode())
+    kept._lock.close()
+    again = Recorder(kept.folder, lambda: now[0])
+    assert list(again.open) == [third], "the second is written, and not twice"
+    assert [row["id"] for row in rows(again.folder)] == [first, second]
+    again.feedback(Feedback(third, {"reward": 0}))
+    again.close()
+    assert sorted(row["id"] for row in rows(again.folder)) == sorted([first, second, third])
+
+
+def test_files_are_handed_on_when_they_are_full_or_old(
+    kept: Recorder, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def one() -> None:
+        name = kept.turn(asked(USER), [REPLY], "a")
+        assert name is not None
+        kept.feedback(Feedback(name, {"reward": 1}))
+
+    one()
+    kept.tidy()
+    assert rows(kept.folder) == []
+    now[0] += module.OLD
+    kept.tidy()
+    assert len(rows(kept.folder)) == 1
+    monkeypatch.setattr(module, "FULL", 10)
+    one()
+    assert len(rows(kept.folder)) == 2 and len(list(kept.folder.glob("served-*.jsonl"))) == 2
+    waiting = kept.turn(asked(USER), [REPLY], "a")
+    now[0] += module.FORGOTTEN
+    kept.tidy()
+    assert waiting not in kept.open and kept.counts["forgotten"] == 1
+
+
+def test_the_oldest_gives_way_where_too_many_are_open(kept: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OPEN", 2)
+    names = [kept.turn(asked(USER), [REPLY], "a") for _ in range(3)]
+    assert list(kept.open) == names[1:]
+    monkeypatch.setattr(module, "OPEN_BYTES", 10)
+    last = kept.turn(asked(USER), [REPLY], "a")
+    assert list(kept.open) == [last]
+
+
+def test_a_full_disk_loses_no_line_and_no_answer(kept: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = kept.turn(asked(USER), [REPLY], "a")
+    assert name is not None
+
+    def full(*arguments: Any) -> None:
+        raise OSError(28, "no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(BadRequest, match="cannot be written now") as refused:
+            kept.feedback(Feedback(name, {"reward": 1}))
+        assert refused.value.status == 503
+        patch.setattr(module, "append_row", full)
+        assert kept.turn(asked(USER), [REPLY], "a") is None, "the answer goes out all the same"
+    assert kept.feedback(Feedback(name, {"reward": 1})) == "kept"
+    kept.close()
+    assert [row["id"] for row in rows(kept.folder)] == [name], "half a line was taken back"
+
+
+def test_a_folder_has_one_server(kept: Recorder) -> None:
+    with pytest.raises(UserError, match="another server keeps dialogues there"):
+        Recorder(kept.folder)
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ({"dialogue": "a"}, "`outcome` or `reward` is missing"),
+        ({"outcome": "success"}, "`dialogue` is missing"),
+        ({"dialogue": "a", "outcome": "good"}, "success or failure"),
+        ({"dialogue": "a", "reward": "1"}, "must be a number"),
+        ({"dialogue": "a", "reward": True}, "must be a number"),
+        ({"dialogue": "a", "reward": 10**400}, "must be a number"),
+        ({"dialogue": "a", "reward": 1, "reference": "x" * 2**17}, "`reference` must be a text"),
+        ({"dialogue": "a", "reward": 1, "task_id": 7}, "`task_id` must be a text"),
+        ({"dialogue": "a", "reward": 1, "who": "me"}, "key that is not known"),
+        ({"dialogue": "a", "consent": "no"}, "true or false"),
+        ([], "not a JSON object"),
+    ],
+)
+def test_odd_feedback_is_refused_with_a_sentence(body: Any, words: str) -> None:
+    with pytest.raises(BadRequest, match=words) as told:
+        read_feedback(json.dumps(body).encode())
+    assert str(told.value).endswith(".")
+
+
+def test_feedback_is_read() -> None:
+    said = read_feedback(b'{"dialogue": "a", "reward": 1, "task_id": "t", "reference": null}')
+    assert said == Feedback("a", {"reward": 1, "task_id": "t"})
+    assert read_feedback(b'{"dialogue": "a", "consent": false}') == Feedback("a", {}, consent=False)
