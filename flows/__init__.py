@@ -1,4 +1,4 @@
-"""The Prefect flows: train, retrain (scheduled), evaluate, promote, rollback. `python -m flows.<name>` runs one here.
+"""The Prefect flows: train, ingest, retrain (both scheduled), evaluate, promote, rollback; `python -m flows.<name>`.
 
 Prefect reads its settings when it is imported, so they are set here, before any flow's module imports it. For the same
 reason params.yaml is read here first: who has mistyped a value is told before seconds of imports.

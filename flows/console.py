@@ -7,12 +7,18 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from sweetrl.errors import UserError
+from sweetrl.printing import print_json
+from sweetrl.screen import Screen
+from sweetrl.text import printable
+from tasks.outages import outage
+from tasks.plan import PlannedStage
 from tasks.training import Outcome
 
 
@@ -23,13 +29,16 @@ def command_line(action: Callable[[], object]) -> int:
     try:
         action()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)
         return 1
     except BaseException as error:
         code = interruption(error)
         if code is not None:
             _leave(code)
         if "ephemeral Prefect API server" not in str(error):
+            if told := outage(error):
+                print(printable(f"error: {told}"), file=sys.stderr)
+                return 1
             raise
         reason = str(error).strip().splitlines()[-1]
         print(
@@ -94,27 +103,56 @@ def _silence_traces() -> None:
                 return False
             record.exc_info, record.exc_text = None, None
         return not record.getMessage().startswith(
-            ("Finished in state", "Beginning flow run", "Starting temporary server", "Crash detected!")
+            ("Finished in state", "Beginning flow run", "Starting temporary", "Stopping temporary", "Crash detected!")
         )
 
     for name in ("prefect", "prefect.flow_runs", "prefect.task_runs"):
         logging.getLogger(name).addFilter(shorten)
-    # An interrupted flow's embedded server goes first; that its last events are lost is no news.
+    # Whose server is gone is told by us: that Prefect could not send it events and lines is no news. Prefect sets up
+    # its logging later and then forgets levels, not filters.
     for name in ("prefect.events.clients", "prefect._internal.concurrency"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger(name).addFilter(lambda record: record.levelno >= logging.CRITICAL)
+    logging.raiseExceptions = False
 
 
-def show_outcome(outcome: Outcome, report: Path | None = None) -> None:
-    """Print the summary of a pipeline run: stages, success before and after, version and aliases, where to look."""
-    from rich.console import Console
+def show_plan(planned: Sequence[PlannedStage], as_json: bool = False) -> None:
+    """Print what a run would do with each stage, and why; a stage that is left although it has changed is named."""
+    if as_json:
+        print_json([{"stage": one.stage, "would": one.would, "why": list(one.why)} for one in planned])
+        return
     from rich.table import Table
 
-    console = Console(markup=False, highlight=False, soft_wrap=False)
+    console = Screen()
+    table = Table(box=None, padding=(0, 2), header_style="bold")
+    for name in ("stage", "would", "why"):
+        table.add_column(name, no_wrap=name != "why")
+    words = {"run": "run", "perhaps": "perhaps run", "skip": "be skipped", "left": "be left as it is"}
+    for one in planned:
+        table.add_row(one.stage, words[one.would], one.reason)
+    console.print(table)
+    count = sum(one.would == "run" for one in planned)
+    perhaps = sum(one.would == "perhaps" for one in planned)
+    console.print(f"{count} would run, {perhaps} perhaps; nothing was changed")
+    if stale := [one.stage for one in planned if one.would == "left" and one.why]:
+        console.print(f"left although changed: {', '.join(stale)}; the result would not be registered")
+
+
+def show_outcome(outcome: Outcome, report: Path | None = None, as_json: bool = False) -> None:
+    """Print the summary of a pipeline run: stages, success before and after, version and aliases, where to look.
+
+    With `as_json` all that is known of it, for other programs.
+    """
+    if as_json:
+        print_json(asdict(outcome))
+        return
+    from rich.table import Table
+
+    console = Screen(soft_wrap=False)
     table = Table(box=None, padding=(0, 2), header_style="bold")
     for name in ("stage", "status", "time", "result"):
         table.add_column(name, justify="right" if name == "time" else "left")
     for result in outcome.stages:
-        seconds = f"{result.seconds:.0f} s" if result.status != "skipped" else ""
+        seconds = f"{result.seconds:.0f} s" if result.status in ("ran", "restored") else ""
         table.add_row(result.stage, result.status, seconds, result.summary)
     console.print(table)
     console.print()
@@ -125,8 +163,10 @@ def show_outcome(outcome: Outcome, report: Path | None = None) -> None:
         console.print(registration_line(outcome))
         if outcome.gate is not None:
             console.print(f"gate: {outcome.gate.reason}")
+    if outcome.stale:
+        console.print(f"not registered: {', '.join(outcome.stale)} left although changed; `sweetrl run` makes the rest")
     console.print()
-    if report is not None:
+    if report is not None and not outcome.stale:
         console.print(f"report:  {report}", soft_wrap=True)
     if outcome.tracking:
         embedded = outcome.tracking.startswith("sqlite:")

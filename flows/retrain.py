@@ -80,7 +80,7 @@ def main() -> int:
         for one in done:
             show(one)
         if not done:
-            print("nothing was left unfinished")
+            print("nothing was left unfinished" if given.go_on else "there is no new batch")
 
     return command_line(run)
 

@@ -16,7 +16,7 @@ from flows.spread import cluster_of_environment, spread
 from sweetrl.running.share import SPREAD
 from sweetrl.settings import Settings
 from sweetrl.tracking.registry import Registration
-from tasks.pipeline import StageResult
+from tasks.pipeline import Selection, StageResult
 from tasks.promotion import GateResult
 from tasks.steps import gate, notify, promote_model, push_data, register_model, run_stage_task
 from tasks.training import Outcome, Steps, run_pipeline
@@ -24,12 +24,16 @@ from tasks.workspace import only_run
 
 
 @flow(name="train", validate_parameters=False)
-def train(root: str = ".", home: str = "") -> Outcome:
-    """Bring the project at `root` up to date; `home` is the checkout with the embedded store, if that is another."""
+def train(root: str = ".", home: str = "", begin: str = "", until: str = "") -> Outcome:
+    """Bring the project at `root` up to date; `home` is the checkout with the embedded store, if that is another.
+
+    With `begin` and `until`, names of stages, only those from the one to the other.
+    """
     folder = Path(root).resolve()
     steps = prefect_steps()
     with only_run(folder):
-        outcome = run_pipeline(folder, steps, Path(home).resolve() if home else folder)
+        selection = Selection(begin or None, until or None)
+        outcome = run_pipeline(folder, steps, Path(home).resolve() if home else folder, selection=selection)
     announce(outcome)
     return outcome
 

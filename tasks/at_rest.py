@@ -11,12 +11,12 @@ from sweetrl.running.scratch import remove_recorded
 from sweetrl.settings import load_settings
 from sweetrl.tracking.records import known_registration
 from sweetrl.tracking.store import tracking_enabled, tracking_uri
-from tasks.pipeline import skipped, stage_states
+from tasks.pipeline import Selection, left, skipped, stage_states
 from tasks.training import Outcome, Steps
 
 
-def at_rest(root: Path) -> Outcome | None:
-    """Return the outcome of a run that would change nothing; None where there is something to do.
+def at_rest(root: Path, selection: Selection | None = None) -> Outcome | None:
+    """Return the outcome of a run (of the stages in `selection`) that would change nothing; None where it would.
 
     That is so where DVC finds every stage's command, parameters, inputs and outputs as dvc.lock has them, and where the
     policy is registered, with the evaluation that lies here, and has stood before the gate.
@@ -24,16 +24,21 @@ def at_rest(root: Path) -> Outcome | None:
     started = time.monotonic()
     settings = load_settings(root / "params.yaml")
     states = stage_states(root)
-    if any(states.values()):
+    chosen = (selection or Selection()).of(list(states))
+    if any(states[stage] for stage in chosen):
         return None
+    stages = tuple(skipped(root, stage) if stage in chosen else left(root, stage) for stage in states)
     remove_recorded(root)
+    if stale := tuple(stage for stage, changed in states.items() if changed):
+        tracking, seconds = tracking_uri(settings.tracking, root), time.monotonic() - started
+        return Outcome(stages, tracking=tracking, seconds=seconds, stale=stale)
     registration = None
     if tracking_enabled() and (root / POLICY).exists() and (root / EVALUATION).exists():
         registration = known_registration(settings, root)
         if registration is None or not Steps().settled(registration):
             return None
     return Outcome(
-        stages=tuple(skipped(root, stage) for stage in states),
+        stages=stages,
         registration=registration,
         tracking=tracking_uri(settings.tracking, root),
         seconds=time.monotonic() - started,

@@ -15,22 +15,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
-
 from sweetrl.errors import UserError
+from tasks.chains import Chain
 from tasks.workspace import git, head, identity
 
 REF = "refs/sweetrl/batches"
+CHAIN = Chain(REF, "a batch cannot be taken", "retrain")
 TRIES = 50
-# A server that is being restarted answers again soon.
-patiently = Retrying(
-    stop=stop_after_attempt(3), wait=wait_exponential(1, max=4), retry=retry_if_exception_type(UserError), reraise=True
-)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """`tasks` training tasks from number `first` on, taken for the retraining `branch`."""
+    """`tasks` training tasks from number `first` on, or what was ingested as `data`: taken for the branch `branch`."""
 
     first: int
     tasks: int
@@ -38,12 +34,13 @@ class Batch:
     host: str = ""
     time: str = ""
     id: str = ""  # without it, two who take the same batch in the same second would write the same commit
+    data: str = ""
 
 
-def taken_now(first: int, tasks: int, branch: str) -> Batch:
+def taken_now(first: int, tasks: int, branch: str, data: str = "") -> Batch:
     """Return the batch as this machine takes it now."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    return Batch(first, tasks, branch, socket.gethostname(), now, uuid.uuid4().hex)
+    return Batch(first, tasks, branch, socket.gethostname(), now, uuid.uuid4().hex, data)
 
 
 def take_batch(
@@ -56,14 +53,14 @@ def take_batch(
     is a UserError.
     """
     for _ in range(TRIES):
-        shared, own = _shared(home, remote), head(home, REF)
+        shared, own = CHAIN.shared(home, remote), head(home, REF)
         tips = [tip for tip in dict.fromkeys((shared, own)) if tip]
         batch = choose(known(home, tips))
         parents = [word for tip in tips for word in ("-p", tip)]
         message = json.dumps(asdict(batch))
         commit = git(home, *identity(home), "commit-tree", _empty_tree(home), *parents, "-m", message).stdout.strip()
         before(batch, commit)
-        if remote and not _pushed(home, remote, commit, shared):
+        if remote and not CHAIN.pushed(home, remote, commit, shared):
             continue
         git(home, "update-ref", REF, commit, own or "0" * len(commit))
         return batch
@@ -72,7 +69,7 @@ def take_batch(
 
 def is_taken(home: Path, remote: str, commit: str) -> bool:
     """Whether the batch for which `commit` stands was taken."""
-    tip = _shared(home, remote) if remote else head(home, REF)
+    tip = CHAIN.shared(home, remote) if remote else head(home, REF)
     return bool(tip) and not git(home, "merge-base", "--is-ancestor", commit, tip, check=False).returncode
 
 
@@ -82,44 +79,6 @@ def known(home: Path, tips: Sequence[str]) -> list[Batch]:
         return []
     said = git(home, "log", "--format=%B%x00", *tips).stdout.split("\0")
     return [Batch(**json.loads(text)) for text in said if text.strip()]
-
-
-def _shared(home: Path, remote: str) -> str:
-    """The remote's end of the chain, whose commits are here afterwards; "" where there is none yet, or no remote."""
-    if not remote:
-        return ""
-    listed: str = patiently(_ask, home, remote, "ls-remote", remote, REF)
-    tip = listed.partition("\t")[0]
-    if tip and not head(home, tip):
-        patiently(_ask, home, remote, "fetch", "-q", "--no-write-fetch-head", remote, REF)
-    return tip
-
-
-def _ask(home: Path, remote: str, *arguments: str) -> str:
-    done = git(home, *arguments, check=False)
-    if done.returncode:
-        raise UserError(_refusal(home, remote, done.stderr))
-    return done.stdout
-
-
-def _refusal(home: Path, remote: str, said: str) -> str:
-    lines = said.strip().splitlines() or ["no message"]
-    reason = next((line for line in lines if line.startswith(("fatal: ", "error: ", "remote: "))), lines[-1])
-    return (
-        f"{home}: a batch cannot be taken where others see it: git's remote {remote} says: {reason}; try again when it "
-        "answers, or retrain with --no-push, for this machine alone."
-    )
-
-
-def _pushed(home: Path, remote: str, commit: str, seen: str) -> bool:
-    """Move the remote's ref from `seen` to `commit`; False where another one has moved it first."""
-    done = git(home, "push", "-q", remote, f"{commit}:{REF}", check=False)
-    if not done.returncode:
-        return True
-    now = _shared(home, remote)
-    if now == seen:
-        raise UserError(_refusal(home, remote, done.stderr))
-    return now == commit
 
 
 def _empty_tree(home: Path) -> str:

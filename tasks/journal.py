@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import append_row, read_rows
+from sweetrl.io import append_row, private_file, read_rows
 from tasks.workspace import git
 
 DONE = "done"
@@ -37,8 +37,7 @@ def common_folder(root: Path) -> Path:
 def one_at_a_time(root: Path, what: str) -> Iterator[None]:
     """Let one process of this machine after the other do `what` in the repository; the others wait."""
     path = common_folder(root) / f"{what}.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as handle:
+    with private_file(path).open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
 
@@ -51,8 +50,7 @@ class Journal:
 
     def __init__(self, path: Path, new: bool = False) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._handle = path.open("ab")
+        self._handle = private_file(path).open("ab")
         try:
             fcntl.flock(self._handle, fcntl.LOCK_EX | (0 if new else fcntl.LOCK_NB))
         except BlockingIOError:

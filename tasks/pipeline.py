@@ -9,7 +9,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dvc.repo import Repo
     from dvc.repo.index import Index
 
-Status = Literal["ran", "restored", "skipped"]
+Status = Literal["ran", "restored", "skipped", "left"]
 HOURS = 3600.0
 
 
@@ -60,8 +60,24 @@ FILES = {"iterate": "iterations/dvc.yaml", "evaluate-iterations": "iterations/dv
 
 
 @dataclass(frozen=True)
+class Selection:
+    """The stages from `begin` to `until`, in the order in which they run; without the two, all."""
+
+    begin: str | None = None
+    until: str | None = None
+
+    def of(self, order: Sequence[str]) -> set[str]:
+        """Return those of the stages in `order` that are taken: `begin` and what comes behind, up to `until`."""
+        first = order.index(self.begin) if self.begin else 0
+        last = order.index(self.until) if self.until else len(order) - 1
+        if first > last:
+            raise UserError(f"--from {self.begin} --until {self.until}: {self.until} comes first; exchange the two.")
+        return set(order[first : last + 1])
+
+
+@dataclass(frozen=True)
 class StageResult:
-    """What became of a stage: it ran, its results were restored from DVC's cache, or nothing had changed."""
+    """What became of a stage: it ran, was restored from DVC's cache, had not changed, or was left as it is."""
 
     stage: str
     status: Status
@@ -109,6 +125,13 @@ def stage_order(root: Path) -> list[str]:
         return [str(stage.name) for stage in networkx.dfs_postorder_nodes(_index(repo).graph)]
 
 
+@contextlib.contextmanager
+def open_index(root: Path) -> Iterator[tuple[Repo, Index]]:
+    """Open the DVC project at `root` and the index of its dvc.yaml."""
+    with open_repo(root) as repo:
+        yield repo, _index(repo)
+
+
 def _index(repo: Repo, file: str = PIPELINE) -> Index:
     """DVC's index of one pipeline file; the project's other pipelines, of hundreds of stages, are not read."""
     from dvc.repo.index import Index
@@ -154,6 +177,12 @@ def skipped(root: Path, stage: str) -> StageResult:
     """Return the result of a stage with nothing to do."""
     facts = run_facts(root, stage)
     return StageResult(stage, "skipped", 0.0, facts.get("run_id"), facts.get("summary", ""))
+
+
+def left(root: Path, stage: str) -> StageResult:
+    """Return the result of a stage that was not asked for."""
+    facts = run_facts(root, stage)
+    return StageResult(stage, "left", 0.0, facts.get("run_id"), facts.get("summary", ""))
 
 
 def stage_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -217,7 +246,7 @@ def _put_back(lock: Path, before: bytes | None) -> None:
         if before is None:
             lock.unlink(missing_ok=True)
         else:
-            with atomic_path(lock) as temporary:
+            with atomic_path(lock, shared=True) as temporary:
                 temporary.write_bytes(before)
 
 
@@ -249,7 +278,7 @@ def failure(stage: str, lines: list[str], code: int) -> StageFailed:
     errors = [text for text in lines if text.startswith("ERROR: ")]
     crashed = [text for text in lines if re.match(r"\w[\w.]*(Error|Exception|Interrupt)\b", text)]
     if crashed:
-        return StageFailed(stage, f"{_one_line(crashed[-1])} (the full trace is in the lines above)")
+        return StageFailed(stage, f"{_one_line(crashed[-1])} (the full trace is in the log)")
     reason = errors[-1].removeprefix("ERROR: ") if errors else lines[-1] if lines else f"exit status {code}"
     return StageFailed(stage, _one_line(reason), told=bool(errors) and "failed to run" not in reason)
 

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from sweetrl.io import OWNER_UMASK
+
 GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 PR_SET_PDEATHSIG = 1
 
@@ -29,6 +31,7 @@ def run_program(
 ) -> int:
     """Run `command` and return its exit status; `line` gets every line of its stdout and stderr, in order.
 
+    What it writes is for its owner alone.
     Past `limit` seconds, or when this process is interrupted, the whole process group is stopped: SIGTERM, then
     SIGKILL. Raises TimeLimitExceeded past the limit.
     """
@@ -39,6 +42,7 @@ def run_program(
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        umask=OWNER_UMASK,
         start_new_session=True,
         preexec_fn=_die_with_parent,
     )

@@ -6,15 +6,20 @@ import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.statistics import Decision, promotion_decision
-from sweetrl.paths import EVALUATION, HASHES, POLICY, RESULTS, TEST_TASKS
+from sweetrl.file_hashes import file_hash
+from sweetrl.gate import page
+from sweetrl.gate.decision import Decision, as_row, first_decision, question, too_few
+from sweetrl.gate.decision import decide as decide_question
+from sweetrl.io import digest, write_json, write_text
+from sweetrl.paths import GATE_REPORT, HASHES, POLICY, RESULTS, TEST_TASKS
 from sweetrl.settings import Settings
+from sweetrl.tracking import comparisons
 from sweetrl.tracking.registry import (
     CHALLENGER,
     CHAMPION,
@@ -23,8 +28,10 @@ from sweetrl.tracking.registry import (
     Registry,
     evaluation_key,
     evaluation_tags,
+    model_id,
     read_rewards,
 )
+from tasks.fresh import drawing
 from tasks.pipeline import StageFailed, failure, policy_of, stage_environment
 from tasks.process import TimeLimitExceeded, run_program
 
@@ -62,8 +69,9 @@ def decide(settings: Settings, root: Path, version: str, line: Callable[[str], N
 def judge(settings: Settings, root: Path, version: str, line: Callable[[str], None] = print) -> GateResult:
     """Let `version` (registered, evaluated) stand against the champion, and write the verdict to the version.
 
-    A champion that was evaluated on other tasks, or in another way, is evaluated on the current ones first. Nothing is
-    promoted: that is for `take_over`.
+    A champion that was evaluated on other tasks, or in another way, is evaluated on the current ones first. The
+    comparison is counted with the champion's version before its result is known. Nothing is promoted: that is for
+    `take_over`.
     """
     registry = Registry(settings.tracking, root)
     challenger = registry.get(version)
@@ -72,29 +80,61 @@ def judge(settings: Settings, root: Path, version: str, line: Callable[[str], No
     if before == version:
         return GateResult(version, False, version, before, f"version {version} is the champion already.")
     key = evaluation_key(settings, root)
-    _bring_up_to_date(registry, settings, root, challenger, key, line)
-    challenger_rewards = registry.rewards(challenger)
-    champion_rewards = None
-    if before is not None:
+    bring_up_to_date(registry, settings, root, challenger, key, line)
+    if before is None:
+        decision = first_decision(comparisons.measured(registry, challenger), settings.evaluate.confidence)
+    else:
         champion = registry.get(before)
-        _bring_up_to_date(registry, settings, root, champion, key, line)
-        champion_rewards = registry.rewards(champion)
-        # A dialogue lost to a failing engine or user is nobody's failure: its task is left out for both.
-        common = champion_rewards.keys() & challenger_rewards.keys()
-        champion_rewards = {task: champion_rewards[task] for task in common}
-        challenger_rewards = {task: challenger_rewards[task] for task in common}
-    decision = promotion_decision(
-        champion_rewards,
-        challenger_rewards,
-        settings.evaluate.confidence,
-        settings.evaluate.resamples,
-        settings.seed,
-    )
+        bring_up_to_date(registry, settings, root, champion, key, line)
+        decision = _compare(registry, settings, root, champion, challenger, key)
     if CHALLENGER not in registry.aliases_of(version):
         registry.set_alias(CHALLENGER, version)
-    result = GateResult(version, False, before or "", before, decision.reason, decision)
+    result = GateResult(version, False, before or "", before, decision.verdict, decision)
+    if before is not None:
+        _report(registry, settings, root, challenger, result)
     _note(registry, result)
     return result
+
+
+def _compare(
+    registry: Registry, settings: Settings, root: Path, champion: ModelVersion, challenger: ModelVersion, key: str
+) -> Decision:
+    """Count a comparison and decide it; the same results of the same versions are the same comparison."""
+    rules, confidence, name = settings.gate, settings.evaluate.confidence, str(champion.version)
+    old, new = (comparisons.measured(registry, one, rules.slices) for one in (champion, challenger))
+    asked = question(old, new, rules)
+    tasks = file_hash(root / TEST_TASKS)
+    identity = digest(str(challenger.version), key, sorted(old.rewards.items()), sorted(new.rewards.items()))
+    known = comparisons.noted(registry, name, "comparison")
+    if refused := too_few(asked, rules, confidence, _next_number(known, identity, tasks)):
+        return refused
+    facts = {"challenger": str(challenger.version), "first": settings.tasks.test_first}
+    facts["drawing"] = drawing(settings, root)
+    number = comparisons.take_number(registry, name, "comparison", identity, tasks, facts)
+    decision = decide_question(asked, rules, confidence, settings.evaluate.resamples, settings.seed, number)
+    row = comparisons.noted(registry, name, "comparison")[identity] | as_row(decision)
+    comparisons.note(registry, name, "comparison", identity, row)
+    return decision
+
+
+def _next_number(known: Mapping[str, Mapping[str, Any]], identity: str, tasks: str) -> int:
+    """The number that a comparison has, or would get."""
+    mine = known.get(identity, {}).get("number")
+    return int(mine) if mine is not None else 1 + sum(one["tasks"] == tasks for one in known.values())
+
+
+def _report(registry: Registry, settings: Settings, root: Path, challenger: ModelVersion, result: GateResult) -> None:
+    """Keep the comparison as a page and as numbers with the version; the page is in reports/, too."""
+    decision = result.decision
+    assert decision is not None
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        text = page.render(decision, settings.gate, result.version, result.before or "")
+        write_text(folder / GATE_REPORT.name, text)
+        write_json(folder / "gate.json", decision.as_dict() | {"champion": result.before})
+        write_text(root / GATE_REPORT, text)
+        with comparisons.answering(registry, f"keep the report about version {result.version}"):
+            registry.client.log_model_artifacts(model_id(challenger), name, "gate")
 
 
 def _note(registry: Registry, result: GateResult) -> None:
@@ -120,7 +160,7 @@ def take_over(settings: Settings, root: Path, result: GateResult) -> GateResult:
             f"{registry.name}: version {champion} has become champion while version {result.version} was compared with "
             f"{f'version {result.before}' if result.before else 'none'}; run the gate again: `python -m flows.promote`."
         )
-    registry.promote(result.version, result.reason)
+    registry.promote(result.version, result.decision.reason if result.decision else result.reason)
     result = replace(result, promoted=True, champion=result.version)
     _note(registry, result)
     return result
@@ -131,9 +171,10 @@ def champion(settings: Settings, root: Path) -> str | None:
     return Registry(settings.tracking, root).aliases().get(CHAMPION)
 
 
-def _bring_up_to_date(
+def bring_up_to_date(
     registry: Registry, settings: Settings, root: Path, version: ModelVersion, key: str, line: Callable[[str], None]
 ) -> None:
+    """Evaluate a version as it is done now, unless what is stored with it was measured so (`key`)."""
     if version.tags.get("evaluation_key") != key:
         line(
             f"version {version.version} was evaluated on other tasks or in another way: evaluating it as it is done now"
@@ -171,12 +212,7 @@ def evaluate_version(
         adapter = registry.download(version, "artifacts/policy", folder / ".download")
         shutil.move(str(adapter), folder / POLICY)
         _run_evaluation(folder, version, line)
-        registry.attach_evaluation(
-            str(version.version),
-            folder / EVALUATION,
-            folder / RESULTS,
-            evaluation_tags(settings, folder),
-        )
+        registry.attach_evaluation(str(version.version), folder, evaluation_tags(settings, folder))
         return read_rewards(folder / RESULTS)
 
 

@@ -24,7 +24,10 @@ from sweetrl.tracking.registry import CHAMPION, Registration, Registry
 from sweetrl.tracking.runs import RunLog
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
 from tasks.batches import Batch, is_taken, take_batch, taken_now
+from tasks.fresh import fresh_test_first
+from tasks.ingestion import any_batch, batch_named, batch_parameters, next_batch, provide
 from tasks.journal import DONE, Journal, journals, new_journal, one_at_a_time
+from tasks.outages import outage
 from tasks.promotion import GateResult, champion
 from tasks.training import Outcome, Steps, run_pipeline
 from tasks.workspace import (
@@ -47,6 +50,10 @@ from tasks.workspace import (
 
 CONTINUE = "`python -m flows.retrain --continue`"
 WITHDRAW = "`python -m flows.retrain --withdraw`"
+
+
+class NothingNew(UserError):
+    """There is no batch to train on; nothing is wrong with that."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,12 @@ def retrain(
     """
     done = go_on(home, steps, changes)
     if all(one.left for one in done):  # what waits for a person does not hold up the next batch
-        with begin(home, changes or {}, name, merge_promoted, push) as journal:
+        try:
+            journal = begin(home, changes or {}, name, merge_promoted, push)
+        except NothingNew as nothing:
+            steps.say(str(nothing))
+            return done
+        with journal:
             done.append(carry_out(journal, steps))
     return done
 
@@ -127,6 +139,7 @@ def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: boo
     settings = load_settings(home / "params.yaml")
     check_parameters(home, changes)
     remote = git_remote(home) if push else ""
+    fresh = fresh_tasks(settings, home) if tracking_enabled() else {}
     tasks = int(changes.get("collect.tasks", settings.collect.tasks))
     with one_at_a_time(home, "batches"):
         journal = Journal(new_journal(home), new=True)
@@ -134,18 +147,22 @@ def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: boo
             "home": str(home),
             "onto": git(home, "branch", "--show-current").stdout.strip(),
             "changes": dict(changes),
+            "fresh": fresh,
             "merge": merge_promoted,
             "push": push,
             "remote": remote,
         }
 
         def choose(taken: Sequence[Batch]) -> Batch:
+            if data := _ingested(home, remote, settings, changes, taken):
+                return taken_now(settings.collect.first, 0, _new_branch(home, name, taken), data)
             first = changes.get("collect.first")
             first = next_first(home, settings, taken) if first is None else int(first)
             return taken_now(first, tasks, _new_branch(home, name, taken))
 
         def before(batch: Batch, commit: str) -> None:
             facts = {"branch": batch.branch, "first": batch.first, "tasks": batch.tasks, "commit": commit}
+            facts |= {"data": batch.data} if batch.data else {}
             journal.note("taking", **order, **facts, process=os.getpid())
 
         try:
@@ -157,6 +174,36 @@ def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: boo
             journal.close()
             raise
     return journal
+
+
+def fresh_tasks(settings: Settings, home: Path) -> dict[str, int]:
+    """Return the parameters that give a retraining the test tasks of its day; none where those of params.yaml serve."""
+    first = fresh_test_first(settings, home)
+    return {} if first == settings.tasks.test_first else {"tasks.test_first": first}
+
+
+def _ingested(home: Path, remote: str, settings: Settings, changes: Mapping[str, Any], taken: Sequence[Batch]) -> str:
+    """Return the ingested batch to take, "" where batches are numbers of tasks; NothingNew where none is left.
+
+    A batch that `changes` name is taken, also once more. Else what is read from files comes from the branch `ingest`,
+    if anything of its kind was ever ingested, and `changes` name no other files.
+    """
+    if named := batch_named(changes):
+        return named
+    for kind, key, place in (
+        ("dialogues", "collect.source", "sources.trajectories"),
+        ("tasks", "tasks.source", "tasks.train_file"),
+    ):
+        section, _, name = key.partition(".")
+        source = changes.get(key, getattr(getattr(settings, section), name))
+        if source == "files" and place not in changes and any_batch(home, remote, kind):
+            found = next_batch(home, remote, kind, taken)
+            if not found:
+                raise NothingNew(
+                    f"{home}: no ingested batch of {kind} is left to train on; `sweetrl ingest` brings more."
+                )
+            return found
+    return ""
 
 
 def next_first(home: Path, settings: Settings, taken: Sequence[Batch]) -> int:
@@ -229,9 +276,12 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
             outcome = run_pipeline(tree, ours, home, journal.fact("run", "id"))
             result, merged, left = crown(journal, ours, steps, tree, outcome.gate)
     except BaseException as error:
+        told = outage(error)
         with contextlib.suppress(OSError, UserError):
-            journal.note("failed", why=(str(error) or type(error).__name__)[:500])
+            journal.note("failed", why=(str(told or error) or type(error).__name__)[:500])
         steps.say(f"{branch} is unfinished: the next retraining goes on with it; {WITHDRAW} leaves its batch out")
+        if told is not None:
+            raise told from error
         raise
     done = Retraining(branch, replace(outcome, gate=result), tuple(pushed), merged, left)
     if not left:
@@ -253,7 +303,10 @@ def prepare(journal: Journal) -> Path:
         if head(tree) != newest:  # what is not trained yet is trained on the code of today
             git(tree, "reset", "-q", "--hard", newest)
         git(tree, "checkout", "-q", "HEAD", "--", "params.yaml")  # whole again, where it was being written
-        change_parameters(tree, {"collect.first": order["first"], **order["changes"]})
+        batch = batch_parameters(order.get("data", ""))
+        ours = {"collect.first": order["first"], **batch, **order.get("fresh", {})}
+        change_parameters(tree, {**ours, **order["changes"]})
+    provide(home, tree, order["remote"])
     journal.note("worktree", folder=str(tree))
     return tree
 
@@ -330,7 +383,8 @@ def withdraw(home: Path) -> list[str]:
                 git(home, "branch", "-q", "-D", branch, check=False)
             journal.note(DONE, how="withdrawn")
         rest = " (the branch keeps what was trained)" if kept else ""
-        again = f"`python -m flows.retrain collect.first={order['first']}`"
+        batch = {key: value for key, value in batch_parameters(order.get("data", "")).items() if "sources" in key}
+        again = f"`python -m flows.retrain {_pairs(batch or {'collect.first': order['first']})}`"
         said.append(f"{branch} is withdrawn{rest}; {again} takes its batch again")
     return said
 

@@ -12,7 +12,7 @@ from prefect.logging import get_run_logger
 
 from sweetrl.settings import Settings
 from sweetrl.tracking.registry import Registration, register_policy
-from tasks import workspace
+from tasks import ingestion, workspace
 from tasks.pipeline import StageFailed, StageResult, execute_stage, policy_of
 from tasks.promotion import GateResult, judge, take_over
 
@@ -73,3 +73,18 @@ def notify(event: str, model: str, version: str, payload: dict[str, Any]) -> Non
         payload={"version": version, **payload},
     )
     get_run_logger().info("%s version %s: %s", model, version, event)
+
+
+@task(name="ingest_files", cache_policy=NO_CACHE)
+def ingest_files(home: Path, source: str, kind: str, again: bool, push: bool) -> ingestion.Ingested:
+    """Make what is new in a source the next batch, where others can get it."""
+    return ingestion.ingest(home, source, kind, again, push, get_run_logger().info)
+
+
+@task(name="announce_data", cache_policy=NO_CACHE)
+def announce_data(done: ingestion.Ingested) -> None:
+    """Emit the Prefect event sweetrl.data.arrived, which the deployment `nightly` is triggered by."""
+    kind = ingestion.kind_of(done.waiting)
+    resource = {"prefect.resource.id": f"sweetrl.data.{kind}", "prefect.resource.name": kind}
+    emit_event(event="sweetrl.data.arrived", resource=resource, payload={"batch": done.waiting})
+    get_run_logger().info("%s waits for a retraining: sweetrl.data.arrived", done.waiting)

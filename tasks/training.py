@@ -13,15 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.io import read_json
-from sweetrl.paths import EVALUATION, POLICY
+from sweetrl.paths import EVALUATION, POLICY, REPORT
 from sweetrl.settings import Settings, load_settings
+from sweetrl.tracking.notes import NOTE, run_note
 from sweetrl.tracking.registry import Registration, data_hashes, headline, register_policy
 from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, DataInput, RunLog
 from sweetrl.tracking.store import tracking_enabled, tracking_uri
-from tasks.pipeline import StageResult, changed_stages, execute_stage, skipped, stage_order
+from tasks.pipeline import Selection, StageResult, changed_stages, execute_stage, left, skipped, stage_order
 from tasks.promotion import GateResult, judge, settled, take_over
 from tasks.servers import RunServer
 from tasks.workspace import push
+
+HOW_MEASURED = ("confidence", "resamples")  # numbers in an evaluation that are settings, not results
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,11 @@ class Steps:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a pipeline run did; `registration` is None where tracking is off."""
+    """What a pipeline run did.
+
+    `registration` is None where tracking is off, and where `stale` stages are left: what they made does not belong to
+    the parameters, inputs and code that lie here.
+    """
 
     stages: tuple[StageResult, ...]
     registration: Registration | None = None
@@ -55,21 +62,27 @@ class Outcome:
     tracking: str = ""
     seconds: float = 0.0
     evaluation: dict[str, Any] = field(default_factory=dict)
+    stale: tuple[str, ...] = ()
 
     @property
     def unchanged(self) -> bool:
         """Whether there was nothing to do."""
-        return all(result.status == "skipped" for result in self.stages)
+        return all(result.status in ("skipped", "left") for result in self.stages)
 
 
 def run_pipeline(
-    root: Path, steps: Steps | None = None, home: Path | None = None, resume: str | None = None
+    root: Path,
+    steps: Steps | None = None,
+    home: Path | None = None,
+    resume: str | None = None,
+    selection: Selection | None = None,
 ) -> Outcome:
     """Bring every stage up to date, register the policy, let it stand against the champion.
 
     `home` is the lasting checkout whose embedded store is used (default: `root`; they differ in a worktree). `resume`
     is the MLflow run of an earlier attempt, which then goes on. The first failing stage ends the run with its
-    StageFailed, and the MLflow run says so.
+    StageFailed, and the MLflow run says so. With a `selection` the other stages are left as they are; if one of them
+    has changed, nothing is registered.
     """
     steps, home = steps or Steps(), home or root
     started = time.monotonic()
@@ -78,23 +91,35 @@ def run_pipeline(
     parent = PipelineRecord(settings, root, home, steps.opened, resume)
     results: list[StageResult] = []
     changed = changed_stages(root)
+    chosen = (selection or Selection()).of(order)
+    stale: tuple[str, ...] = ()
     try:
         with RunServer(settings, root) as server:
-            for stage in order:
+            for number, stage in enumerate(order, 1):
+                if stage not in chosen:
+                    results.append(left(root, stage))
+                    continue
                 # Once a stage has run, those behind it may have changed with it.
-                at_rest = all(result.status == "skipped" for result in results)
+                at_rest = all(result.status in ("skipped", "left") for result in results)
                 if stage in changed if at_rest else changed_stages(root, [stage]):
+                    steps.say(f"stage {number} of {len(order)}: {stage}")
                     result = steps.run(stage, root, parent.environment() | server.environment(stage))
                 else:
                     result = skipped(root, stage)
                 steps.say(describe(result))
                 results.append(result)
-        steps.before_register(root)
-        registration, gate = _register(settings, root, home, steps, parent, results)
+        if len(chosen) < len(order):
+            found = changed_stages(root)
+            stale = tuple(stage for stage in order if stage in found)
+        registration: Registration | None = None
+        gate: GateResult | None = None
+        if not stale:
+            steps.before_register(root)
+            registration, gate = _register(settings, root, home, steps, parent, results)
     except BaseException as error:
         parent.finish_failed(results, error)
         raise
-    parent.finish(results, registration, gate)
+    parent.finish(results, registration, gate, evaluated=not stale)
     return Outcome(
         stages=tuple(results),
         registration=registration,
@@ -102,7 +127,8 @@ def run_pipeline(
         parent_run=parent.run_id,
         tracking=tracking_uri(settings.tracking, home),
         seconds=time.monotonic() - started,
-        evaluation=read_json(root / EVALUATION) if (root / EVALUATION).exists() else {},
+        evaluation=read_json(root / EVALUATION) if (root / EVALUATION).exists() and not stale else {},
+        stale=stale,
     )
 
 
@@ -112,7 +138,7 @@ def _register(
     if not tracking_enabled() or not (root / POLICY).exists() or not (root / EVALUATION).exists():
         return None, None
     registration = steps.register(settings, root, parent.run_id, home)
-    at_rest = not registration.created and all(result.status == "skipped" for result in results)
+    at_rest = not registration.created and all(result.status in ("skipped", "left") for result in results)
     if at_rest and steps.settled(registration):
         return registration, None
     gate = steps.gate(settings, root, registration.version)
@@ -123,6 +149,8 @@ def describe(result: StageResult) -> str:
     """Return one line about what became of a stage."""
     if result.status == "skipped":
         return f"{result.stage}: skipped, nothing has changed"
+    if result.status == "left":
+        return f"{result.stage}: left as it is"
     if result.status == "restored":
         return f"{result.stage}: restored from the cache in {result.seconds:.0f} s"
     return f"{result.stage}: ran in {result.seconds:.0f} s"
@@ -164,23 +192,34 @@ class PipelineRecord:
         if run is not None and run != resume:
             self.opened(run)
 
-    def finish(self, results: list[StageResult], registration: Registration | None, gate: GateResult | None) -> None:
-        """Write what the run rests on and led to, and close it."""
+    def finish(
+        self,
+        results: list[StageResult],
+        registration: Registration | None,
+        gate: GateResult | None,
+        evaluated: bool = True,
+    ) -> None:
+        """Write what the run rests on and led to, and close it; without `evaluated` the numbers here are others'."""
         if self.log is None:
             return
         self._write_stages(results)
         for path, found in data_hashes(self.root).items():
             self.log.add_input(DataInput(path, path, found, "pipeline"))
-        for name in ("dvc.lock", "params.yaml", "reports/report.html", str(EVALUATION)):
+        for name in ("dvc.lock", "params.yaml", str(REPORT), str(EVALUATION)):
             if (self.root / name).exists():
                 self.log.log_artifact(self.root / name)
-        if (self.root / EVALUATION).exists():
-            numbers = headline(self.root / EVALUATION)
-            self.log.log_metrics({key: value for key, value in numbers.items() if isinstance(value, int | float)})
+        numbers = headline(self.root / EVALUATION) if evaluated and (self.root / EVALUATION).exists() else {}
+        measured = {key: value for key, value in numbers.items() if isinstance(value, int | float)}
+        self.log.log_metrics({key: value for key, value in measured.items() if key not in HOW_MEASURED})
+        version, reason = "", ""
         if registration is not None:
-            self.log.set_tags({"sweetrl.model": f"{registration.model}/{registration.version}"})
+            version = f"{registration.model}/{registration.version}"
+            self.log.set_tags({"sweetrl.model": version})
         if gate is not None:
-            self.log.set_tags({"sweetrl.gate": gate.reason})
+            reason = gate.reason
+            self.log.set_tags({"sweetrl.gate": reason})
+        report = REPORT.name if (self.root / REPORT).exists() else ""
+        self.log.set_tags({NOTE: run_note(numbers, reason, version, report)})
         self.log.finish("FINISHED")
 
     def finish_failed(self, results: list[StageResult], error: BaseException) -> None:
@@ -188,7 +227,8 @@ class PipelineRecord:
         if self.log is None:
             return
         self._write_stages(results)
-        self.log.set_tags({ERROR_TAG: (str(error) or type(error).__name__)[:500]})
+        why = (str(error) or type(error).__name__)[:500]
+        self.log.set_tags({ERROR_TAG: why, NOTE: f"**Failed:** {why}"})
         self.log.close_children()
         self.log.finish("FAILED" if isinstance(error, Exception) else "KILLED")
 

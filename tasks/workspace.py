@@ -17,9 +17,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweetrl.errors import UserError
-from sweetrl.io import atomic_path, write_text
-from sweetrl.settings import load_settings
+from sweetrl.changes import is_known
+from sweetrl.errors import UserError, did_you_mean
+from sweetrl.io import OWNER_UMASK, atomic_path, private_file, private_folder, write_text
+from sweetrl.paths import BATCHES, QUALITY_HISTORY
+from sweetrl.settings import known_keys, parse_settings
+from sweetrl.yaml_files import parse_yaml
 
 RECORDS = ("dvc.lock", "params.yaml")  # what a finished run leaves in git
 PIPELINE = "dvc.yaml"  # whose data are pushed, fetched and checked out; those of other pipelines may be nowhere
@@ -50,9 +53,9 @@ def dvc(root: Path, *arguments: str) -> str:
 
     Data that DVC could not copy, or that are neither here nor in the remote, are a failure, too: DVC ends with 0 then.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "dvc", *arguments], cwd=root, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-m", "dvc", *arguments]
+    # What it checks out is for its owner alone.
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, umask=OWNER_UMASK)
     lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
     if done.returncode:
         reasons = [text for text in lines if text.startswith("ERROR: ")] or lines
@@ -66,8 +69,7 @@ def dvc(root: Path, *arguments: str) -> str:
 def only_run(root: Path) -> Iterator[None]:
     """Hold the workspace for one run; a second one at the same time is refused in one sentence."""
     lock = root / ".scratch" / "run.lock"
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    with lock.open("w") as handle:
+    with private_file(lock).open("w") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -138,10 +140,10 @@ def share_dvc_settings(home: Path, folder: Path) -> None:
 
 
 def carry_accepted(source: Path, target: Path) -> None:
-    """Copy what the last accepted batch looked like from one checkout to another, if it is known."""
-    if (source / ACCEPTED).exists():
-        (target / ACCEPTED).parent.mkdir(parents=True, exist_ok=True)
-        write_text(target / ACCEPTED, (source / ACCEPTED).read_text(encoding="utf-8"))
+    """Copy what the last accepted batches looked like from one checkout to another, if it is known."""
+    for path in (ACCEPTED, QUALITY_HISTORY):
+        if (source / path).exists():
+            write_text(target / path, (source / path).read_text(encoding="utf-8"))
 
 
 def cache_folder(root: Path) -> Path:
@@ -153,7 +155,12 @@ def cache_folder(root: Path) -> Path:
 
 
 def change_parameters(root: Path, changes: Mapping[str, Any]) -> None:
-    """Set dotted keys in params.yaml, keeping its comments and layout; the result must be valid settings."""
+    """Set dotted keys in params.yaml, keeping its comments and layout; the result must be valid settings.
+
+    All of them or none: the file is written once, in one piece.
+    """
+    from io import StringIO
+
     from ruamel.yaml import YAML
 
     path = root / "params.yaml"
@@ -166,19 +173,17 @@ def change_parameters(root: Path, changes: Mapping[str, Any]) -> None:
         *sections, name = key.split(".")
         section = tree
         for part in sections:
-            if not isinstance(section, dict) or part not in section:
-                raise UserError(f"{path}: there is no parameter `{key}`; docs/parameters.md lists the known ones.")
-            section = section[part]
-        if not isinstance(section, dict) or name not in section:
-            raise UserError(f"{path}: there is no parameter `{key}`; docs/parameters.md lists the known ones.")
+            if isinstance(section, dict) and part not in section and is_known(key):
+                section[part] = {}
+            section = section.get(part) if isinstance(section, dict) else None
+        if not isinstance(section, dict) or not (name in section or is_known(key)):
+            meant = did_you_mean(key, known_keys())
+            raise UserError(f"{path}: there is no parameter `{key}`{meant}; docs/parameters.md lists the known ones.")
         section[name] = value
-    with path.open("w", encoding="utf-8") as stream:
-        yaml.dump(tree, stream)
-    try:
-        load_settings(path)
-    except UserError:
-        path.write_text(before, encoding="utf-8")
-        raise
+    text = StringIO()
+    yaml.dump(tree, text)
+    parse_settings(parse_yaml(text.getvalue(), str(path)), str(path))
+    write_text(path, text.getvalue(), shared=True)
 
 
 def check_parameters(root: Path, changes: Mapping[str, Any]) -> None:
@@ -192,8 +197,9 @@ def check_parameters(root: Path, changes: Mapping[str, Any]) -> None:
 
 
 def commit_records(root: Path, message: str) -> str:
-    """Commit dvc.lock and params.yaml if they changed; return the commit that holds them."""
+    """Commit dvc.lock, params.yaml and the .dvc files of batches if they changed; return the commit that holds them."""
     present = [name for name in RECORDS if (root / name).exists()]
+    present += sorted(str(path.relative_to(root)) for path in (root / BATCHES).glob("*.dvc"))
     git(root, "add", "--", *present)
     if git(root, "diff", "--cached", "--quiet", "--", *present, check=False).returncode:
         git(root, *identity(root), "commit", "-q", "-m", message, "--", *present)
@@ -334,7 +340,7 @@ def merge(home: Path, branch: str, onto: str = "") -> str:
         if git(home, "merge", "-q", "--ff-only", branch, check=False).returncode:
             raise NotMerged(f"the branch cannot be fast-forwarded: `git merge {branch} && dvc checkout` in {home}")
     try:
-        dvc(home, "checkout", "-q", PIPELINE)
+        dvc(home, "checkout", "-q", "--with-deps", PIPELINE)  # the batch that was learnt from, too
     except UserError as error:
         raise NotMerged(f"the branch is merged, but its data are not checked out: {error}") from error
     return f"merged {branch} and checked its data out"
@@ -355,8 +361,8 @@ def restore(root: Path, fetch: Callable[[Path], Path]) -> str:
         _write(root / item, content)
     try:
         if remote_name(root):
-            dvc(root, "fetch", "-q", PIPELINE)
-        dvc(root, "checkout", "-q", PIPELINE)
+            dvc(root, "fetch", "-q", "--with-deps", PIPELINE)
+        dvc(root, "checkout", "-q", "--with-deps", PIPELINE)
     except UserError as error:
         for item, content in before.items():
             _write(root / item, content)
@@ -367,13 +373,13 @@ def restore(root: Path, fetch: Callable[[Path], Path]) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    with atomic_path(path) as temporary:
+    with atomic_path(path, shared=True) as temporary:  # dvc.lock and params.yaml are for whoever reads the repository
         temporary.write_bytes(content)
 
 
 def _keep(root: Path, files: Mapping[str, bytes]) -> Path:
     """Put `files` into a folder of their own, named by the time: no rollback takes the place of an earlier one."""
-    (root / BEFORE_ROLLBACK).mkdir(parents=True, exist_ok=True)
+    private_folder(root / BEFORE_ROLLBACK)
     name, number = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), 1
     while True:
         kept = root / BEFORE_ROLLBACK / (name if number == 1 else f"{name}-{number}")

@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
 
-STAGES = ["tasks", "collect", "validate", "train-critic", "rank", "train-policy", "evaluate"]
+STAGES = ["tasks", "collect", "validate", "train-critic", "rank", "train-policy", "evaluate", "summary"]
 
 
 def test_the_first_run_ends_with_a_summary(first: tuple[Clone, str]) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
 
+from flows import console
 from flows.arguments import parameter_changes
 from flows.console import command_line, evaluation_table, show_outcome
 from sweetrl.colbench.domain import Domain
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.frontend import Frontend
 from sweetrl.errors import UserError
-from sweetrl.evaluation.statistics import promotion_decision
+from sweetrl.gate.decision import first_decision
+from sweetrl.gate.measured import Measured
 from sweetrl.tracking.registry import Registration
 from tasks.pipeline import StageResult
 from tasks.promotion import GateResult
@@ -45,7 +48,7 @@ def outcome(status: str, created: bool, gate: GateResult | None) -> Outcome:
 
 
 def test_the_summary_names_results_version_and_where_to_look(capsys: pytest.CaptureFixture[str]) -> None:
-    decision = promotion_decision(None, {"a": 1.0, "b": 0.0})
+    decision = first_decision(Measured({"a": 1.0, "b": 0.0}))
     gate = GateResult("2", True, "2", None, decision.reason, decision)
     show_outcome(outcome("ran", True, gate), Path("/x/reports/report.html"))
     printed = capsys.readouterr().out
@@ -114,3 +117,16 @@ def test_changes_on_the_command_line_are_read_as_yaml() -> None:
     assert parameter_changes(["a.b=3", "c=x", "d=[1, 2]"]) == {"a.b": 3, "c": "x", "d": [1, 2]}
     with pytest.raises(UserError, match="write KEY=VALUE"):
         parameter_changes(["a.b"])
+
+
+def test_what_prefect_could_not_send_to_its_server_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after Prefect has set up its logging, which forgets the levels of all loggers of its own."""
+    from prefect.logging.configuration import setup_logging
+
+    monkeypatch.setattr(logging, "raiseExceptions", True)
+    console._silence_traces()
+    setup_logging(incremental=False)
+    for name in ("prefect.events.clients", "prefect._internal.concurrency"):
+        record = logging.LogRecord(name, logging.ERROR, __file__, 1, "failed to process item", None, None)
+        assert not logging.getLogger(name).filter(record)
+    assert not logging.raiseExceptions

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.statistics import Decision
+from sweetrl.gate.decision import Decision
 from sweetrl.io import write_json
 from sweetrl.settings import TrackingSettings
 from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registration, Registry
@@ -123,12 +123,15 @@ class Project:
     def pipeline(self, tree: Path, steps: Steps, home: Path, resume: str | None = None) -> Outcome:
         """What `run_pipeline` does, with one stage that writes dvc.lock."""
         parameters = yaml.safe_load((tree / "params.yaml").read_text())
+        batch = parameters["collect"]["first"]
+        if (source := Path(parameters.get("sources", {}).get("trajectories", ""))).parent.name == "batches":
+            batch = source.name
         if resume is None:
-            steps.opened(f"run of {parameters['collect']['first']}")
+            steps.opened(f"run of {batch}")
         self.reach("stage")
         with (self.root / "trained").open("a") as stream:
-            print(parameters["collect"]["first"], file=stream)
-        (tree / "dvc.lock").write_text(f"lock of batch {parameters['collect']['first']}\n")
+            print(batch, file=stream)
+        (tree / "dvc.lock").write_text(f"lock of batch {batch}\n")
         steps.before_register(tree)
         settings: Any = None
         registration = steps.register(settings, tree, resume, home)

@@ -105,7 +105,7 @@ def test_in_every_pipeline_the_stages_that_use_code_depend_on_it(project: Path) 
         }
     assert readers == {
         "suite": {"tasks"} | LEARNING | DIALOGUES,
-        "method": LEARNING | DIALOGUES - {"collect"},
+        "method": {"summary"} | LEARNING | DIALOGUES - {"collect"},
         "reward": DIALOGUES,
         "simulator": DIALOGUES,
         "trajectories": {"collect"},

@@ -15,7 +15,7 @@ from sweetrl.errors import UserError
 from tasks.pipeline import StageFailed, changed_stages, execute_stage, failure, policy_of, stage_order
 from tasks.process import TimeLimitExceeded, run_program
 from tasks.training import Steps, run_pipeline
-from tasks.workspace import only_run
+from tasks.workspace import dvc, only_run
 
 
 def quiet(text: str) -> None:
@@ -50,13 +50,29 @@ def test_stages_run_in_the_order_of_the_graph_then_are_skipped_then_restored(toy
     assert toy.runs() == ["first", "second", "third", "second", "third"]
 
 
+def test_what_a_run_and_its_dvc_write_is_for_its_owner_alone(toy) -> None:
+    before = os.umask(0o022)
+    try:
+        statuses(toy)
+        (toy.root / "data/first.txt").unlink()
+        dvc(toy.root, "checkout", "-q")
+    finally:
+        os.umask(before)
+    wide = [
+        path for name in ("data", "reports") for path in (toy.root / name).rglob("*") if path.stat().st_mode & 0o077
+    ]
+    assert wide == [] and (toy.root / "data").stat().st_mode & 0o077 == 0
+    # In its cache DVC makes files that all may read, in folders that nobody else enters.
+    assert (toy.root / ".dvc/cache").stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.parametrize(
     ("mode", "sentence", "told"),
     [
         ("error", "stage second failed: data/first.txt: row 3 is not JSON; fix it.", True),
         (
             "crash",
-            "stage second failed: ZeroDivisionError: division by zero (the full trace is in the lines above)",
+            "stage second failed: ZeroDivisionError: division by zero (the full trace is in the log)",
             False,
         ),
         (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +15,17 @@ import pytest
 
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
-from sweetrl.settings import Settings, parse_settings
+from sweetrl.settings import GateSettings, Settings, parse_settings
+from sweetrl.tracking import comparisons, packing
+from sweetrl.tracking.gate_plan import plan
 from sweetrl.tracking.registry import Registration, Registry, register_policy
+from sweetrl.tracking.store import connect
 from tasks import promotion, training
+from tasks.fresh import drawing, fresh_test_first
 from tasks.pipeline import StageResult
 from tasks.promotion import decide, judge, settled, take_over
 from tasks.training import Steps
+from tasks.watch import watch
 
 TASKS = [f"task-{number:03d}" for number in range(60)]
 
@@ -41,8 +48,11 @@ def write_results(root: Path, rewards: Mapping[str, float | None]) -> None:
     import pyarrow as pa
     from pyarrow import parquet
 
-    rows = [{"task_id": task, "policy": "trained", "reward": value} for task, value in rewards.items()]
-    rows += [{"task_id": task, "policy": "base", "reward": 0.0} for task in rewards]
+    known = {"topic": "boat", "held_out": False, "turns": 3}
+    rows = [{"task_id": task, "policy": "trained", "reward": value, **known} for task, value in rewards.items()]
+    rows += [{"task_id": task, "policy": "base", "reward": 0.0, **known} for task in rewards]
+    for row in rows[: 3 * len(rewards) // 4]:
+        row["topic"] = "taxi"
     (root / "reports").mkdir(exist_ok=True)
     parquet.write_table(pa.Table.from_pylist(rows), root / "reports/results.parquet")
     scored = [value for value in rewards.values() if value is not None]
@@ -54,13 +64,28 @@ def rewards(rate: float, seed: int) -> dict[str, float | None]:
     return {task: float(generator.random() < rate) for task in TASKS}
 
 
+def save(path: Path, scratch: Path, settings: Settings, adapter: Path, base: Path | None, config: object) -> None:
+    """A version of the adapter alone: what else is in one takes MLflow a second each time."""
+    shutil.copytree(adapter, path / "artifacts/policy")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty store: making its tables takes MLflow seconds."""
+    root = tmp_path_factory.mktemp("store")
+    connect(Settings().tracking, root)
+    return root / "mlflow.db"
+
+
 @pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+def project(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.chdir(tmp_path)
+    shutil.copy(store, tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "data/tasks").mkdir(parents=True)
     (tmp_path / "data/tasks/test.parquet").write_bytes(b"the first test tasks")
     (tmp_path / "params.yaml").write_text("seed: 7\n")
+    monkeypatch.setattr(packing, "_save", save)
     return Project(tmp_path, parse_settings({"evaluate": {"resamples": 2000}}))
 
 
@@ -191,3 +216,194 @@ def test_a_registry_that_fails_is_not_a_registry_without_a_champion(
             assert "nothing was changed, so try again" in str(error)
         failing = set()
         assert Registry(project.settings.tracking, project.root).aliases()["champion"] == best
+
+
+def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(project: Project) -> None:
+    champion = project.train("champion", rewards(0.5, 1))
+    decide(project.settings, project.root, champion, no_words)
+    registry = Registry(project.settings.tracking, project.root)
+    for number in (1, 2, 3):
+        version = project.train(f"try {number}", rewards(0.5, 10 + number))
+        for _ in range(2):  # the same comparison again is the same comparison
+            result = judge(project.settings, project.root, version, no_words)
+            assert result.decision is not None and result.decision.number == number
+            assert f"This is comparison {number} with this champion" in result.reason
+    kept = comparisons.noted(registry, champion, "comparison")
+    assert [one["number"] for one in kept.values()] == [1, 2, 3]
+    assert {"challenger", "first", "p_value", "alpha", "discordance", "time"} <= set(next(iter(kept.values())))
+    # Other results of a version are another comparison, and other tasks begin anew.
+    write_results(project.root, rewards(0.5, 20))
+    version = register_policy(project.settings, project.root).version
+    registry.attach_evaluation(version, project.root, {})
+    again = judge(project.settings, project.root, version, no_words)
+    assert again.decision is not None and again.decision.number == 4
+    planned = plan(project.settings, project.root)
+    assert (planned.champion, planned.number, planned.seen) == (champion, 5, 4)
+    mean = sum(one["discordance"] for one in comparisons.noted(registry, champion, "comparison").values()) / 4
+    assert planned.discordance == pytest.approx(mean)
+
+
+def test_fresh_tasks_begin_with_the_first_limit_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluation(folder: Path, version, line) -> None:
+        write_results(folder, rewards(0.5, 1))
+
+    monkeypatch.setattr(promotion, "_run_evaluation", evaluation)
+    champion = project.train("champion", rewards(0.5, 1))
+    decide(project.settings, project.root, champion, no_words)
+    second = project.train("second", rewards(0.5, 2))
+    for tasks, number in ((b"the first test tasks", 1), (b"fresh", 1)):
+        (project.root / "data/tasks/test.parquet").write_bytes(tasks)
+        result = judge(project.settings, project.root, second, no_words)
+        assert result.decision is not None and result.decision.number == number
+
+
+def test_comparisons_at_the_same_moment_are_never_both_the_first(project: Project) -> None:
+    """As two machines: each has a client of its own, and they begin together."""
+    champion = project.train("champion", rewards(0.5, 1))
+    numbers: list[int] = []
+    together = threading.Barrier(4)
+
+    def take(name: str) -> None:
+        registry = Registry(project.settings.tracking, project.root)
+        together.wait()
+        numbers.append(comparisons.take_number(registry, champion, "comparison", name, "tasks", {}))
+
+    threads = [threading.Thread(target=take, args=(f"c{number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(number >= place for place, number in enumerate(sorted(numbers), start=1)), numbers
+    registry = Registry(project.settings.tracking, project.root)
+    assert len(comparisons.noted(registry, champion, "comparison")) == 4
+    assert comparisons.take_number(registry, champion, "comparison", "late", "tasks", {}) == 5
+    assert comparisons.take_number(registry, champion, "comparison", "other", "other tasks", {}) == 1
+
+
+def test_a_store_that_fails_has_not_said_that_nothing_was_compared(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+    from mlflow.exceptions import MlflowException
+
+    first = project.train("first", rewards(0.3, 1))
+    decide(project.settings, project.root, first, no_words)
+    second = project.train("second", rewards(0.9, 2))
+    asked, written = MlflowClient.get_model_version, MlflowClient.set_model_version_tag
+
+    def failing(*arguments: object, **options: object) -> object:
+        raise MlflowException("API request failed with error code 503")
+
+    def get(client: MlflowClient, name: str, version: str) -> object:
+        """Fail from the second question about the champion on: the one about what was compared with it."""
+        if version == first:
+            monkeypatch.setattr(MlflowClient, "get_model_version", failing)
+        return asked(client, name, version)
+
+    registry = Registry(project.settings.tracking, project.root)
+    for method, broken in (("get_model_version", get), ("set_model_version_tag", failing)):
+        monkeypatch.setattr(MlflowClient, method, broken)
+        with pytest.raises(UserError, match=r"the registry cannot .* nothing was promoted, so try again when it"):
+            decide(project.settings, project.root, second, no_words)
+        monkeypatch.setattr(MlflowClient, "get_model_version", asked)
+        monkeypatch.setattr(MlflowClient, "set_model_version_tag", written)
+        assert registry.aliases()["champion"] == first
+        assert comparisons.noted(registry, first, "comparison") == {}
+    result = decide(project.settings, project.root, second, no_words)
+    assert result.promoted and result.decision is not None and result.decision.number == 1
+
+
+def test_the_verdict_is_kept_with_the_version_in_the_description_and_as_a_page(project: Project) -> None:
+    first = project.train("first", rewards(0.3, 1))
+    decide(project.settings, project.root, first, no_words)
+    second = project.train("second", rewards(0.9, 2))
+    result = decide(project.settings, project.root, second, no_words)
+    assert result.decision is not None and "as many agent turns as with the champion (3.00)" in result.reason
+    registry = Registry(project.settings.tracking, project.root)
+    version = registry.get(second)
+    assert json.loads(version.tags["gate"])["reason"] == result.reason and result.reason in version.description
+    assert registry.history()[-1].reason == result.decision.reason, "the history keeps one sentence of it"
+    kept = registry.download(version, "gate", project.root / "kept")
+    assert result.decision.reason in (kept / "gate.html").read_text()
+    assert json.loads((kept / "gate.json").read_text())["number"] == 1
+    assert (project.root / "reports/gate.html").read_text() == (kept / "gate.html").read_text()
+
+
+def test_a_loss_in_a_slice_keeps_the_winner_from_becoming_champion(project: Project) -> None:
+    boat = TASKS[45:]
+    before, after = {task: float(task in boat) for task in TASKS}, {task: float(task not in boat) for task in TASKS}
+    gate = {"slice_rule": "refuse-loss", "spending": "none"}
+    settings = parse_settings({"evaluate": {"resamples": 2000}, "gate": gate})
+    project.settings = settings
+    decide(settings, project.root, project.train("first", before), no_words)
+    result = decide(settings, project.root, project.train("second", after), no_words)
+    assert not result.promoted and "it loses more than 0.1 in topic boat" in result.reason
+
+
+def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def due(**gate: int) -> int:
+        return fresh_test_first(project.settings.model_copy(update={"gate": GateSettings(**gate)}), project.root)
+
+    assert due(fresh_after_comparisons=1) == due(fresh_after_days=1) == 0, "nothing is registered yet"
+    champion = project.train("champion", rewards(0.5, 1))
+    decide(project.settings, project.root, champion, no_words)
+    judge(project.settings, project.root, project.train("second", rewards(0.5, 2)), no_words)
+    assert due() == due(fresh_after_comparisons=2) == due(fresh_after_days=1) == 0
+    assert due(fresh_after_comparisons=1) == 1000
+    registry = Registry(project.settings.tracking, project.root)
+    ((name, row),) = comparisons.noted(registry, champion, "comparison").items()
+    comparisons.note(registry, champion, "comparison", name, row | {"time": "2026-01-01T00:00:00Z"})
+    assert due(fresh_after_days=30) == 1000
+    # A retraining on fresh tasks has lost, and its params.yaml was not merged: the next one goes on with its tasks.
+    comparisons.note(registry, champion, "comparison", name, row | {"first": 1000})
+    assert due(fresh_after_comparisons=2) == 1000 and due(fresh_after_comparisons=1) == 2000
+    # Of other tasks nothing has served.
+    comparisons.note(registry, champion, "comparison", name, row | {"drawing": "of another seed"})
+    assert due(fresh_after_comparisons=1) == 0
+
+    def failing(*arguments: object, **options: object) -> object:
+        from mlflow.exceptions import MlflowException
+
+        raise MlflowException("API request failed with error code 503")
+
+    monkeypatch.setattr("mlflow.MlflowClient.search_model_versions", failing)
+    assert due() == 0
+    with pytest.raises(UserError, match="the registry cannot say how often the test tasks have served"):
+        due(fresh_after_comparisons=1)
+
+
+def test_a_champion_that_gets_worse_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = rewards(0.9, 1)
+    monkeypatch.setattr(promotion, "_run_evaluation", lambda folder, version, line: write_results(folder, now))
+    settings, registry = project.settings, Registry(project.settings.tracking, project.root)
+    with pytest.raises(UserError, match="there is no champion to look at yet"):
+        watch(settings, project.root, no_words)
+    champion = project.train("champion", now)
+    decide(settings, project.root, champion, no_words)
+    found = watch(settings, project.root, no_words)
+    assert (found.drifted, found.number) == (False, 1) and "does exactly what it did" in found.sentence
+    now = rewards(0.2, 2)
+    found = watch(settings, project.root, no_words)
+    assert (found.drifted, found.number) == (True, 2) and "Retrain now" in found.sentence
+    assert registry.rewards(registry.get(champion)) == now, "the next challenger is compared with the agent of today"
+    assert watch(settings, project.root, no_words).drifted, "with the first measurement, not with the last one"
+    kept = list(comparisons.noted(registry, champion, "look").values())
+    assert [one["number"] for one in kept] == [1, 2, 3] and kept[1]["drifted"]
+    (project.root / "data/tasks/test.parquet").write_bytes(b"fresh")
+    for number, words in ((0, "for the first time"), (1, "does exactly what it did")):
+        found = watch(settings, project.root, no_words)
+        assert found.number == number and words in found.sentence
+
+
+def test_a_copy_of_the_test_tasks_is_no_new_file(tmp_path: Path) -> None:
+    for name, text in (("a.jsonl", "same"), ("b.jsonl", "same"), ("c.jsonl", "other")):
+        (tmp_path / name).write_text(text)
+
+    def known(name: str) -> str:
+        tasks = Settings().tasks.model_copy(update={"source": "files", "test_file": name})
+        return drawing(Settings().model_copy(update={"tasks": tasks}), tmp_path)
+
+    assert known("a.jsonl") == known("b.jsonl") != known("c.jsonl")
+    assert known("missing.jsonl") != known("gone.jsonl")

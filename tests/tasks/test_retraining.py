@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import shutil
@@ -12,6 +13,7 @@ import pytest
 from sweetrl.errors import UserError
 from tasks import batches, retraining, workspace
 from tasks.batches import REF, known
+from tasks.chains import Chain
 from tasks.journal import Journal
 from tests.tasks.fake_project import PARAMS, Client, Project, dying_at, git, in_child, light
 
@@ -282,7 +284,7 @@ def test_a_batch_that_another_machine_takes_at_the_last_moment_is_left_to_it(pro
 def test_a_remote_that_does_not_answer_is_told_before_anything_is_trained(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tasks.batches.patiently", lambda action, *arguments: action(*arguments))
+    monkeypatch.setattr("tasks.chains.patiently", lambda action, *arguments: action(*arguments))
     git(project.home, "remote", "set-url", "origin", str(project.root / "gone.git"))
     with pytest.raises(UserError, match=r"git's remote origin says: fatal: .*or retrain with --no-push") as told:
         project.retrain()
@@ -297,14 +299,14 @@ def test_a_batch_that_may_have_been_taken_is_looked_for_again(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection broke when the remote had written it down: the batch is ours, and no other is taken."""
-    pushed = batches._pushed
+    pushed = Chain.pushed
 
     def broken(*arguments) -> bool:
         pushed(*arguments)
         raise UserError("the connection broke")
 
     with monkeypatch.context() as patch:
-        patch.setattr(batches, "_pushed", broken)
+        patch.setattr(Chain, "pushed", broken)
         with pytest.raises(UserError, match="the connection broke"):
             project.retrain()
     project.retrain()
@@ -387,3 +389,22 @@ def test_a_project_without_git_is_one_sentence(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(UserError, match="not a git repository with a commit"):
         retraining.retrain(tmp_path, Project(tmp_path).steps())
     assert [path.name for path in tmp_path.iterdir()] == ["params.yaml"]
+
+
+def test_a_retraining_on_fresh_test_tasks_has_them_in_its_parameters(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And so has the one that finishes it, whatever is due by then."""
+    (project.home / "params.yaml").write_text(PARAMS + "tasks: {test: 5, test_first: 0}\n")
+    git(project.home, "commit", "-qam", "Say which test tasks")
+    monkeypatch.setattr(retraining, "tracking_enabled", lambda: True)
+    monkeypatch.setattr(retraining, "recording_at", lambda settings, home: contextlib.nullcontext())
+    monkeypatch.setattr(retraining, "fresh_test_first", lambda settings, home: settings.tasks.test_first + 5)
+    project.failing = {"stage"}
+    with pytest.raises(UserError, match="stage does not answer"):
+        project.retrain()
+    project.failing = set()
+    monkeypatch.setattr(retraining, "fresh_test_first", lambda settings, home: 99)
+    (done,) = project.retrain()
+    assert "test_first: 5" in git(project.home, "show", f"{done.branch}:params.yaml")
+    assert "test_first: 5" in (project.home / "params.yaml").read_text(), "it has won, and is merged"

@@ -83,6 +83,9 @@ def test_the_database_says_what_mlflow_says(store: Path) -> None:
     assert str(asdict(found)) == str(asdict(expected))  # nan is not equal to itself
     assert found.facts.metrics["loss"] == 0.5 and [one.name for one in found.facts.inputs] == ["first", "second"]
     assert found.parent and embedded.run("f" * 32) is None
+    curves = embedded.histories(run_id, ("loss", "absent"))
+    assert curves == client.histories(run_id, ("loss", "absent")) == {"loss": [(1, 2.0), (2, 0.5)], "absent": []}
+    assert embedded.histories("f" * 32, ("loss",)) == client.histories("f" * 32, ("loss",)) == {"loss": []}
 
 
 def test_an_unknown_version_is_answered_with_the_known_ones(store: Path) -> None:

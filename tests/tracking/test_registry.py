@@ -104,6 +104,28 @@ def test_registering_the_same_adapter_again_names_the_version_that_exists(
     assert len(Registry(settings.tracking, project).versions()) == 1
 
 
+def test_the_pages_of_a_version_begin_with_the_verdict_and_the_result(
+    project: Path, settings: Settings, first: str
+) -> None:
+    registry = Registry(settings.tracking, project)
+
+    def described() -> str:
+        return str(registry.get(first).description)
+
+    assert described().startswith("A peft adapter trained by sweet")
+    before = registry.get(first).tags["evaluation"]
+    numbers = {"tasks": 1000, "success_before": 0.263, "success_after": 0.839}
+    registry.client.set_model_version_tag(registry.name, first, "evaluation", json.dumps(numbers))
+    registry.note_gate(first, {"promote": True, "promoted": False, "against": "", "reason": "It is better."})
+    verdict, table, what = described().split("\n\n")
+    assert verdict == "**Gate:** It is better. (It has yet to become champion.)"
+    assert "| **tasks solved** | 26.3 % | **83.9 %** |" in table and "1,000 held-out tasks" in table
+    registry.note_gate(first, {"promote": False, "promoted": False, "against": "1", "reason": "It is worse."})
+    assert described().split("\n\n") == ["**Gate:** It is worse.", table, what]
+    registry.client.delete_model_version_tag(registry.name, first, "gate")
+    registry.client.set_model_version_tag(registry.name, first, "evaluation", before)
+
+
 def test_two_that_register_the_same_adapter_at_once_share_one_version(
     project: Path, settings: Settings, first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

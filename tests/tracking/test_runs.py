@@ -49,6 +49,20 @@ def test_everything_noted_is_written_once_at_the_end(here: Path) -> None:
     assert run.data.tags["sweetrl.stage"] == "collect"
 
 
+def test_the_experiment_opens_where_runs_and_models_are_unless_somebody_wants_otherwise(here: Path) -> None:
+    store = connect(SETTINGS, here)
+
+    def tags() -> dict[str, str]:
+        return dict(store.client.get_experiment(store.experiment_id).tags)
+
+    assert tags()["mlflow.experimentKind"] == "custom_model_development"
+    assert "**Model training**" in tags()["mlflow.note.content"]
+    for found, kept in (("genai_development_inferred", "custom_model_development"), ("genai_development",) * 2):
+        store.client.set_experiment_tag(store.experiment_id, "mlflow.experimentKind", found)
+        connect(SETTINGS, here)
+        assert tags()["mlflow.experimentKind"] == kept
+
+
 def test_a_run_that_was_killed_or_has_failed_goes_on(here: Path) -> None:
     killed = RunLog(SETTINGS, "train")
     killed.open()

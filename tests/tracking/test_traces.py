@@ -1,20 +1,22 @@
-"""Dialogues as traces: the sampled share of them, with every turn, under the stage's run."""
+"""Dialogues as traces: some of them, with every turn, under the stage's run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.settings import TrackingSettings, parse_settings
+from sweetrl.settings import parse_settings
 from sweetrl.tracking.runs import RunLog
 from sweetrl.tracking.traces import log_dialogues
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 
-def dialogue(number: int) -> Trajectory:
+def dialogue(number: int, simulator: str = "scripted") -> Trajectory:
     task = Task(f"t-{number}", f"I want f{number}.", "def f(): ...", (("test1", "f()"),))
     said = [Message("user", f"I want f{number}."), Message("assistant", "Why?"), Message("user", "So.")]
     said.append(Message("assistant", "I WANT TO ANSWER: x"))
@@ -30,42 +32,96 @@ def dialogue(number: int) -> Trajectory:
         (),
         "lost" if lost else "answered",
         policy="base",
+        simulator=simulator,
         error="the server is on fire" if lost else "",
         extra={"leaks": "2:code"} if number == 4 else {},
     )
 
 
-def test_a_share_of_the_dialogues_is_traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+@pytest.fixture(scope="module")
+def records(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One store for all tests: making its tables takes seconds."""
+    return tmp_path_factory.mktemp("records")
+
+
+@pytest.fixture
+def here(records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("SWEETRL_TRACKING", raising=False)
-    tracking = TrackingSettings(uri=f"sqlite:///{tmp_path / 'store.db'}", artifacts=str(tmp_path / "artifacts"))
-    store = TrajectoryStore(tmp_path / "shards")
-    store.write_shard(0, [dialogue(number) for number in range(20)])
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{records / 'store.db'}")
+    monkeypatch.chdir(records)
+    return tmp_path
 
-    def log(share: float) -> tuple[int, list[Any]]:
-        settings = parse_settings({"seed": 3, "tracking": tracking.model_copy(update={"traces": share}).model_dump()})
-        run = RunLog(settings.tracking, "collect", root=tmp_path)
-        count = log_dialogues(run, {"base": store}, settings)
-        run.finish()
-        if not count:
-            return count, []
-        assert run.store is not None and run.run_id is not None
-        found = run.store.client.search_traces(
-            locations=[run.store.experiment_id], run_id=run.run_id, max_results=100, include_spans=True
-        )
-        return count, list(found)
 
-    assert log(0.0) == (0, [])
-    some, traces = log(0.3)
-    assert some == len(traces) and 0 < some < 20
-    everything, traces = log(1.0)
-    assert everything == len(traces) == 20
-    by_task = {trace.info.tags["sweetrl.task"]: trace for trace in traces}
-    assert len(by_task) == 20
-    spans = by_task["t-1"].data.spans
+def traced(stores: dict[str, TrajectoryStore], **changes: Any) -> tuple[int, dict[tuple[str, str], Any], RunLog]:
+    """Log what the settings want; return how many were logged, the traces by policy and task, and the run."""
+    settings = parse_settings({"seed": 3, "tracking": changes})
+    run = RunLog(settings.tracking, "evaluate")
+    count = log_dialogues(run, stores, settings)
+    run.log_metrics({"success": 0.5})
+    run.finish()
+    assert run.store is not None and run.run_id is not None
+    found = run.store.client.search_traces(
+        locations=[run.store.experiment_id], run_id=run.run_id, max_results=100, include_spans=True
+    )
+    tags = [trace.info.tags for trace in found]
+    keys = [(one["sweetrl.policy"], one["sweetrl.task"]) for one in tags]
+    return count, dict(zip(keys, found, strict=True)), run
+
+
+def store_of(folder: Path, dialogues: Iterable[Trajectory]) -> TrajectoryStore:
+    store = TrajectoryStore(folder)
+    store.write_shard(0, list(dialogues))
+    return store
+
+
+def test_so_many_dialogues_of_each_policy_are_traced_on_the_same_tasks(here: Path) -> None:
+    assert parse_settings({}).tracking.traces == 5
+    stores = {name: store_of(here / name, map(dialogue, range(6))) for name in ("base", "trained")}
+    assert traced(stores, traces=0)[:2] == (0, {})
+    count, found, _ = traced(stores, traces=2)
+    assert count == len(found) == 4
+    assert {task for policy, task in found if policy == "base"} == {task for policy, task in found if policy != "base"}
+    count, found, _ = traced({"base": stores["base"]}, traces=10)
+    assert count == len(found) == 6
+    spans = found["base", "t-1"].data.spans
     assert [span.name for span in spans] == ["base t-1", "turn 1", "turn 2"]
     assert spans[0].outputs["answer"] == " x" and spans[0].attributes["sweetrl.reward"] == 0.5
     assert (spans[1].inputs, spans[1].outputs) == ({"user": "I want f1."}, {"agent": "Why?"})
-    assert by_task["t-3"].data.spans[0].outputs["error"] == "the server is on fire"
-    assert str(by_task["t-3"].info.state) in ("TraceState.ERROR", "ERROR")
-    assert by_task["t-4"].data.spans[0].attributes["sweetrl.leaks"] == "2:code"
+    assert found["base", "t-3"].data.spans[0].outputs["error"] == "the server is on fire"
+    assert str(found["base", "t-3"].info.state) in ("TraceState.ERROR", "ERROR")
+    assert found["base", "t-4"].data.spans[0].attributes["sweetrl.leaks"] == "2:code"
+
+
+@pytest.mark.parametrize("simulator", ["", "human"])
+def test_dialogues_with_people_are_traced_only_where_that_is_wanted(here: Path, simulator: str) -> None:
+    stores = {"collect": store_of(here / "shards", (dialogue(number, simulator) for number in range(3)))}
+    assert traced(stores)[:2] == (0, {})
+    assert traced(stores, traces_of_people=True)[0] == 3
+
+
+def test_hostile_text_is_kept_as_text(here: Path) -> None:
+    words = "<img src=x onerror=alert(1)>\0 ![](http://example.org/x)"
+    one = dialogue(0)
+    said = (replace(one.messages[0], content=words), *one.messages[1:])
+    one = replace(one, task=replace(one.task, id=words + "x" * 5000), messages=said)
+    count, found, _ = traced({"base": store_of(here / "shards", [one])})
+    ((_, task),) = found
+    assert count == 1 and len(task) == 200 and "\0" not in task
+    assert found["base", task].data.spans[1].inputs == {
+        "user": "<img src=x onerror=alert(1)>\ufffd !\u200b[](http://example.org/x)"
+    }, "no picture that MLflow's pages would load"
+
+
+def test_a_store_that_takes_no_traces_still_records_the_run(
+    here: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from mlflow import MlflowClient
+
+    def refuse(*arguments: Any, **named: Any) -> None:
+        raise RuntimeError("this server is too old for traces")
+
+    monkeypatch.setattr(MlflowClient, "start_trace", refuse)
+    _, found, run = traced({"base": store_of(here / "shards", [dialogue(0)])})
+    assert not found and run.store is not None
+    assert run.store.client.get_run(str(run.run_id)).data.metrics == {"success": 0.5}
+    assert "too old for traces; dialogues of this run are not traced" in caplog.text

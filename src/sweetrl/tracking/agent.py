@@ -30,7 +30,7 @@ class AgentModel(PythonModel):
         self.config = AgentConfig.read(context.model_config)
         bundled = context.artifacts.get("base")
         base = find_base(self.config, None if bundled is None else Path(bundled))
-        self.agent = ChatAgent(base, Path(context.artifacts["adapter"]), self.config)
+        self.agent = ChatAgent.load(base, Path(context.artifacts["adapter"]), self.config)
 
     def predict(self, context, model_input, params=None):
         """Return the agent's reply to `model_input` (no type hints: MLflow would take them for a schema)."""

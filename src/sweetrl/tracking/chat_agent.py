@@ -15,6 +15,8 @@ from sweetrl.errors import UserError
 from sweetrl.tracking.hashes import dvc_hash
 
 if TYPE_CHECKING:
+    from sweetrl.engines.transformers import TransformersEngine
+    from sweetrl.engines.vllm import VllmEngine
     from sweetrl.settings import Settings
 
 BASE_VARIABLE = "SWEETRL_BASE_MODEL"
@@ -52,16 +54,17 @@ class AgentConfig:
 
 
 class ChatAgent:
-    """A base with an adapter in this process, which answers dialogues given as messages.
+    """An agent that answers dialogues given as messages: `engine` samples its tokens, `config` says how it talks."""
 
-    `base` is a folder or a hub name (see `find_base`), `adapter` a peft folder.
-    """
+    def __init__(self, engine: TransformersEngine | VllmEngine, config: AgentConfig) -> None:
+        self.engine, self.config = engine, config
 
-    def __init__(self, base: str, adapter: Path, config: AgentConfig) -> None:
+    @classmethod
+    def load(cls, base: str, adapter: Path, config: AgentConfig) -> ChatAgent:
+        """Load an agent into this process; `base` is a folder or a hub name (`find_base`), `adapter` a peft folder."""
         from sweetrl.engines.transformers import TransformersEngine
 
-        self.config = config
-        self.engine = TransformersEngine(base, adapter, config.dtype, config.device, config.threads)
+        return cls(TransformersEngine(base, adapter, config.dtype, config.device, config.threads), config)
 
     def prompt_ids(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
         """Return the token ids of a dialogue, up to where the agent's reply begins.

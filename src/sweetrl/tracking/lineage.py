@@ -12,6 +12,7 @@ from sweetrl.errors import UserError
 from sweetrl.settings import TrackingSettings
 from sweetrl.tracking.records import RunFacts, open_records
 from sweetrl.tracking.registry import CHAMPION
+from sweetrl.tracking.store import require_store
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def split_reference(reference: str, default: str) -> tuple[str, str]:
 def lineage(reference: str, settings: TrackingSettings, root: Path | None = None) -> Lineage:
     """Return the chain behind `reference`, MODEL[@ALIAS] or MODEL/VERSION; an unknown one is a UserError."""
     name, alias = split_reference(reference, settings.model)
+    require_store(settings.model_copy(update={"model": name}), root)
     records = open_records(settings.model_copy(update={"model": name}), root)
     version = records.get(alias)
     tags = version.tags

@@ -11,7 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.paths import EVALUATION, POLICY, RESULTS
+from sweetrl.io import write_json
+from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, RESULTS
 from sweetrl.settings import Settings
 from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.tracking.hashes import IGNORED
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MIB = 2**20
 # What the stored code imports to load an agent and let it answer, with what transformers and peft load without asking.
 NEEDED = ("accelerate", "mlflow", "numpy", "peft", "pydantic", "safetensors", "tokenizers", "torch", "transformers")
+DIALOGUES = "dialogues.json"  # beside a version's results: what its evaluated dialogues took
 EXAMPLE = [{"role": "user", "content": "I want a function that computes the price of a ticket. def price(hours)"}]
 
 
@@ -54,6 +56,8 @@ def log_version(
                 client.log_model_artifact(logged.model_id, str(root / extra), "lineage")
         for extra_path in (EVALUATION, RESULTS):
             client.log_model_artifact(logged.model_id, str(root / extra_path), "evaluation")
+        taken = write_dialogue_facts(root, Path(folder))
+        client.log_model_artifact(logged.model_id, str(taken), "evaluation")
         client.finalize_logged_model(logged.model_id, "READY")
     try:
         client.create_registered_model(name, description="SWEET-RL policies (peft adapters on a base model)")
@@ -69,6 +73,24 @@ def log_version(
         model_id=logged.model_id,  # servers refuse a source of this kind without it
     )
     return str(created.version)
+
+
+def write_dialogue_facts(root: Path, folder: Path) -> Path:
+    """Write into `folder` what the trained policy's evaluated dialogues of `root` took, and return the file's path.
+
+    By task id: `tokens`, what the agent generated (null where a server did not hand out ids), and `user`, who answered
+    it. Without dialogues nothing is known, and the file holds nothing.
+    """
+    from sweetrl.colbench.store import TrajectoryStore
+
+    shards, path = root / EVALUATION_DIALOGUES / "trained", folder / DIALOGUES
+    found: dict[str, dict[str, Any]] = {}
+    for one in TrajectoryStore(shards).read() if shards.exists() else ():
+        known = all(turn.token_ids for turn in one.turns)
+        tokens = sum(len(turn.token_ids) for turn in one.turns) if known else None
+        found[one.task.id] = {"tokens": tokens, "user": one.simulator}
+    write_json(path, found)
+    return path
 
 
 def _save(path: Path, scratch: Path, settings: Settings, adapter: Path, base: Path | None, config: AgentConfig) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -109,6 +109,21 @@ class Records:
         times = (info.start_time, info.end_time)
         return _run(run_id, info.run_name, info.status, times, data.tags, data.params, data.metrics, inputs)
 
+    def histories(self, run_id: str, names: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
+        """Return the metrics `names` of a run by step, (step, value) in order; unknown runs and metrics have none."""
+        from mlflow.exceptions import MlflowException
+
+        found = {}
+        for name in names:
+            try:
+                rows = self.registry.client.get_metric_history(run_id, name)
+            except MlflowException as error:
+                if not is_missing(error):
+                    raise
+                rows = []
+            found[name] = sorted((row.step, row.value) for row in rows)
+        return found
+
 
 class EmbeddedRecords(Records):
     """The same from the database of the embedded store, which is not written to."""
@@ -172,6 +187,19 @@ class EmbeddedRecords(Records):
             {key: float("nan") if value is None else value for key, value in metrics},
             inputs,
         )
+
+    def histories(self, run_id: str, names: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
+        """As above."""
+        found: dict[str, list[tuple[int, float]]] = {name: [] for name in names}
+        marks = ", ".join("?" * len(found))
+        for name, step, value in self._rows(
+            "select key, step, value from metrics "
+            f"where run_uuid = ? and is_nan = 0 and key in ({marks}) order by step",
+            run_id,
+            *found,
+        ):
+            found[name].append((step, value))
+        return found
 
     def _aliases(self) -> dict[str, str]:
         found = self._rows("select alias, version from registered_model_aliases where name = ?", self.settings.model)

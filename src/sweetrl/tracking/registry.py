@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from sweetrl.errors import UserError
+from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import digest, read_json
 from sweetrl.paths import EVALUATION, POLICY, RESULTS, RUNS, TEST_TASKS
@@ -20,9 +20,10 @@ from sweetrl.plugins import KEYS, check_sources, chosen, load_domain
 from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.chat_agent import agent_config
 from sweetrl.tracking.hashes import dvc_hash
-from sweetrl.tracking.packing import log_version
+from sweetrl.tracking.notes import version_note
+from sweetrl.tracking.packing import log_version, write_dialogue_facts
 from sweetrl.tracking.runs import git_state
-from sweetrl.tracking.store import Store, connect, is_missing
+from sweetrl.tracking.store import Store, connect, is_missing, reason
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
@@ -90,9 +91,9 @@ class Registry:
                     raise
         known = [str(version.version) for version in self.versions()]
         if not known:
-            raise UserError(f"{self.name}: no version is registered yet; `sweetrl run` trains and registers one.")
+            raise UnknownVersion(f"{self.name}: no version is registered yet; `sweetrl run` trains and registers one.")
         names = ", ".join([f"@{alias}" for alias in aliases] + known)
-        raise UserError(f"{self.name}@{wanted}: there is no such alias or version; known are {names}.")
+        raise UnknownVersion(f"{self.name}@{wanted}: there is no such alias or version; known are {names}.")
 
     def aliases(self) -> dict[str, str]:
         """Return alias -> version number; empty where the model is not registered yet."""
@@ -109,10 +110,9 @@ class Registry:
             if is_missing(error):
                 return None
             # A store that fails has not said that there is no champion.
-            reason = str(error).strip().splitlines()[0]
             raise UserError(
-                f"{self.store.uri}: the registry cannot say which versions of {self.name} have an alias ({reason}); "
-                "nothing was changed, so try again when it answers."
+                f"{self.store.uri}: the registry cannot say which versions of {self.name} have an alias "
+                f"({reason(error)}); nothing was changed, so try again when it answers."
             ) from error
 
     def aliases_of(self, version: str) -> tuple[str, ...]:
@@ -169,8 +169,17 @@ class Registry:
             self.client.delete_registered_model_alias(self.name, CHALLENGER)
 
     def note_gate(self, version: str, verdict: Mapping[str, Any]) -> None:
-        """Write what the gate decided about `version` where everybody sees it: in the version's tag `gate`."""
+        """Write what the gate decided about `version` where everybody sees it: in its tag `gate` and description."""
         self.client.set_model_version_tag(self.name, version, GATE, json.dumps(verdict))
+        self.describe(version)
+
+    def describe(self, version: str) -> None:
+        """Let a version's description begin with what the gate decided and what it reached, as its tags have it."""
+        found = self.client.get_model_version(self.name, version)
+        evaluation, gate = (json.loads(found.tags.get(key, "null")) for key in ("evaluation", GATE))
+        text = version_note(found.description or "", evaluation or {}, gate)
+        if text != found.description:
+            self.client.update_model_version(self.name, version, text)
 
     def champion_before(self) -> Promotion:
         """Return the champion before the current one; a UserError where there is none."""
@@ -206,13 +215,15 @@ class Registry:
         with tempfile.TemporaryDirectory() as folder:
             return read_rewards(self.download(version, f"evaluation/{RESULTS.name}", Path(folder)))
 
-    def attach_evaluation(self, version: str, evaluation: Path, results: Path, tags: Mapping[str, str]) -> None:
-        """Store (or replace) what a version reached on the held-out tasks."""
+    def attach_evaluation(self, version: str, root: Path, tags: Mapping[str, str]) -> None:
+        """Store (or replace) what a version reached on the held-out tasks, as it lies in the folder `root`."""
         found = self.client.get_model_version(self.name, version)
-        for path in (evaluation, results):
-            self.client.log_model_artifact(model_id(found), str(path), "evaluation")
+        with tempfile.TemporaryDirectory() as folder:
+            for path in (root / EVALUATION, root / RESULTS, write_dialogue_facts(root, Path(folder))):
+                self.client.log_model_artifact(model_id(found), str(path), "evaluation")
         for key, value in tags.items():
             self.client.set_model_version_tag(self.name, version, key, value)
+        self.describe(version)
 
 
 def model_id(version: ModelVersion) -> str:
@@ -324,7 +335,7 @@ def register_policy(
             found.tags.get("evaluation_key") != tags["evaluation_key"]
             or found.tags.get("evaluation") != tags["evaluation"]
         ):
-            registry.attach_evaluation(number, root / EVALUATION, root / RESULTS, tags)
+            registry.attach_evaluation(number, root, tags)
         return Registration(registry.name, number, False, registry.aliases_of(number), dict(found.tags))
     commit, dirty = git_state(root)
     runs = stage_runs(root)
@@ -352,6 +363,7 @@ def register_policy(
         registry.client.delete_model_version(registry.name, version)
         number = str(first.version)
         return Registration(registry.name, number, False, registry.aliases_of(number), dict(first.tags))
+    registry.describe(version)
     registry.set_alias(CHALLENGER, version)
     return Registration(registry.name, version, True, registry.aliases_of(version), tags)
 

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweetrl.errors import UserError
+from sweetrl.io import private_file, private_folder
 from sweetrl.settings import TrackingSettings
+from sweetrl.tracking.notes import EXPERIMENT, missing_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -23,6 +26,7 @@ QUIET = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "DO_NOT_TRACK": "1",
     "GIT_PYTHON_REFRESH": "quiet",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # what a server adds to each closed run
 }
 
 
@@ -51,6 +55,13 @@ def tracking_uri(settings: TrackingSettings, root: Path | None = None) -> str:
     return uri
 
 
+def require_store(settings: TrackingSettings, root: Path | None = None) -> None:
+    """Raise a UserError where an embedded store is not there yet: who reads makes none."""
+    uri = tracking_uri(settings, root)
+    if uri.startswith(EMBEDDED) and not Path(uri.removeprefix(EMBEDDED)).exists():
+        raise UserError(f"{settings.model}: no version is registered yet; `sweetrl run` trains and registers one.")
+
+
 def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
     """Open the store and get or create the experiment; a store that does not answer is a UserError.
 
@@ -63,7 +74,7 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
     uri = tracking_uri(settings, root)
     for category in (FutureWarning, UserWarning):  # advice about type hints that do not fit a dialogue
         warnings.filterwarnings("ignore", category=category, module="mlflow")
-    for name in ("alembic", "mlflow.store.db.utils"):
+    for name in ("alembic", "mlflow.pyfunc", "mlflow.store.db.utils", "mlflow.store.model_registry.abstract_store"):
         logging.getLogger(name).setLevel(logging.WARNING)
     import mlflow
     from mlflow import MlflowClient
@@ -75,22 +86,30 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
         try:
             experiment = client.get_experiment_by_name(settings.experiment)
         except MlflowException as error:
-            reason = str(error).strip().splitlines()[0]
             raise UserError(
-                f"{uri}: MLflow's store does not answer ({reason}); start it, or correct MLFLOW_TRACKING_URI."
+                f"{uri}: MLflow's store does not answer ({reason(error)}); start it, or correct MLFLOW_TRACKING_URI."
             ) from error
         if experiment is not None:
+            for key, value in missing_tags(experiment.tags).items():
+                client.set_experiment_tag(experiment.experiment_id, key, value)
             return Store(client, uri, experiment.experiment_id)
         embedded = uri.startswith("sqlite:")
-        where = _own_folder(root / settings.artifacts).as_uri() if embedded else None
+        where = private_folder(root / settings.artifacts).resolve().as_uri() if embedded else None
         try:
-            identifier = client.create_experiment(settings.experiment, artifact_location=where)
+            identifier = client.create_experiment(settings.experiment, artifact_location=where, tags=EXPERIMENT)
         except MlflowException:  # another machine was faster on a shared server
             experiment = client.get_experiment_by_name(settings.experiment)
             if experiment is None:
                 raise
             identifier = experiment.experiment_id
         return Store(client, uri, identifier)
+
+
+def reason(error: BaseException) -> str:
+    """Return what has happened in a few words: clients wrap a refused connection several times."""
+    text = " ".join(str(error).split())
+    inner = re.findall(r"\[Errno \d+\] [^'\")]+|too many \d+ error responses|Read timed out", text)
+    return inner[-1].strip() if inner else text[:300] or type(error).__name__
 
 
 def is_missing(error: Exception) -> bool:
@@ -104,20 +123,7 @@ def _one_at_a_time(uri: str) -> Iterator[None]:
         yield
         return
     database = Path(uri.removeprefix(EMBEDDED))
-    database.parent.mkdir(parents=True, exist_ok=True)
-    with _own_file(Path(f"{database}.lock")).open("w") as handle:
+    with private_file(Path(f"{database}.lock")).open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
-        _own_file(database)  # empty, it is a new database
+        private_file(database)  # empty, it is a new database
         yield
-
-
-def _own_file(path: Path) -> Path:
-    """Make `path` for this user alone where it is not there: dialogues and parameters are nobody else's business."""
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
-    return path
-
-
-def _own_folder(path: Path) -> Path:
-    """Make the folder `path` for this user alone where it is not there; return where it really is."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return path.resolve()

@@ -12,14 +12,15 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sweetrl.settings import ValidateSettings
 from sweetrl.validation.tables import KEYS, Rows, Summary
 
-SHOWN = 5  # rows named in a sentence; all of them are in the Data Docs
+SHOWN = 5  # rows named in a sentence; more are on the page of the batch's quality
+LISTED = 200  # rows of a rule on that page; all of them are in the Data Docs
 NOISE = 1.96  # standard errors allowed on top of the largest shift, so that a small batch does not fail by chance
 
 
@@ -52,7 +53,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one rule; `sentence` is empty where it holds."""
+    """What became of one rule; `sentence` is empty where it holds, `rows` names those that break it."""
 
     table: str
     rule: str
@@ -60,6 +61,14 @@ class Verdict:
     checked: int
     unexpected: int
     sentence: str = ""
+    rows: tuple[str, ...] = ()
+    observed: float = 0.0
+    """The share of rows that break a rule about rows; else what was counted or averaged, which must lie within..."""
+    low: float | None = None
+    high: float | None = None
+    """... these bounds (None: none)."""
+    broken: tuple[tuple[dict[str, Any], str], ...] = ()
+    """The keys of rows that break the rule, also of those that are allowed to, with what is wrong; LISTED at most."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +227,17 @@ def pairs_table(rows: Rows, limits: Limits) -> Table:
     return Table("pairs", rows, (*keys, "chosen_reward", "rejected_reward", "members"), rules, keys)
 
 
+def tasks_table(rows: Rows) -> Table:
+    """Tasks of others: every one has a name of its own and a content of its own, and none is a test task."""
+    unique, leave = "ExpectColumnValuesToBeUnique", "leave the row out"
+    rules = (
+        Rule("unique_ids", unique, {"column": "id"}, "every task must have its own `id`", leave),
+        Rule("unique_contents", unique, {"column": "content"}, "no task may be there twice", leave),
+        _empty("held_out", "nothing may be learnt from what is measured on", leave),
+    )
+    return Table("tasks", rows, ("row", "id", "content", "held_out"), rules, ("row",))
+
+
 def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
     """Run every rule of `tables` with Great Expectations and write its Data Docs to `docs` (replacing older ones)."""
     os.environ["GX_ANALYTICS_ENABLED"] = "false"
@@ -284,7 +304,14 @@ def _verdict(table: Table, rule: Rule, outcome: Any) -> Verdict:
     unexpected = int(result.get("unexpected_count", 0 if outcome.success else 1))
     success = bool(outcome.success)
     sentence = "" if success else _sentence(table, rule, result, checked, unexpected)
-    return Verdict(table.name, rule.name, success, checked, unexpected, sentence)
+    rows = () if success else tuple(str(row["row"]) for row in result.get("unexpected_index_list") or ())
+    told = Verdict(table.name, rule.name, success, checked, unexpected, sentence, rows)
+    if "unexpected_count" in result:
+        allowed = 1.0 - float(rule.arguments.get("mostly", 1.0))
+        share = unexpected / checked if checked else 0.0
+        return replace(told, observed=share, high=allowed, broken=_broken(table, rule, result, LISTED))
+    bounds = (rule.arguments.get("min_value"), rule.arguments.get("max_value"))
+    return replace(told, observed=float(result.get("observed_value") or 0.0), low=bounds[0], high=bounds[1])
 
 
 def _sentence(table: Table, rule: Rule, result: dict[str, Any], checked: int, unexpected: int) -> str:
@@ -292,17 +319,32 @@ def _sentence(table: Table, rule: Rule, result: dict[str, Any], checked: int, un
     fix = f"; {rule.fix}." if rule.fix else "."
     if "unexpected_count" not in result:  # a rule about the table as a whole
         return f"{table.name}: {rule.says}, found {_number(result.get('observed_value'))}{fix}"
-    rows = list(dict.fromkeys(tuple(row.get(key) for key in table.keys) for row in result["unexpected_index_list"]))
-    shown = set(rows[:SHOWN])
-    keys = zip(*(table.rows.column(key) for key in table.keys), strict=True)
-    by_key = {key: table.rows[place] for place, key in enumerate(keys) if key in shown}
-    named = []
-    for key in rows[:SHOWN]:
-        value = by_key[key].get(rule.column) if rule.column and key in by_key else None
-        detail = "" if value is None or rule.column in table.keys else f": {_detail(rule, value)}"
-        named.append(f"{_name(dict(zip(table.keys, key, strict=True)))}{detail}")
-    more = f" and {len(rows) - SHOWN} more" if len(rows) > SHOWN else ""
+    named = [f"{_name(key)}: {detail}" if detail else _name(key) for key, detail in _broken(table, rule, result, SHOWN)]
+    count = len(_distinct(table, result))
+    more = f" and {count - SHOWN} more" if count > SHOWN else ""
     return f"{table.name}: {rule.says}, but {unexpected} of {checked} rows do not: {', '.join(named)}{more}{fix}"
+
+
+def _distinct(table: Table, result: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The keys of the rows that break a rule, each once."""
+    found = result.get("unexpected_index_list") or ()
+    return list(dict.fromkeys(tuple(row.get(key) for key in table.keys) for row in found))
+
+
+def _broken(table: Table, rule: Rule, result: dict[str, Any], most: int) -> tuple[tuple[dict[str, Any], str], ...]:
+    """The first `most` rows that break a rule: what names them, and what is wrong with them ("": nothing more)."""
+    rows = _distinct(table, result)[:most]
+    if not rows:
+        return ()
+    wanted = set(rows)
+    keys = zip(*(table.rows.column(key) for key in table.keys), strict=True)
+    by_key = {key: table.rows[place] for place, key in enumerate(keys) if key in wanted}
+    found = []
+    for key in rows:
+        value = by_key[key].get(rule.column) if rule.column and key in by_key else None
+        detail = "" if value is None or rule.column in table.keys else _detail(rule, value)
+        found.append((dict(zip(table.keys, key, strict=True)), detail))
+    return tuple(found)
 
 
 def _name(key: dict[str, Any]) -> str:

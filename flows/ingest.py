@@ -1,0 +1,76 @@
+"""Ingest: new dialogues or task files become the next batch, and the retrainings are told; `sweetrl ingest` calls it.
+
+What is taken, put aside and remembered is in tasks/ingestion.py. The event goes out as long as a batch waits that no
+retraining has taken, so that one which was lost with a killed process goes out with the next run.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from prefect import flow
+from prefect.logging import get_run_logger
+
+from flows.arguments import parser
+from flows.console import command_line
+from sweetrl.settings import load_settings
+from tasks.ingestion import Ingested, asked, in_a_line
+from tasks.steps import announce_data, ingest_files
+
+
+@flow(name="ingest", validate_parameters=False)
+def ingest(
+    root: str = ".", source: str = "", kind: str = "", again: bool = False, push: bool = True, announce: bool = True
+) -> Ingested:
+    """Take what is new in `source` (default: `ingest.source`); without `announce` no retraining is started by it.
+
+    By its schedule it runs in projects that have no source, too, and then says so.
+    """
+    home = Path(root).resolve()
+    if not source and not load_settings(home / "params.yaml").ingest.source:
+        get_run_logger().info("ingest.source is empty in params.yaml: there is nowhere to look for new files")
+        return Ingested(None)
+    done = ingest_files(home, source, kind, again, push)
+    if done.waiting and announce:
+        announce_data(done)
+    return done
+
+
+def main() -> int:
+    """Ingest for the project in the current folder."""
+    arguments = parser("ingest", "Make new dialogues or task files the next batch, and tell the retrainings.")
+    arguments.add_argument("source", nargs="?", default="", help="s3://BUCKET/PREFIX or a folder (ingest.source)")
+    arguments.add_argument(
+        "--kind", choices=["dialogues", "tasks"], default="", help="what the files hold (ingest.kind)"
+    )
+    arguments.add_argument("--again", action="store_true", help="look once more at files in which something was bad")
+    arguments.add_argument("--no-push", action="store_true", help="keep the batch here alone")
+    arguments.add_argument("--no-event", action="store_true", help="start no retraining")
+    given = arguments.parse_args()
+
+    def run() -> None:
+        asked(Path.cwd(), given.source, given.kind)  # said before Prefect starts
+        done = ingest(
+            source=given.source,
+            kind=given.kind,
+            again=given.again,
+            push=not given.no_push,
+            announce=not given.no_event,
+        )
+        show(done)
+
+    return command_line(run)
+
+
+def show(done: Ingested) -> None:
+    """Print what became of an ingest."""
+    print(in_a_line(done.made) if done.made is not None else "nothing is new")
+    for item in done.pushed:
+        print(f"pushed:  {item}")
+    if done.waiting:
+        print(f"waiting: {done.waiting} (`python -m flows.retrain` takes it)")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What a paired comparison can see: the smallest difference for a number of tasks, and the tasks for a difference.
+
+Both versions attempt the same tasks. With d_i the difference of their rewards on task i and m = E[d^2] (the
+`discordance`; with rewards of 0 and 1 the share of tasks that only one of them solves), the sum of the differences has
+the variance n m if there is no difference, and n (m - delta^2) if their mean is delta. So a two-sided test at `alpha`
+finds delta with the chance `power` on
+
+    n = (z_{1 - alpha/2} sqrt(m) + z_power sqrt(m - delta^2))^2 / delta^2
+
+tasks: Connor (1987), "Sample size for testing differences in proportions for the paired-sample design", Biometrics 43,
+207-211, whose share of discordant pairs m is for rewards of 0 and 1. The sign-flip test of the gate has the same
+variances for any rewards. All of it is for many tasks (the normal approximation).
+"""
+
+from __future__ import annotations
+
+import math
+
+
+def required_tasks(difference: float, discordance: float, alpha: float, power: float) -> int:
+    """Return on how many tasks a true `difference` of mean reward is seen with the chance `power` at two-sided `alpha`.
+
+    `discordance` is the mean squared difference on a task; it is no smaller than the square of the mean, so a smaller
+    one is taken for that. At least 2. A difference of 0 is a ValueError: no number of tasks shows it.
+    """
+    if difference == 0.0:
+        raise ValueError("no number of tasks shows a difference of 0")
+    spread = max(discordance, difference**2)
+    reach = _z(1 - alpha / 2) * math.sqrt(spread) + _z(power) * math.sqrt(spread - difference**2)
+    return max(2, math.ceil(reach**2 / difference**2 - 1e-9))
+
+
+def detectable_difference(tasks: int, discordance: float, alpha: float, power: float) -> float | None:
+    """Return the smallest true difference of mean reward that `tasks` tasks show with the chance `power`.
+
+    The inverse of `required_tasks`. None where they are too few for any: n <= z_{1 - alpha/2}^2. Where the versions
+    never differ (`discordance` 0), any difference would be seen: 0.
+    """
+    from scipy.optimize import brentq
+
+    if discordance <= 0.0:
+        return 0.0
+    level, certain = _z(1 - alpha / 2), _z(power)
+    largest = math.sqrt(discordance)
+    if tasks <= level**2:
+        return None
+
+    def too_much(delta: float) -> float:
+        return math.sqrt(tasks) * delta - level * largest - certain * math.sqrt(max(0.0, discordance - delta**2))
+
+    return float(brentq(too_much, 0.0, largest))
+
+
+def tasks_for_margin(margin: float, discordance: float, alpha: float, power: float) -> int:
+    """Return on how many tasks a loss of more than `margin` is ruled out with the chance `power`, if there is no loss.
+
+        n = (z_{1 - alpha/2} + z_power)^2 m / margin^2
+
+    The sample size for non-inferiority of paired values: Julious (2004), "Sample sizes for clinical trials with normal
+    data", Statistics in Medicine 23, 1921-1986, section on non-inferiority, for one sample of differences; alpha/2 is
+    the one side on which a two-sided interval at 1 - alpha must clear the margin.
+    """
+    reach = _z(1 - alpha / 2) + _z(power)
+    return max(2, math.ceil(reach**2 * discordance / margin**2 - 1e-9))
+
+
+def _z(share: float) -> float:
+    """The quantile of the standard normal distribution below which `share` lies."""
+    from scipy.stats import norm
+
+    return float(norm.ppf(share))

@@ -1,0 +1,228 @@
+"""One ingest: what is new in a source is read, validated, and made a batch; all the rest is named and kept.
+
+Everything goes into two folders, the batch's and the state's, which nobody else sees yet. Whoever calls this makes them
+known afterwards, both at once (tasks/ingestion.py): a death in between has changed nothing.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sweetrl.errors import UserError
+from sweetrl.ingest.checks import Checks, DialogueChecks, TaskChecks
+from sweetrl.ingest.rows import read_rows
+from sweetrl.ingest.sources import Changed, Entry, Source, name_fault
+from sweetrl.ingest.state import Bad, Look, State, digest_of
+from sweetrl.io import PART, private_folder
+from sweetrl.paths import TEST_TASKS, VALIDATION_TASKS
+from sweetrl.settings import IngestSettings, Settings
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Made:
+    """What an ingest came to. `batch` is "" where no row could be taken; `files` counts those that were looked at.
+
+    `holds` names the batches whose rows it has, its own among them, oldest first. `lacks` says why nothing can be
+    trained on it alone, "" where it can. `later` counts files that are left for the next run.
+    """
+
+    number: str
+    source: str
+    kind: str
+    batch: str = ""
+    files: int = 0
+    rows: int = 0
+    repeated: int = 0
+    without_consent: int = 0
+    bad: int = 0
+    later: int = 0
+    holds: tuple[str, ...] = ()
+    lacks: str = ""
+
+
+@dataclass
+class _Taken:
+    """The rows that are taken so far: where each line of the new file came from."""
+
+    looks: list[Look] = field(default_factory=list)
+    origins: list[tuple[int, int, str]] = field(default_factory=list)  # look, line, digest
+    bad: list[Bad] = field(default_factory=list)
+
+
+def checks_of(settings: Settings, root: Path, docs: Path) -> Checks:
+    """Return the checks of `ingest.kind`; the project at `root` says which tasks are held out, if it has any yet."""
+    from sweetrl.colbench.store import read_task_table
+
+    if settings.ingest.kind == "tasks":
+        return TaskChecks(settings, root, docs)
+    known = [root / path for path in (VALIDATION_TASKS, TEST_TASKS) if (root / path).exists()]
+    return DialogueChecks(settings, [task for path in known for task in read_task_table(path)], docs)
+
+
+def make_batch(
+    settings: Settings,
+    source: Source,
+    state: State,
+    number: str,
+    out: Path,
+    checks: Callable[[], Checks],
+    earlier: Callable[[], Sequence[Path]],
+    again: bool = False,
+) -> Made | None:
+    """Take what is new in `source` as batch `out.name`, a new folder, and add to `state`; None where nothing is new.
+
+    `earlier` returns the files of the batch before, oldest first, which the window is filled up with. With `again`,
+    files in which something was bad are looked at once more: rows that were taken before are not taken twice.
+    """
+    wanted = settings.ingest
+    new, later = _new(source, state.seen(source.place, again), wanted)
+    if not new:
+        return None
+    private_folder(out)
+    part = out / f"{out.name}.jsonl"
+    taken, left = _read(source, new, part, state.digests(), wanted)
+    if not taken.looks:  # all of them have changed while they were read
+        shutil.rmtree(out)
+        return None
+    files = [part]
+    found: Checks | None = None
+    if taken.origins:
+        files = [*_window(earlier(), wanted.window, out), part]
+        found = checks()
+        _sift(found, files, taken)
+    holds, lacks = tuple[str, ...](), ""
+    if taken.origins and found is not None:
+        found.finish([path for path in files if path.exists()], out)
+        holds, lacks = tuple(path.stem for path in files), found.lacks
+    else:
+        shutil.rmtree(out)
+    for look, _, _ in taken.origins:
+        taken.looks[look].taken += 1
+    state.add(number, taken.looks, (digest for *_, digest in taken.origins), taken.bad)
+    return Made(
+        number,
+        source.place,
+        wanted.kind,
+        batch=out.name if holds else "",
+        files=len(taken.looks),
+        rows=len(taken.origins),
+        repeated=sum(look.repeated for look in taken.looks),
+        without_consent=sum(look.without_consent for look in taken.looks),
+        bad=len(taken.bad),
+        later=later + left,
+        holds=holds,
+        lacks=lacks,
+    )
+
+
+def _new(source: Source, seen: set[Entry], wanted: IngestSettings) -> tuple[list[Entry], int]:
+    """The files to look at now, and how many are left for later."""
+    chosen, size, later = list[Entry](), 0, 0
+    for entry in source.entries(wanted.file_mib * MIB):
+        if entry in seen:
+            continue
+        fits = not chosen or size + entry.size <= wanted.total_mib * MIB or _file_fault(entry, wanted)
+        if later or len(chosen) >= wanted.files or not fits:
+            later += 1
+            continue
+        chosen.append(entry)
+        size += 0 if _file_fault(entry, wanted) else entry.size
+    return chosen, later
+
+
+def _file_fault(entry: Entry, wanted: IngestSettings) -> str | None:
+    """Why a file is not read, None where it is."""
+    if entry.size > wanted.file_mib * MIB:
+        return f"it is larger than {wanted.file_mib} MiB (ingest.file_mib); it was not read and is where it was"
+    return name_fault(entry.name)
+
+
+def _read(
+    source: Source, entries: Sequence[Entry], part: Path, known: set[str], wanted: IngestSettings
+) -> tuple[_Taken, int]:
+    """Write the rows of `entries` that are new and can be read to `part`; the second value counts changed files."""
+    taken, left = _Taken(), 0
+    with tempfile.TemporaryDirectory(dir=part.parents[1]) as folder, part.open("wb") as out:
+        staged = Path(folder) / "file"
+        for entry in entries:
+            look = Look(source.place, entry.name, entry.size, entry.tag)
+            if fault := _file_fault(entry, wanted):
+                look.bad = 1
+                taken.looks.append(look)
+                taken.bad.append(Bad(entry.name, None, fault))
+                continue
+            try:
+                source.fetch(entry, staged, wanted.file_mib * MIB)
+            except Changed:  # the next run sees it as it is then
+                left += 1
+                continue
+            taken.looks.append(look)
+            for row in read_rows(staged, wanted):
+                if wanted.kind == "dialogues" and row.consent is False:
+                    look.without_consent += 1
+                elif row.fault:
+                    look.bad += 1
+                    taken.bad.append(Bad(entry.name, row.number, row.fault, row.line))
+                elif (digest := digest_of(row.line)) in known:
+                    look.repeated += 1
+                else:
+                    known.add(digest)
+                    out.write(row.line + b"\n")
+                    taken.origins.append((len(taken.looks) - 1, row.number, digest))
+    return taken, left
+
+
+def _window(earlier: Sequence[Path], window: int, out: Path) -> list[Path]:
+    """Copy the last `window` - 1 (0: all) of the files `earlier` into `out`, and return the copies."""
+    kept = earlier if window == 0 else earlier[max(0, len(earlier) - window + 1) :]
+    return [Path(shutil.copyfile(path, out / path.name)) for path in kept]
+
+
+def _sift(checks: Checks, files: Sequence[Path], taken: _Taken) -> None:
+    """Put rows aside until nothing is wrong with those that stay; an older file may be gone then."""
+    while True:
+        here = [path for path in files if path.exists()]
+        faults = checks.faults(here)
+        if not faults:
+            return
+        for index, path in enumerate(here):
+            bad = {number: why for (place, number), why in faults.items() if place == index}
+            if bad:
+                _put_aside(path, bad, taken, own=path == files[-1])
+        if not taken.origins:
+            return
+
+
+def _put_aside(path: Path, bad: dict[int, str], taken: _Taken, own: bool) -> None:
+    """Take the lines `bad` out of `path`; of one that has none left nothing is kept but the batch's `own`."""
+    staying = path.with_name(f".{path.name}{PART}")
+    with path.open("rb") as lines, staying.open("wb") as out:  # a line ends at a line feed and nowhere else
+        for number, line in enumerate(lines, start=1):
+            if number not in bad:
+                out.write(line)
+                continue
+            name, where = f"batch {path.stem}", number
+            if own:
+                look, where, _ = taken.origins[number - 1]
+                name = taken.looks[look].name
+                taken.looks[look].bad += 1
+            taken.bad.append(Bad(name, where, bad[number], line.rstrip(b"\n")))
+    if own:
+        taken.origins = [one for number, one in enumerate(taken.origins, start=1) if number not in bad]
+    staying.replace(path)
+    if not own and not path.stat().st_size:
+        path.unlink()
+
+
+def kind_of(batch: str) -> str:
+    """Return the kind of a batch by its name, as in `dialogues-000007`."""
+    kind, _, number = batch.rpartition("-")
+    if kind not in ("dialogues", "tasks") or not number.isdecimal():
+        raise UserError(f"{batch}: this is no batch's name; batches are called as in dialogues-000007.")
+    return kind

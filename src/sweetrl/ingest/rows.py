@@ -1,0 +1,67 @@
+"""Rows of files that strangers have written, read within limits: length, nesting, UTF-8, JSON, consent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweetrl.colbench.jsonl import decode_line, parse_row
+from sweetrl.errors import UserError
+from sweetrl.settings import IngestSettings
+
+CONSENT = "consent"
+VALUES = 100_000  # numbers, texts, lists and objects in a row
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a file: its number from 1, its bytes without the line end, and why it is bad ("" where it is not).
+
+    `consent` is None where the row cannot be read.
+    """
+
+    number: int
+    line: bytes
+    fault: str = ""
+    consent: bool | None = None
+
+
+def read_rows(path: Path, wanted: IngestSettings) -> Iterator[Row]:
+    """Yield the rows of a file; one line is in memory at a time. Blank lines are none."""
+    with path.open("rb") as source:
+        for number, line in enumerate(source, start=1):
+            text = line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
+            if text.strip():
+                yield _look(number, text, wanted)
+
+
+def _look(number: int, line: bytes, wanted: IngestSettings) -> Row:
+    if len(line) > wanted.row_kib * 2**10:
+        return Row(number, line, f"the row is longer than {wanted.row_kib} KiB (ingest.row_kib)")
+    try:
+        found = parse_row(decode_line(line, ""), "")
+    except UserError as error:
+        return Row(number, line, str(error).removeprefix(": ").rstrip("."))
+    consent = found.get(CONSENT) is True
+    return Row(number, line, _shape_fault(found, wanted.levels), consent)
+
+
+def _shape_fault(value: Any, levels: int) -> str:
+    """Say why a value is too large for us, "" where it is not; without descending into it by recursion."""
+    level, seen = [value], 0
+    for _ in range(levels):
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                below.extend(one.values())
+            elif isinstance(one, list):
+                below.extend(one)
+        seen += len(below)
+        if seen > VALUES:
+            return f"the row has more than {VALUES} values"
+        if not below:
+            return ""
+        level = below
+    return f"the row is nested more than {levels} levels deep (ingest.levels)"

@@ -1,0 +1,216 @@
+"""Where new files come from: an S3 prefix or a folder, listed entry by entry and fetched within a limit.
+
+Names are chosen by others. They are looked up in the source and shown to people, and never become a path here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sweetrl.errors import UserError
+from sweetrl.text import printable
+
+PAGE = 1000  # keys that S3 lists at a time, its own limit
+CHUNK = 2**20  # bytes that are fetched at a time
+LONGEST_NAME = 1024  # bytes, S3's own limit
+END = ".jsonl"
+SCHEME = "s3://"
+ATTEMPTS = 5  # at one request
+TIMES: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60}  # seconds
+
+
+class Changed(Exception):
+    """The file is not what was listed any more; the next run sees it as it is then."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A file of a source: its name in it, its size in bytes, and what changes with its content.
+
+    `tag` is the store's ETag, or `md5:` and the hash of a file; "" where the file is too large to be read.
+    """
+
+    name: str
+    size: int
+    tag: str
+
+
+class Source(Protocol):
+    """Files of others; `place` names the source in records and messages."""
+
+    place: str
+
+    def entries(self, limit: int) -> Iterator[Entry]:
+        """Yield the files, but for those that are being written; larger ones than `limit` bytes may have no tag."""
+
+    def fetch(self, entry: Entry, target: Path, limit: int) -> None:
+        """Write the file to `target`; Changed where it is another one than was listed, or longer than `limit`."""
+
+
+def open_source(text: str, root: Path = Path()) -> Source:
+    """Return the source that `ingest.source` names (a folder from `root`); UserError where it names none."""
+    if text.startswith(SCHEME):
+        bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
+        if not bucket:
+            raise UserError(f"{text}: this names no bucket; write s3://BUCKET/PREFIX.")
+        return Bucket(bucket, prefix)
+    if "://" in text:
+        raise UserError(f"{text}: new files are looked for in a folder or under s3://BUCKET/PREFIX; name one of these.")
+    return Folder(root / text, text)
+
+
+def name_fault(name: str) -> str | None:
+    """Say why a file of this name is not read, None where it is."""
+    if len(os.fsencode(name)) > LONGEST_NAME:
+        return f"its name is longer than {LONGEST_NAME} bytes"
+    if printable(name) != name or "\n" in name or "\t" in name:
+        return "its name holds control characters, marks of direction or broken letters"
+    parts = name.split("/")
+    if name.startswith("/") or "\\" in name or ".." in parts or "." in parts:
+        return "its name leads out of its place (`..`, `/` or a backslash)"
+    return None if name.endswith(END) else f"it is no {END} file"
+
+
+def being_written(name: str) -> bool:
+    """Whether the file is hidden, as those are that somebody is writing, or only marks a folder."""
+    return name.endswith("/") or any(part.startswith(".") and part not in ("..", ".") for part in name.split("/"))
+
+
+class Folder:
+    """The files of a folder and of those in it; links are not followed."""
+
+    def __init__(self, path: Path, place: str = "") -> None:
+        self.path = path.resolve()
+        self.place = place or str(self.path)
+        if not self.path.is_dir():
+            raise UserError(f"{path}: there is no such folder to take new files from; make it, or name another one.")
+
+    def entries(self, limit: int) -> Iterator[Entry]:
+        """Yield the regular files, by name."""
+        for name in sorted(self._names(self.path, "")):
+            try:
+                with self._open(name) as handle:
+                    size = os.fstat(handle.fileno()).st_size
+                    small = size <= limit and name_fault(name) is None
+                    tag = f"md5:{hashlib.file_digest(handle, _md5).hexdigest()}" if small else ""
+            except FileNotFoundError:
+                continue
+            except PermissionError as error:
+                raise UserError(f"{self.path / printable(name)}: this file may not be read; let it be read.") from error
+            yield Entry(name, size, tag)
+
+    def fetch(self, entry: Entry, target: Path, limit: int) -> None:
+        """Copy the file to `target`."""
+        found = _md5()
+        try:
+            with self._open(entry.name) as source, target.open("wb") as out:
+                left = limit
+                while chunk := source.read(CHUNK):
+                    left -= len(chunk)
+                    if left < 0:
+                        raise Changed
+                    found.update(chunk)
+                    out.write(chunk)
+        except FileNotFoundError as error:
+            raise Changed from error
+        if entry.tag != f"md5:{found.hexdigest()}":
+            raise Changed
+
+    def _names(self, folder: Path, above: str) -> Iterator[str]:
+        with os.scandir(folder) as found:
+            for one in found:
+                name = f"{above}{one.name}"
+                if one.is_dir(follow_symlinks=False):
+                    if not being_written(name):
+                        yield from self._names(folder / one.name, f"{name}/")
+                elif one.is_file(follow_symlinks=False) and not being_written(name):
+                    yield name
+
+    def _open(self, name: str) -> Any:
+        """Open a regular file; one that has become a link or a pipe meanwhile is gone."""
+        try:
+            handle = os.open(self.path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            if isinstance(error, PermissionError):
+                raise
+            raise FileNotFoundError from error
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise FileNotFoundError
+        return os.fdopen(handle, "rb")
+
+
+class Bucket:
+    """The objects under a prefix of an S3 bucket; AWS_ENDPOINT_URL and the usual variables say where and as whom."""
+
+    def __init__(self, bucket: str, prefix: str) -> None:
+        import boto3
+        from botocore.config import Config
+
+        self.bucket, self.prefix = bucket, prefix
+        self.place = f"{SCHEME}{bucket}/{prefix}"
+        # Servers of one's own know buckets by path, not by host name.
+        style = {"addressing_style": "path"} if os.environ.get("AWS_ENDPOINT_URL") else {}
+        patience = {"mode": "standard", "total_max_attempts": ATTEMPTS}
+        with _said(self.place, "cannot be reached"):
+            self.client = boto3.client("s3", config=Config(s3=style, retries=patience, **TIMES))
+
+    def entries(self, limit: int) -> Iterator[Entry]:
+        """Yield the objects, page by page, in the order of their keys, which are their names."""
+        with _said(self.place, "refuses to list its files"):
+            pages = self.client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.bucket, Prefix=self.prefix, PaginationConfig={"PageSize": PAGE}
+            )
+            for page in pages:
+                for found in page.get("Contents", ()):
+                    name = str(found["Key"])
+                    if not name.endswith("/") and not being_written(name.removeprefix(self.prefix)):
+                        yield Entry(name, int(found["Size"]), str(found["ETag"]).strip('"'))
+
+    def fetch(self, entry: Entry, target: Path, limit: int) -> None:
+        """Download the object to `target`, if it is still the one that was listed."""
+        from botocore.exceptions import ClientError
+
+        with _said(self.place, f"refuses {printable(entry.name)!r}"), target.open("wb") as out:
+            try:
+                found = self.client.get_object(Bucket=self.bucket, Key=entry.name, IfMatch=f'"{entry.tag}"')
+            except ClientError as error:
+                if error.response.get("Error", {}).get("Code") in ("PreconditionFailed", "412", "NoSuchKey", "404"):
+                    raise Changed from error
+                raise
+            left = min(limit, entry.size)
+            for chunk in found["Body"].iter_chunks(CHUNK):
+                left -= len(chunk)
+                if left < 0:
+                    raise Changed
+                out.write(chunk)
+        if target.stat().st_size != entry.size:
+            raise Changed
+
+
+@contextmanager
+def _said(place: str, what: str) -> Iterator[None]:
+    """Turn what boto3 raises into one sentence, in which no key stands."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except (ClientError, BotoCoreError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0][:200]
+        if isinstance(error, ClientError):
+            reason = str(error.response.get("Error", {}).get("Code") or "no reason given")
+        raise UserError(
+            f"{place}: the store {what} ({printable(reason)}); look at AWS_ENDPOINT_URL, the credentials and the "
+            "bucket, and run again: nothing was taken."
+        ) from error
+
+
+def _md5() -> Any:
+    return hashlib.md5(usedforsecurity=False)

@@ -1,0 +1,152 @@
+"""What was compared with a version, and how often: tags of that version, which no two processes write at once.
+
+Each comparison (and each look at a champion) has a tag of its own, `gate.comparison.<id>` (`gate.look.<id>`), that is
+written before the result is known. Its number is how many there are on the same test tasks once its own tag is there:
+whoever writes as the n-th sees n of them at least, so of two that come at once neither can be first when it is not,
+without a lock or a compare-and-swap, which MLflow does not have. At worst both count themselves as the later one, which
+errs on the safe side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sweetrl.errors import UserError
+from sweetrl.gate.measured import Measured
+from sweetrl.io import read_json
+from sweetrl.paths import RESULTS
+from sweetrl.tracking.packing import DIALOGUES
+from sweetrl.tracking.registry import Registry, model_id, read_rewards
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+Kind = Literal["comparison", "look"]
+BASELINE = "baseline"  # artifacts: <key>/results.parquet, the first measurement of a champion under an evaluation key
+# Columns of the results that say what became of a dialogue, and so are no groups of tasks.
+OUTCOMES = ("task_id", "policy", "reward", "outcome", "success", "premature")
+USER = "user"
+
+
+@contextlib.contextmanager
+def answering(registry: Registry, what: str) -> Iterator[None]:
+    """Turn a store's failure into a sentence; it has not said that there is nothing."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"{registry.store.uri}: the registry cannot {what} ({reason}); nothing was promoted, so try again when it "
+            "answers."
+        ) from error
+
+
+def noted(registry: Registry, version: str, kind: Kind) -> dict[str, dict[str, Any]]:
+    """Return what was compared with `version` so far, oldest first: id -> what is kept of it."""
+    with answering(registry, f"say what was compared with version {version}"):
+        tags = registry.client.get_model_version(registry.name, version).tags
+    return entries(tags, kind)
+
+
+def entries(tags: Mapping[str, str], kind: Kind) -> dict[str, dict[str, Any]]:
+    """Return the comparisons (or looks) among the tags of a version, oldest first."""
+    prefix = _tag(kind, "")
+    found = {key.removeprefix(prefix): json.loads(text) for key, text in tags.items() if key.startswith(prefix)}
+    return dict(sorted(found.items(), key=lambda item: (item[1]["time"], item[1].get("number", len(found)), item[0])))
+
+
+def take_number(registry: Registry, version: str, kind: Kind, name: str, tasks: str, facts: Mapping[str, Any]) -> int:
+    """Return the number of the comparison `name` with `version` on the test `tasks`, from 1; it is counted from now on.
+
+    The same comparison keeps its number. `tasks` is what the test tasks are known by, `facts` is kept beside it.
+    """
+    mine = noted(registry, version, kind).get(name)
+    if mine is not None and "number" in mine:
+        return int(mine["number"])
+    row = {"tasks": tasks, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **facts, **(mine or {})}
+    note(registry, version, kind, name, row)
+    number = sum(one["tasks"] == tasks for one in noted(registry, version, kind).values())
+    note(registry, version, kind, name, row | {"number": number})
+    return number
+
+
+def note(registry: Registry, version: str, kind: Kind, name: str, row: Mapping[str, Any]) -> None:
+    """Write what is kept of one comparison with `version`."""
+    with answering(registry, f"note a comparison with version {version}"):
+        registry.client.set_model_version_tag(registry.name, version, _tag(kind, name), json.dumps(row))
+
+
+def _tag(kind: Kind, name: str) -> str:
+    return f"gate.{kind}.{name}"
+
+
+def measured(registry: Registry, version: ModelVersion, columns: Sequence[str] = ()) -> Measured:
+    """Return what a version reached by the results stored with it; lost dialogues are left out.
+
+    `columns` are those whose groups are wanted; a column that the results do not have is left out.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        with answering(registry, f"hand out the results of version {version.version}"):
+            folder = registry.download(version, "evaluation", Path(name))
+        return read_measured(folder, columns)
+
+
+def read_measured(folder: Path, columns: Sequence[str] = ()) -> Measured:
+    """Read the results (and what is known of the dialogues) in `folder`."""
+    from pyarrow import parquet
+
+    path = folder / RESULTS.name
+    known = parquet.read_schema(path).names
+    wanted = [column for column in columns if column in known and column not in OUTCOMES]
+    turns = ["turns"] if "turns" in known else []
+    rows = parquet.read_table(path, columns=["task_id", "policy", "reward", *turns, *wanted]).to_pylist()
+    rows = [row for row in rows if row["policy"] == "trained" and row["reward"] is not None]
+    extra = read_json(folder / DIALOGUES) if (folder / DIALOGUES).exists() else {}
+    told = {row["task_id"]: extra[row["task_id"]] for row in rows if row["task_id"] in extra}
+    groups = {column: {row["task_id"]: _group(row[column]) for row in rows} for column in wanted}
+    if USER in columns and len(told) == len(rows):
+        groups[USER] = {task: one["user"] for task, one in told.items()}
+    return Measured(
+        {row["task_id"]: float(row["reward"]) for row in rows},
+        {row["task_id"]: float(row["turns"]) for row in rows} if turns else {},
+        {task: float(one["tokens"]) for task, one in told.items() if one["tokens"] is not None},
+        groups,
+    )
+
+
+def _group(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+
+
+def baseline(registry: Registry, version: ModelVersion, key: str) -> dict[str, float] | None:
+    """Return a champion's first measured rewards under the evaluation `key`; None where there is none."""
+    if version.tags.get(_baseline_tag(key)) is None:
+        return None
+    with tempfile.TemporaryDirectory() as name:
+        with answering(registry, f"hand out the first results of version {version.version}"):
+            path = registry.download(version, f"{BASELINE}/{key}/{RESULTS.name}", Path(name))
+        return read_rewards(path)
+
+
+def keep_baseline(registry: Registry, version: ModelVersion, key: str) -> None:
+    """Keep the results that are stored with a version as its first ones under the evaluation `key`."""
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    with (
+        tempfile.TemporaryDirectory() as name,
+        answering(registry, f"keep the first results of version {version.version}"),
+    ):
+        folder = registry.download(version, "evaluation", Path(name))
+        registry.client.log_model_artifact(model_id(version), str(folder / RESULTS.name), f"{BASELINE}/{key}")
+        registry.client.set_model_version_tag(registry.name, str(version.version), _baseline_tag(key), now)
+
+
+def _baseline_tag(key: str) -> str:
+    return f"gate.baseline.{key}"

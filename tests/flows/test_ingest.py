@@ -1,0 +1,77 @@
+"""The flow `ingest`: what it is told, what it tells, and that its event is the one that retraining waits for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from flows import ingest as module
+from sweetrl.ingest.batches import Made
+from tasks import steps
+from tasks.ingestion import Ingested
+
+ROOT = Path(__file__).resolve().parents[2]
+MADE = Made("000003", "in", "dialogues", "dialogues-000003", files=2, rows=5, bad=1, holds=("dialogues-000003",))
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What the flow's steps are called with; the project has a source."""
+    (tmp_path / "params.yaml").write_text("ingest: {source: in}\n")
+    monkeypatch.chdir(tmp_path)
+    calls: list[Any] = []
+
+    def take(*arguments: Any) -> Ingested:
+        calls.append(arguments)
+        return Ingested(MADE, "dialogues-000003", ("data to store",))
+
+    monkeypatch.setattr(module, "ingest_files", take)
+    monkeypatch.setattr(module, "announce_data", lambda done: calls.append(done.waiting))
+    monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=lambda text: calls.append(text)))
+    monkeypatch.setattr(module, "command_line", lambda action: action() or 0)
+    return calls
+
+
+def test_what_waits_is_announced(told: list[Any], tmp_path: Path) -> None:
+    module.ingest.fn(str(tmp_path), kind="tasks", again=True)
+    assert told == [(tmp_path, "", "tasks", True, True), "dialogues-000003"]
+    told.clear()
+    module.ingest.fn(str(tmp_path), announce=False)
+    assert len(told) == 1
+
+
+def test_by_its_schedule_it_has_nothing_to_do_without_a_source(told: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("seed: 7\n")
+    assert module.ingest.fn(str(tmp_path)) == Ingested(None)
+    assert told == ["ingest.source is empty in params.yaml: there is nowhere to look for new files"]
+
+
+def test_the_command_line(told: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(module, "ingest", module.ingest.fn)
+    monkeypatch.setattr("sys.argv", ["ingest", "s3://team/x/", "--kind", "dialogues", "--no-push", "--no-event"])
+    assert module.main() == 0
+    assert told == [(Path.cwd(), "s3://team/x/", "dialogues", False, False)]
+    assert capsys.readouterr().out.splitlines() == [
+        "dialogues-000003: 5 rows of 2 new files, 1 put aside (data/ingest/quarantine/000003.jsonl)",
+        "pushed:  data to store",
+        "waiting: dialogues-000003 (`python -m flows.retrain` takes it)",
+    ]
+
+
+def test_the_event_is_the_one_that_starts_the_nightly_retraining(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(steps, "emit_event", lambda **values: sent.append(values))
+    monkeypatch.setattr(steps, "get_run_logger", lambda: SimpleNamespace(info=lambda *arguments: None))
+    steps.announce_data.fn(Ingested(MADE, "dialogues-000003"))
+    (event,) = sent
+    deployments = {one["name"]: one for one in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]}
+    triggers = deployments["nightly"]["triggers"]
+    trigger = next(one for one in triggers if event["event"] in one["expect"])
+    pattern = trigger["match"]["prefect.resource.id"]
+    assert pattern.endswith("*") and event["resource"]["prefect.resource.id"].startswith(pattern[:-1])
+    assert event["payload"] == {"batch": "dialogues-000003"}
+    assert deployments["ingest"]["schedules"] and deployments["ingest"]["triggers"]

@@ -1,0 +1,191 @@
+"""The decision: who is promoted, on what it is refused, and whether the verdict says it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.gate.decision import Decision, decide, first_decision, question, too_few
+from sweetrl.gate.measured import Measured
+from sweetrl.gate.page import render
+from sweetrl.gate.spending import level
+from sweetrl.settings import GateSettings
+
+PLAIN = GateSettings(slices=[], spending="none")
+
+
+def measured(values: Iterable[float], **more: Iterable[float]) -> Measured:
+    return Measured(by_task(values), **{name: by_task(one) for name, one in more.items()})
+
+
+def by_task(values: Iterable[float]) -> dict[str, float]:
+    return {f"t{index:04d}": float(value) for index, value in enumerate(values)}
+
+
+def decision_of(
+    champion: Iterable[float], challenger: Iterable[float], rules: GateSettings = PLAIN, **options: int
+) -> Decision:
+    return decide(question(measured(champion), measured(challenger), rules), rules, **options)
+
+
+def test_promotion_of_a_clear_winner() -> None:
+    generator = np.random.default_rng(6)
+    champion = generator.choice([0.0, 0.5, 1.0], 300)
+    challenger = np.minimum(1.0, champion + (generator.random(300) < 0.3) * 0.5)
+    decision = decision_of(champion, challenger)
+    assert decision.promote and decision.interval[0] > 0 and decision.p_value < 0.001 and decision.n == 300
+    assert decision.reason.startswith("promoted: the challenger beats the champion (mean reward +0.")
+    assert "two equally good agents differ this much about once in 5,000 comparisons" in decision.reason
+    assert decision.as_dict()["interval"] == list(decision.interval)
+    assert decision.champion_mean is not None and decision.challenger_mean is not None
+    assert decision.difference == pytest.approx(decision.challenger_mean - decision.champion_mean)
+
+
+def test_no_promotion_of_an_equal_or_worse_one() -> None:
+    generator = np.random.default_rng(7)
+    champion, same = generator.random(200), generator.random(200)
+    assert not decision_of(champion, same).promote
+    worse = decision_of(champion, champion * 0.5)
+    assert not worse.promote and "worse" in worse.reason
+    equal = decision_of(champion, champion)
+    assert not equal.promote and equal.difference == 0.0 and equal.p_value == 1.0
+    assert "The two versions reach the same on each of the 200 tasks." in equal.notes
+
+
+def test_three_lucky_tasks_promote_nobody() -> None:
+    """The bootstrap interval of three equal gains is a point above zero; the permutation test is not fooled."""
+    decision = decision_of([0, 0, 0], [1, 1, 1])
+    assert decision.interval == (1.0, 1.0) and decision.p_value == pytest.approx(0.25)
+    assert not decision.promote
+
+
+def test_without_a_champion_the_challenger_is_promoted() -> None:
+    decision = first_decision(Measured({"a": 0.5, "b": 1.0}))
+    assert decision.promote and "no champion" in decision.reason and decision.challenger_mean == 0.75
+    assert not decision.compared
+    with pytest.raises(UserError, match="no results"):
+        first_decision(Measured({}))
+
+
+def test_the_gate_wrongly_promotes_rarely() -> None:
+    generator = np.random.default_rng(8)
+    promoted = sum(
+        decision_of(generator.choice([0, 1], 50), generator.choice([0, 1], 50), resamples=300, seed=trial).promote
+        for trial in range(200)
+    )
+    assert promoted / 200 <= 0.06  # one side of a two-sided 95 % test
+
+
+def test_a_lost_dialogues_task_is_left_out_and_other_tasks_are_refused() -> None:
+    asked = question(Measured({"a": 1.0, "b": 0.0, "c": 0.5}), Measured({"a": 0.0, "b": 1.0}), PLAIN)
+    assert (asked.before, asked.after, asked.discordance) == ([1.0, 0.0], [0.0, 1.0], 1.0)
+    with pytest.raises(UserError, match=r"different tasks \(for example x and a\)"):
+        question(Measured({"a": 1.0}), Measured({"x": 1.0}), PLAIN)
+    with pytest.raises(UserError, match="no results"):
+        question(Measured({"a": 1.0}), Measured({}), PLAIN)
+
+
+# 300 tasks, 34 of them won and 16 lost: p = 0.015
+BEFORE = [0.0] * 34 + [1.0] * 16 + [0.5] * 250
+AFTER = [1.0] * 34 + [0.0] * 16 + [0.5] * 250
+
+
+def test_what_wins_the_first_time_does_not_win_the_third_time() -> None:
+    rules = GateSettings(slices=[])
+    first, third = (decision_of(BEFORE, AFTER, rules, number=number) for number in (1, 3))
+    assert first.promote and first.alpha == pytest.approx(level(rules, 0.95, 1))
+    assert not third.promote and third.alpha < first.p_value < first.alpha
+    assert "This is comparison 3 with this champion on these test tasks: its limit is 0.0034" in third.verdict
+    assert third.number == 3 and third.confidence == pytest.approx(1 - third.alpha)
+    assert decision_of(BEFORE, AFTER, PLAIN, number=3).promote
+
+
+def test_who_is_not_shown_to_be_better_is_told_what_could_have_been_seen() -> None:
+    decision = decision_of([0.0, 1.0] * 50, [1.0, 0.0] * 10 + [0.0, 1.0] * 40)
+    assert decision.detectable == pytest.approx(0.124, abs=0.002)
+    assert "On 100 tasks a true difference of 0.124 or more is seen with a chance of 80 %" in decision.verdict
+    assert "0.05 (gate.smallest_difference) needs about 626 tasks" in decision.verdict
+
+
+def test_too_few_tasks_are_refused_before_anything_is_compared() -> None:
+    rules = GateSettings(few_tasks="refuse")
+    asked = question(measured([0.0] * 30), measured([1.0] * 10 + [0.0] * 20), rules)
+    refused = too_few(asked, rules, 0.95, 1)
+    assert refused is not None and not refused.promote and not refused.compared
+    assert "nothing was compared, because there are too few test tasks" in refused.reason
+    assert "+0.3" not in refused.verdict and refused.difference == 0.0, "who is better is not said"
+    assert "0.05 (gate.smallest_difference) needs about" in refused.reason
+    assert too_few(asked, GateSettings(), 0.95, 1) is None
+    many = question(measured([0.0, 1.0] * 300), measured([1.0, 0.0] * 10 + [0.0, 1.0] * 290), rules)
+    assert too_few(many, rules, 0.95, 1) is None
+    four = question(measured([0.0, 1.0]), measured([1.0, 0.0]), rules)
+    assert "no difference at all can be seen" in too_few(four, rules, 0.95, 1).reason  # type: ignore[union-attr]
+
+
+def sliced(rules: GateSettings) -> Decision:
+    """A challenger that wins 60 of 300 tasks and loses 12 of the 40 of one topic; another topic has 5 tasks."""
+    before = [0.0] * 60 + [1.0] * 12 + [0.5] * 233
+    after = [1.0] * 60 + [0.0] * 12 + [0.5] * 233
+    topics = ["plain"] * 60 + ["boat"] * 12 + ["boat"] * 28 + ["rare"] * 5 + ["plain"] * 200
+    groups = {"topic": {f"t{index:04d}": topic for index, topic in enumerate(topics)}}
+    old, new = measured(before), measured(after)
+    return decide(question(old, Measured(new.rewards, groups=groups), rules), rules)
+
+
+def test_a_loss_in_a_slice_is_told_and_refused_where_asked() -> None:
+    told = sliced(GateSettings(slices=["topic"]))
+    assert told.promote
+    assert "It loses more than 0.1 in 1 of 3 slices: topic boat (-0.300 on 40 tasks" in told.verdict
+    assert "In 1 of 3 slices there are too few tasks to rule out a loss of more than 0.1: topic rare" in told.verdict
+    assert "In 1 of 3 slices a loss of more than 0.1 is ruled out." in told.verdict
+    refused = sliced(GateSettings(slices=["topic"], slice_rule="refuse-loss"))
+    assert not refused.promote and refused.reason.startswith("not promoted: the challenger beats the champion on the")
+    assert refused.reason.endswith("but it loses more than 0.1 in topic boat (gate.slice_rule: refuse-loss).")
+    doubted = sliced(GateSettings(slices=["topic"], slice_rule="refuse-doubt"))
+    assert "cannot be ruled out in topic rare (gate.slice_rule: refuse-doubt)" in doubted.reason
+
+
+def test_costs_are_told_and_refused_where_asked() -> None:
+    turns = {"turns": [3.0, 5.0] * 150}, {"turns": [4.0, 5.0] * 150}
+    sides = measured(BEFORE, **turns[0]), measured(AFTER, **turns[1])
+
+    def decided(**changes: float) -> Decision:
+        rules = PLAIN.model_copy(update=changes)
+        return decide(question(*sides, rules), rules)
+
+    told = decided()
+    assert told.promote
+    assert "A dialogue takes 0.50 more agent turns than with the champion (4.50, not 4.00)." in told.verdict
+    assert decided(extra_turns=0.6).promote
+    refused = decided(extra_turns=0.52)
+    assert not refused.promote, "0.5 more, but it may be 0.56"
+    assert "it is not shown to take at most 0.52 more agent turns a dialogue (gate.extra_turns)" in refused.reason
+    priced = decided(turn_price=0.2)
+    assert priced.difference == pytest.approx(told.difference - 0.1) and not priced.promote
+    with pytest.raises(UserError, match=r"gate.extra_tokens` is 5, and how many generated tokens .* is not known"):
+        decided(extra_tokens=5.0)
+    with pytest.raises(UserError, match=r"gate.token_price` is 0.1, and how many tokens"):
+        decided(token_price=0.1)
+
+
+def test_the_price_of_tokens_is_for_a_thousand() -> None:
+    one = Measured({"a": 1.0}, tokens={"a": 500.0}, turns={"a": 2.0})
+    assert one.worth(0.01, 0.1) == {"a": pytest.approx(1.0 - 0.02 - 0.05)}
+
+
+@pytest.mark.parametrize("decision", [sliced(GateSettings(slices=["topic"]))], ids=["sliced"])
+def test_the_page_shows_every_slice_and_number(decision: Decision) -> None:
+    shown = render(decision, GateSettings(), "3", "2")
+    assert "Version 3 against the champion, version 2" in shown and decision.reason in shown
+    assert all(one.name in shown for one in decision.slices) and "cannot be told" in shown
+    assert "<script" not in shown
+
+
+def test_the_page_shows_text_as_text() -> None:
+    groups: Mapping[str, Mapping[str, str]] = {"topic": {f"t{i:04d}": "<b>" if i % 2 else "c" for i in range(300)}}
+    rules = GateSettings(slices=["topic"])
+    decision = decide(question(measured(BEFORE), Measured(by_task(AFTER), groups=groups), rules), rules)
+    assert "<b>" not in render(decision, rules, "3", "2")

@@ -1,0 +1,50 @@
+"""Watching the champion: a drop is found, no change is none however often one looks, and the words say what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sweetrl.gate.drift import Look, look
+from sweetrl.settings import GateSettings
+
+
+def looked(first: np.ndarray, now: np.ndarray, number: int = 1, resamples: int = 1000) -> Look:
+    sides = [{f"t{index}": float(value) for index, value in enumerate(side)} for side in (first, now)]
+    return look(sides[0], sides[1], GateSettings(), 0.95, resamples, 0, number)
+
+
+def test_a_drop_is_found_and_asks_for_a_retraining() -> None:
+    rng = np.random.default_rng(1)
+    first = (rng.random(400) < 0.8).astype(float)
+    found = looked(first, first * (rng.random(400) < 0.85), 4)
+    assert found.drifted and "look 4" in found.sentence and "Retrain now: `python -m flows.retrain`." in found.sentence
+    better = looked(first * (rng.random(400) < 0.85), first)
+    assert not better.drifted and "has got better without training" in better.sentence
+
+
+def test_the_same_again_is_nothing_to_do() -> None:
+    found = looked(np.array([0.0, 1.0, 1.0]), np.array([0.0, 1.0, 1.0]), 2)
+    assert not found.drifted and "does exactly what it did, on all of 3 tasks" in found.sentence
+
+
+def test_half_a_year_of_weekly_looks_calls_hardly_any_champion_worse() -> None:
+    rng, drifted, trials = np.random.default_rng(2), 0, 40
+    for _ in range(trials):
+        chance = rng.uniform(0.2, 0.9, 60)
+        first = rng.random(60) < chance
+        for number in range(1, 27):
+            now = rng.random(60) < chance
+            gaps = now.astype(float) - first
+            if gaps.sum() < -2.1 * np.sqrt((gaps**2).sum()) and looked(first, now, number).drifted:
+                drifted += 1
+                break
+    assert drifted / trials <= 0.05
+
+
+def test_what_could_not_be_seen_is_said() -> None:
+    rng = np.random.default_rng(3)
+    first, now = (rng.random(200) < 0.5).astype(float), (rng.random(200) < 0.5).astype(float)
+    found = looked(first, now)
+    assert (
+        "is not shown to have changed" in found.sentence and "or more is seen with a chance of 80 %" in found.sentence
+    )

@@ -1,0 +1,73 @@
+"""Trying again and again on the same tasks: without the guard a challenger that is no better wins in the end."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sweetrl.gate.decision import decide, question
+from sweetrl.gate.measured import Measured
+from sweetrl.gate.spending import MOST_RESAMPLES, level, resamples_for, share
+from sweetrl.settings import GateSettings
+
+ALPHA, TRIES, TASKS = 0.05, 20, 80
+
+
+def test_the_shares_add_up_to_one() -> None:
+    assert share(1) == pytest.approx(6 / math.pi**2)
+    assert sum(share(number) for number in range(1, 100_000)) == pytest.approx(1.0, abs=1e-4)
+    assert sum(share(number) for number in range(1, 1000)) < 1.0
+    with pytest.raises(ValueError, match="counted from 1"):
+        share(0)
+
+
+def test_a_level_is_the_whole_chance_where_nothing_is_spent() -> None:
+    assert level(GateSettings(spending="none"), 0.95, 7) == pytest.approx(0.05)
+    assert level(GateSettings(), 0.95, 7) == pytest.approx(0.05 * 6 / (7 * math.pi) ** 2)
+
+
+def test_a_small_level_gets_resamples_that_can_reach_it() -> None:
+    assert resamples_for(0.03, 10_000) == 10_000
+    assert 2 / (resamples_for(0.0001, 1000) + 1) < 0.0001
+    assert resamples_for(1e-9, 1000) == MOST_RESAMPLES
+
+
+@pytest.fixture(scope="module")
+def promoted() -> dict[str, float]:
+    """How often one of 20 challengers that are as good as the champion is promoted, with the guard and without.
+
+    Each task has a chance of its own. Who lies below 1.8 standard errors cannot be promoted, nor can who is not without
+    the guard: they are not decided.
+    """
+    rng, found = np.random.default_rng(4), {"none": 0, "inverse-square": 0}
+    names = [f"t{number:03d}" for number in range(TASKS)]
+    trials = 120
+    for _ in range(trials):
+        chance = rng.uniform(0.2, 0.9, TASKS)
+        champion = (rng.random(TASKS) < chance).astype(float)
+        wins = dict.fromkeys(found, False)
+        for number in range(1, TRIES + 1):
+            challenger = (rng.random(TASKS) < chance).astype(float)
+            gaps = challenger - champion
+            if gaps.sum() < 1.8 * math.sqrt((gaps**2).sum()):
+                continue
+            sides = [Measured(dict(zip(names, side.tolist(), strict=True))) for side in (champion, challenger)]
+            for spending in found:  # first without the guard
+                rules = GateSettings(spending=spending, slices=[])  # type: ignore[arg-type]
+                decision = decide(question(*sides, rules), rules, 1 - ALPHA, resamples=500, number=number)
+                if not decision.promote:
+                    break
+                wins[spending] = True
+        for spending, won in wins.items():
+            found[spending] += won
+    return {spending: count / trials for spending, count in found.items()}
+
+
+def test_without_the_guard_luck_wins_in_the_end(promoted: dict[str, float]) -> None:
+    assert promoted["none"] > 3 * ALPHA
+
+
+def test_with_the_guard_it_wins_no_more_often_than_said(promoted: dict[str, float]) -> None:
+    assert promoted["inverse-square"] <= ALPHA

@@ -1,0 +1,186 @@
+"""The images: their scripts say what is wrong in one sentence, what they copy exists, and they can be built."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+INFRA = ROOT / "infra"
+SCRIPTS = INFRA / "image"
+CONTAINERFILE = (INFRA / "Containerfile").read_text(encoding="utf-8")
+
+
+def run(*command: str | Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    plain = {"PATH": os.environ["PATH"]}
+    return subprocess.run(
+        [str(one) for one in command], env=plain | changes, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def test_secrets_come_from_files_and_only_the_named_ones(tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("s3cr et$\n")
+    show = ("sh", "-c", 'printf "%s|%s" "$PGPASSWORD" "${SSL_CERT:-none}"')
+    done = run(SCRIPTS / "with-secrets", *show, PGPASSWORD_FILE=str(tmp_path / "password"), SSL_CERT_FILE="/etc/ssl/x")
+    assert (done.returncode, done.stdout) == (0, "s3cr et$|none")
+    done = run(SCRIPTS / "with-secrets", "true", PGPASSWORD_FILE=str(tmp_path / "absent"))
+    assert done.returncode == 1 and "absent cannot be read" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_worker_says_what_is_wrong_with_the_mounted_checkout(tmp_path: Path) -> None:
+    done = run(SCRIPTS / "work", SWEETRL_HOME=str(tmp_path))
+    assert done.returncode == 1 and "no checkout of the project is mounted" in done.stderr
+    (tmp_path / "params.yaml").touch()
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "prefect").write_text('#!/bin/sh\necho "$@"\n')
+    (programs / "prefect").chmod(0o755)
+    path = f"{programs}:{os.environ['PATH']}"
+    done = run(SCRIPTS / "work", "--limit", "2", SWEETRL_HOME=str(tmp_path), PATH=path, WORK_POOL="mine")
+    assert done.stdout.strip() == "worker start --pool mine --type process --with-healthcheck --limit 2"
+
+
+def test_a_worker_clones_the_repository_onto_an_empty_volume(tmp_path: Path) -> None:
+    known, folder = tmp_path / "known", tmp_path / "volume"
+    known.mkdir(), folder.mkdir()
+    (known / "params.yaml").touch()
+    who = ("-c", "user.name=t", "-c", "user.email=t@t")
+    for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "first")):
+        assert run("git", "-C", known, *words).returncode == 0
+    (tmp_path / "prefect").write_text("#!/bin/sh\necho started\n")
+    (tmp_path / "prefect").chmod(0o755)
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = run(SCRIPTS / "work", SWEETRL_HOME=str(folder), SWEETRL_GIT=str(known), PATH=path)
+    assert done.stdout == "started\n" and (folder / "params.yaml").exists(), done.stderr
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")
+def test_a_worker_refuses_a_checkout_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").touch()
+    tmp_path.chmod(0o555)
+    done = run(SCRIPTS / "work", SWEETRL_HOME=str(tmp_path))
+    assert done.returncode == 1 and "build the image with UID and GID of the owner" in done.stderr
+
+
+def test_the_images_copy_what_exists_and_know_their_arguments() -> None:
+    for copied in re.findall(r"^COPY (?:--\S+ )*(.+) \S+$", CONTAINERFILE, re.M):
+        for path in copied.split():
+            assert (ROOT / path).is_file(), path
+    for script in (*SCRIPTS.iterdir(), INFRA / "make-secrets"):
+        assert script.stat().st_mode & stat.S_IXUSR and run("sh", "-n", script).returncode == 0, script
+    known = set(re.findall(r"^ARG (\w+)", CONTAINERFILE, re.M))
+    compose = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
+    for service in compose["services"].values():
+        if "build" in service:
+            assert set(service["build"]["args"]) <= known
+            assert f"AS {service['build']['target']}\n" in CONTAINERFILE
+
+
+def test_secrets_are_made_once_and_kept_from_others(tmp_path: Path) -> None:
+    shutil.copy(INFRA / "make-secrets", tmp_path / "make-secrets")
+    assert run(tmp_path / "make-secrets").stdout.count("is new") == 3
+    first = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
+    assert all(len(text) == 48 for text in first.values()) and len(set(first.values())) == 3
+    assert stat.S_IMODE((tmp_path / "secrets").stat().st_mode) == 0o700
+    assert run(tmp_path / "make-secrets").stdout == ""
+    assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == first
+    compose = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
+    assert {Path(one["file"]).name for one in compose["secrets"].values()} == set(first)
+
+
+def test_every_service_says_when_it_is_well_and_has_its_secrets() -> None:
+    compose = yaml.safe_load((INFRA / "compose.yaml").read_text(encoding="utf-8"))
+    for name, service in compose["services"].items():
+        assert service["healthcheck"]["test"], name
+        text = yaml.safe_dump(service)
+        used = set(re.findall(r"/run/secrets/(\w+)", text))
+        assert used == set(service["secrets"]) <= set(compose["secrets"]), name
+        assert not re.search(r"PASSWORD[}=:]", text.replace("PASSWORD_FILE", "")), (
+            f"{name} has a password in its settings"
+        )
+        for port in service.get("ports", []):
+            assert port.startswith("127.0.0.1:"), f"{name} is open to others"
+
+
+BASE = "localhost/sweetrl-test-base"
+
+
+class Builder:
+    """buildah with a store of its own, without a daemon and without namespaces; what pip needs is mounted read-only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = ["buildah", "--root", str(folder / "store"), "--runroot", str(folder / "run")]
+        self.store += ["--storage-driver", "vfs"]
+        mounts = [Path("/etc/ssl/certs/ca-certificates.crt"), *pip_paths()]
+        self.mounts = [word for path in mounts if path.exists() for word in ("-v", f"{path}:{path}:ro")]
+
+    def __call__(self, *words: str | Path, seconds: float = 120) -> str:
+        command = [*self.store, *(str(word) for word in words)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, cwd=ROOT)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+        return done.stdout.strip()
+
+    def run(self, container: str, *words: str, seconds: float = 120) -> str:
+        """What a program in a container of the image prints, through the image's own entry point."""
+        return self("run", "--isolation", "chroot", container, "--", "with-secrets", *words, seconds=seconds)
+
+
+def pip_paths() -> list[Path]:
+    """The machine's settings of pip, and the folders that they name as indexes."""
+    settings = Path("/etc/pip.conf")
+    if not settings.exists():
+        return []
+    parser = configparser.ConfigParser()
+    parser.read(settings)
+    words = " ".join(value for section in parser.sections() for value in parser[section].values()).split()
+    folders = {Path(*Path(word.removeprefix("file://")).parts[:3]) for word in words}
+    return [settings, *sorted(path for path in folders if path.is_absolute() and path.is_dir())]
+
+
+@pytest.mark.slow  # `make test-images`: about ten minutes
+@pytest.mark.timeout(2400)
+def test_the_servers_image_is_built_and_answers(tmp_path: Path) -> None:
+    for program in ("buildah", "debootstrap"):
+        if shutil.which(program) is None or os.getuid() != 0:
+            pytest.skip(f"{program} and root are needed to make an image without a registry")
+    base = tmp_path / "base"
+    packages = "--include=python3,python3-venv,ca-certificates"
+    made = subprocess.run(
+        ["debootstrap", "--variant=minbase", packages, "bookworm", base], capture_output=True, text=True, check=False
+    )
+    if made.returncode:
+        pytest.skip(f"debootstrap cannot make a base here: {(made.stdout + made.stderr).strip().splitlines()[-1]}")
+    build = Builder(tmp_path)
+    scratch = build("from", "scratch")
+    build("add", "-q", scratch, base, "/", seconds=600)
+    build("commit", "-q", scratch, BASE, seconds=600)
+    arguments = [f"--build-arg={name}={value}" for name, value in (("BASE", BASE), ("UID", "1234"), ("GID", "1235"))]
+    kind = [
+        "--isolation",
+        "chroot",
+        "--network",
+        "host",
+        *build.mounts,
+        *arguments,
+        "--target",
+        "server",
+        "-t",
+        "server",
+    ]
+    build("bud", *kind, "-f", "infra/Containerfile", ".", seconds=1500)
+    container = build("from", "--pull-never", "localhost/server")
+    assert build.run(container, "id").startswith("uid=1234(sweetrl) gid=1235(sweetrl)")
+    drivers = "import psycopg2, asyncpg, prefect_kubernetes, boto3; print('there')"
+    assert build.run(container, "python", "-c", drivers) == "there"
+    pinned = dict(line.split("==") for line in (ROOT / "requirements.lock").read_text().split() if "==" in line)
+    assert build.run(container, "mlflow", "--version").endswith(pinned["mlflow"])
+    assert build.run(container, "prefect", "--version").endswith(pinned["prefect"])

@@ -1,0 +1,138 @@
+"""The Kubernetes manifests: they refer to what is there, and hold against the published schemas."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+FOLDER = Path(__file__).resolve().parents[2] / "infra/kubernetes"
+VERSION = "1.32"  # of Kubernetes, whose schemas the manifests must hold against
+PLACEHOLDER = re.compile(r"\{\{ (\w+) \}\}")
+
+
+def read(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((FOLDER / name).read_text(encoding="utf-8")))
+
+
+KUSTOMIZATION = read("kustomization.yaml")[0]
+TEMPLATE = json.loads((FOLDER / "gpu-job-template.json").read_text(encoding="utf-8"))
+
+
+def objects() -> Iterator[dict[str, Any]]:
+    for name in KUSTOMIZATION["resources"]:
+        yield from read(name)
+
+
+def walk(tree: Any) -> Iterator[dict[str, Any]]:
+    """Every mapping in a tree."""
+    for value in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+        yield from walk(value)
+    if isinstance(tree, dict):
+        yield tree
+
+
+def job() -> dict[str, Any]:
+    """The GPU job as it is made where nothing is set, as Prefect fills its template in."""
+    defaults = {name: one.get("default") for name, one in TEMPLATE["variables"]["properties"].items()}
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            pairs = ((key, filled(one)) for key, one in value.items())
+            return {key: one for key, one in pairs if one is not None}
+        if isinstance(value, list):
+            return [filled(one) for one in value]
+        if isinstance(value, str) and (whole := PLACEHOLDER.fullmatch(value)):
+            return defaults[whole[1]]
+        return PLACEHOLDER.sub(lambda found: str(defaults[found[1]]), value) if isinstance(value, str) else value
+
+    made = filled(TEMPLATE["job_configuration"]["job_manifest"])
+    container = made["spec"]["template"]["spec"]["containers"][0]
+    container |= {"env": [], "args": ["prefect", "flow-run", "execute"]}  # these two are Prefect's own
+    return made
+
+
+def pods() -> Iterator[tuple[str, dict[str, Any]]]:
+    for one in objects():
+        if one["kind"] in ("Deployment", "StatefulSet"):
+            yield one["metadata"]["name"], one["spec"]["template"]["spec"]
+    yield "gpu-job", job()["spec"]["template"]["spec"]
+
+
+def test_what_is_referred_to_is_there() -> None:
+    files = {path.name for path in FOLDER.glob("*.yaml")} - {"kustomization.yaml"}
+    assert set(KUSTOMIZATION["resources"]) == files
+    made = {(one["kind"], one["metadata"]["name"]) for one in objects()}
+    made |= {("ConfigMap", one["name"]) for one in KUSTOMIZATION["configMapGenerator"]}
+    made |= {("Secret", one["name"]) for one in KUSTOMIZATION["secretGenerator"]}
+    kinds = {"configMapRef": "ConfigMap", "configMap": "ConfigMap", "secretRef": "Secret", "secretKeyRef": "Secret"}
+    for name, pod in pods():
+        for part in walk(pod):
+            wanted = [(kind, part[key]["name"]) for key, kind in kinds.items() if key in part]
+            if "persistentVolumeClaim" in part:
+                wanted.append(("PersistentVolumeClaim", part["persistentVolumeClaim"]["claimName"]))
+            assert not set(wanted) - made, name
+        mounted = {mount["name"] for one in pod["containers"] for mount in one.get("volumeMounts", [])}
+        claimed = {"data"} if name == "database" else set()
+        assert mounted == {volume["name"] for volume in pod.get("volumes", [])} | claimed, name
+    keys = {line.partition("=")[0] for line in (FOLDER / "secrets.example.env").read_text().splitlines()}
+    assert {"PGPASSWORD", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"} <= keys
+
+
+def test_services_lead_to_pods_and_pods_to_services() -> None:
+    labels = {}
+    for one in objects():
+        if one["kind"] in ("Deployment", "StatefulSet"):
+            labels[one["metadata"]["name"]] = one["spec"]["template"]["metadata"]["labels"]
+            assert one["spec"]["selector"]["matchLabels"].items() <= labels[one["metadata"]["name"]].items()
+    addresses = (FOLDER / "services.env").read_text(encoding="utf-8")
+    for service in (one for one in objects() if one["kind"] == "Service"):
+        found = [name for name, known in labels.items() if service["spec"]["selector"].items() <= known.items()]
+        assert found == [service["metadata"]["name"]]
+    for port in (5000, 4200):
+        name = re.search(rf"http://(\w+):{port}", addresses)
+        assert name is not None and name[1] in labels
+
+
+@pytest.mark.parametrize(("name", "pod"), [pytest.param(*one, id=one[0]) for one in pods()])
+def test_no_pod_has_more_rights_than_it_needs(name: str, pod: dict[str, Any]) -> None:
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+        assert container["resources"]["limits"]["memory"]
+    assert pod.get("automountServiceAccountToken", name == "gpu-worker") is (name == "gpu-worker")
+
+
+def test_the_template_of_gpu_jobs_has_a_variable_for_every_placeholder() -> None:
+    used = set(PLACEHOLDER.findall(json.dumps(TEMPLATE["job_configuration"])))
+    assert used == set(TEMPLATE["variables"]["properties"])
+    limits = job()["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"memory": "64Gi", "nvidia.com/gpu": 1}
+
+
+def test_the_manifests_hold_against_the_published_schemas(tmp_path: Path) -> None:
+    schemas = pytest.importorskip("kubernetes_validate", reason="the schemas are in the package: make test-infra")
+    if shutil.which("kubectl") is None:
+        pytest.skip("kubectl is missing, which puts the manifests together (kustomize)")
+    shutil.copytree(FOLDER, tmp_path / "all")
+    shutil.copy(FOLDER / "secrets.example.env", tmp_path / "all/secrets.env")
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(tmp_path / "all")], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    built = list(yaml.safe_load_all(done.stdout))
+    assert len(built) >= len(list(objects())) + 4
+    for one in [*built, job()]:
+        schemas.validate(one, VERSION, strict=True)
+    broken = job()
+    broken["spec"]["template"]["spec"]["containers"][0]["imagePulPolicy"] = "Always"
+    with pytest.raises(schemas.ValidationError):
+        schemas.validate(broken, VERSION, strict=True)

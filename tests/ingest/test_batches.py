@@ -1,0 +1,307 @@
+"""From files to a batch: what is taken, what is put aside and why, and that no row is taken twice or lost."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.ingest.batches import Made, checks_of, kind_of, make_batch
+from sweetrl.ingest.sources import Changed, Folder
+from sweetrl.ingest.state import State
+from sweetrl.settings import parse_settings
+from tests.ingest.made import chat, write
+
+
+class Intake:
+    """A source, a state and the batches so far, as tasks/ingestion.py would keep them."""
+
+    def __init__(self, root: Path, **wanted: Any) -> None:
+        self.root, self.source = root, root / "in"
+        self.source.mkdir(exist_ok=True)
+        self.state, self.made = State(root / "state"), list[Made]()
+        self.settings = parse_settings({"method": "rft", "ingest": wanted, "tasks": {"validation": 1}})
+
+    def set(self, **sections: dict[str, Any]) -> None:
+        tree = self.settings.model_dump(mode="json", by_alias=True)
+        self.settings = parse_settings({**tree, **{name: {**tree[name], **some} for name, some in sections.items()}})
+
+    def folder(self, batch: str) -> Path:
+        return self.root / "batches" / batch
+
+    def take(self, again: bool = False) -> Made | None:
+        number = f"{len(self.made) + 1:06d}"
+        made = make_batch(
+            self.settings,
+            Folder(self.source),
+            self.state,
+            number,
+            self.folder(f"{self.settings.ingest.kind}-{number}"),
+            lambda: checks_of(self.settings, self.root, self.root / "docs"),
+            self.earlier,
+            again,
+        )
+        if made is not None:
+            self.made.append(made)
+        return made
+
+    def earlier(self) -> list[Path]:
+        last = next((one for one in reversed(self.made) if one.batch), None)
+        return [] if last is None else [self.folder(last.batch) / f"{name}.jsonl" for name in last.holds]
+
+    def rows(self, batch: str, name: str = "") -> list[Any]:
+        lines = (self.folder(batch) / f"{name or batch}.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def aside(self, number: str) -> list[dict[str, Any]]:
+        return [
+            json.loads(line) for line in (self.state.folder / f"quarantine/{number}.jsonl").read_text().splitlines()
+        ]
+
+
+@pytest.fixture
+def intake(tmp_path: Path, plain_rules: None) -> Intake:
+    return Intake(tmp_path)
+
+
+def test_new_files_become_a_batch_once(intake: Intake) -> None:
+    write(intake.source / "a.jsonl", chat(1), chat(2))
+    write(intake.source / "deep/b.jsonl", chat(3))
+    made = intake.take()
+    assert made is not None and (made.batch, made.files, made.rows, made.bad) == ("dialogues-000001", 2, 3, 0)
+    assert made.holds == ("dialogues-000001",) and made.lacks == ""
+    assert intake.rows(made.batch) == [chat(1), chat(2), chat(3)], "rows are as they came"
+    assert intake.take() is None
+    # The same rows under another name, and a file that has grown, bring only what is new.
+    write(intake.source / "copy.jsonl", chat(2))
+    write(intake.source / "a.jsonl", chat(1), chat(2), chat(4))
+    made = intake.take()
+    assert made is not None and (made.rows, made.repeated, made.files) == (1, 3, 2)
+    assert intake.rows("dialogues-000002") == [chat(4)]
+    assert intake.rows("dialogues-000002", "dialogues-000001") == [chat(1), chat(2), chat(3)]
+
+
+def test_bad_rows_are_put_aside_with_file_row_and_reason(intake: Intake) -> None:
+    deep = "[" * 50 + "]" * 50
+    intake.set(ingest={"row_kib": 2})
+    write(
+        intake.source / "a.jsonl",
+        chat(1),
+        "{no json",
+        b'{"text": "\xff\xfe"}',
+        chat(2, metadata={"deep": json.loads(deep)}),
+        '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        chat(3, messages=[]),
+        chat(4, reward=7),
+        chat(5, metadata={"long": "x" * 3000}),
+        chat(6, task_id="one"),
+        chat(7, task_id="one"),
+        "",
+        chat(8, outcome="maybe"),
+    )
+    made = intake.take()
+    assert made is not None and (made.rows, made.bad) == (2, 9)
+    assert intake.rows(made.batch) == [chat(1), chat(6, task_id="one")]
+    aside = {one["line"]: one for one in intake.aside("000001")}
+    assert {one["file"] for one in aside.values()} == {"a.jsonl"}
+    for line, words in {
+        2: "this is not JSON",
+        3: "is not UTF-8",
+        4: "nested more than 16 levels",
+        5: "longer than 2 KiB",
+        6: "`messages` needs a request",
+        7: "outside 0 to 1",
+        8: "longer than 2 KiB",
+        10: "another task is called 'one'",
+        12: "`outcome` is 'maybe'",
+    }.items():
+        assert words in aside[line]["why"], aside[line]["why"]
+    assert aside[2]["row"] == "{no json", "kept as it came"
+    assert base64.b64decode(aside[3]["base64"]) == b'{"text": "\xff\xfe"}'
+    assert json.loads(aside[10]["row"]) == chat(7, task_id="one")
+
+
+def test_rows_that_break_an_expectation_are_put_aside(intake: Intake) -> None:
+    program = "def price(hours):\n    total = hours * 7919 + 42\n    return round(total, 2)"
+    told = [{"role": "assistant", "content": "How?"}, {"role": "user", "content": f"Like this: {program}"}]
+    leaky = chat(1, reference=program)
+    leaky["messages"][1:1] = told
+    write(intake.source / "a.jsonl", leaky, chat(2))
+    made = intake.take()
+    assert made is not None and (made.rows, made.bad) == (1, 1)
+    (aside,) = intake.aside("000001")
+    assert aside["line"] == 1 and aside["why"].startswith("expectation leak: nothing the actor sees may hold")
+
+
+def test_only_dialogues_with_consent_are_taken_and_others_are_kept_nowhere(intake: Intake) -> None:
+    without = chat(2)
+    del without["consent"]
+    words = "words of somebody who has not agreed"
+    no = chat(3, consent=False, metadata={"note": words})
+    write(
+        intake.source / "a.jsonl", chat(1), without, no, chat(4, consent="yes"), chat(5, consent=1), {"consent": None}
+    )
+    made = intake.take()
+    assert made is not None and (made.rows, made.without_consent, made.bad) == (1, 5, 0)
+    kept = [path for path in intake.root.rglob("*") if path.is_file() and intake.source not in path.parents]
+    assert not any(words.encode() in path.read_bytes() for path in kept)
+
+
+def test_files_over_the_limits_wait_or_are_named(intake: Intake) -> None:
+    intake.set(ingest={"files": 2, "file_mib": 1})
+    write(intake.source / "0.jsonl", "x" * 2**20)
+    for number in range(1, 4):
+        write(intake.source / f"{number}.jsonl", chat(number))
+    write(intake.source / "4\u202e.jsonl", chat(4))
+    made = intake.take()
+    assert made is not None and (made.files, made.rows, made.bad, made.later) == (2, 1, 1, 3)
+    assert intake.aside("000001") == [
+        {
+            "file": "0.jsonl",
+            "line": None,
+            "why": "it is larger than 1 MiB (ingest.file_mib); it was not read and is where it was",
+        }
+    ]
+    made = intake.take()
+    assert made is not None and (made.rows, made.later) == (2, 1)
+    made = intake.take()
+    assert made is not None and (made.batch, made.bad) == ("", 1)
+    assert not intake.folder("dialogues-000003").exists(), "nothing was taken, so there is no batch"
+    assert "marks of direction" in intake.aside("000003")[0]["why"]
+    assert intake.take() is None
+    raw = (intake.state.folder / "seen/000003.jsonl").read_bytes()
+    assert raw.isascii(), "names of others steer no terminal"
+
+
+def test_as_much_as_fits_is_taken_at_a_time(intake: Intake) -> None:
+    intake.set(ingest={"total_mib": 1})
+    for number in range(3):
+        write(intake.source / f"{number}.jsonl", chat(number, metadata={"long": "x" * 600_000}))
+    taken = [intake.take() for _ in range(4)]
+    assert [made and (made.rows, made.later) for made in taken] == [(1, 2), (1, 1), (1, 0), None]
+
+
+def test_bad_files_can_be_looked_at_again(intake: Intake) -> None:
+    intake.set(ingest={"row_kib": 1})
+    write(intake.source / "a.jsonl", chat(1), chat(2, metadata={"long": "x" * 2000}))
+    assert (first := intake.take()) is not None and (first.rows, first.bad) == (1, 1)
+    intake.set(ingest={"row_kib": 8})
+    assert intake.take() is None
+    made = intake.take(again=True)
+    assert made is not None and (made.rows, made.repeated, made.bad) == (1, 1, 0)
+    assert intake.take(again=True) is None
+
+
+def test_a_window_holds_the_newest_batches(intake: Intake) -> None:
+    intake.set(ingest={"window": 2})
+    holds = []
+    for number in range(1, 4):
+        write(intake.source / f"{number}.jsonl", chat(number))
+        made = intake.take()
+        assert made is not None
+        holds.append(made.holds)
+    assert holds == [
+        ("dialogues-000001",),
+        ("dialogues-000001", "dialogues-000002"),
+        ("dialogues-000002", "dialogues-000003"),
+    ]
+    assert sorted(path.name for path in intake.folder("dialogues-000003").iterdir()) == [
+        "dialogues-000002.jsonl",
+        "dialogues-000003.jsonl",
+    ]
+
+
+def test_what_older_rows_may_no_longer_be_is_put_aside_too(intake: Intake) -> None:
+    long = chat(1)
+    long["messages"] += [{"role": "user", "content": "more"}, {"role": "assistant", "content": "I WANT TO ANSWER: x"}]
+    long["messages"][1]["content"] = "Why?"
+    write(intake.source / "a.jsonl", long)
+    assert (made := intake.take()) is not None and made.rows == 1
+    intake.set(agent={"max_turns": 1})
+    write(intake.source / "b.jsonl", chat(2))
+    made = intake.take()
+    assert made is not None and (made.rows, made.bad) == (1, 1)
+    (aside,) = intake.aside("000002")
+    assert aside["file"] == "batch dialogues-000001" and "raise agent.max_turns" in aside["why"]
+    assert not (intake.folder("dialogues-000002") / "dialogues-000001.jsonl").exists()
+
+
+def test_a_batch_says_what_training_on_it_would_lack(intake: Intake) -> None:
+    write(intake.source / "a.jsonl", chat(1, reward=0.0))
+    made = intake.take()
+    assert made is not None and made.rows == 1 and "rft.min_reward" in made.lacks
+    write(intake.source / "b.jsonl", chat(2))
+    made = intake.take()
+    assert made is not None and made.lacks == "" and len(made.holds) == 2
+
+
+def test_a_file_that_changed_meanwhile_is_seen_the_next_time(intake: Intake, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(intake.source / "a.jsonl", chat(1))
+    write(intake.source / "b.jsonl", chat(2))
+    fetch = Folder.fetch
+
+    def busy(self: Folder, entry: Any, target: Path, limit: int) -> None:
+        if entry.name == "a.jsonl":
+            raise Changed
+        fetch(self, entry, target, limit)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "fetch", busy)
+        made = intake.take()
+    assert made is not None and (made.rows, made.files, made.later) == (1, 1, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "fetch", busy)
+        assert intake.take() is None and not intake.folder("dialogues-000002").exists()
+    made = intake.take()
+    assert made is not None and intake.rows(made.batch) == [chat(1)]
+
+
+def test_dialogues_about_held_out_tasks_are_put_aside(intake: Intake) -> None:
+    from sweetrl.colbench.store import write_task_table
+    from sweetrl.types import Task
+
+    held = Task("t", chat(2)["messages"][0]["content"], "def add(x): return x + 2", suite="backend")
+    write_task_table(intake.root / "data/tasks/test.parquet", [held])
+    write(intake.source / "a.jsonl", chat(1), chat(2))
+    made = intake.take()
+    assert made is not None and (made.rows, made.bad) == (1, 1)
+    assert "nothing may be learnt from what is measured on" in intake.aside("000001")[0]["why"]
+
+
+def task(number: int, **values: Any) -> dict[str, Any]:
+    program = f"def add(x): return x + {number}"
+    facts = {
+        "problem_description": f"Add {number}: def add(x):",
+        "ground_truth": program,
+        "test_cases": {"t": "add(1)"},
+    }
+    return facts | values
+
+
+def test_task_files_become_files_to_train_and_test_on(intake: Intake) -> None:
+    write(intake.root / "test.jsonl", task(99))
+    intake.set(ingest={"kind": "tasks"})
+    with pytest.raises(UserError, match=r"needs `tasks.source: files`"):
+        write(intake.source / "a.jsonl", task(1))
+        intake.take()
+    intake.set(tasks={"source": "files", "train_file": "none", "test_file": "test.jsonl"})
+    write(
+        intake.source / "a.jsonl", task(1), task(2, id="two"), task(99), task(3, ground_truth=7), task(5, id="train-1")
+    )
+    made = intake.take()
+    assert made is not None and (made.batch, made.rows, made.bad, made.lacks) == ("tasks-000001", 2, 3, "")
+    write(intake.source / "b.jsonl", task(4, id="two"), task(1), task(6))
+    made = intake.take()
+    assert made is not None and (made.rows, made.repeated, made.bad) == (1, 1, 1)
+    assert intake.rows("tasks-000002", "train") == [task(6), task(1), task(2, id="two")], "the newest first"
+    assert intake.rows("tasks-000002", "test") == [task(99)]
+
+
+def test_batches_names_say_their_kind() -> None:
+    assert (kind_of("dialogues-000007"), kind_of("tasks-1")) == ("dialogues", "tasks")
+    with pytest.raises(UserError, match="no batch's name"):
+        kind_of("../x")

@@ -1,0 +1,135 @@
+"""What must hold after every retraining, whatever has happened: nothing lost, doubled or half-registered."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from sweetrl.file_hashes import file_hash
+from tasks.workspace import git
+from tests.services.team import BUCKET, Checkout
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+REF = "refs/sweetrl/batches"
+
+
+@dataclass
+class Books:
+    """Compares git, the S3 and MLflow's server with one another; versions that were right once are not read again."""
+
+    checkout: Checkout
+    withdrawn: set[int] = field(default_factory=set)
+    seen: dict[str, int] = field(default_factory=dict)  # version -> its batch's first task
+
+    @property
+    def client(self) -> MlflowClient:
+        from mlflow import MlflowClient
+
+        return MlflowClient(tracking_uri=self.checkout.team.mlflow.url)
+
+    def batches(self) -> list[dict[str, Any]]:
+        """The batches taken at the origin, oldest first."""
+        if git(self.checkout.origin, "rev-parse", "-q", "--verify", REF, check=False).returncode:
+            return []
+        said = git(self.checkout.origin, "log", "--reverse", "--format=%B%x00", REF).stdout.split("\0")
+        return [json.loads(text) for text in said if text.strip()]
+
+    def keys(self) -> dict[str, int]:
+        """Key -> bytes of the checkout's DVC remote."""
+        pages = self.checkout.team.s3.client().get_paginator("list_objects_v2")
+        found = pages.paginate(Bucket=BUCKET, Prefix=f"{self.checkout.root.name}/")
+        return {item["Key"]: item["Size"] for page in found for item in page.get("Contents", [])}
+
+    def stored(self, keys: dict[str, int], digest: str) -> bool:
+        """Whether the data of one hash, with all files of a folder, are in the S3."""
+        key = f"{self.checkout.root.name}/files/md5/{digest[:2]}/{digest[2:]}"
+        if key not in keys:
+            return False
+        if not digest.endswith(".dir"):
+            return True
+        body = self.checkout.team.s3.client().get_object(Bucket=BUCKET, Key=key)["Body"].read()
+        return all(self.stored(keys, row["md5"]) for row in json.loads(body))
+
+    def version(self, found: Any, keys: dict[str, int]) -> int:
+        """Check one registered version, and return the first task of the batch that it was trained on."""
+        what = f"version {found.version}"
+        tags, model = found.tags, self.checkout.model
+        assert found.status == "READY", what
+        assert {"adapter_hash", "data", "evaluation", "gate", "git_commit", "dvc_lock"} <= tags.keys(), what
+        assert tags["git_dirty"] == "false", what
+        commit = tags["git_commit"]
+        with tempfile.TemporaryDirectory() as name:
+            import mlflow
+
+            where = self.client.get_logged_model(found.source.removeprefix("models:/")).artifact_location
+            uri = self.checkout.team.mlflow.url
+            load = mlflow.artifacts.download_artifacts
+            lock = Path(load(f"{where}/lineage/dvc.lock", dst_path=name, tracking_uri=uri))
+            adapter = Path(load(f"{where}/artifacts/policy/adapter_config.json", dst_path=name, tracking_uri=uri))
+            assert file_hash(lock) == tags["dvc_lock"], what
+            params = yaml.safe_load(git(self.checkout.origin, "show", f"{commit}:params.yaml").stdout)
+            first = int(params["collect"]["first"])
+            if first:  # `make run` registers before anybody has committed its dvc.lock
+                assert git(self.checkout.origin, "show", f"{commit}:dvc.lock").stdout == lock.read_text(), what
+            written = json.loads(adapter.read_text())
+            assert written.get("first", first) == first, f"{model} {what}: another batch's adapter"
+        for path, digest in json.loads(tags["data"]).items():
+            if path.startswith(("data/", "models/policy", "reports/")):
+                assert self.stored(keys, digest), f"{what}: {path} ({digest}) is not in the S3"
+        return first
+
+    def check(self, champion: str | None = None) -> str:
+        """Assert that git, DVC, S3 and registry agree and that nothing is left of the work; return the champion."""
+        home, client = self.checkout.root, self.client
+        keys, versions = self.keys(), client.search_model_versions(f"name = '{self.checkout.model}'")
+        for found in sorted(versions, key=lambda one: int(one.version)):
+            if found.version not in self.seen and found.tags.get("git_dirty") == "false":
+                self.seen[str(found.version)] = self.version(found, keys)
+        batches = self.batches()
+        firsts = [batch["first"] for batch in batches]
+        assert firsts == sorted(set(firsts)), f"a batch was taken twice: {firsts}"
+        trained = sorted(first for first in self.seen.values() if first)
+        assert trained == sorted(set(firsts) - self.withdrawn), f"batches {firsts}, but versions of {trained}"
+        hashes = [found.tags["adapter_hash"] for found in versions]
+        assert len(hashes) == len(set(hashes)), "an adapter is registered twice"
+
+        model = client.get_registered_model(self.checkout.model)
+        now, history = str(model.aliases["champion"]), json.loads(model.tags["champion_history"])
+        assert history[-1]["version"] == now and champion in (None, now), (history, champion)
+        assert str(model.aliases.get("challenger", "")) != now
+        for found in versions:
+            verdict = json.loads(found.tags["gate"])
+            assert not verdict["promote"] or verdict["promoted"], f"version {found.version} has won and waits"
+        chosen = client.get_model_version(self.checkout.model, now)
+        assert file_hash(home / "dvc.lock") == chosen.tags["dvc_lock"], "the checkout is not the champion's"
+        git(home, "merge-base", "--is-ancestor", chosen.tags["git_commit"], "main")
+
+        assert git(home, "status", "--porcelain").stdout == ""
+        said = self.checkout.check("dvc", "status", "dvc.yaml")
+        assert "Data and pipelines are up to date" in said, said
+        branches = git(home, "for-each-ref", "--format=%(refname:short) %(objectname)", "refs/heads/retrain").stdout
+        known = git(
+            self.checkout.origin, "for-each-ref", "--format=%(refname:short) %(objectname)", "refs/heads/retrain"
+        )
+        assert branches == known.stdout, (branches, known.stdout)
+        assert len(branches.splitlines()) == len(trained)
+        journals = sorted((home / ".git/sweetrl/retrain").glob("*.jsonl"))
+        assert all('"step": "done"' in path.read_text() for path in journals)
+        assert git(home, "worktree", "list").stdout.count("\n") == 1
+        experiment = client.get_experiment_by_name(self.checkout.model)
+        assert experiment is not None
+        running = client.search_runs([experiment.experiment_id], "attributes.status = 'RUNNING'")
+        assert not running, [run.info.run_name for run in running]
+        for _ in range(100):  # a flow that has ended still says so to Prefect's server
+            if not (left := self.checkout.processes()):
+                return now
+            time.sleep(0.2)
+        raise AssertionError(f"still at work: {left}")

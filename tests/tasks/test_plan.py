@@ -1,0 +1,79 @@
+"""What `sweetrl run --dry-run` says, and runs of some of the stages: in a toy project under real git and DVC."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.yaml_files import read_yaml
+from tasks.at_rest import at_rest
+from tasks.pipeline import Selection, execute_stage
+from tasks.plan import check_stage, check_startable, plan
+from tasks.training import Steps, run_pipeline
+
+
+def steps(said: list[str] | None = None) -> Steps:
+    say = said.append if said is not None else (lambda text: None)
+    return Steps(run=lambda stage, root, env: execute_stage(root, stage, env, lambda text: None), say=say)
+
+
+def would(root: Path, *arguments: object) -> dict[str, str]:
+    return {one.stage: one.would for one in plan(root, *arguments)}  # type: ignore[arg-type]
+
+
+def test_a_plan_is_what_a_run_then_does(toy) -> None:
+    """Also with parameters that are nowhere written: the plan is that of the edited file, and nothing is changed."""
+    definition = toy.root / "dvc.yaml"
+    definition.write_text(definition.read_text().replace("[toy.yaml: [second]]", "[toy.yaml: [second], collect]"))
+    assert would(toy.root) == {"first": "run", "second": "run", "third": "run"}
+    said: list[str] = []
+    run_pipeline(toy.root, steps(said))
+    assert said[0] == "stage 1 of 3: first" and said[1].startswith("first: ran in ")
+    assert toy.runs() == ["first", "second", "third"]
+    assert would(toy.root) == {"first": "skip", "second": "skip", "third": "skip"}
+
+    before = {path: path.read_bytes() for path in toy.root.iterdir() if path.is_file()}
+    tree = read_yaml(toy.root / "params.yaml") | {"collect": {"tasks": 9, "first": 0}}
+    first, second, third = plan(toy.root, Selection(), tree)
+    assert (first.would, second.would, third.would) == ("skip", "run", "perhaps")
+    assert (second.reason, third.reason) == ("collect.tasks: 4 -> 9", "if second makes something else")
+    assert {path: path.read_bytes() for path in toy.root.iterdir() if path.is_file()} == before
+
+    toy.set(third="b")
+    (third,) = plan(toy.root)[2:]
+    assert third.why == ("third: a -> b",)
+    (toy.root / "data/first.txt").unlink()
+    first, second, _ = plan(toy.root)
+    assert first.why == ("output data/first.txt: not there",) and second.why == ("input data/first.txt: not there",)
+
+
+def test_some_of_the_stages_run_and_nothing_is_registered_while_others_are_stale(toy) -> None:
+    until = run_pipeline(toy.root, steps(), selection=Selection(until="second"))
+    assert toy.runs() == ["first", "second"]
+    assert [one.status for one in until.stages] == ["ran", "ran", "left"] and until.stale == ("third",)
+    found = at_rest(toy.root, Selection(until="second"))
+    assert found is not None and found.unchanged and found.stale == ("third",)
+    assert at_rest(toy.root) is None
+
+    toy.set(first="b")
+    begun = run_pipeline(toy.root, steps(), selection=Selection(begin="third"))
+    assert toy.runs() == ["first", "second", "third"]
+    assert [one.status for one in begun.stages] == ["left", "left", "ran"] and begun.stale == ("first",)
+    assert run_pipeline(toy.root, steps()).stale == () and toy.runs()[3] == "first"
+    assert run_pipeline(toy.root, steps(), selection=Selection(begin="third")).stale == ()
+
+
+def test_what_cannot_be_run_is_one_sentence(toy) -> None:
+    with pytest.raises(
+        UserError, match=r"--from third: data/second\.txt, which third needs, is not there yet; run from"
+    ):
+        check_startable(toy.root, Selection("third"))
+    check_startable(toy.root, Selection("first"))
+    with pytest.raises(UserError, match="--from third --until first: first comes first"):
+        check_startable(toy.root, Selection("third", "first"))
+    with pytest.raises(
+        UserError, match=r"--until secnd: there is no such stage \(did you mean `second`\?\); known are"
+    ):
+        check_stage(toy.root, "--until", "secnd")

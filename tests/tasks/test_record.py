@@ -1,0 +1,42 @@
+"""What a pipeline run leaves in MLflow about its end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.io import write_json
+from sweetrl.settings import parse_settings
+from sweetrl.tracking.notes import NOTE
+from sweetrl.tracking.registry import Registration
+from sweetrl.tracking.runs import RunLog
+from tasks.promotion import GateResult
+from tasks.training import PipelineRecord
+
+
+@pytest.fixture
+def ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A pipeline record whose run writes nothing, and what it would have written."""
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    numbers = {"tasks": 8, "confidence": 0.95, "resamples": 100, "success_before": 0.25, "success_after": 0.5}
+    write_json(tmp_path / "reports/evaluation.json", numbers)
+    record = PipelineRecord(parse_settings({}), tmp_path, tmp_path)
+    record.log = RunLog(record.settings.tracking, "train", root=tmp_path)
+    return record
+
+
+def test_a_run_that_ends_well_says_what_it_led_to(ended: Any) -> None:
+    gate = GateResult("3", True, "3", "2", "it wins by 3 points.")
+    ended.finish([], Registration("agent", "3", True), gate)
+    note = ended.log._new_tags[NOTE]
+    assert note.startswith("**Gate:** it wins by 3 points.\n\n") and "**Registered as** agent/3" in note
+    assert "| **tasks solved** | 25.0 % | **50.0 %** |" in note
+    logged = {name for name, *_ in ended.log._metrics}
+    assert logged == {"tasks", "success_before", "success_after"}, "settings are no results"
+
+
+def test_a_run_that_fails_says_why(ended: Any) -> None:
+    ended.finish_failed([], RuntimeError("the disk is full"))
+    assert ended.log._new_tags[NOTE] == "**Failed:** the disk is full"
