@@ -33,8 +33,17 @@ OURS = {"sweetrl", "sweetrl_verifiers", "flows", "tasks"}
 
 # Where packages of an extra may be imported; everything else lives on the project's dependencies alone.
 EXTRAS_OF = {
-    "pipeline": ("src/sweetrl/tracking/", "src/sweetrl/validation/", "src/sweetrl/handover/", "flows/", "tasks/"),
+    "pipeline": (
+        "src/sweetrl/tracking/",
+        "src/sweetrl/validation/",
+        "src/sweetrl/handover/",
+        "src/sweetrl/ingest/",
+        "src/sweetrl/viewer/",
+        "flows/",
+        "tasks/",
+    ),
     "report": ("src/sweetrl/evaluation/charts.py", "src/sweetrl/evaluation/report.py", "src/sweetrl/reproduce/"),
+    "vllm": ("src/sweetrl/handover/vllm_resolver.py",),
     "ray": ("flows/spread.py",),
     "verifiers": ("src/sweetrl/interop/verifiers", "src/sweetrl_verifiers/"),
     "openenv": ("src/sweetrl/interop/openenv",),
@@ -49,22 +58,28 @@ LOCKS = {
     "requirements-fuzz.lock": ("fuzz",),
     "requirements-interop.lock": ("openenv", "trl", "inspect", "trackers"),
     "requirements-verifiers.lock": ("verifiers",),
+    "requirements-services.lock": ("postgres",),
+    "requirements-docs.lock": (),  # the site's packages, which no code of the project imports
 }
-IN_FRONT = ("requirements-interop.lock", "requirements-verifiers.lock")
+IN_FRONT = (
+    "requirements-interop.lock",
+    "requirements-verifiers.lock",
+    "requirements-docs.lock",
+    "requirements-services.lock",
+)
 # What is declared and imported nowhere, and why it is declared.
 UNIMPORTED = {
     "atheris": "the tests of parsers vary their inputs with it (`make fuzz`)",
     "accelerate": "transformers' Trainer needs it, and does not bring it",
-    "boto3": "MLflow and DVC load it for addresses as s3://...",
-    "fastapi": "a bound: newer ones break Prefect's server",
+    "asyncpg": "Prefect's server loads it for addresses as postgresql+asyncpg://...",
+    "psycopg2-binary": "MLflow's server loads it for addresses as postgresql+psycopg2://...",
+    "sqlalchemy": "a bound: with newer ones Prefect's server starts no scheduled run",
     "tensorboard": "transformers' callback loads it (`tracking.report_to`)",
     "trackio": "transformers' callback loads it (`tracking.report_to`)",
     "trl": "its trainer takes what sweetrl.interop.trl makes",
     "wandb": "transformers' callback loads it (`tracking.report_to`)",
-    "vllm": "a program: the server of `engine.kind: vllm`",
     "import-linter": "a program: the contracts of pyproject.toml",
     "mypy": "a program: `make lint`",
-    "moto": "a program: the S3 server of the tests of services",
     "pytest-timeout": "a plugin of pytest",
     "pytest-xdist": "a plugin of pytest",
     "ruff": "a program: `make lint`",
@@ -209,7 +224,7 @@ def test_every_package_that_the_tests_import_is_declared() -> None:
     declared = {distribution for some in project().values() for distribution in some}
     for name, path in files_of("tests").items():
         siblings = {one.stem for folder in (path.parent, REPOSITORY / "benchmarks") for one in folder.glob("*.py")}
-        siblings |= {"fake_server", "tests", "examples", "shop"}
+        siblings |= {"blocks", "fake_server", "tests", "examples", "shop"}  # blocks: docs/site/
         unknown = {one for one in third_party(path) - siblings if not distributions(one) & declared}
         assert not unknown, f"{name}: {', '.join(sorted(unknown))}"
 
@@ -271,7 +286,7 @@ def test_a_missing_package_is_answered_with_the_extra_that_brings_it() -> None:
 def test_only_domains_know_domains() -> None:
     """Nothing else asks which domain it has, or imports one: a domain of one's own is treated like ours."""
     tables = {"src/sweetrl/plugins.py"}  # where the built-in ones have their names
-    importing = {"src/sweetrl/cli.py"}  # `sweetrl score` runs programs
+    importing = {"src/sweetrl/cli_files.py"}  # `sweetrl score` runs programs
     asking = {"get", "startswith", "endswith", "removeprefix", "removesuffix", "index", "count"}
     for name, path in files_of("src", "flows", "tasks").items():
         if name.startswith("src/sweetrl/domains/"):

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sweetrl import __version__, cli, show, terminal
+from sweetrl import cli, show, terminal
 from sweetrl.api.policy import Policy
 from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.engines.make import Agent
-from sweetrl.errors import UserError
+from sweetrl.errors import UserError, missing_extra
 from sweetrl.plugins import find_domain
 from sweetrl.screen import Screen
 from sweetrl.types import AgentTurn, Completion, Message, Task, TestResult, Trajectory, Usage
@@ -106,23 +106,6 @@ def test_help_names_every_command() -> None:
         assert name in result.output
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        *("run", "collect", "evaluate", "tasks", "score", "play", "show", "lineage", "doctor", "version"),
-        *("sandbox run", "browser render"),
-    ],
-)
-def test_every_command_explains_itself(command: str) -> None:
-    result = CliRunner().invoke(cli.app, [*command.split(), "--help"])
-    assert result.exit_code == 0
-    assert "Usage" in result.output
-
-
-def test_version() -> None:
-    assert CliRunner().invoke(cli.app, ["version"]).output.strip() == f"sweetrl {__version__}"
-
-
 def test_run_outside_of_a_project_is_one_sentence(tmp_path: Path) -> None:
     done = sweetrl("run", cwd=tmp_path)
     assert done.returncode == 1
@@ -148,7 +131,7 @@ def test_run_without_the_pipelines_packages_names_the_extra(tmp_path: Path, monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "prefect" else name)
     monkeypatch.setattr(os, "execv", lambda *arguments: pytest.fail("the flow was started"))
     result = CliRunner().invoke(cli.app, ["run"])
-    said = cli.missing_extra(result.exception) if isinstance(result.exception, ImportError) else None
+    said = missing_extra(result.exception) if isinstance(result.exception, ImportError) else None
     assert str(said) == "prefect is not installed; it comes with an extra: pip install 'sweetrl[pipeline]'."
 
 
@@ -167,7 +150,7 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 def test_the_systems_refusals_are_one_sentence(
     error: OSError, said: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    def fail() -> None:
+    def fail(**options: Any) -> None:
         raise error
 
     monkeypatch.setattr(cli, "app", fail)
@@ -182,7 +165,7 @@ def test_the_systems_refusals_are_one_sentence(
     [("mlflow.tracking", "pipeline"), ("matplotlib", "report"), ("ray", "ray"), ("ruamel.yaml", "pipeline")],
 )
 def test_a_missing_extra_is_one_sentence(module: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    def fail() -> None:
+    def fail(**options: Any) -> None:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
     monkeypatch.setattr(cli, "app", fail)
@@ -195,7 +178,7 @@ def test_a_missing_extra_is_one_sentence(module: str, extra: str, monkeypatch: p
 
 
 def test_an_import_that_no_extra_brings_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> None:
+    def fail(**options: Any) -> None:
         raise ModuleNotFoundError("No module named 'sweetrl.gone'", name="sweetrl.gone")
 
     monkeypatch.setattr(cli, "app", fail)

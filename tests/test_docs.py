@@ -1,10 +1,15 @@
-"""What the guides paste is run: Python blocks as they stand (with smaller numbers), settings, options of commands."""
+"""What the docs paste, checked in seconds: blocks, settings, options of commands, and the Python that is quick.
+
+`tests/end_to_end/test_docs_commands.py` runs every block of every page, in order.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
+import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,18 +24,27 @@ from sweetrl.settings import parse_settings
 from sweetrl.types import Message
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
+sys.path.insert(0, str(REPOSITORY / "docs" / "site"))
+from blocks import SHELL, Block, blocks, pages  # type: ignore[import-not-found]  # noqa: E402
+
 ELSEWHERE = ("my_package.", "sweetrl.interop.")  # code that only a reader has, or an environment of its own
-SMALLER = {"tasks=100": "tasks=24", "tasks=200": "tasks=4"}
+SMALLER = {"tasks=100": "tasks=24", "tasks=200": "tasks=4", "tasks=50": "tasks=8"}
+SHELLS = {"cd", "source", "export", "curl", "printf", "head", "ls", "mkdir", "true"}
+OURS = {"make", "python", "sweetrl", "dvc", "git", "mlflow", "prefect"}
+OTHERS = {"pip", "vllm", "vf-eval", "inspect"}  # what other environments have
 
 
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
+def named(page: Path) -> str:
+    return page.relative_to(REPOSITORY).as_posix()
+
+
+def of(page: Path, *languages: str) -> list[Block]:
+    return [block for block in blocks(page) if block.language in languages]
 
 
 def python_of(name: str) -> str:
     """The Python of a page, block after block, as a reader would type it; with smaller numbers."""
-    text = "\n\n".join(blocks(REPOSITORY / "docs" / name, "python"))
+    text = "\n\n".join(block.text for block in of(REPOSITORY / name, "python") if not block.skipped)
     for large, small in SMALLER.items():
         text = text.replace(large, small)
     return text
@@ -42,10 +56,38 @@ def merged(tree: Any, change: Any) -> Any:
     return change
 
 
+def test_every_command_is_run_or_a_comment_says_why_not(capsys: pytest.CaptureFixture[str]) -> None:
+    ran, skipped = Counter[str](), Counter[str]()
+    for page in pages():
+        for block in of(page, *SHELL):  # a fault of a comment or a block raises here
+            (skipped if block.skipped else ran)[block.skipped or named(page)] += len(block.commands())
+    reasons = "; ".join(f"{count} {reason}" for reason, count in skipped.most_common())
+    with capsys.disabled():
+        print(f"\ndocs: {ran.total()} commands on {len(ran)} pages are run; not run: {reasons}")
+    assert all(len(reason.split()) > 1 or reason == "hours" for reason in skipped), "a reason says what is missing"
+    assert ran.total() >= 60, "what can be run is run"
+
+
+def test_faults_of_blocks_are_named(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- typed: 5; ok -->\n```console\nsweetrl play \\\n  3   # it's the third\nls 'a\nb'\n```\n")
+    (block,) = blocks(page)
+    assert block.commands() == ["sweetrl play \\\n  3   # it's the third", "ls 'a\nb'"]
+    assert block.comments == {"typed": "5; ok"} and not block.skipped and block.line == 2
+    for text, said in (
+        ("<!-- not runn: hours -->\n```console\nls\n```\n", "'not runn'"),
+        ("```ruby\n1\n```\n", "'ruby'"),
+        ("```console\necho 'open\n```\n", "does not end"),
+    ):
+        page.write_text(text)
+        with pytest.raises(ValueError, match=said):
+            [block.commands() for block in blocks(page)]
+
+
 def settings_blocks() -> Iterator[Any]:
-    for page in PAGES:
-        for number, text in enumerate(blocks(page, "yaml")):
-            yield pytest.param(yaml.safe_load(text), id=f"{page.name}-{number}")
+    for page in pages():
+        for block in of(page, "yaml"):
+            yield pytest.param(yaml.safe_load(block.text), id=f"{named(page)}-{block.line}")
 
 
 @pytest.mark.parametrize("change", settings_blocks())
@@ -59,46 +101,71 @@ def test_settings_in_the_guides_are_taken(change: dict[str, Any], monkeypatch: p
 
 
 def commands() -> Iterator[Any]:
-    for page in PAGES:
-        text = "\n".join(blocks(page, "console")).replace("\\\n", " ")
-        text += "\n" + "\n".join(re.findall(r"^    ((?:sweetrl|python) .*)$", page.read_text(encoding="utf-8"), re.M))
-        for line in dict.fromkeys(text.splitlines()):
-            line = re.sub(r"^cd \S+ && ", "", line.partition("  #")[0].strip())
-            if line.startswith(("sweetrl ", "python ")):
-                yield pytest.param(line, id=f"{page.name}-{line[:50]}")
+    """Each simple command of the docs once, without variables before it and pipes behind it."""
+    for page in pages():
+        lines = [line for block in of(page, *SHELL) for line in block.commands()]
+        for line in dict.fromkeys(lines):
+            for number, words in enumerate(simple(line)):
+                yield pytest.param(words, id=f"{named(page)}-{line[:40]}-{number}")
 
 
-@pytest.mark.parametrize("line", commands())
-def test_commands_in_the_guides_have_the_options_that_they_use(line: str) -> None:
+def simple(line: str) -> Iterator[list[str]]:
+    lexer = shlex.shlex(line.replace("\\\n", " "), posix=True, punctuation_chars="|&;<>")
+    lexer.whitespace_split = True
+    lexer.commenters = "#"
+    words: list[str] = []
+    tokens = iter([*lexer, ";"])
+    for word in tokens:
+        if word in ("<", ">", ">>"):
+            next(tokens)
+        elif set(word) <= set("|&;"):
+            if words:
+                yield words
+            words = []
+        elif words or not re.fullmatch(r"[A-Z_]+=.*", word, re.S):
+            words.append(word)
+
+
+@pytest.mark.parametrize("words", commands())
+def test_commands_in_the_guides_have_the_options_that_they_use(words: list[str]) -> None:
     from typer.main import get_command
 
     from sweetrl.cli import app
 
-    words = shlex.split(line)
-    options = [word.partition("=")[0] for word in words if word.startswith("--")]
+    assert words[0] in SHELLS | OURS | OTHERS, words
+    options = {word.partition("=")[0] for word in words if re.fullmatch(r"-[a-z]|--[a-z].*", word)}
     if words[0] == "sweetrl":
         command: Any = get_command(app)
         for word in words[1:]:
-            if not hasattr(command, "commands"):
+            if not hasattr(command, "commands") or word.startswith("-"):
                 break
             command = command.commands[word]
-        known = {option for parameter in command.params for option in parameter.opts}
-    else:
+        known = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        assert options <= known | {"--help", "-h", "--version"}, words
+    elif words[0] == "make":
+        targets = set(re.findall(r"^([a-z0-9-]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.M))
+        assert {word for word in words[1:] if "=" not in word} <= targets, words
+    elif words[0] == "python" and words[1] != "-c":
         place = words[2].replace(".", "/") if words[1] == "-m" else words[1].removesuffix(".py")
         files = [REPOSITORY / root / f"{place}{end}" for root in ("", "src") for end in (".py", "/__main__.py")]
         source = next(file for file in files if file.exists()).read_text(encoding="utf-8")
-        known = {
-            option
-            for option in options
-            if f'"{option}"' in source or re.search(rf"\b{option[2:].replace('-', '_')}: ", source)  # argparse, typer
-        }
-    assert set(options) <= known, line
+        for option in options - {"-m"}:  # argparse, typer
+            assert f'"{option}"' in source or re.search(rf"\b{option[2:].replace('-', '_')}: ", source), words
+
+
+def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    names: dict[str, Any] = {}
+    text = python_of("README.md")
+    assert 8 <= len(text.splitlines()) <= 16, "an example of some 15 lines"
+    exec(text, names)
+    assert "reward" in capsys.readouterr().out and names["critic"]
 
 
 def test_the_python_of_extending_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(REPOSITORY)
     names: dict[str, Any] = {}
-    exec(python_of("extending.md"), names)
+    exec(python_of("docs/extending.md"), names)
     printed = capsys.readouterr().out.splitlines()
     assert printed[:2] == ["My word is test0.", "1.0"]
     assert any(json.loads(printed[2])), "the critic has learnt nothing"
@@ -118,9 +185,9 @@ def test_the_python_of_the_quick_start_and_the_sandbox_runs(
 ) -> None:
     monkeypatch.chdir(REPOSITORY)
     names: dict[str, Any] = {}
-    exec(python_of("quick-start.md"), names)
+    exec(python_of("docs/quick-start.md"), names)
     assert str(names["dialogue"].reward) in capsys.readouterr().out
-    exec(python_of("sandbox.md"), names)
+    exec(python_of("docs/sandbox.md"), names)
     calls = names["outcome"].calls
     assert calls[0].tree == 2 and calls[1].kind == "exception"
 
@@ -130,9 +197,10 @@ def test_the_python_of_the_browser_runs() -> None:
         find_browser()
     except UserError as error:
         pytest.skip(str(error))
-    names: dict[str, Any] = {"html": "<h1>Hi</h1>", "htmls": ["<p>a</p>", "<p>b</p>"]}
-    exec(python_of("browser.md").partition("from sweetrl.domains")[0], names)
+    names: dict[str, Any] = {}
+    exec(python_of("docs/browser.md"), names)
     assert names["page"].png and len(names["pages"]) == 2
+    assert names["scores"][1] == 0.0 < names["scores"][0]
 
 
 def test_the_log_of_the_guide_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +208,43 @@ def test_the_log_of_the_guide_is_imported(tmp_path: Path, monkeypatch: pytest.Mo
     from sweetrl.running.importing import import_standalone
 
     monkeypatch.chdir(tmp_path)
-    (line,) = blocks(REPOSITORY / "docs" / "own-dialogues.md", "json")
-    Path("shop.jsonl").write_text(line)
+    (block,) = [block for block in of(REPOSITORY / "docs" / "own-dialogues.md", "json") if block.title]
+    Path("shop.jsonl").write_text(block.text)
     import_standalone(parse_settings({}), [Path("shop.jsonl")], Path("out"), ())
-    (found,) = TrajectoryStore("out")
-    assert (found.task.id, found.reward, found.answer) == ("lost-parcel", 1.0, "It arrives tomorrow.")
+    found = list(TrajectoryStore("out"))
+    assert (found[0].task.id, found[0].reward, found[0].answer) == ("lost-parcel", 1.0, "It arrives tomorrow.")
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    class Loader(yaml.SafeLoader):
+        """mkdocs.yml names Python objects, which need not be loaded here."""
+
+    Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: suffix)
+    config = yaml.load((REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"), Loader)
+
+    def leaves(tree: Any) -> Iterator[str]:
+        if isinstance(tree, str):
+            yield tree
+        for one in tree.values() if isinstance(tree, dict) else tree if isinstance(tree, list) else ():
+            yield from leaves(one)
+
+    listed = Counter(leaves(config["nav"]))
+    inside = {named(page).removeprefix("docs/") for page in (REPOSITORY / "docs").rglob("*.md")}
+    single = {name for name in inside if re.match(r"decisions/\d", name)}  # by their own list
+    shown = {name for name in listed if not name.startswith("repository/")}
+    assert inside - single <= shown, f"put {sorted(inside - single - shown)} into `nav` of mkdocs.yml"
+    assert shown <= inside, f"`nav` of mkdocs.yml names pages that are not there: {sorted(shown - inside)}"
+    assert set(listed.values()) == {1}
+    for name in listed:
+        assert not name.startswith("repository/") or (REPOSITORY / name.removeprefix("repository/")).exists(), name
+
+
+def test_one_version_everywhere() -> None:
+    import tomllib
+
+    from sweetrl import __version__
+
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
+    assert __version__ == project["version"] == citation["version"]
+    assert citation["license"] == "Apache-2.0" and "2503.15478" in str(citation["references"])

@@ -1,6 +1,7 @@
 """`sweetrl doctor`: what it finds on a machine, and what it says to do."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sweetrl import cli, doctor
+from sweetrl.sandbox.client import Sandbox
 
 
 def findings(*looks: Any) -> dict[str, doctor.Check]:
@@ -37,6 +39,14 @@ def test_doctor_is_content_here() -> None:
     assert {check.status for check in found.values()} <= {"ok", "warn"}, found
 
 
+def test_doctor_says_what_protects_and_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sweetrl.sandbox.client.Sandbox", partial(Sandbox, without=("namespaces",)))
+    (check,) = doctor.isolation()
+    assert (check.status, check.seen) == ("warn", "landlock+seccomp+rlimits")
+    assert "which files exist" in check.advice and "no folder to write to" in check.advice
+    assert "Without namespaces" in check.advice
+
+
 def test_the_pipelines_packages_are_needed_in_a_project_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(doctor, "_version", lambda name: None)
@@ -51,6 +61,13 @@ def test_doctor_names_bad_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     (tmp_path / "params.yaml").write_text("sed: 1\n")
     assert "unknown parameter `sed`" in findings(doctor.project)["params.yaml"].seen
+
+
+def test_one_mistake_in_the_parameters_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("sed: 1\n")
+    found = [*doctor.torch(), *doctor.project(), *doctor.browser()]
+    assert [check.name for check in found if check.status == "fail"] == ["params.yaml"]
 
 
 def test_a_check_that_breaks_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,16 @@ def test_a_file_appears_whole_and_leaves_nothing_beside_it(tmp_path: Path):
     assert [each.name for each in path.parent.iterdir()] == ["a.txt"]
 
 
-def test_a_file_gets_ordinary_permissions(tmp_path: Path):
-    path = tmp_path / "a.txt"
-    write_text(path, "x")
-    umask = os.umask(0)
-    os.umask(umask)
-    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o277])
+def test_a_file_is_for_its_owner_alone_unless_it_is_shared(tmp_path: Path, umask: int):
+    before = os.umask(umask)
+    try:
+        write_text(tmp_path / "new" / "own.txt", "x")
+        write_text(tmp_path / "new" / "shared.txt", "x", shared=True)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    assert modes == {"new": 0o700, "own.txt": 0o600, "shared.txt": 0o666 & ~umask}
 
 
 def test_an_error_keeps_the_old_file(tmp_path: Path):

@@ -76,9 +76,9 @@ def test_nor_in_what_an_agent_says_to_whoever_plays_the_user() -> None:
 
 def test_nor_in_an_error(tmp_path: Path) -> None:
     place = tmp_path / f"no{TITLE}{MARKUP}.jsonl"
-    words = [sys.executable, "-m", "sweetrl.cli", "show", "--from", str(place)]
+    words = [sys.executable, "-m", "sweetrl.cli", "show", "--dialogues", str(place)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 1 and "there are no trajectories here" in done.stderr
+    assert done.returncode == 1 and "there are no dialogues here" in done.stderr
     assert_harmless(done.stderr)
 
 

@@ -1,0 +1,222 @@
+"""What all commands of `sweetrl` have in common: -h and --quiet, one sentence for each mistake, and Ctrl-C.
+
+Help is plain text in whole sentences: it can be read aloud and piped, and nothing is loaded for it.
+"""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sweetrl.errors import UserError, did_you_mean, missing_extra
+from sweetrl.logs import QUIET, own_words_only
+from sweetrl.options import STDOUT
+from sweetrl.renamed import OPTIONS
+
+# What an impossible command line raises; where its class lies differs between typer's versions.
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+
+# Options that name files of this machine.
+FILES = ("--adapter", "--answers", "--dialogues", "--held-out", "--out", "--recording", "--tasks")
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result and errors only: no progress, no hints.")]
+
+
+class Command(TyperCommand):
+    """A command that answers an option's earlier name with its name now, and takes `--json` with and without a file."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words after the command's name."""
+        given = list(args)
+        for place, word in enumerate(args):
+            if word == "--":
+                break
+            name, equals, value = word.partition("=")
+            if new := OPTIONS.get((str(self.name), name)):
+                raise UserError(f"{ctx.command_path}: `{name}` is called `{new}` now; use that name.")
+            follows = args[place + 1] if place + 1 < len(args) else "-"
+            if name in FILES and ADDRESS.match(value if equals else follows):
+                address = value if equals else follows
+                raise UserError(
+                    f"{address}: this is an address, and `{name}` names files of this machine; copy it here."
+                )
+            if word == "--json" and self._takes_file() and follows.startswith("-"):
+                given[place] = f"--json={STDOUT}"
+        return list(super().parse_args(ctx, given))
+
+    def _takes_file(self) -> bool:
+        return any("--json" in param.opts and not getattr(param, "is_flag", False) for param in self.params)
+
+
+class Commands(TyperGroup):
+    """The list of commands, each with its whole first sentence."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the commands as they are written down."""
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a line or two for each command."""
+        found = [(name, self.commands[name]) for name in self.list_commands(ctx)]
+        rows = [(name, first_sentence(one.help or "")) for name, one in found if not one.hidden]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a command's help."""
+    return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
+
+
+class App(typer.Typer):
+    """A typer application whose commands all take -h and --quiet and say after Ctrl-C what is kept."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            cls=Commands,
+            no_args_is_help=True,
+            pretty_exceptions_enable=False,
+            rich_markup_mode=None,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            **settings,
+        )
+
+    def command(  # type: ignore[override]
+        self,
+        name: str | None = None,
+        *,
+        kept: str = "nothing is half-written: give the same command again",
+        **more: Any,
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Register a command; `kept` is what Ctrl-C leaves, and how to go on, in words."""
+        register = super().command(name, cls=Command, **more)
+
+        def take(function: Callable[..., None]) -> Callable[..., None]:
+            register(_with_quiet(function, name or function.__name__, kept))
+            return function
+
+        return take
+
+
+def _with_quiet(function: Callable[..., None], name: str, kept: str) -> Callable[..., None]:
+    @wraps(function)
+    def run(*arguments: Any, quiet: bool = False, **options: Any) -> None:
+        with _quietly(quiet), own_words_only(name):
+            try:
+                function(*arguments, **options)
+            except KeyboardInterrupt:
+                print(f"interrupted; {kept}.", file=sys.stderr)
+                raise typer.Exit(130) from None
+
+    signature = inspect.signature(function, eval_str=True)
+    more = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])  # type: ignore[attr-defined]
+    run.__annotations__ = {**function.__annotations__, "quiet": Quiet}
+    return run
+
+
+@contextmanager
+def _quietly(quiet: bool) -> Iterator[None]:
+    """Say to everything below, also to programs that are started, that nothing but results is wanted."""
+    before = os.environ.get(QUIET)
+    if quiet:
+        os.environ[QUIET] = "1"
+    try:
+        yield
+    finally:
+        if quiet and before is None:
+            del os.environ[QUIET]
+
+
+def run_app(app: Callable[..., Any]) -> int:
+    """Run a command line: what a user can put right is one red sentence on stderr, without a traceback.
+
+    Returns 0, 1 for what was wrong in files or on the machine, 2 for an impossible command line, 130 after Ctrl-C.
+    SWEETRL_DEBUG=1 shows the traceback.
+    """
+    try:
+        code = app(standalone_mode=False, prog_name="sweetrl")
+        return code if isinstance(code, int) else 0
+    except UserError as error:
+        return fail(str(error), error)
+    except typer.Abort:
+        return 130
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(str(error))
+            return 2
+        return fail(usage_sentence(error), error, 2)
+    except ImportError as error:
+        missing = missing_extra(error)
+        if missing is None:
+            raise
+        return fail(str(missing), error)
+    except OSError as error:
+        if error.errno not in (
+            errno.ENOSPC,
+            errno.EACCES,
+            errno.EROFS,
+            errno.EISDIR,
+            errno.ENOTDIR,
+            errno.ENAMETOOLONG,
+        ):
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        what = (error.strerror or "this cannot be read or written").lower()
+        return fail(f"{where}{what}; fix that and run the same command again.", error)
+
+
+def fail(sentence: str, error: BaseException, code: int = 1) -> int:
+    """Print the sentence and return the exit status."""
+    if os.environ.get("SWEETRL_DEBUG", "") not in ("", "0"):
+        raise error
+    from sweetrl.screen import Screen
+
+    Screen(stderr=True, soft_wrap=True).print("error:", sentence, style="red")
+    return code
+
+
+def usage_sentence(error: Any) -> str:
+    """Return what is wrong with a command line, where, and what to do, in one sentence."""
+    context = error.ctx
+    command = context.command_path if context is not None else "sweetrl"
+    hint = f"`{command} -h` lists what it takes."
+    if (option := getattr(error, "option_name", None)) and type(error).__name__ == "NoSuchOption":
+        known = [name for param in context.command.params for name in param.opts] if context is not None else []
+        return f"{command}: there is no option `{option}`{did_you_mean(option, known)}; {hint}"
+    if (param := getattr(error, "param", None)) is not None:
+        name = _name(param)
+        if type(error).__name__ == "MissingParameter":
+            return f"{command}: {name} is missing; {hint}"
+        return f"{command}: {name}: {_lower(error.message)}; {hint}"
+    if context is not None and isinstance(context.command, TyperGroup):
+        word = next(iter(_quoted(error.message)), "")
+        return f"{command}: there is no command `{word}`{did_you_mean(word, context.command.commands)}; {hint}"
+    return f"{command}: {_lower(error.message)}; {hint}"
+
+
+def _name(param: Any) -> str:
+    """An option's longest name, an argument's as help shows it."""
+    if param.param_type_name == "argument":
+        return str(param.metavar or param.name.upper())
+    return f"`{max(param.opts, key=len)}`"
+
+
+def _quoted(text: str) -> Sequence[str]:
+    return text.split("'")[1::2]
+
+
+def _lower(text: str) -> str:
+    text = " ".join(text.split()).rstrip(".").removeprefix("Value error, ")
+    return text[:1].lower() + text[1:]

@@ -1,0 +1,73 @@
+"""What is said while work goes on: whether anything is, and what libraries say, which goes into a file.
+
+The terminal is for the project's own words (the logger "sweetrl"); warnings of libraries are about other code.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sweetrl.io import private_file
+from sweetrl.paths import SCRATCH
+
+QUIET = "SWEETRL_QUIET"  # in the environment: nothing but results and errors is printed
+FOLDER = SCRATCH / "logs"
+
+
+def quiet() -> bool:
+    """Whether nothing but results and errors is wanted."""
+    return os.environ.get(QUIET, "") not in ("", "0")
+
+
+class LibraryLog(logging.Handler):
+    """Writes what libraries say to `path`, a file that is made with the first record."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.WARNING)
+        self.path, self.used = path, False
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; where the file cannot be written, nothing is."""
+        if record.name.partition(".")[0] == "sweetrl":
+            return
+        try:
+            with private_file(self.path).open("a", encoding="utf-8") as file:
+                file.write(self.format(record) + "\n")
+            self.used = True
+        except OSError:
+            self.handleError(record)
+
+
+@contextmanager
+def own_words_only(command: str) -> Iterator[LibraryLog]:
+    """While this holds, the project's words go to stderr, and what libraries say to a file, which is named at the end.
+
+    In a project the file is .scratch/logs/<command>.log; elsewhere it lies in the system's folder for such files.
+    """
+    folder = FOLDER if Path("params.yaml").exists() else Path(tempfile.gettempdir()) / f"sweetrl-{os.getuid()}"
+    aside, ours = LibraryLog(folder / f"{command}.log"), logging.StreamHandler(sys.stderr)
+    ours.setFormatter(logging.Formatter("%(message)s"))
+    root, own = logging.getLogger(), logging.getLogger("sweetrl")
+    level = own.level
+    own.setLevel(logging.WARNING if quiet() else logging.INFO)
+    own.addHandler(ours)
+    root.addHandler(aside)
+    with warnings.catch_warnings():
+        logging.captureWarnings(True)
+        try:
+            yield aside
+        finally:
+            logging.captureWarnings(False)
+            root.removeHandler(aside)
+            own.removeHandler(ours)
+            own.setLevel(level)
+            if aside.used and not quiet():
+                print(f"warnings of libraries are in {aside.path}", file=sys.stderr)

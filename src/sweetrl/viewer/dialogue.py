@@ -1,0 +1,230 @@
+"""One dialogue with all that is known about it, as plain JSON values: for the page, and for whoever copies them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.errors import UserError
+from sweetrl.types import AgentTurn, Preference, RankedState, Task, TestRun, Trajectory
+from sweetrl.viewer.index import Catalogue
+from sweetrl.viewer.ranked import Ranked
+from sweetrl.viewer.rows import is_fault, verdicts
+from sweetrl.viewer.sources import Ranking, Source
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+
+WIDE, TALL = 900, 1600  # pixels of a picture, at most
+
+
+class Dialogues:
+    """Dialogues of a catalogue by row number, with their rankings."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self.ranked = lru_cache(maxsize=8)(Ranked)
+
+    def read(self, row: int) -> tuple[Trajectory, Domain]:
+        """Return dialogue number `row` and its domain; UserError where only its numbers are kept."""
+        one = self.catalogue.read(self.catalogue.place(row))
+        if one is None:
+            raise UserError(f"row {row}: only the numbers of this dialogue are kept.")
+        return one, self.catalogue.domains.of(one.task.suite)
+
+    def describe(self, row: int) -> dict[str, Any]:
+        """Return dialogue number `row` as plain values; IndexError where there is none."""
+        place = self.catalogue.place(row)
+        return self.described(row, place.source, place.task, self.catalogue.read(place))
+
+    def every(self) -> Iterator[tuple[int, Trajectory | None, dict[str, Any]]]:
+        """Yield every dialogue in the order of rows: its number, itself, and as plain values."""
+        for row, (source, task, one) in enumerate(self.catalogue.dialogues()):
+            yield row, one, self.described(row, source, task, one)
+
+    def described(self, row: int, source: Source, task: str, one: Trajectory | None) -> dict[str, Any]:
+        """Return a dialogue of `source` as plain values; without `one` there is no more than the task's id."""
+        if one is None:
+            return {"row": row, "source": source.name, "task": {"id": task}, "messages": None}
+        domain = self.catalogue.domains.of(one.task.suite)
+        found = plain(one, domain)
+        for ranking in source.rankings:
+            self._rank(found["turns"], one, domain, ranking)
+        return {"row": row, "source": source.name, **found}
+
+    def _rank(self, turns: list[dict[str, Any]], one: Trajectory, domain: Domain, ranking: Ranking) -> None:
+        """Put what a critic thought of what else was sampled to the turns of a dialogue."""
+        ranked = self.ranked(ranking.folder)
+        pairs = ranked.pairs(one.task.id, one.attempt)
+        for state in ranked.states(one.task.id, one.attempt):
+            if state.turn < len(turns):
+                these = [pair for pair in pairs if pair.turn == state.turn]
+                turns[state.turn]["rankings"][ranking.name] = _state(state, these, one, domain)
+
+
+def plain(one: Trajectory, domain: Domain) -> dict[str, Any]:
+    """Return a dialogue as plain values, without what critics thought of it."""
+    return {
+        "task": _task(one.task, domain),
+        "attempt": one.attempt,
+        "policy": one.policy,
+        "simulator": one.simulator,
+        "seed": str(one.seed),  # 63 bits, more than a number of JavaScript holds
+        "outcome": one.outcome,
+        "error": one.error,
+        "reward": finite(one.reward),
+        "parts": dict(one.parts),
+        "success": one.success,
+        "answer": one.answer,
+        "messages": [{"role": each.role, "pieces": domain.display(each.content)} for each in one.messages],
+        "turns": _turns(one, domain),
+        "tests": _tests(one),
+        "can_run": bool(one.task.test_cases) and one.answer is not None,
+        "has_pages": any(pages_of(one, domain)),
+        "extra": dict(one.extra),
+    }
+
+
+def _turns(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
+    """The agent's turns: what each cost, and what it was worth."""
+    known = {turn.message_index: turn for turn in one.turns}
+    places = [index for index, message in enumerate(one.messages) if message.role == "assistant"]
+    found: list[dict[str, Any]] = []
+    for index, judgment in zip(places, verdicts(one, domain), strict=True):
+        turn = known.get(index) or AgentTurn(index, one.messages[index].content)
+        found.append(
+            {
+                "message": index,
+                "raw": None if turn.raw == one.messages[index].content else turn.raw,
+                "kind": domain.reply_type(turn.raw),
+                "verdict": judgment.verdict if judgment else "",
+                "fault": is_fault(judgment),
+                "tokens": len(turn.token_ids),
+                "perplexity": _perplexity(turn),
+                "cut": turn.finish_reason == "length",
+                "token_ids": list(turn.token_ids),
+                "logprobs": [finite(value) for value in turn.logprobs],
+                "rankings": {},
+            }
+        )
+    return found
+
+
+def pages_of(one: Trajectory, domain: Domain) -> list[str | None]:
+    """Return what each message hands over to be looked at (an HTML page), or None."""
+    return [found[1] if (found := domain.file_of(message.content)) else None for message in one.messages]
+
+
+def pictures(one: Trajectory, domain: Domain) -> dict[str, Any]:
+    """Render every page of a dialogue: by message the picture and its difference from the reference's."""
+    wanted = domain.file_of(one.task.ground_truth)
+    reference = domain.picture(wanted[1]) if wanted else None
+    shown: dict[str, Any] = {"reference": _address(reference), "pages": {}}
+    for index, page in enumerate(pages_of(one, domain)):
+        picture = None if page is None else domain.picture(page)
+        if picture is not None:
+            change = None if reference is None else difference(picture, reference)
+            shown["pages"][str(index)] = {"picture": _address(picture), "difference": _address(change)}
+    return shown
+
+
+def difference(one: bytes, other: bytes) -> bytes:
+    """Return where two pictures (PNG) differ, as a picture: the darker, the more; equal pixels are white."""
+    from PIL import Image, ImageChops, ImageOps
+
+    with Image.open(io.BytesIO(one)) as first, Image.open(io.BytesIO(other)) as second:
+        size = (max(first.width, second.width), max(first.height, second.height))
+        both = [ImageOps.pad(image.convert("RGB"), image.size) for image in (first, second)]
+        canvases = [Image.new("RGB", size, "white") for _ in both]
+        for canvas, image in zip(canvases, both, strict=True):
+            canvas.paste(image)
+    change = ImageOps.invert(ImageChops.difference(*canvases).convert("L"))
+    target = io.BytesIO()
+    change.save(target, "PNG")
+    return target.getvalue()
+
+
+def runs(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
+    """Run the hidden tests once more in the sandbox; a list of plain values."""
+    found: list[TestRun] = domain.run_tests(one.task, one.answer or "")
+    return [asdict(each) for each in found]
+
+
+def _task(task: Task, domain: Domain) -> dict[str, Any]:
+    return {
+        "id": task.id,
+        "request": task.problem_description,
+        "reference": task.ground_truth,
+        "hidden": task.hidden_information,
+        "syntax": domain.syntax,
+        "domain": domain.name,
+        "answer": domain.shown_labels.answer,
+        "tests": [{"name": name, "call": call} for name, call in task.test_cases],
+    }
+
+
+def _tests(one: Trajectory) -> list[dict[str, Any]]:
+    calls = dict(one.task.test_cases)
+    return [{**asdict(test), "call": calls.get(test.name, "")} for test in one.tests]
+
+
+def _state(state: RankedState, pairs: Sequence[Preference], one: Trajectory, domain: Domain) -> dict[str, Any]:
+    """The candidates of one turn, best first, and the pairs made of them as places in that order."""
+    earlier = one.messages[: 2 * state.turn + 1]
+    said = one.turns[state.turn].token_ids if state.turn < len(one.turns) else ()
+    ordered = sorted(state.candidates, key=lambda reply: -reply.advantage)
+    places = {reply.token_ids: place for place, reply in enumerate(ordered)}
+    candidates = []
+    for reply in ordered:
+        judgment = domain.judge(one.task, earlier, reply.text)
+        candidates.append(
+            {
+                "text": reply.text,
+                "kind": domain.reply_type(reply.text),
+                "verdict": judgment.verdict if judgment else "",
+                "worth": judgment.worth if judgment else None,
+                "fault": is_fault(judgment),
+                "count": reply.count,
+                "advantage": finite(reply.advantage),
+                "said": reply.token_ids == said and bool(said),
+                "chosen": sum(pair.chosen_ids == reply.token_ids for pair in pairs),
+                "rejected": sum(pair.rejected_ids == reply.token_ids for pair in pairs),
+            }
+        )
+    made = [
+        [places[pair.chosen_ids], places[pair.rejected_ids], pair.chosen_advantage - pair.rejected_advantage]
+        for pair in pairs
+        if pair.chosen_ids in places and pair.rejected_ids in places
+    ]
+    return {"candidates": candidates, "pairs": made}
+
+
+def finite(value: float | None) -> float | None:
+    """A number as JSON knows them; None for what is none."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _perplexity(turn: AgentTurn) -> float | None:
+    mean = sum(turn.logprobs) / len(turn.logprobs) if turn.logprobs else math.nan
+    return math.exp(-mean) if -50 < mean <= 0 else None
+
+
+def _address(png: bytes | None) -> str | None:
+    """A picture as a data address, made smaller where it is large."""
+    from PIL import Image
+
+    if png is None:
+        return None
+    with Image.open(io.BytesIO(png)) as image:
+        if image.width > WIDE or image.height > TALL:
+            small = image.convert("RGB")
+            small.thumbnail((WIDE, TALL))
+            target = io.BytesIO()
+            small.save(target, "PNG")
+            png = target.getvalue()
+    return "data:image/png;base64," + base64.b64encode(png).decode()

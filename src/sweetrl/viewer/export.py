@@ -1,0 +1,101 @@
+"""The viewer as a folder: the same page with its data as scripts, so that it opens from a disk as from a web server.
+
+data/meta.js          columns, their words, overview
+data/rows-N.js        the table in parts
+data/words-N.js       the words of dialogues in small letters, read when something is searched for
+data/dialogues-N.js   whole dialogues, read when one of them is opened
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.io import publish
+from sweetrl.progress import Meter
+from sweetrl.types import Trajectory
+from sweetrl.viewer.dialogue import pictures, runs
+from sweetrl.viewer.index import SHARD
+from sweetrl.viewer.overview import linked_report, overview
+from sweetrl.viewer.server import POLICY, Viewer, asset, asset_names
+
+WORDS, DIALOGUES = 1_000, 50  # rows in a file
+META = Path("data/meta.js")
+
+
+def export(viewer: Viewer, out: Path, sample: int) -> int:
+    """Write the viewer with all its dialogues into the folder `out`; return how many there are.
+
+    Of `sample` dialogues, spread over all, the folder also holds what the server computes when it is asked: test runs
+    with all values, pictures of pages, log-ratios of tokens. `out` may be an earlier export, which is replaced.
+    """
+    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / META).exists())):
+        raise UserError(f"{out}: this is no earlier export; name another folder, or remove it.")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as scratch:
+        made = Path(scratch) / "made"  # a folder of its own: a temporary one is for its owner alone
+        _write(viewer, made, sample)
+        publish(made, out)
+    return viewer.dialogues.catalogue.count
+
+
+def _write(viewer: Viewer, folder: Path, sample: int) -> None:
+    catalogue = viewer.dialogues.catalogue
+    (folder / "data").mkdir(parents=True)
+    for name in asset_names():
+        (folder / name).write_text(_for_a_disk(asset(name)) if name == "index.html" else asset(name), encoding="utf-8")
+    report = linked_report(viewer.target, "index.html")
+    if report is not None:
+        (folder / "report.html").write_text(report, encoding="utf-8")
+    sizes = {"shard": SHARD, "words_shard": WORDS, "dialogues_shard": DIALOGUES}
+    meta = catalogue.meta() | overview(catalogue, viewer.settings, viewer.target) | sizes
+    _script(folder / META, "meta", meta | {"heat": False, "live": False, "server": False})
+    for number, first in enumerate(range(0, catalogue.count, SHARD)):
+        _script(folder / f"data/rows-{number}.js", f"rows-{number}", catalogue.rows(first // SHARD))
+    for number, first in enumerate(range(0, catalogue.count, WORDS)):
+        _script(folder / f"data/words-{number}.js", f"words-{number}", catalogue.words(first, WORDS))
+    chosen = set(range(0, catalogue.count, max(1, catalogue.count // sample))[:sample]) if sample else set()
+    part: list[dict[str, Any]] = []
+    with Meter("export", catalogue.count, "dialogues") as meter:
+        for row, one, shown in viewer.dialogues.every():
+            if one is not None and row in chosen:
+                shown["computed"] = _computed(viewer, one)
+            part.append(shown)
+            if len(part) == DIALOGUES or row == catalogue.count - 1:
+                name = f"dialogues-{row // DIALOGUES}"
+                _script(folder / f"data/{name}.js", name, part)
+                meter(len(part))
+                part = []
+
+
+def _computed(viewer: Viewer, one: Trajectory) -> dict[str, Any]:
+    """What the server says when it is asked: about one dialogue, for the folder. What cannot be had is left out."""
+    domain = viewer.dialogues.catalogue.domains.of(one.task.suite)
+    found: dict[str, Any] = {}
+    if one.task.test_cases and one.answer is not None:
+        found["run"] = runs(one, domain)
+    if any(domain.file_of(message.content) for message in one.messages):
+        found["pictures"] = pictures(one, domain)
+    if viewer.heat.there and one.turns:
+        found["heat"] = viewer.heat.ratios(one)
+    return found
+
+
+def _for_a_disk(page: str) -> str:
+    """The page with its files beside it, and its rules for what may be loaded in itself: there are no headers.
+
+    `file:` stands beside 'self', which browsers do not take for files.
+    """
+    rules = POLICY.replace("'self'", "'self' file:").replace("; frame-ancestors 'none'", "")
+    page = page.replace('href="static/', 'href="').replace('src="static/', 'src="')
+    page = page.replace("<head>", f'<head>\n<meta http-equiv="Content-Security-Policy" content="{rules}">', 1)
+    return page.replace("</head>", f'<script src="{META.as_posix()}" defer></script>\n</head>', 1)
+
+
+def _script(path: Path, name: str, value: Any) -> None:
+    """Write `value` as a script that hands it to the page. In ASCII, so that no character ends a string."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    path.write_text(f'sweetrl.take("{name}",{text});\n', encoding="ascii")

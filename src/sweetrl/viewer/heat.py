@@ -1,0 +1,96 @@
+"""What a log-ratio critic's advantage is made of: for every token of a reply, log pi_theta - log pi_ref (Eq. 3).
+
+Computed when it is asked for, where the critic and its base are at hand, and kept in the cache by the weights and the
+dialogue.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.errors import UserError
+from sweetrl.io import digest, read_json, write_json
+from sweetrl.types import Trajectory
+from sweetrl.viewer.index import cache_folder
+
+if TYPE_CHECKING:
+    from sweetrl.learning.critics import LogRatioCritic
+    from sweetrl.viewer.rows import Domains
+
+
+class Heat:
+    """The critic in `folder`, loaded at the first question; one question at a time."""
+
+    def __init__(self, domains: Domains, folder: Path) -> None:
+        self.domains, self.folder = domains, folder
+        self._critic: LogRatioCritic | None = None
+        self._hash = ""
+        self._lock = threading.Lock()
+
+    @property
+    def there(self) -> bool:
+        """Whether there is a trained critic of the kind that has ratios, and the base it was trained on."""
+        settings = self.domains.settings
+        kind = settings.critic.parameterization == "log-ratio"
+        return kind and (self.folder / "adapter_config.json").exists() and Path(settings.model.base).exists()
+
+    def ratios(self, one: Trajectory) -> list[list[list[Any]]]:
+        """Return for each agent turn its tokens as [text, log-ratio]; UserError where there is no critic."""
+        if not self.there:
+            raise UserError(f"{self.folder}: there is no trained log-ratio critic and its base here; train one first.")
+        with self._lock:
+            critic = self._loaded()
+            ids = [list(turn.token_ids) for turn in one.turns]
+            key = digest(self._hash, one.task.id, one.attempt, ids, [each.content for each in one.messages])
+            path = cache_folder() / "heat" / f"{key}.json"
+            if path.exists():
+                kept: list[list[list[Any]]] = read_json(path)
+                return kept
+            found = token_ratios(critic, one)
+            write_json(path, found)
+            return found
+
+    def advantages(self, one: Trajectory) -> list[float]:
+        """Return the advantage of each agent turn of a dialogue, which may be unfinished."""
+        from sweetrl.learning.critics import own_replies
+
+        with self._lock:
+            critic = self._loaded()
+            return [turn[0] for turn in critic.rate([(one, own_replies(one, critic.chat))])[0]]
+
+    def _loaded(self) -> LogRatioCritic:
+        if self._critic is None:
+            from sweetrl.learning.critic_kinds import make_critic
+            from sweetrl.learning.critics import LogRatioCritic
+            from sweetrl.tracking.hashes import dvc_hash
+
+            settings = self.domains.settings
+            trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
+            made = make_critic(self.domains.of(settings.suite).configured(trained), self.folder)
+            assert isinstance(made, LogRatioCritic)
+            self._critic, self._hash = made, dvc_hash(self.folder) + dvc_hash(Path(settings.model.base))
+        return self._critic
+
+
+def token_ratios(critic: LogRatioCritic, one: Trajectory) -> list[list[list[Any]]]:
+    """Return for each agent turn its tokens as [text, log pi_theta - log pi_ref], both given the same context."""
+    from sweetrl.learning.batches import encode
+    from sweetrl.learning.critics import own_replies
+    from sweetrl.learning.scoring import branch_logprobs
+    from sweetrl.learning.whole import critic_row
+
+    replies = [[reply.token_ids for reply in turn] for turn in own_replies(one, critic.chat)]
+    trunk = critic_row(one, critic.domain, critic.chat, critic.system, critic.view)
+    plain = trunk if critic.conditioned_reference else encode(one, critic.chat, critic.system)
+    ours = branch_logprobs(critic.model, trunk, replies, critic.layout)
+    with critic.model.disable_adapter():
+        theirs = branch_logprobs(critic.model, plain, replies, critic.layout)
+    tokenizer = getattr(critic.chat, "tokenizer", None)
+    found = []
+    for (ids,), (mine,), (reference,) in zip(replies, ours, theirs, strict=True):
+        ratios = (mine.double() - reference.double()).tolist()
+        texts = [tokenizer.decode([one]) if tokenizer is not None else str(one) for one in ids]
+        found.append([[text, round(ratio, 5)] for text, ratio in zip(texts, ratios, strict=True)])
+    return found

@@ -1,0 +1,366 @@
+"""A compact table of all dialogues, made by reading each source once and kept by the hashes of its files.
+
+Of a source there are two Parquet files: the columns of `rows.KINDS`, and the words of each dialogue in small letters,
+which searching streams through. Neither is ever in memory as a whole. Row numbers go over all sources in their order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.file_hashes import file_hash
+from sweetrl.io import atomic_path, digest
+from sweetrl.paths import project_cache
+from sweetrl.progress import Meter
+from sweetrl.types import Task, Trajectory
+from sweetrl.viewer.ranked import Ranked
+from sweetrl.viewer.rows import KINDS, Contrasts, Domains, row_of, row_of_result
+from sweetrl.viewer.sources import Source
+
+if TYPE_CHECKING:
+    import pyarrow
+
+CACHE = Path(".cache/viewer")
+FORMAT = 1  # raise it when the rows of equal dialogues become others
+SHARD = 5_000  # rows that the page takes at a time
+_BATCH = 1_000  # rows in memory while an index is made
+_NOTES = b"sweetrl.viewer"
+
+
+@dataclass(frozen=True)
+class Index:
+    """The index of one source: its table, the words, how many rows, and where to find each dialogue again."""
+
+    source: Source
+    table: Path
+    words: Path
+    count: int
+    contrasts: dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one dialogue lies: the number of its file in the source and its row there, or the byte of its line."""
+
+    source: Source
+    task: str
+    attempt: int
+    file: int
+    at: int
+
+
+class Catalogue:
+    """All sources with their indices; `rows` and `search` read what they need from the disk."""
+
+    def __init__(self, indices: Sequence[Index], domains: Domains) -> None:
+        self.indices, self.domains = list(indices), domains
+        self.ends = list(accumulate(one.count for one in indices))
+        self.names = {name: self._names(name) for name, kind in KINDS.items() if kind == "word"}
+        self._codes = {name: {word: code for code, word in enumerate(some)} for name, some in self.names.items()}
+
+    @property
+    def count(self) -> int:
+        """How many dialogues there are."""
+        return self.ends[-1] if self.ends else 0
+
+    def meta(self) -> dict[str, Any]:
+        """Return what the page must know before the first rows: columns, their words, and what the sources are."""
+        sources = [
+            {
+                "name": one.source.name,
+                "stage": one.source.stage,
+                "rows": one.count,
+                "rankings": [ranking.name for ranking in one.source.rankings],
+            }
+            for one in self.indices
+        ]
+        return {"count": self.count, "shard": SHARD, "kinds": KINDS, "words": self.names, "sources": sources}
+
+    def rows(self, shard: int) -> dict[str, list[Any]]:
+        """Return the columns of `SHARD` rows from row `shard * SHARD` on; a word is its place in `meta()["words"]`."""
+        found: dict[str, list[Any]] = {name: [] for name in KINDS}
+        for index, first, count in self._parts(shard * SHARD, SHARD):
+            table = _slice(index.table, first, count, list(KINDS))
+            for name, kind in KINDS.items():
+                values = table[name].to_pylist()
+                if kind == "word":
+                    values = [self._codes[name][value or ""] for value in values]
+                elif kind == "number":
+                    values = [_short(value) for value in values]
+                elif kind == "truth":
+                    values = [None if value is None else int(value) for value in values]
+                found[name] += values
+        return found
+
+    def search(self, query: str) -> list[int]:
+        """Return the numbers of the rows whose words hold every term of `query`, in any case; quotes keep blanks."""
+        import pyarrow.compute as pc
+        import pyarrow.parquet as pq
+
+        wanted, found, first = terms(query), list[int](), 0
+        for index in self.indices:
+            for batch in pq.ParquetFile(index.words).iter_batches(batch_size=4 * _BATCH):
+                hits = None
+                for term in wanted:
+                    these = pc.match_substring(batch["words"], term)
+                    hits = these if hits is None else pc.and_(hits, these)
+                places = range(len(batch)) if hits is None else pc.indices_nonzero(hits).to_pylist()
+                found += [first + place for place in places]
+                first += len(batch)
+        return found
+
+    def words(self, start: int, count: int) -> list[str]:
+        """Return the words of rows in small letters, for searching without a server."""
+        return [
+            words
+            for index, first, some in self._parts(start, count)
+            for words in _slice(index.words, first, some, ["words"])["words"].to_pylist()
+        ]
+
+    def place(self, row: int) -> Place:
+        """Return where dialogue number `row` lies; IndexError where there is none."""
+        if not 0 <= row < self.count:
+            raise IndexError(row)
+        ((index, first, _),) = self._parts(row, 1)
+        (found,) = _slice(index.table, first, 1, ["task", "attempt", "file", "at"]).to_pylist()
+        return Place(index.source, found["task"], found["attempt"], found["file"], found["at"])
+
+    def read(self, place: Place) -> Trajectory | None:
+        """Read one dialogue; None where only its numbers are kept."""
+        source = place.source
+        if source.kind == "results":
+            return None
+        if source.kind == "shards":
+            from sweetrl.colbench.store import TrajectoryStore
+
+            return TrajectoryStore(source.path).row(place.file, place.at)
+        return _official(source.path, place, self.domains)
+
+    def dialogues(self) -> Iterator[tuple[Source, str, Trajectory | None]]:
+        """Yield (source, task's id, dialogue) of every row in order, reading each source once."""
+        import pyarrow.parquet as pq
+
+        for index in self.indices:
+            if index.source.kind == "results":
+                for batch in pq.ParquetFile(index.table).iter_batches(columns=["task"]):
+                    yield from ((index.source, task, None) for task in batch["task"].to_pylist())
+            else:
+                for _, _, one in _dialogues(index.source, self.domains):
+                    yield index.source, one.task.id, one
+
+    def contrasts(self) -> list[dict[str, Any]]:
+        """Return how each critic ranks kinds of replies; rankings of one name (a study's seeds) count together."""
+        found: dict[tuple[str, str], list[float]] = {}
+        for one in self.indices:
+            for name, (won, many) in one.contrasts.items():
+                sums = found.setdefault((one.source.rankings[0].name, name), [0.0, 0])
+                sums[0], sums[1] = sums[0] + won, sums[1] + many
+        order = self.domains.of(self.domains.settings.suite).contrasts
+        places = {"/".join(pair): place for place, pair in enumerate(order)}
+        return [
+            {
+                "ranking": ranking,
+                "better": name.partition("/")[0],
+                "worse": name.partition("/")[2],
+                "share": won / many,
+                "pairs": many,
+            }
+            for (ranking, name), (won, many) in sorted(
+                found.items(), key=lambda one: places.get(one[0][1], len(places))
+            )
+        ]
+
+    def _parts(self, start: int, count: int) -> Iterator[tuple[Index, int, int]]:
+        """Yield (index, first row in it, how many) of the rows from `start` on."""
+        end = min(start + count, self.count)
+        while start < end:
+            number = bisect_right(self.ends, start)
+            index = self.indices[number]
+            first = start - (self.ends[number] - index.count)
+            some = min(end - start, index.count - first)
+            yield index, first, some
+            start += some
+
+    def _names(self, column: str) -> list[str]:
+        import pyarrow.parquet as pq
+
+        found: dict[str, None] = {}
+        for index in self.indices:
+            for batch in pq.ParquetFile(index.table).iter_batches(columns=[column], batch_size=64 * _BATCH):
+                found |= dict.fromkeys(value or "" for value in batch[column].unique().to_pylist())
+        return sorted(found)
+
+
+def terms(query: str) -> list[str]:
+    """Return what a query asks for: its words in small letters, and what stands in quotes as it is."""
+    parts = query.lower().split('"')
+    found = [term for number, part in enumerate(parts) for term in ([part] if number % 2 else part.split())]
+    return [term for term in found if term.strip()]
+
+
+def open_catalogue(sources: Sequence[Source], domains: Domains) -> Catalogue:
+    """Return the catalogue of `sources`; indices that are not in the cache are made, and their making is shown."""
+    return Catalogue([open_index(source, domains) for source in sources], domains)
+
+
+def open_index(source: Source, domains: Domains) -> Index:
+    """Return the index of one source, from the cache if none of its files has changed."""
+    import pyarrow.parquet as pq
+
+    hashes = [[path.name, file_hash(path)] for path in source.files]
+    said = {name: value for name, value in asdict(source).items() if name not in ("path", "rankings")}
+    key = digest(FORMAT, KINDS, said, source.kind, hashes, domains.settings.suite, domains.max_turns)
+    folder = cache_folder()
+    table, words = folder / f"{key}.parquet", folder / f"{key}-words.parquet"
+    if not (table.exists() and words.exists()):
+        with atomic_path(table) as one, atomic_path(words) as other:
+            _write(source, domains, one, other)
+    file = pq.ParquetFile(table)
+    notes = json.loads((file.metadata.metadata or {}).get(_NOTES, b"{}"))
+    return Index(source, table, words, file.metadata.num_rows, notes.get("contrasts", {}))
+
+
+def cache_folder() -> Path:
+    """Where indices are kept: in the project, or outside of one in the user's cache."""
+    inside = project_cache(CACHE)
+    if inside is not None:
+        return inside
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweetrl" / "viewer"
+
+
+def _write(source: Source, domains: Domains, table: Path, words: Path) -> None:
+    """Read `source` once and write both files, a batch of rows at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    contrasts, text = Contrasts(), pa.schema([("words", pa.large_string())])
+    with (
+        pq.ParquetWriter(table, _schema(), compression="zstd") as rows,
+        pq.ParquetWriter(words, text, compression="zstd") as spoken,
+        Meter(f"index {source.name}", _count(source), "dialogues") as meter,
+    ):
+        batch: list[dict[str, Any]] = []
+        said: list[str] = []
+
+        def flush() -> None:
+            rows.write_table(pa.Table.from_pylist(batch, schema=_schema()))
+            spoken.write_table(pa.table({"words": pa.array(said, pa.large_string())}, schema=text))
+            meter(len(batch))
+            batch.clear()
+            said.clear()
+
+        for row, one in _rows(source, domains, contrasts):
+            batch.append(row)
+            said.append(one)
+            if len(batch) == _BATCH:
+                flush()
+        flush()
+        rows.add_key_value_metadata({_NOTES: json.dumps({"contrasts": contrasts.counts}).encode()})
+
+
+def _rows(source: Source, domains: Domains, contrasts: Contrasts) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield every dialogue of a source as its row and its words."""
+    if source.kind == "results":
+        from sweetrl.evaluation.metrics import read_results
+
+        for number, result in enumerate(read_results(source.path)):
+            yield {**row_of_result(result, source), "file": 0, "at": number}, result.task_id.lower()
+        return
+    ranked = Ranked(source.rankings[0].folder) if source.rankings else None
+    for file, at, one in _dialogues(source, domains):
+        states = ranked.states(one.task.id, one.attempt) if ranked else []
+        pairs = ranked.count_pairs(one.task.id, one.attempt) if ranked else 0
+        row = row_of(one, source, domains, states, pairs, contrasts)
+        said = "\n".join((one.task.id, *(message.content for message in one.messages)))
+        yield {**row, "file": file, "at": at}, said.lower()
+
+
+def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Trajectory]]:
+    """Yield (file, place in it, dialogue): the shard and the row, or the byte at which the line begins."""
+    if source.kind == "shards":
+        from sweetrl.colbench.store import TrajectoryStore
+
+        store = TrajectoryStore(source.path)
+        for shard in store.shards():
+            for row, one in enumerate(store.rows_of(shard)):
+                yield shard, row, one
+        return
+    from sweetrl.colbench.files import read_trajectories
+
+    domain = domains.of(domains.settings.suite)
+    for at, one in zip(_line_starts(source.path), read_trajectories(source.path, domain), strict=True):
+        yield 0, at, one
+
+
+def _line_starts(path: Path) -> Iterator[int]:
+    start = 0
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip():
+                yield start
+            start += len(line)
+
+
+def _official(path: Path, place: Place, domains: Domains) -> Trajectory:
+    from dataclasses import replace
+
+    from sweetrl.colbench.files import parse_trajectory
+
+    domain = domains.of(domains.settings.suite)
+    with path.open("rb") as file:
+        file.seek(place.at)
+        row = json.loads(file.readline())
+    where = f"{path}: byte {place.at}"
+    task: Task = replace(domain.parse_task(row["task"], where, place.task), id=place.task)
+    return parse_trajectory(row, task, place.attempt, where, domain)
+
+
+def _count(source: Source) -> int:
+    import pyarrow.parquet as pq
+
+    if source.kind == "file":
+        return sum(1 for _ in _line_starts(source.path))
+    if source.kind == "results":
+        return int(pq.read_metadata(source.path).num_rows)
+    from sweetrl.colbench.store import TrajectoryStore
+
+    return TrajectoryStore(source.path).count()
+
+
+def _short(value: float | None) -> float | int | None:
+    """A number in few digits, whole ones without a point; what is no number JSON does not know."""
+    if value is None or not math.isfinite(value):
+        return None
+    return int(value) if value == int(value) else round(value, 6)
+
+
+def _schema() -> pyarrow.Schema:
+    import pyarrow as pa
+
+    types = {"text": pa.string(), "word": pa.string(), "number": pa.float64(), "truth": pa.bool_()}
+    whole = {"attempt": pa.int32()}
+    fields = [(name, whole.get(name, types[kind])) for name, kind in KINDS.items()]
+    return pa.schema([*fields, ("file", pa.int32()), ("at", pa.int64())])
+
+
+def _slice(path: Path, first: int, count: int, columns: list[str]) -> pyarrow.Table:
+    """Read rows of a Parquet file: the row groups that hold them, and no other."""
+    import pyarrow.parquet as pq
+
+    file, groups, start = pq.ParquetFile(path), list[int](), 0
+    skipped = None
+    for group in range(file.metadata.num_row_groups):
+        size = file.metadata.row_group(group).num_rows
+        if start < first + count and first < start + size:
+            skipped = start if skipped is None else skipped
+            groups.append(group)
+        start += size
+    return file.read_row_groups(groups, columns=columns).slice(first - (skipped or 0), count)

@@ -1,0 +1,56 @@
+"""Candidates and preference pairs of a ranking, found by dialogue: rows of Parquet that stand side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from sweetrl.learning.preferences import CANDIDATES, PREFERENCES, read_candidates, read_preferences
+from sweetrl.types import Preference, RankedState
+
+Rows = tuple[int, int]  # the first row of a dialogue, and how many it has
+
+
+class Ranked:
+    """The ranking in a folder. The rows of a dialogue are together in its files; where they are is kept in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        self._states = read_candidates(folder / CANDIDATES)
+        self._places = _places(folder / CANDIDATES)
+        pairs = folder / PREFERENCES
+        self._pairs = read_preferences(pairs) if pairs.exists() else None
+        self._pair_places = _places(pairs) if pairs.exists() else {}
+
+    def states(self, task: str, attempt: int) -> list[RankedState]:
+        """Return the ranked turns of a dialogue, in order; none where it was not ranked."""
+        first, count = self._places.get((task, attempt), (0, 0))
+        return [self._states.item(first + number) for number in range(count)]
+
+    def pairs(self, task: str, attempt: int) -> list[Preference]:
+        """Return the preference pairs of a dialogue."""
+        first, count = self._pair_places.get((task, attempt), (0, 0))
+        return [] if self._pairs is None else [self._pairs.item(first + number) for number in range(count)]
+
+    def count_pairs(self, task: str, attempt: int) -> int:
+        """Return how many pairs were made of a dialogue."""
+        return self._pair_places.get((task, attempt), (0, 0))[1]
+
+
+def _places(path: Path) -> dict[tuple[str, int], Rows]:
+    """Where the rows of each dialogue are; a dialogue whose rows are apart has the first of them only."""
+    import pyarrow.parquet as pq
+
+    found: dict[tuple[str, int], Rows] = {}
+    last, start, number = None, 0, 0
+    for batch in pq.ParquetFile(path).iter_batches(columns=["task_id", "attempt"], batch_size=65_536):
+        tasks, attempts = batch["task_id"].to_pylist(), np.asarray(batch["attempt"]).tolist()
+        for key in zip(tasks, attempts, strict=True):
+            if key != last:
+                if last is not None:
+                    found.setdefault(last, (start, number - start))
+                last, start = key, number
+            number += 1
+    if last is not None:
+        found.setdefault(last, (start, number - start))
+    return found

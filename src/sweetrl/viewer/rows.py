@@ -1,0 +1,207 @@
+"""One dialogue as a row of the list: what happened, what went wrong first, and what the critic thought of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.errors import UserError
+from sweetrl.plugins import find_domain
+from sweetrl.types import Judgment, RankedState, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.evaluation.metrics import Result
+    from sweetrl.settings import Settings
+    from sweetrl.viewer.sources import Source
+
+# What a column holds: a word of few ("word"), a number, a truth, or a text of its own.
+KINDS = {
+    "task": "text",
+    "attempt": "number",
+    "source": "word",
+    "stage": "word",
+    "method": "word",
+    "topic": "word",
+    "seed": "word",
+    "temperature": "word",
+    "persona": "word",
+    "round": "word",
+    "domain": "word",
+    "outcome": "word",
+    "first_fault": "word",
+    "fault_turn": "number",
+    "held_out": "truth",
+    "success": "truth",
+    "scored": "truth",
+    "reward": "number",
+    "passed": "number",
+    "tests": "number",
+    "turns": "number",
+    "questions": "number",
+    "premature": "number",
+    "repeated": "number",
+    "irrelevant": "number",
+    "unhinted": "number",
+    "details": "number",
+    "untold": "number",
+    "forgotten": "number",
+    "mistaken": "number",
+    "advantage": "number",
+    "least_advantage": "number",
+    "ranked": "number",
+    "pairs": "number",
+    "needed_last": "number",
+    "tokens": "number",
+    "words": "truth",
+}
+FAULTS = ("premature", "repeated", "irrelevant", "unhinted", "untold", "forgotten", "mistaken")
+NO_FAULT = "none"
+NEEDED = "needed"  # the verdict on a question that the task needs
+
+
+@dataclass
+class Contrasts:
+    """How often the critic ranks the better kind of reply higher, over pairs of candidates at one state."""
+
+    counts: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, domain: Domain, judged: Sequence[tuple[str, float]]) -> None:
+        """Count the pairs of one state; `judged` are (verdict, advantage) of its candidates. Ties count half."""
+        for better, worse in domain.contrasts:
+            for high in (value for verdict, value in judged if verdict == better):
+                for low in (value for verdict, value in judged if verdict == worse):
+                    found = self.counts.setdefault(f"{better}/{worse}", [0.0, 0])
+                    found[0] += (high > low) + 0.5 * (high == low)
+                    found[1] += 1
+
+
+class Domains:
+    """The domains of dialogues by name, with the project's settings where they are the project's own."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.of = lru_cache(maxsize=None)(self._of)
+
+    def _of(self, suite: str) -> Domain:
+        if suite == self.settings.suite:
+            return find_domain(suite).configured(self.settings)
+        try:
+            return find_domain(suite)
+        except UserError:  # somebody else's, which is not here: its dialogues are shown without a diagnosis
+            from sweetrl.colbench.domain import Domain
+
+            return Domain()
+
+    @property
+    def max_turns(self) -> int:
+        """Agent turns in a dialogue, at most."""
+        return self.settings.agent.max_turns
+
+
+def row_of(
+    one: Trajectory, source: Source, domains: Domains, states: Sequence[RankedState], pairs: int, contrasts: Contrasts
+) -> dict[str, Any]:
+    """Return the row of one dialogue; `states` are its ranked turns, `pairs` how many pairs were made of them."""
+    from sweetrl.evaluation.metrics import result_of
+
+    domain = domains.of(one.task.suite)
+    result = result_of(one, source.method or one.policy, domain, domains.max_turns)
+    judged = verdicts(one, domain)
+    first = next(((index, found) for index, found in enumerate(judged) if is_fault(found)), None)
+    row = row_of_result(result, source) | {
+        "attempt": one.attempt,
+        "method": source.method or one.policy or "unknown",
+        "domain": domain.name,
+        "tokens": sum(len(turn.token_ids) for turn in one.turns) or None,
+        "words": True,
+    }
+    if any(found is not None for found in judged):
+        row["first_fault"] = NO_FAULT if first is None else _fault_name(first[1])
+        row["fault_turn"] = None if first is None else first[0] + 1
+    return row | _ranked(one, domain, states, pairs, contrasts)
+
+
+def row_of_result(result: Result, source: Source) -> dict[str, Any]:
+    """Return the row of a dialogue of which only the numbers are kept."""
+    row: dict[str, Any] = dict.fromkeys(KINDS)
+    row |= {
+        "task": result.task_id,
+        "attempt": 0,
+        "source": source.name,
+        "stage": source.stage,
+        "method": source.method or result.policy,
+        "topic": result.topic,
+        "seed": source.seed,
+        "temperature": "" if source.temperature is None else f"{source.temperature:g}",
+        "persona": source.persona,
+        "round": str(source.round),
+        "domain": "",
+        "outcome": result.outcome,
+        "passed": result.tests_passed if result.tests else None,
+        "tests": result.tests or None,
+        "scored": result.reward is not None,
+        "words": False,
+    }
+    same = ("reward", "success", "turns", "questions", "held_out", "details", *FAULTS)
+    return row | {name: getattr(result, name) for name in same} | {"premature": _number(result.premature)}
+
+
+def verdicts(one: Trajectory, domain: Domain) -> list[Judgment | None]:
+    """Return what each of the agent's turns was worth, where the domain knows how the task was made."""
+    return [
+        domain.judge(one.task, one.messages[:index], message.content)
+        for index, message in enumerate(one.messages)
+        if message.role == "assistant"
+    ]
+
+
+def is_fault(found: Judgment | None) -> bool:
+    """Whether a turn went wrong: a verdict, and nothing that it is worth."""
+    return found is not None and bool(found.verdict) and found.worth <= 0
+
+
+def _fault_name(found: Judgment | None) -> str:
+    return found.verdict if found else ""
+
+
+def _ranked(
+    one: Trajectory, domain: Domain, states: Sequence[RankedState], pairs: int, contrasts: Contrasts
+) -> dict[str, Any]:
+    """What the critic thought: of what was said, and whether it ranked a needed question last."""
+    if not states:
+        return {"ranked": 0, "pairs": 0}
+    own: list[float] = []
+    needed_last = 0
+    for state in states:
+        said = one.turns[state.turn].token_ids if state.turn < len(one.turns) else ()
+        own += [reply.advantage for reply in state.candidates if reply.token_ids == said]
+        earlier = one.messages[: 2 * state.turn + 1]
+        judged = []
+        for reply in state.candidates:
+            found = domain.judge(one.task, earlier, reply.text)
+            judged.append((found.verdict if found else "", reply.advantage))
+        contrasts.add(domain, judged)
+        needed_last += _needed_is_last(judged)
+    return {
+        "advantage": sum(own) / len(own) if own else None,
+        "least_advantage": min(own, default=None),
+        "ranked": len(states),
+        "pairs": pairs,
+        "needed_last": needed_last,
+    }
+
+
+def _needed_is_last(judged: Sequence[tuple[str, float]]) -> bool:
+    """Whether the reply with the least advantage is a needed question, and another kind of reply lies above it."""
+    kinds = Counter(verdict for verdict, _ in judged)
+    if not 0 < kinds[NEEDED] < len(judged):
+        return False
+    return min(judged, key=lambda one: one[1])[0] == NEEDED
+
+
+def _number(truth: bool | None) -> int | None:
+    return None if truth is None else int(truth)

@@ -1,0 +1,217 @@
+"""The viewer's page and its JSON, at an address of this machine.
+
+What a page of somebody else could ask for through the reader's browser is refused: requests under a foreign host name
+(DNS rebinding), from other sites, and changes that no page of ours sends. The page itself loads nothing from anywhere.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse, JSONResponse, Response
+from pydantic import BaseModel, Field
+from starlette.requests import Request
+
+from sweetrl.errors import UserError
+from sweetrl.settings import Settings
+from sweetrl.viewer.dialogue import Dialogues, pictures, runs
+from sweetrl.viewer.heat import Heat
+from sweetrl.viewer.live import Live
+from sweetrl.viewer.overview import linked_report, overview
+from sweetrl.viewer.targets import Target
+
+KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'"
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+LONGEST = 4_000  # characters of what a user may say
+
+
+class Begin(BaseModel):
+    """What begins a live dialogue: the task's id or number, who is talked with, and the seed of its sampling."""
+
+    task: str = Field("0", max_length=500)
+    policy: str = Field("auto", max_length=500)
+    seed: int = Field(0, ge=0, lt=2**31)
+
+
+class Say(BaseModel):
+    """What the user says."""
+
+    words: str = Field(min_length=1, max_length=LONGEST)
+
+
+@dataclass(frozen=True)
+class Viewer:
+    """What is looked at, and by which settings."""
+
+    target: Target
+    dialogues: Dialogues
+    settings: Settings
+    heat: Heat
+    live: Live
+
+
+def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
+    """Return the application; `host` is the address it is bound to, a further name under which it answers."""
+    catalogue = viewer.dialogues.catalogue
+    app = FastAPI(title="sweetrl view", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
+
+    @app.middleware("http")
+    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        refused = refusal(request, host)
+        response = JSONResponse({"error": refused}, 403) if refused else await go_on(request)
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    @app.exception_handler(UserError)
+    async def told(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": str(error)}, 400)
+
+    @app.exception_handler(IndexError)
+    async def missing(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": "There is no such dialogue."}, 404)
+
+    @app.get("/")
+    def page() -> HTMLResponse:
+        return HTMLResponse(asset("index.html"))
+
+    @app.get("/static/{name}")
+    def static(name: str) -> Response:
+        kind = KINDS.get(name[name.rfind(".") :])
+        if kind is None or name not in asset_names():
+            return JSONResponse({"error": "There is no such file."}, 404)
+        return Response(asset(name), media_type=kind)
+
+    @app.get("/report.html")
+    def report() -> Response:
+        found = linked_report(viewer.target, "/")
+        if found is None:
+            return JSONResponse({"error": "There is no report here."}, 404)
+        return HTMLResponse(found, headers={"Content-Security-Policy": REPORT_POLICY})
+
+    @app.get("/api/meta")
+    def meta() -> dict[str, Any]:
+        more = {"heat": viewer.heat.there, "live": True, "server": True}
+        return catalogue.meta() | overview(catalogue, viewer.settings, viewer.target) | more
+
+    @app.get("/api/rows/{shard}")
+    def rows(shard: int) -> Response:
+        return JSONResponse(catalogue.rows(shard))
+
+    @app.get("/api/search")
+    def search(q: str) -> Response:
+        return JSONResponse({"rows": catalogue.search(q)})
+
+    @app.get("/api/dialogue/{row}")
+    def dialogue(row: int) -> Response:
+        return JSONResponse(viewer.dialogues.describe(row))
+
+    @app.post("/api/dialogue/{row}/run")
+    def run(row: int) -> list[dict[str, Any]]:
+        return runs(*viewer.dialogues.read(row))
+
+    @app.post("/api/dialogue/{row}/heat")
+    def tokens(row: int) -> list[list[list[Any]]]:
+        return viewer.heat.ratios(viewer.dialogues.read(row)[0])
+
+    @app.post("/api/dialogue/{row}/pictures")
+    def rendered(row: int) -> dict[str, Any]:
+        return pictures(*viewer.dialogues.read(row))
+
+    @app.get("/api/live")
+    def live() -> dict[str, Any]:
+        return viewer.live.state()
+
+    @app.post("/api/live/begin")
+    def begin(wanted: Begin) -> dict[str, Any]:
+        return viewer.live.begin(wanted.task, wanted.policy, wanted.seed)
+
+    @app.post("/api/live/say")
+    def say(said: Say) -> dict[str, Any]:
+        return viewer.live.say(said.words)
+
+    @app.post("/api/live/leave")
+    def leave() -> dict[str, Any]:
+        return viewer.live.leave()
+
+    return app
+
+
+def refusal(request: Request, host: str) -> str:
+    """Say why a request is not answered; empty for one that is."""
+    if not _own_name(request.headers.get("host", ""), host):
+        return "This host name is not the viewer's; open it by the address that it printed."
+    site = request.headers.get("sec-fetch-site", "none")
+    if request.url.path != "/" and site not in ("same-origin", "none"):
+        return "Other sites may not ask for this."
+    if request.method not in ("GET", "HEAD"):
+        if not request.headers.get("content-type", "").startswith("application/json"):
+            return "Changes are asked for as JSON."
+        origin = request.headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
+            return "Other sites may not ask for this."
+    return ""
+
+
+def _own_name(header: str, host: str) -> bool:
+    """Whether a Host header names this machine: a number, localhost, its own name. A name of others may lead here."""
+    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
+    name = name.strip("[]").lower()
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return name in ("localhost", host.lower(), socket.gethostname().lower())
+
+
+def asset_names() -> list[str]:
+    """Return the names of the page's files."""
+    return sorted(one.name for one in (resources.files("sweetrl.viewer") / "static").iterdir() if one.is_file())
+
+
+def asset(name: str) -> str:
+    """Return one of the page's files."""
+    return (resources.files("sweetrl.viewer") / "static" / name).read_text(encoding="utf-8")
+
+
+@contextlib.contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """Yield a socket at the address; one that is taken is a UserError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise UserError(f"{host}:{port}: nothing can be served there ({reason}); choose another --port.") from error
+        yield listener
+
+
+def serve(viewer: Viewer, host: str, port: int, opened: Callable[[str], None]) -> None:
+    """Serve until interrupted; `opened` is told the address once it is taken."""
+    import uvicorn
+
+    with listening(host, port) as listener:
+        shown = f"[{host}]" if ":" in host else host
+        opened(f"http://{shown}:{listener.getsockname()[1]}/")
+        config = uvicorn.Config(make_app(viewer, host), log_level="warning", timeout_graceful_shutdown=2)
+        uvicorn.Server(config).run(sockets=[listener])

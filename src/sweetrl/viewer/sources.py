@@ -1,0 +1,186 @@
+"""Which dialogues a folder has: shards, official trajectory files, and measured results that are numbers only."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from sweetrl.errors import UserError
+from sweetrl.io import read_json
+
+Kind = Literal["shards", "file", "results"]
+
+SKIPPED = {"models", "mlartifacts", "node_modules", "__pycache__", "figures", "data-docs", "wandb", "tensorboard"}
+RANKING = "candidates.parquet"
+FIRST = "sweet"  # of several rankings of one source the one that the list shows
+SUMMARY = "summary.json"  # beside measured results: what each file is
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Candidates at the turns of a source's dialogues: the folder that `rank` writes, and what it is called."""
+
+    name: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Source:
+    """Dialogues that belong together. `name` is the path below the folder that is looked at: part of addresses.
+
+    `stage` says what they were made for. `method` is who acted, empty where each dialogue says it. `seed` is the
+    training's (studies), `round` the iteration. `temperature` and `persona` are known of measured results only.
+    """
+
+    name: str
+    path: Path
+    kind: Kind
+    stage: str
+    method: str = ""
+    seed: str = ""
+    temperature: float | None = None
+    persona: str = ""
+    round: int = 1
+    rankings: tuple[Ranking, ...] = ()
+
+    @cached_property
+    def files(self) -> list[Path]:
+        """The files that decide what the index of this source holds."""
+        own = sorted(self.path.glob("shard-*.parquet")) if self.kind == "shards" else [self.path]
+        return own + [one.folder / RANKING for one in self.rankings[:1]]
+
+
+def find_sources(folder: Path) -> list[Source]:
+    """Return what dialogues `folder` (or a single file) has, in a fixed order; none is a UserError.
+
+    Of a project (a folder with params.yaml) that is what its stages have written: data/ and reports/.
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        raise UserError(f"{folder}: there is no such folder or file; name one with dialogues, a run or MODEL@ALIAS.")
+    if folder.is_file():
+        return [Source(folder.name, folder, _kind_of(folder), "dialogues", _stem(folder))]
+    roots = [folder]
+    if (folder / "params.yaml").exists() and (folder / "data").is_dir():
+        roots = [one for one in (folder / "data", folder / "reports") if one.is_dir()]
+    found = [source for root in roots for source in _below(root, folder)]
+    rankings = _rankings([source.path for source in found], folder)
+    found = [_with_rankings(source, rankings) for source in found]
+    spoken = {source.path.parent for source in found if source.kind == "shards"}
+    # The numbers of dialogues that are there themselves would be there twice.
+    found = [one for one in found if one.kind != "results" or one.path.parent.parent / "data/evaluation" not in spoken]
+    if not found:
+        raise UserError(
+            f"{folder}: there are no dialogues here (shards or official trajectory files); run `sweetrl run`, or name "
+            "another folder."
+        )
+    return found
+
+
+def _below(root: Path, folder: Path) -> Iterator[Source]:
+    for place, folders, names in os.walk(root):
+        folders[:] = sorted(one for one in folders if one not in SKIPPED and not one.startswith("."))
+        here = Path(place)
+        if any(re.fullmatch(r"shard-\d{5,}\.parquet", name) for name in names):
+            yield _shards(here, folder)
+            folders.clear()
+            continue
+        summary = read_json(here / SUMMARY) if SUMMARY in names else {}
+        for name in sorted(names):
+            path = here / name
+            if name.endswith(".parquet") and _is_results(path):
+                yield _results(path, folder, summary)
+            elif name.endswith(".jsonl") and _is_official(path):
+                yield Source(_name(path, folder), path, "file", "dialogues", _stem(path))
+
+
+def _shards(path: Path, folder: Path) -> Source:
+    """Name a folder of shards by where it lies, as stages and studies lay theirs."""
+    name, parts = _name(path, folder), path.resolve().parts
+    seed = parts[parts.index("seed-data") + 1] if "seed-data" in parts[:-1] else ""
+    iteration = parts[parts.index("iterations") + 1] if "iterations" in parts[:-1] else ""
+    turn = int(iteration) if iteration.isdecimal() else 1
+    if path.name == "trajectories":
+        return Source(name, path, "shards", "collect", "", seed, round=turn)
+    if path.parent.name == "evaluation":
+        return Source(name, path, "shards", "evaluate", path.name, seed, round=turn)
+    return Source(name, path, "shards", "dialogues", "" if path == folder else path.name, seed, round=turn)
+
+
+def _results(path: Path, folder: Path, summary: Any) -> Source:
+    """Measured results: METHOD/SEED/t0.25-terse.parquet, and beside them what each file is."""
+    name = _name(path, folder)
+    said = {one["file"]: one for one in summary.get("measured", ()) if isinstance(one, dict) and "file" in one}
+    if (one := said.get(path.name)) is None:
+        return Source(name, path, "results", "evaluate")
+    method, seed = path.parent.parent.name, path.parent.name
+    return Source(name, path, "results", "evaluate", method, seed, one.get("temperature"), one.get("persona", ""))
+
+
+def _rankings(paths: list[Path], folder: Path) -> dict[Path, list[Ranking]]:
+    """Rankings by the folder of the dialogues that they rank: beside it, or a study's variants of one seed."""
+    found: dict[Path, list[Ranking]] = {}
+    for path in paths:
+        beside = path.parent / "preferences"
+        if path.name == "trajectories" and (beside / RANKING).exists():
+            found.setdefault(path, []).append(Ranking("the ranking", beside))
+        if path.parent.parent.name == "seed-data":
+            variants = path.parent.parent.parent / "variants"
+            for candidates in sorted(variants.glob(f"*/{path.parent.name}/preferences/{RANKING}")):
+                method = candidates.parent.parent.parent.name
+                found.setdefault(path, []).append(Ranking(method, candidates.parent))
+    return {path: sorted(some, key=lambda one: (one.name != FIRST, one.name)) for path, some in found.items()}
+
+
+def _with_rankings(source: Source, rankings: dict[Path, list[Ranking]]) -> Source:
+    from dataclasses import replace
+
+    return replace(source, rankings=tuple(rankings.get(source.path, ())))
+
+
+def _name(path: Path, folder: Path) -> str:
+    return path.relative_to(folder).as_posix() if path != folder else path.resolve().name
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".jsonl").removesuffix(".parquet")
+
+
+def _kind_of(path: Path) -> Kind:
+    if path.suffix == ".parquet" and _is_results(path):
+        return "results"
+    if path.suffix == ".jsonl" and _is_official(path):
+        return "file"
+    raise UserError(
+        f"{path}: this is neither an official trajectory file (.jsonl) nor results of an evaluation (.parquet); name "
+        "one, or a folder of shards."
+    )
+
+
+def _is_results(path: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from sweetrl.evaluation.metrics import COLUMNS
+
+    try:
+        return set(COLUMNS) <= set(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError):
+        return False
+
+
+def _is_official(path: Path) -> bool:
+    """Whether the first line that is not blank is a dialogue as official files have them."""
+    with path.open("rb") as file:
+        line = next((line for line in file if line.strip()), b"")
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(row, dict) and "dialogue_history" in row and "task" in row

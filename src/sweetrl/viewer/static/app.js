@@ -1,0 +1,204 @@
+// The whole: which page an address shows, keys, light and dark.
+// @ts-check
+"use strict";
+
+(() => {
+  const { h, icon, data, list, count } = sweetrl;
+  const main = /** @type {HTMLElement} */ (document.getElementById("main"));
+  /** @type {any} */
+  let refresh = null; // what draws more of the page that is shown as the table grows
+
+  /** Go to an address; `instead` takes the place of the last one, as filters do while they are changed. @param {string} address @param {boolean} [instead] */
+  sweetrl.go = (address, instead) => {
+    if (instead) {
+      history.replaceState(null, "", address);
+      route();
+    } else location.hash = address.slice(1);
+  };
+
+  const PAGES = [
+    ["dialogues", "Dialogues"],
+    ["overview", "Overview"],
+    ["talk", "Talk"],
+  ];
+
+  function route() {
+    const [path, query] = location.hash.replace(/^#\/?/, "").split("?");
+    const [page, ...rest] = path.split("/");
+    const search = new URLSearchParams(query || "");
+    const shown = page === "dialogue" ? "dialogues" : page || "dialogues";
+    for (const link of document.querySelectorAll("#pages a")) {
+      if (link.getAttribute("data-page") === shown) link.setAttribute("aria-current", "page");
+      else link.removeAttribute("aria-current");
+    }
+    document.body.dataset.page = page || "dialogues";
+    document.title = `${PAGES.find(([key]) => key === shown)?.[1] || "Dialogues"} · ${data.meta.title} · sweetrl`;
+    refresh = null;
+    const failed = (/** @type {Error} */ error) => main.replaceChildren(h("p", { class: "empty" }, error.message));
+    if (page === "dialogue") sweetrl.dialogue.show(main, rest.join("/"), search).catch(failed);
+    else if (page === "overview") {
+      refresh = () => sweetrl.overview.show(main, search).catch(failed);
+      refresh();
+    } else if (page === "talk") sweetrl.talk.show(main, search).catch(failed);
+    else refresh = list.show(main, search);
+  }
+  sweetrl.route = route;
+
+  function bar() {
+    document
+      .getElementById("pages")
+      ?.replaceChildren(
+        ...PAGES.filter(([key]) => key !== "talk" || data.meta.live).map(([key, label]) =>
+          h("a", { href: `#/${key}`, "data-page": key }, label),
+        ),
+      );
+    document
+      .getElementById("what")
+      ?.replaceChildren(h("b", {}, data.meta.title), ` · ${count(data.meta.count)} dialogues`);
+    document
+      .getElementById("tools")
+      ?.replaceChildren(
+        h(
+          "button",
+          {
+            class: "button quiet",
+            type: "button",
+            "aria-label": "Light or dark",
+            title: "Light or dark (t)",
+            onclick: theme,
+          },
+          icon("theme"),
+        ),
+        h(
+          "button",
+          { class: "button quiet", type: "button", "aria-label": "Keys", title: "Keys (?)", onclick: keys },
+          icon("keys"),
+        ),
+      );
+  }
+
+  function theme() {
+    const dark = document.documentElement.dataset.theme
+      ? document.documentElement.dataset.theme === "dark"
+      : matchMedia("(prefers-color-scheme: dark)").matches;
+    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    try {
+      localStorage.setItem("sweetrl-theme", document.documentElement.dataset.theme);
+    } catch {
+      // a page from a disk may keep nothing: the choice lasts as long as the page
+    }
+  }
+
+  const KEYS = [
+    ["/", "search"],
+    ["j or ↓, k or ↑", "next and previous dialogue"],
+    ["Enter", "open"],
+    ["u or Esc", "back to the list"],
+    ["1, 2, 3", "dialogues, overview, talk"],
+    ["n, p", "next and previous turn of the agent"],
+    ["c", "choose a dialogue to put beside this one"],
+    ["e", "open or fold everything that was sampled"],
+    ["t", "light or dark"],
+    ["?", "these keys"],
+  ];
+
+  function keys() {
+    const dialog = h(
+      "dialog",
+      { class: "keys", "aria-label": "Keys" },
+      h("h2", {}, "Keys"),
+      h(
+        "dl",
+        {},
+        KEYS.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what))),
+      ),
+      h("form", { method: "dialog" }, h("button", { class: "button" }, "Close")),
+    );
+    dialog.addEventListener("close", () => dialog.remove());
+    dialog.querySelector("form").addEventListener("submit", (/** @type {Event} */ event) => {
+      event.preventDefault();
+      dialog.close();
+    });
+    document.body.append(dialog);
+    dialog.showModal();
+  }
+
+  /** Go to the agent's next turn. @param {number} step */
+  function turn(step) {
+    const all = /** @type {HTMLElement[]} */ ([...document.querySelectorAll(".side:first-child .message.assistant")]);
+    const here = all.indexOf(/** @type {any} */ (document.activeElement?.closest(".message.assistant")));
+    const next = all[Math.min(all.length - 1, Math.max(0, here + step))];
+    next?.focus();
+    next?.scrollIntoView({ block: "center" });
+  }
+
+  document.addEventListener("keydown", (event) => {
+    const at = /** @type {HTMLElement} */ (event.target);
+    const writing = at.matches?.("input:not([type=checkbox]), textarea, select");
+    if (event.key === "Escape" && writing) return at.blur();
+    if (writing || event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]"))
+      return undefined;
+    const page = document.body.dataset.page;
+    const click = (/** @type {string} */ id) => /** @type {any} */ (document.getElementById(id))?.click();
+    /** @type {Record<string, () => void>} */
+    const actions = {
+      "/": () => document.getElementById("search")?.focus(),
+      "?": keys,
+      t: theme,
+      1: () => sweetrl.go("#/dialogues"),
+      2: () => sweetrl.go("#/overview"),
+      3: () => data.meta.live && sweetrl.go("#/talk"),
+      u: () => click("back"),
+      Escape: () => click("back"),
+      j: () => (page === "dialogue" ? click("next") : list.move?.(1)),
+      k: () => (page === "dialogue" ? click("previous") : list.move?.(-1)),
+    };
+    if (page === "dialogues")
+      Object.assign(actions, { ArrowDown: () => list.move?.(1), ArrowUp: () => list.move?.(-1) });
+    if (page === "dialogue")
+      Object.assign(actions, {
+        n: () => turn(1),
+        p: () => turn(-1),
+        c: () => document.getElementById("compare")?.focus(),
+        e: () => {
+          const all = /** @type {HTMLDetailsElement[]} */ ([...document.querySelectorAll("details.sampled")]);
+          const open = all.some((one) => !one.open);
+          for (const one of all) one.open = open;
+        },
+      });
+    const action = actions[event.key];
+    if (!action) return undefined;
+    event.preventDefault();
+    action();
+    return undefined;
+  });
+
+  document.getElementById("skip")?.addEventListener("click", () => main.focus());
+
+  async function begin() {
+    try {
+      const theme_ = localStorage.getItem("sweetrl-theme");
+      if (theme_) document.documentElement.dataset.theme = theme_;
+    } catch {
+      // as above
+    }
+    try {
+      await data.begin();
+      bar();
+      addEventListener("hashchange", route);
+      await data.load(() => {
+        if (main.hasAttribute("aria-busy")) {
+          main.removeAttribute("aria-busy");
+          route();
+        } else for (const listener of data.listeners) listener();
+      });
+      if (document.body.dataset.page === "overview" && refresh) refresh();
+      document.body.dataset.ready = "yes";
+    } catch (error) {
+      main.removeAttribute("aria-busy");
+      main.replaceChildren(h("p", { class: "empty" }, /** @type {Error} */ (error).message));
+    }
+  }
+
+  document.addEventListener("DOMContentLoaded", begin); // after all scripts of the page, and those with an export's data
+})();

@@ -1,0 +1,299 @@
+// Drawings: points with intervals, lines, bars and a flow. Each has its numbers in a table for who cannot see it.
+// @ts-check
+"use strict";
+
+(() => {
+  const { h, s, percent, count } = sweetrl;
+
+  /** @param {string} title @param {string} about @param {any} drawing @param {string[]} heads @param {any[][]} rows */
+  function figure(title, about, drawing, heads, rows) {
+    const table = h(
+      "div",
+      { class: "wide" },
+      h(
+        "table",
+        {},
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            heads.map((one) => h("th", { scope: "col" }, one)),
+          ),
+        ),
+        h(
+          "tbody",
+          {},
+          rows.map((row) =>
+            h(
+              "tr",
+              {},
+              row.map((cell, place) => h(place ? "td" : "th", place ? { class: "n" } : { scope: "row" }, cell)),
+            ),
+          ),
+        ),
+      ),
+    );
+    return h(
+      "figure",
+      { class: "card chart" },
+      h("figcaption", {}, h("h2", {}, title), about ? h("p", { class: "muted" }, about) : null),
+      drawing,
+      h("details", {}, h("summary", {}, "The numbers"), table),
+    );
+  }
+
+  /** @param {any[]} series each {label, color} */
+  function legend(series) {
+    return h(
+      "div",
+      { class: "legend" },
+      series.map((one) => h("span", {}, h("i", { class: "dot", style: { "--tone": one.color } }), one.label)),
+    );
+  }
+
+  /**
+   * Points with intervals, a line of them for each label: in HTML, so that labels wrap and long lists stay readable.
+   * @param {{label: any, points: {value: number, low: number, high: number, n: number, color: string, name: string}[]}[]} rows
+   */
+  function dots(rows) {
+    const most = Math.max(0.05, ...rows.flatMap((row) => row.points.map((one) => one.high)));
+    const end = most > 0.6 ? 1 : most > 0.4 ? 0.6 : most > 0.2 ? 0.4 : most > 0.1 ? 0.2 : 0.1;
+    const values = Math.max(...rows.map((row) => row.points.length));
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map((share) => share * end);
+    return h(
+      "div",
+      { class: values > 2 ? "dots many" : "dots", style: { "--values": values } },
+      rows.map((row) =>
+        h(
+          "div",
+          { class: "dotrow" },
+          h("div", { class: "dotlabel" }, row.label),
+          h(
+            "div",
+            { class: "track" },
+            row.points.length === 2
+              ? h("b", {
+                  class: "joint",
+                  style: {
+                    "--from": Math.min(row.points[0].value, row.points[1].value) / end,
+                    "--to": Math.max(row.points[0].value, row.points[1].value) / end,
+                  },
+                })
+              : null,
+            row.points.map((one, place) => {
+              const shift = (place - (row.points.length - 1) / 2) * (row.points.length > 2 ? 7 : 5);
+              return h(
+                "span",
+                {
+                  class: "estimate",
+                  title: `${one.name}: ${percent(one.value)} [${percent(one.low)}, ${percent(one.high)}], n = ${count(one.n)}`,
+                  style: {
+                    "--at": one.value / end,
+                    "--low": one.low / end,
+                    "--high": one.high / end,
+                    "--tone": one.color,
+                    "--shift": `${shift}px`,
+                  },
+                },
+                h("i", {}),
+                h("b", {}),
+              );
+            }),
+          ),
+          values > 2
+            ? null
+            : h(
+                "div",
+                { class: "dotvalue" },
+                row.points.map((one) => h("span", { style: { "--tone": one.color } }, percent(one.value, 0))),
+              ),
+        ),
+      ),
+      h(
+        "div",
+        { class: "dotrow axis", "aria-hidden": "true" },
+        h("div", {}),
+        h(
+          "div",
+          { class: "track" },
+          ticks.map((one) => h("span", { class: "tick", style: { "--at": one / end } }, percent(one, 0))),
+        ),
+        values > 2 ? null : h("div", {}),
+      ),
+    );
+  }
+
+  /**
+   * Lines with bands.
+   * @param {{label: string, color: string, points: {x: number, y: number, low?: number, high?: number, n?: number}[]}[]} series
+   * @param {{x: string, y: string, share?: boolean, zero?: boolean, name: string}} words
+   */
+  function lines(series, words) {
+    const [wide, tall, left, right, top, bottom] = [560, 240, 46, 12, 10, 34];
+    const all = series.flatMap((one) => one.points);
+    const xs = all.map((one) => one.x),
+      ys = all.flatMap((one) => [one.y, one.low ?? one.y, one.high ?? one.y]);
+    const [x0, x1] = [Math.min(...xs), Math.max(...xs)];
+    let [y0, y1] = words.share ? [0, 1] : [Math.min(...ys), Math.max(...ys)];
+    if (words.zero) [y0, y1] = [Math.min(0, y0), Math.max(0, y1)];
+    if (y0 === y1) y1 = y0 + 1;
+    const x = (/** @type {number} */ value) => left + ((value - x0) / (x1 - x0 || 1)) * (wide - left - right);
+    const y = (/** @type {number} */ value) => tall - bottom - ((value - y0) / (y1 - y0)) * (tall - top - bottom);
+    const ticks = (/** @type {number} */ from, /** @type {number} */ to, /** @type {number} */ about) => {
+      const raw = (to - from) / about,
+        power = 10 ** Math.floor(Math.log10(raw));
+      const step = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw) || raw;
+      const found = [];
+      for (let value = Math.ceil(from / step) * step; value <= to + step * 1e-6; value += step)
+        found.push(Number(value.toPrecision(10)));
+      return found;
+    };
+    const path = (/** @type {any[]} */ points, /** @type {string} */ key) =>
+      points.map((one, place) => `${place ? "L" : "M"}${x(one.x).toFixed(1)} ${y(one[key]).toFixed(1)}`).join("");
+    const drawing = s(
+      "svg",
+      { viewBox: `0 0 ${wide} ${tall}`, class: "lines", role: "img", "aria-label": words.name },
+      ticks(y0, y1, 4).map((value) => [
+        s("line", { class: "grid", x1: left, x2: wide - right, y1: y(value), y2: y(value) }),
+        s(
+          "text",
+          { x: left - 6, y: y(value) + 4, "text-anchor": "end" },
+          words.share ? percent(value, 0) : sweetrl.number(value),
+        ),
+      ]),
+      ticks(x0, x1, 6)
+        .filter((value) => !words.share || Number.isInteger(value))
+        .map((value) =>
+          s("text", { x: x(value), y: tall - bottom + 16, "text-anchor": "middle" }, sweetrl.number(value)),
+        ),
+      s("text", { class: "axisname", x: (left + wide - right) / 2, y: tall - 3, "text-anchor": "middle" }, words.x),
+      series.map((one) => [
+        one.points.length > 1 && one.points[0].low !== undefined
+          ? s("path", {
+              class: "band",
+              style: { fill: one.color },
+              d: `${path(one.points, "high")}${path([...one.points].reverse(), "low").replace("M", "L")}Z`,
+            })
+          : null,
+        s("path", {
+          class: `line${one.points.length > 60 ? " raw" : ""}`,
+          style: { stroke: one.color },
+          d: path(one.points, "y"),
+        }),
+        one.points.length > 60
+          ? s("path", { class: "line", style: { stroke: one.color }, d: path(smooth(one.points), "y") })
+          : null,
+        one.points.length < 30
+          ? one.points.map((point) =>
+              s(
+                "circle",
+                { cx: x(point.x), cy: y(point.y), r: 3.2, style: { fill: one.color } },
+                s(
+                  "title",
+                  {},
+                  `${one.label}: ${words.share ? percent(point.y) : sweetrl.number(point.y)}${point.n ? `, n = ${count(point.n)}` : ""}`,
+                ),
+              ),
+            )
+          : null,
+      ]),
+    );
+    return [series.length > 1 ? legend(series) : null, drawing];
+  }
+
+  /** A running mean over a tenth of the points. @param {{x: number, y: number}[]} points */
+  function smooth(points) {
+    const half = Math.ceil(points.length / 20);
+    return points.map((one, place) => {
+      const near = points.slice(Math.max(0, place - half), place + half + 1);
+      return { x: one.x, y: near.reduce((sum, each) => sum + each.y, 0) / near.length };
+    });
+  }
+
+  /**
+   * A flow from kinds on the left to kinds on the right.
+   * @param {{from: string, to: string, many: number}[]} flows @param {string[]} left @param {string[]} right
+   * @param {Record<string, string>} tones @param {Record<string, string>} names @param {(from: string, to: string) => string} address
+   */
+  function flow(flows, left, right, tones, names, address) {
+    const [wide, tall, gap, bar, room] = [640, Math.max(220, 44 * left.length), 10, 12, 170];
+    const total = flows.reduce((sum, one) => sum + one.many, 0) || 1;
+    const scale = (tall - (gap + 8) * Math.max(left.length, right.length)) / total;
+    const starts = (/** @type {string[]} */ kinds, /** @type {"from" | "to"} */ end) => {
+      /** @type {Record<string, {y: number, height: number, used: number, many: number}>} */
+      const found = {};
+      let y = 0;
+      for (const kind of kinds) {
+        const many = flows.filter((one) => one[end] === kind).reduce((sum, one) => sum + one.many, 0);
+        found[kind] = { y, height: many * scale, used: 0, many };
+        y += Math.max(many * scale, 8) + gap; // room for a label
+      }
+      return found;
+    };
+    const [from, to] = [starts(left, "from"), starts(right, "to")];
+    const [x0, x1] = [room + bar, wide - room - bar];
+    const bands = left.flatMap((one) =>
+      right.map((other) => {
+        const many = flows
+          .filter((each) => each.from === one && each.to === other)
+          .reduce((sum, each) => sum + each.many, 0);
+        if (!many) return null;
+        const height = many * scale;
+        const [a, b] = [from[one].y + from[one].used, to[other].y + to[other].used];
+        from[one].used += height;
+        to[other].used += height;
+        const middle = (x0 + x1) / 2;
+        const d = `M${x0} ${a}C${middle} ${a} ${middle} ${b} ${x1} ${b}V${b + height}C${middle} ${b + height} ${middle} ${a + height} ${x0} ${a + height}Z`;
+        const words = `${names[one] || one}, ${names[other] || other}: ${count(many)}`;
+        return s(
+          "a",
+          { href: address(one, other), "aria-label": words },
+          s("path", { class: "stream", d, style: { fill: tones[other] } }, s("title", {}, words)),
+        );
+      }),
+    );
+    const label = (
+      /** @type {any} */ place,
+      /** @type {string} */ kind,
+      /** @type {number} */ at,
+      /** @type {string} */ anchor,
+    ) =>
+      place.many
+        ? s(
+            "text",
+            { x: at, y: place.y + place.height / 2 + 4, "text-anchor": anchor },
+            `${names[kind] || kind} `,
+            s("tspan", { class: "many" }, count(place.many)),
+          )
+        : null;
+    return s(
+      "svg",
+      {
+        viewBox: `0 -6 ${wide} ${tall + 12}`,
+        class: "flow",
+        role: "group",
+        "aria-label": "From the first fault to the outcome",
+      },
+      bands,
+      left.map((one) => [
+        s("rect", { x: room, y: from[one].y, width: bar, height: Math.max(1, from[one].height), rx: 2, class: "node" }),
+        label(from[one], one, room - 8, "end"),
+      ]),
+      right.map((one) => [
+        s("rect", {
+          x: x1,
+          y: to[one].y,
+          width: bar,
+          height: Math.max(1, to[one].height),
+          rx: 2,
+          style: { fill: tones[one] },
+        }),
+        label(to[one], one, x1 + bar + 8, "start"),
+      ]),
+    );
+  }
+
+  sweetrl.charts = { figure, legend, dots, lines, flow };
+})();

@@ -1,0 +1,197 @@
+// The table of dialogues in the browser: columns of numbers and codes, filled part by part. The words stay where they
+// are (at the server, or in files beside the page) until somebody searches or opens a dialogue.
+// @ts-check
+"use strict";
+
+(() => {
+  /** @type {Record<string, any>} */
+  const given = {}; // what scripts of an exported folder have handed over
+  /** @type {Record<string, (value: any) => void>} */
+  const waiting = {};
+  /** @type {Record<string, Promise<any>>} */
+  const asked = {};
+
+  /** Scripts of an exported folder call this. @param {string} name @param {any} value */
+  sweetrl.take = (name, value) => {
+    if (waiting[name]) {
+      waiting[name](value);
+      delete waiting[name];
+    } else given[name] = value;
+  };
+
+  /** Load one file of an exported folder; a page from a disk may load scripts, but may not fetch. @param {string} name */
+  function script(name) {
+    asked[name] =
+      asked[name] ||
+      new Promise((resolve, reject) => {
+        waiting[name] = (value) => {
+          given[name] = value;
+          delete asked[name];
+          resolve(value);
+        };
+        const element = document.createElement("script");
+        element.src = `data/${name}.js`;
+        element.onload = () => element.remove();
+        element.onerror = () => reject(new Error(`data/${name}.js is missing; export the folder again.`));
+        document.head.append(element);
+      });
+    return asked[name]; // two who want the same file at the same time get the same
+  }
+
+  /** Ask the server. @param {string} path @param {any} [body] sent with POST where it is given */
+  async function ask(path, body) {
+    const options =
+      body === undefined
+        ? {}
+        : { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
+    let response;
+    try {
+      response = await fetch(`api/${path}`, options);
+    } catch {
+      throw new Error("The viewer does not answer; start `sweetrl view` again.");
+    }
+    const value = await response.json().catch(() => ({ error: `The viewer answered ${response.status}.` }));
+    if (!response.ok)
+      throw new Error(
+        typeof value.error === "string" ? value.error : "The viewer refused that; check what you entered.",
+      );
+    return value;
+  }
+
+  /** @type {any} */
+  const data = {
+    /** @type {any} */ meta: null,
+    loaded: 0, // rows that are there
+    /** @type {Record<string, any>} */ columns: {},
+    /** @type {string[]} */ tasks: [],
+    /** @type {Set<() => void>} */ listeners: new Set(),
+  };
+
+  /** Read what the page must know before the first rows. */
+  data.begin = async () => {
+    data.meta = given.meta || (await ask("meta"));
+    const { kinds, count } = data.meta;
+    for (const [name, kind] of Object.entries(kinds)) {
+      if (kind === "word") data.columns[name] = new Uint16Array(count);
+      else if (kind === "number") data.columns[name] = new Float64Array(count).fill(NaN);
+      else if (kind === "truth") data.columns[name] = new Int8Array(count).fill(-1);
+    }
+    data.tasks = new Array(count);
+  };
+
+  /** Read all parts of the table, the first one first; `step` is called after each. @param {() => void} step */
+  data.load = async (step) => {
+    const parts = Math.ceil(data.meta.count / data.meta.shard);
+    for (let part = 0; part < parts; part++) {
+      const name = `rows-${part}`;
+      put(part * data.meta.shard, data.meta.server ? await ask(`rows/${part}`) : given[name] || (await script(name)));
+      step();
+    }
+  };
+
+  /** @param {number} first @param {any} rows */
+  function put(first, rows) {
+    const many = rows.task.length;
+    for (const [name, kind] of Object.entries(data.meta.kinds)) {
+      const values = rows[name];
+      if (kind === "text") for (let i = 0; i < many; i++) data.tasks[first + i] = values[i];
+      else {
+        const column = data.columns[name];
+        for (let i = 0; i < many; i++) if (values[i] !== null) column[first + i] = values[i];
+      }
+    }
+    data.loaded = first + many;
+  }
+
+  /** The word of a row in a column of words. @param {string} name @param {number} row */
+  data.word = (name, row) => data.meta.words[name][data.columns[name][row]];
+
+  /** The number of a row in a column; NaN where it is not known. @param {string} name @param {number} row */
+  data.value = (name, row) => data.columns[name][row];
+
+  /** The row at an address; -1 where there is none. @param {string} source @param {string} task @param {number} attempt */
+  data.find = (source, task, attempt) => {
+    const code = data.meta.words.source.indexOf(source);
+    const { source: sources, attempt: attempts } = data.columns;
+    for (let row = 0; row < data.loaded; row++)
+      if (data.tasks[row] === task && sources[row] === code && attempts[row] === attempt) return row;
+    return -1;
+  };
+
+  /** The other rows about the same task. @param {number} row @returns {number[]} */
+  data.related = (row) => {
+    const found = [];
+    for (let other = 0; other < data.loaded; other++)
+      if (other !== row && data.tasks[other] === data.tasks[row]) found.push(other);
+    return found;
+  };
+
+  /** What must be equal so that two dialogues can be compared: all but who acted. @param {number} row */
+  data.pairKey = (row) =>
+    `${data.tasks[row]}\n${data.columns.attempt[row]}\n${["seed", "temperature", "persona", "round", "stage"].map((name) => data.columns[name][row]).join()}`;
+
+  /** The terms of a query, as the server has them: words, and what stands in quotes. @param {string} query */
+  data.terms = (query) => {
+    const parts = query.toLowerCase().split('"');
+    return parts.flatMap((part, place) => (place % 2 ? [part] : part.split(/\s+/))).filter((term) => term.trim());
+  };
+
+  /** @type {{query: string, mask: Uint8Array | null}} */
+  let found = { query: "", mask: null };
+
+  /** Rows whose words hold a query: a mask, from the last search if it was the same. @param {string} query */
+  data.search = async (query) => {
+    if (found.query === query && found.mask) return found.mask;
+    const mask = new Uint8Array(data.meta.count);
+    if (data.meta.server) for (const row of (await ask(`search?q=${encodeURIComponent(query)}`)).rows) mask[row] = 1;
+    else {
+      const wanted = data.terms(query),
+        each = data.meta.words_shard;
+      for (let part = 0; part * each < data.meta.count; part++) {
+        const name = `words-${part}`;
+        const words = given[name] || (await script(name));
+        for (let i = 0; i < words.length; i++)
+          if (wanted.every((/** @type {string} */ term) => words[i].includes(term))) mask[part * each + i] = 1;
+      }
+    }
+    found = { query, mask };
+    return mask;
+  };
+
+  /** @type {Map<number, any>} */
+  const kept = new Map();
+
+  /** One whole dialogue. @param {number} row */
+  data.dialogue = async (row) => {
+    const there = kept.get(row);
+    if (there) return there;
+    let value;
+    if (data.meta.server) value = await ask(`dialogue/${row}`);
+    else {
+      const each = data.meta.dialogues_shard,
+        name = `dialogues-${Math.floor(row / each)}`;
+      value = (given[name] || (await script(name)))[row % each];
+    }
+    kept.set(row, value);
+    if (kept.size > 60) kept.delete(kept.keys().next().value ?? -1);
+    return value;
+  };
+
+  /**
+   * What is computed when it is asked for: `run` (tests), `heat` (tokens), `pictures` (pages). In an exported folder it
+   * is there for a sample.
+   * @param {any} dialogue @param {"run" | "heat" | "pictures"} what
+   */
+  data.compute = async (dialogue, what) => {
+    dialogue.computed = dialogue.computed || {};
+    if (!dialogue.computed[what]) dialogue.computed[what] = await ask(`dialogue/${dialogue.row}/${what}`, {});
+    return dialogue.computed[what];
+  };
+
+  /** Whether that can be had. @param {any} dialogue @param {"run" | "heat" | "pictures"} what */
+  data.computable = (dialogue, what) =>
+    Boolean((dialogue.computed && dialogue.computed[what]) || (data.meta.server && dialogue.row >= 0));
+
+  data.ask = ask;
+  sweetrl.data = data;
+})();

@@ -1,0 +1,483 @@
+// One dialogue, or two about the same task side by side.
+// @ts-check
+"use strict";
+
+(() => {
+  const { h, icon, data, list, parts, plural, signed } = sweetrl;
+  const SPEAKERS = { user: "User", assistant: "Agent", system: "System" };
+  const ENDS = {
+    answered: "answered",
+    max_turns_reached: "last turn reached",
+    user_left: "the user left",
+    lost: "lost",
+  };
+
+  /** @param {string} text */
+  const at = (text) => {
+    const [source, task, attempt] = text.split("/").map(decodeURIComponent);
+    return data.find(source, task, Number(attempt));
+  };
+
+  /** Draw the page of a dialogue. @param {HTMLElement} main @param {string} path @param {URLSearchParams} search */
+  async function show(main, path, search) {
+    const row = at(path);
+    if (row < 0) {
+      if (data.loaded < data.meta.count) data.listeners.add(() => main.isConnected && sweetrl.route());
+      main.replaceChildren(
+        h(
+          "p",
+          { class: "empty" },
+          data.loaded < data.meta.count ? "Reading …" : "There is no such dialogue here. ",
+          h("a", { href: "#/dialogues" }, "All dialogues"),
+        ),
+      );
+      return;
+    }
+    const other = search.has("with") ? at(search.get("with") || "") : -1;
+    const rows = other >= 0 ? [row, other] : [row];
+    main.setAttribute("aria-busy", "true");
+    const dialogues = await Promise.all(rows.map((one) => data.dialogue(one)));
+    main.removeAttribute("aria-busy");
+    if (!location.hash.startsWith(`#/dialogue/${path}`)) return; // somebody has gone on
+    const first = dialogues[0];
+    main.replaceChildren(
+      h(
+        "article",
+        { class: `dialoguepage${other >= 0 ? " two" : ""}` },
+        top(row, other, first),
+        first.task.request ? request(first) : null,
+        h(
+          "div",
+          { class: "sides" },
+          dialogues.map((one, place) => side(one, rows[place], other >= 0)),
+        ),
+      ),
+    );
+    document.title = `${first.task.id} · sweetrl`;
+  }
+
+  /** @param {number} row @param {number} other @param {any} dialogue */
+  function top(row, other, dialogue) {
+    const related = data
+      .related(row)
+      .sort(
+        (/** @type {number} */ a, /** @type {number} */ b) =>
+          Number(data.pairKey(b) === data.pairKey(row)) - Number(data.pairKey(a) === data.pairKey(row)) || a - b,
+      );
+    const name = (/** @type {number} */ one) =>
+      [
+        data.word("method", one),
+        data.columns.attempt[one] ? `attempt ${data.columns.attempt[one]}` : "",
+        data.word("temperature", one) && `T=${data.word("temperature", one)}`,
+        data.word("persona", one),
+        data.columns.success[one] === 1 ? "solved" : "not solved",
+      ]
+        .filter(Boolean)
+        .join(" · ");
+    const compare = h(
+      "select",
+      {
+        id: "compare",
+        "aria-label": "Side by side with",
+        onchange: () => sweetrl.go(compare.value ? list.address(row, Number(compare.value)) : list.address(row)),
+      },
+      h("option", { value: "" }, related.length ? "nothing" : "no other dialogue about this task"),
+      related.map((/** @type {number} */ one) => h("option", { value: one, selected: one === other }, name(one))),
+    );
+    compare.disabled = !related.length;
+    const place = list.rows.indexOf(row);
+    const step = (/** @type {number} */ by, /** @type {string} */ label, /** @type {any} */ picture) =>
+      place >= 0 && place + by >= 0 && place + by < list.rows.length
+        ? h(
+            "a",
+            {
+              class: "button quiet",
+              href: list.address(list.rows[place + by]),
+              "aria-label": label,
+              title: label,
+              id: by > 0 ? "next" : "previous",
+            },
+            icon(picture),
+          )
+        : h("span", { class: "button quiet off", "aria-hidden": "true" }, icon(picture));
+    return h(
+      "header",
+      { class: "pagehead" },
+      h(
+        "a",
+        {
+          class: "button quiet",
+          id: "back",
+          href: `#/dialogues?${sweetrl.filters.write(list.state)}`,
+          onclick: () => (list.restore = true),
+        },
+        icon("back"),
+        "List",
+      ),
+      h(
+        "div",
+        { class: "title" },
+        h("h1", {}, dialogue.task.id),
+        h(
+          "p",
+          { class: "muted" },
+          [data.word("topic", row), data.columns.held_out[row] === 1 ? "held-out domain" : "", dialogue.task.domain]
+            .filter(Boolean)
+            .join(" · "),
+        ),
+      ),
+      h("label", { class: "compare" }, h("span", {}, "Side by side with"), compare),
+      h(
+        "div",
+        { class: "steps" },
+        h("span", { class: "muted" }, place >= 0 ? `${place + 1} of ${list.rows.length}` : ""),
+        step(-1, "The one before (k)", "back"),
+        step(1, "The next one (j)", "next"),
+      ),
+    );
+  }
+
+  /** @param {any} dialogue */
+  function request(dialogue) {
+    const { task } = dialogue;
+    const hidden = task.hidden && task.hidden !== task.reference ? h("pre", { class: "plain" }, task.hidden) : null;
+    return h(
+      "section",
+      { class: "card request", "aria-label": "The task" },
+      h("h2", {}, "The user asks"),
+      h("p", { class: "words" }, task.request),
+      h(
+        "details",
+        {},
+        h("summary", {}, "What only the user knows"),
+        hidden && [h("h3", {}, "Hidden information"), hidden],
+        task.reference && [
+          h("h3", {}, "Reference"),
+          task.reference.length < 20000
+            ? sweetrl.code(task.reference, task.syntax)
+            : h("pre", { class: "plain" }, task.reference),
+        ],
+      ),
+    );
+  }
+
+  /** One dialogue with its result. @param {any} dialogue @param {number} row @param {boolean} beside */
+  function side(dialogue, row, beside) {
+    const method = data.word("method", row);
+    const head = h(
+      "header",
+      { class: "sidehead" },
+      h(
+        "h2",
+        {},
+        h("span", { class: "dot", style: { "--tone": list.tone(method) } }),
+        method,
+        data.columns.attempt[row] ? h("small", {}, ` attempt ${data.columns.attempt[row]}`) : "",
+      ),
+      h(
+        "span",
+        { class: `verdict pill ${list.outcome(row)}` },
+        { yes: "solved", no: "not solved", lost: "lost" }[/** @type {"yes"} */ (list.outcome(row))],
+      ),
+      (dialogue.tests || []).length
+        ? [
+            parts.squares(dialogue.tests),
+            h(
+              "span",
+              { class: "muted" },
+              `${dialogue.tests.filter((/** @type {any} */ one) => one.passed).length} of ${dialogue.tests.length} tests`,
+            ),
+          ]
+        : Number.isNaN(data.columns.reward[row])
+          ? null
+          : h("span", { class: "muted" }, `reward ${data.columns.reward[row].toFixed(2)}`),
+    );
+    if (!dialogue.messages)
+      return h(
+        "section",
+        { class: "side" },
+        head,
+        h("p", { class: "card" }, "Only the numbers of this dialogue are kept, not its words."),
+        h("div", { class: "card" }, numbers(row)),
+      );
+    const chat = conversation(dialogue, []);
+    return h(
+      "section",
+      { class: "side", "aria-label": `Dialogue by ${method}` },
+      head,
+      h(
+        "div",
+        { class: "columns" },
+        h("div", { class: "chat" }, chat),
+        h("div", { class: "about" }, about(dialogue, row, chat)),
+      ),
+      beside ? null : null,
+    );
+  }
+
+  /** The messages after the request, as a chat. @param {any} dialogue @param {number[]} advantages of turns, where they are not in a ranking */
+  function conversation(dialogue, advantages) {
+    const turns = new Map(
+      dialogue.turns.map((/** @type {any} */ one, /** @type {number} */ place) => [
+        one.message,
+        { ...one, number: place },
+      ]),
+    );
+    const scale = parts.scaleOf(dialogue, advantages);
+    const marks = data.terms(list.state.q || "");
+    const chat = h("ol", { class: "messages", "aria-label": "Dialogue" });
+    dialogue.messages.forEach((/** @type {any} */ message, /** @type {number} */ index) => {
+      if (index === 0) return;
+      const turn = turns.get(index);
+      chat.append(
+        h(
+          "li",
+          {
+            class: `message ${message.role}${turn && turn.fault ? " fault" : ""}`,
+            id: `m${dialogue.row}-${index}`,
+            tabindex: "-1",
+          },
+          h(
+            "div",
+            { class: "who" },
+            SPEAKERS[/** @type {"user"} */ (message.role)],
+            turn ? h("span", { class: "muted" }, ` turn ${turn.number + 1}`) : "",
+            turn && parts.verdictTag(turn.verdict, turn.fault),
+          ),
+          h("div", { class: "bubble" }, parts.pieces(message.pieces, marks)),
+          turn ? below(turn, scale, advantages[turn.number]) : null,
+        ),
+      );
+    });
+    if (dialogue.error)
+      chat.append(h("li", { class: "message system" }, h("div", { class: "bubble" }, `Lost: ${dialogue.error}`)));
+    return chat;
+  }
+
+  /** What is known of one turn of the agent. @param {any} turn @param {number} scale @param {number | undefined} advantage */
+  function below(turn, scale, advantage) {
+    const rankings = Object.entries(turn.rankings);
+    const own = rankings
+      .map(([name, state]) => [name, /** @type {any} */ (state).candidates.find((/** @type {any} */ one) => one.said)])
+      .filter(([, one]) => one && one.advantage !== null);
+    const bars = own.map(([name, one]) =>
+      advantageLine(
+        rankings.length > 1 ? name : "",
+        one.advantage,
+        scale,
+        `${turn.rankings[name].candidates.indexOf(one) + 1} of ${turn.rankings[name].candidates.length}`,
+      ),
+    );
+    if (advantage !== undefined) bars.push(advantageLine("", advantage, scale, ""));
+    const cost = [
+      turn.tokens ? plural(turn.tokens, "token") : "",
+      turn.perplexity ? `perplexity ${turn.perplexity.toFixed(2)}` : "",
+      turn.cut ? "cut at the limit" : "",
+    ]
+      .filter(Boolean)
+      .join(" · ");
+    return h(
+      "div",
+      { class: "below" },
+      bars,
+      rankings.map(([name, state]) =>
+        h("div", {}, rankings.length > 1 ? h("span", { class: "muted" }, name) : null, parts.candidates(state, scale)),
+      ),
+      turn.raw
+        ? h(
+            "details",
+            { class: "sampled" },
+            h("summary", {}, "The agent's raw reply"),
+            h("pre", { class: "plain" }, turn.raw),
+          )
+        : null,
+      h("div", { class: "heatplace" }),
+      cost ? h("p", { class: "cost" }, cost) : null,
+    );
+  }
+
+  /** @param {string} name @param {number} value @param {number} scale @param {string} rank */
+  function advantageLine(name, value, scale, rank) {
+    return h(
+      "div",
+      { class: "advantage" },
+      h("span", { class: "muted" }, name ? `${name} ` : "Advantage "),
+      parts.bar(value, scale),
+      h("span", { class: "figure" }, signed(value)),
+      rank ? h("span", { class: "muted" }, `rank ${rank}`) : null,
+    );
+  }
+
+  /** What stands beside the chat. @param {any} dialogue @param {number} row @param {any} chat */
+  function about(dialogue, row, chat) {
+    const sections = [];
+    if (dialogue.tests.length) {
+      const place = h("div", {}, parts.tests(dialogue, null));
+      const again =
+        dialogue.can_run && data.computable(dialogue, "run")
+          ? parts.onDemand("Run again", "run", async () =>
+              place.replaceChildren(parts.tests(dialogue, await data.compute(dialogue, "run"))),
+            )
+          : null;
+      sections.push(
+        h(
+          "section",
+          { class: "card tests-card" },
+          h("div", { class: "cardhead" }, h("h3", {}, "Hidden tests"), again),
+          place,
+        ),
+      );
+    }
+    if (dialogue.has_pages && data.computable(dialogue, "pictures")) {
+      const place = h("div", {});
+      const button = parts.onDemand("Draw the pages", "run", async () => {
+        place.replaceChildren(pages(dialogue, await data.compute(dialogue, "pictures")));
+        button.remove();
+      });
+      sections.push(
+        h("section", { class: "card" }, h("div", { class: "cardhead" }, h("h3", {}, "Pages"), button), place),
+      );
+    }
+    const tools = [
+      h(
+        "button",
+        {
+          class: "button small",
+          type: "button",
+          onclick: () => sweetrl.copy(JSON.stringify(plain(dialogue), null, 2), "JSON"),
+        },
+        icon("copy"),
+        "Copy JSON",
+      ),
+      h(
+        "button",
+        {
+          class: "button small",
+          type: "button",
+          onclick: () =>
+            sweetrl.copy(
+              dialogue.messages
+                .map(
+                  (/** @type {any} */ one) =>
+                    `${SPEAKERS[/** @type {"user"} */ (one.role)]}: ${one.pieces.map((/** @type {any} */ part) => part[1]).join("\n")}`,
+                )
+                .join("\n\n"),
+              "Text",
+            ),
+        },
+        icon("copy"),
+        "Copy text",
+      ),
+    ];
+    if (
+      dialogue.turns.some((/** @type {any} */ one) => one.tokens) &&
+      ((dialogue.computed && dialogue.computed.heat) || data.meta.heat)
+    )
+      tools.unshift(
+        parts.onDemand("Tokens by the critic", "heat", async () => warm(chat, await data.compute(dialogue, "heat"))),
+      );
+    const raw = h("details", { class: "raw" }, h("summary", {}, "Raw JSON"));
+    raw.addEventListener(
+      "toggle",
+      () =>
+        raw.open &&
+        raw.childElementCount === 1 &&
+        raw.append(h("pre", { class: "plain" }, JSON.stringify(plain(dialogue), null, 2))),
+    );
+    sections.push(
+      h(
+        "section",
+        { class: "card" },
+        h("h3", {}, "About"),
+        numbers(row),
+        parts.facts([
+          ["Policy", dialogue.policy],
+          ["User", dialogue.simulator],
+          ["Seed", dialogue.seed],
+          ["Ended", ENDS[/** @type {"lost"} */ (dialogue.outcome)]],
+          ...Object.entries(dialogue.parts).map(([name, value]) => [`Reward: ${name}`, value]),
+          ...Object.entries(dialogue.extra),
+        ]),
+        h("div", { class: "buttons" }, tools),
+        raw,
+      ),
+    );
+    return sections;
+  }
+
+  /** What the list says of a dialogue. @param {number} row */
+  function numbers(row) {
+    const { columns } = data;
+    const known = (/** @type {string} */ name, digits = 3) =>
+      Number.isNaN(columns[name][row])
+        ? ""
+        : Number.isInteger(columns[name][row])
+          ? columns[name][row]
+          : columns[name][row].toFixed(digits);
+    const faults = sweetrl.filters.FAULTS.filter(([key]) => columns[key][row] > 0).map(([key, label, about]) =>
+      h("li", { title: about }, columns[key][row] > 1 ? `${label} × ${columns[key][row]}` : label),
+    );
+    return [
+      faults.length ? h("ul", { class: "faultlist" }, faults) : null,
+      parts.facts([
+        ["Source", data.word("source", row)],
+        ["Reward", known("reward")],
+        ["Turns", known("turns")],
+        ["Questions", known("questions")],
+        ["Hidden details", known("details")],
+        ["Advantage, mean", known("advantage")],
+        ["Advantage, least", known("least_advantage")],
+        [
+          "First fault",
+          data.word("first_fault", row) &&
+            `${data.word("first_fault", row)}${Number.isNaN(columns.fault_turn[row]) ? "" : `, turn ${columns.fault_turn[row]}`}`,
+        ],
+        ["Temperature", data.word("temperature", row)],
+        ["Persona", data.word("persona", row)],
+        ["Training seed", data.word("seed", row)],
+      ]),
+    ];
+  }
+
+  /** @param {any} dialogue */
+  function plain(dialogue) {
+    const { computed, row, ...rest } = dialogue;
+    return rest;
+  }
+
+  /** Colour the agent's tokens. @param {any} chat @param {any[]} turns */
+  function warm(chat, turns) {
+    const means = turns.map(
+      (tokens) =>
+        tokens.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + Math.abs(one[1]), 0) /
+        (tokens.length || 1),
+    );
+    const scale = Math.max(0.05, ...means);
+    chat.querySelectorAll(".heatplace").forEach((/** @type {any} */ place, /** @type {number} */ number) => {
+      const tokens = turns[number];
+      if (!tokens) return;
+      const mean =
+        tokens.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + one[1], 0) / (tokens.length || 1);
+      place.replaceChildren(advantageLine("By the critic at hand:", mean, scale, ""), parts.heat(tokens));
+    });
+  }
+
+  /** @param {any} dialogue @param {any} found */
+  function pages(dialogue, found) {
+    const figure = (/** @type {string} */ title, /** @type {string | null} */ source) =>
+      source
+        ? h("figure", {}, h("img", { src: source, alt: title, loading: "lazy" }), h("figcaption", {}, title))
+        : null;
+    return h(
+      "div",
+      { class: "pictures" },
+      figure("Reference", found.reference),
+      Object.entries(found.pages).map(([index, one]) => [
+        figure(`Turn ${(Number(index) + 1) / 2}`, one.picture),
+        figure(`Turn ${(Number(index) + 1) / 2}: difference from the reference`, one.difference),
+      ]),
+    );
+  }
+
+  sweetrl.dialogue = { show, conversation, request };
+})();

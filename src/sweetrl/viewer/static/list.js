@@ -1,0 +1,615 @@
+// The list: search, filters with counts, and a table of which only the rows in sight are in the page.
+// @ts-check
+"use strict";
+
+(() => {
+  const { h, icon, data, filters, count, plural, number, later } = sweetrl;
+  const NARROW = matchMedia("(max-width: 859px)");
+  const SPARE = 8; // rows drawn above and below those in sight
+
+  /** @type {any} */
+  const list = { rows: new Int32Array(0), current: -1, state: filters.read(new URLSearchParams()) };
+
+  /** The address of a dialogue, beside another one where there is one. @param {number} row @param {number} [other] */
+  list.address = (row, other) => {
+    const part = (/** @type {number} */ one) =>
+      [data.word("source", one), data.tasks[one], data.columns.attempt[one]].map(encodeURIComponent).join("/");
+    return `#/dialogue/${part(row)}${other === undefined ? "" : `?with=${encodeURIComponent(part(other))}`}`;
+  };
+
+  /** A colour for a method: the same wherever it is shown. @param {string} method */
+  list.tone = (method) => {
+    const fixed = { base: 0, "zero-shot": 0, trained: 1, sweet: 1 };
+    if (method in fixed) return `var(--tone-${fixed[/** @type {keyof typeof fixed} */ (method)]})`;
+    const others = data.meta.words.method.filter((/** @type {string} */ one) => !(one in fixed));
+    return `var(--tone-${2 + (others.indexOf(method) % 8)})`;
+  };
+
+  /** @param {number} row */
+  list.outcome = (row) => (data.columns.scored[row] === 0 ? "lost" : data.columns.success[row] === 1 ? "yes" : "no");
+
+  const go = (/** @type {any} */ change) =>
+    sweetrl.go(`#/dialogues?${filters.write({ ...list.state, ...change })}`, true);
+
+  /** Draw the list's page into `main`; where it is there already, only what has changed. @param {HTMLElement} main @param {URLSearchParams} search */
+  list.show = (main, search) => {
+    list.state = filters.read(search);
+    if (!list.page || !main.contains(list.page.table)) list.page = frame(main);
+    data.listeners.clear();
+    data.listeners.add(refresh);
+    refresh();
+    return refresh;
+  };
+
+  /** The parts of the page that stay. @param {HTMLElement} main */
+  function frame(main) {
+    const box = h("input", {
+      type: "search",
+      id: "search",
+      placeholder: "Search in all words …",
+      "aria-label": "Search in the dialogues' words",
+      autocomplete: "off",
+      spellcheck: "false",
+    });
+    box.addEventListener(
+      "input",
+      later(() => go({ q: box.value }), 160),
+    );
+    const panel = h("aside", { class: "filters", id: "filters", "aria-label": "Filters" });
+    const toggle = h(
+      "button",
+      {
+        class: "button only-narrow",
+        type: "button",
+        "aria-controls": "filters",
+        "aria-expanded": "false",
+        onclick: () => fold(panel, toggle),
+      },
+      icon("filter"),
+      "Filters",
+    );
+    const sorting = h(
+      "select",
+      { "aria-label": "Order", onchange: () => go({ sort: sorting.value }) },
+      filters.SORTS.map(([key, label]) => h("option", { value: key }, label)),
+    );
+    const turn = h("button", {
+      class: "button quiet",
+      type: "button",
+      title: "Turn the order round",
+      onclick: () => go({ down: !list.state.down }),
+    });
+    const told = h("p", { class: "told", role: "status", "aria-live": "polite" });
+    const chips = h("div", { class: "chips" });
+    const study = data.meta.words.temperature.length > 1;
+    const table = h("div", {
+      class: study ? "table study" : "table",
+      role: "table",
+      "aria-label": "Dialogues",
+      tabindex: "-1",
+    });
+    const head = h("div", { class: "head", role: "rowgroup" });
+    const inner = h("div", { class: "inner", role: "presentation" });
+    const scroll = h("div", { class: "scroll", role: "rowgroup" }, inner);
+    table.append(head, scroll);
+    const bar = h(
+      "div",
+      { class: "listbar" },
+      h("div", { class: "searchbox" }, icon("search"), box),
+      h("label", { class: "sorter" }, h("span", {}, "Order"), sorting, turn),
+      toggle,
+    );
+    main.replaceChildren(
+      h(
+        "div",
+        { class: "listpage" },
+        panel,
+        h("section", { class: "results", "aria-label": "Dialogues" }, bar, chips, told, table),
+      ),
+    );
+    return { box, panel, sorting, turn, told, chips, table, head, show: view(scroll, inner, table), key: "" };
+  }
+
+  /** Apply the state, and show what it comes to. */
+  async function refresh() {
+    const { page, state } = list;
+    const { told, panel, box } = page;
+    /** @type {Uint8Array | null} */
+    let found = null;
+    if (state.q.trim()) {
+      told.textContent = "Searching …";
+      try {
+        found = await data.search(state.q);
+      } catch (error) {
+        told.textContent = /** @type {Error} */ (error).message;
+        return;
+      }
+    }
+    if (list.state !== state || !page.table.isConnected) return; // somebody has gone on
+    const started = performance.now();
+    const result = filters.apply(state, found);
+    list.rows = result.rows;
+    const key = `${filters.write(state)} ${data.loaded}`;
+    if (page.key !== key) {
+      page.key = key;
+      const held = panel.contains(document.activeElement) ? document.activeElement?.getAttribute("data-key") : null;
+      const top = panel.scrollTop;
+      panel.replaceChildren(...sections(state, result.facets, go).filter(Boolean));
+      if (top) panel.scrollTop = top;
+      if (held)
+        /** @type {any} */ (panel.querySelector(`[data-key="${CSS.escape(held)}"]`))?.focus({ preventScroll: true });
+      page.chips.replaceChildren(...chosen(state, go));
+      if (document.activeElement !== box) box.value = state.q;
+      page.sorting.value = state.sort;
+      page.turn.textContent = state.down ? "↓" : "↑";
+      page.turn.setAttribute("aria-pressed", String(state.down));
+      page.head.replaceChildren(header(state, go));
+    }
+    page.show(result.rows);
+    const of = result.rows.length === data.loaded ? "" : ` of ${count(data.loaded)}`;
+    told.textContent = `${plural(result.rows.length, "dialogue")}${of}${data.loaded < data.meta.count ? `; reading ${count(data.meta.count)} …` : ""}`;
+    list.spent = performance.now() - started;
+  }
+
+  /** @param {HTMLElement} panel @param {HTMLElement} button */
+  function fold(panel, button) {
+    const open = panel.classList.toggle("open");
+    button.setAttribute("aria-expanded", String(open));
+    if (open) /** @type {any} */ (panel.querySelector("input, button"))?.focus();
+  }
+
+  // The table
+
+  const COLUMNS = [
+    ["task", "Task", "task"],
+    ["method", "Method", ""],
+    ["topic", "Domain", ""],
+    ["passed", "Result", "reward"],
+    ["turns", "Turns", "turns"],
+    ["questions", "Questions", "questions"],
+    ["faults", "What went wrong", "faults"],
+    ["advantage", "Advantage", "advantage"],
+  ];
+
+  /** @param {any} state @param {(change: any) => void} go */
+  function header(state, go) {
+    const cells = COLUMNS.map(([key, label, sort]) => {
+      const down = state.sort === sort && !state.down; // the next click turns it round
+      const sorted = sort && state.sort === sort ? (state.down ? "descending" : "ascending") : "none";
+      const body = sort
+        ? h(
+            "button",
+            { type: "button", onclick: () => go(state.sort === sort ? { down } : { sort, down: sort !== "task" }) },
+            label,
+            h("i", { "aria-hidden": "true" }, sorted === "none" ? "" : state.down ? "↓" : "↑"),
+          )
+        : label;
+      return h("div", { class: `cell ${key}`, role: "columnheader", "aria-sort": sort ? sorted : null }, body);
+    });
+    return h("div", { class: "row", role: "row", "aria-rowindex": "1" }, cells);
+  }
+
+  /** Keep the rows in sight in the page. @param {HTMLElement} scroll @param {HTMLElement} inner @param {HTMLElement} table */
+  function view(scroll, inner, table) {
+    let rows = new Int32Array(0);
+    let first = -1,
+      last = -1,
+      size = "";
+    const height = () => (NARROW.matches ? 88 : 44);
+    const draw = (again = false) => {
+      const each = height();
+      const from = Math.max(0, Math.floor(scroll.scrollTop / each) - SPARE);
+      const to = Math.min(rows.length, Math.ceil((scroll.scrollTop + scroll.clientHeight) / each) + SPARE);
+      if (!again && from === first && to === last) return;
+      [first, last, size] = [from, to, `${scroll.clientWidth} ${scroll.clientHeight}`];
+      const focused = inner.contains(document.activeElement)
+        ? document.activeElement?.getAttribute("data-place")
+        : null;
+      inner.style.setProperty("height", `${rows.length * each}px`);
+      inner.replaceChildren(
+        ...Array.from({ length: to - from }, (_, place) => line(rows[from + place], from + place, each)),
+      );
+      if (!rows.length)
+        inner.append(
+          h(
+            "p",
+            { class: "empty" },
+            data.loaded ? "No dialogue is like that. Take a filter away, or search for less." : "Reading …",
+          ),
+        );
+      if (focused)
+        /** @type {any} */ (inner.querySelector(`[data-place="${focused}"]`))?.focus({ preventScroll: true });
+    };
+    scroll.addEventListener("scroll", () => draw(), { passive: true });
+    new ResizeObserver(() => `${scroll.clientWidth} ${scroll.clientHeight}` !== size && draw(true)).observe(scroll);
+    list.move = (/** @type {number} */ step) => {
+      if (!rows.length) return;
+      const here = document.activeElement?.getAttribute("data-place");
+      const place =
+        here === null || here === undefined
+          ? list.current >= 0 && list.current < rows.length
+            ? list.current
+            : 0
+          : Math.min(rows.length - 1, Math.max(0, Number(here) + step));
+      const each = height();
+      if (place * each < scroll.scrollTop) scroll.scrollTop = place * each;
+      if ((place + 1) * each > scroll.scrollTop + scroll.clientHeight)
+        scroll.scrollTop = (place + 1) * each - scroll.clientHeight;
+      draw(true);
+      /** @type {any} */ (inner.querySelector(`[data-place="${place}"]`))?.focus();
+      list.current = place;
+    };
+    return (/** @type {any} */ found) => {
+      if (found.length !== rows.length && scroll.scrollTop) scroll.scrollTop = 0;
+      rows = found;
+      const { advantage } = data.columns;
+      table.classList.toggle("unranked", !rows.some((row) => advantage[row] === advantage[row]));
+      table.setAttribute("aria-rowcount", String(rows.length + 1));
+      draw(true);
+      if (list.current > 0 && list.restore) {
+        scroll.scrollTop = Math.max(0, list.current * height() - scroll.clientHeight / 2);
+        list.restore = false;
+      }
+    };
+  }
+
+  /** One row. @param {number} row @param {number} place @param {number} each */
+  function line(row, place, each) {
+    const { columns } = data;
+    const outcome = list.outcome(row);
+    const method = data.word("method", row);
+    const state = list.state;
+    const other =
+      state.won && state.lost
+        ? data
+            .related(row)
+            .find(
+              (/** @type {number} */ one) =>
+                data.word("method", one) === state.lost && data.pairKey(one) === data.pairKey(row),
+            )
+        : undefined;
+    const more = [data.word("temperature", row) && `T=${data.word("temperature", row)}`, data.word("persona", row)]
+      .filter(Boolean)
+      .join(" · ");
+    const known = columns.turns[row];
+    return h(
+      "div",
+      {
+        class: "row",
+        role: "row",
+        "aria-rowindex": place + 2,
+        style: { top: `${place * each}px`, height: `${each}px` },
+      },
+      h(
+        "div",
+        { class: "cell task", role: "cell" },
+        h(
+          "span",
+          {
+            class: `mark ${outcome}`,
+            role: "img",
+            "aria-label": { yes: "solved", no: "not solved", lost: "lost" }[outcome],
+          },
+          icon(/** @type {any} */ (outcome)),
+        ),
+        h(
+          "a",
+          { href: list.address(row, other), "data-place": place, onclick: () => (list.current = place) },
+          data.tasks[row],
+          h("small", {}, columns.attempt[row] ? ` #${columns.attempt[row]}` : ""),
+        ),
+      ),
+      h(
+        "div",
+        { class: "cell method", role: "cell" },
+        h("span", { class: "dot", style: { "--tone": list.tone(method) } }),
+        h("span", { class: "name" }, method),
+        more && h("small", {}, more),
+      ),
+      h(
+        "div",
+        { class: "cell topic", role: "cell" },
+        data.word("topic", row),
+        columns.held_out[row] === 1 &&
+          h("small", { class: "tag", title: "a domain that no training task has" }, "held out"),
+      ),
+      h("div", { class: "cell passed", role: "cell" }, result(row)),
+      h("div", { class: "cell turns", role: "cell" }, Number.isNaN(known) ? "" : number(known)),
+      h(
+        "div",
+        { class: "cell questions", role: "cell" },
+        Number.isNaN(columns.questions[row]) ? "" : number(columns.questions[row]),
+      ),
+      h("div", { class: "cell faults", role: "cell" }, faultTags(row)),
+      h(
+        "div",
+        { class: "cell advantage", role: "cell" },
+        Number.isNaN(columns.advantage[row])
+          ? ""
+          : [
+              sweetrl.parts.bar(columns.advantage[row], list.scale()),
+              h("span", { class: "figure" }, sweetrl.signed(columns.advantage[row], 2)),
+            ],
+      ),
+    );
+  }
+
+  /** Tests passed as a bar, or the reward. @param {number} row */
+  function result(row) {
+    const { passed, tests, reward, scored } = data.columns;
+    if (scored[row] === 0) return h("span", { class: "muted" }, "lost");
+    const share = tests[row] > 0 ? passed[row] / tests[row] : reward[row];
+    const words =
+      tests[row] > 0 ? `${passed[row]}/${tests[row]}` : Number.isNaN(reward[row]) ? "" : reward[row].toFixed(2);
+    return [
+      h("span", { class: "meter", style: { "--share": Math.min(1, Math.max(0, share || 0)) } }, h("i", {})),
+      h("span", { class: "figure" }, words),
+    ];
+  }
+
+  /** @param {number} row */
+  function faultTags(row) {
+    return filters.FAULTS.filter(([key]) => data.columns[key][row] > 0).map(([key, label]) => {
+      const many = data.columns[key][row];
+      return h("span", { class: `tag fault f-${key}`, title: label }, many > 1 ? `${many} ${key}` : key);
+    });
+  }
+
+  /** The advantage at which bars are full: most lie within. */
+  list.scale = () => {
+    if (list.scaled === data.loaded && list.most) return list.most;
+    const values = [];
+    const step = Math.max(1, Math.floor(data.loaded / 4000));
+    for (let row = 0; row < data.loaded; row += step)
+      if (!Number.isNaN(data.columns.advantage[row])) values.push(Math.abs(data.columns.advantage[row]));
+    values.sort((a, b) => a - b);
+    list.scaled = data.loaded;
+    return (list.most = values[Math.floor(values.length * 0.95)] || 1);
+  };
+
+  // Filters
+
+  /** @param {any} state @param {Record<string, any>} facets @param {(change: any) => void} go */
+  function sections(state, facets, go) {
+    const parts = [solved(state, facets, go), duel(state, go), faultsOf(state, facets, go)];
+    for (const [key, label] of filters.FACETS)
+      if (data.meta.words[key].length > 1) parts.push(facet(key, label, state, facets[key], go));
+    parts.push(ranges(state, go), others(state, facets, go));
+    return [
+      h(
+        "div",
+        { class: "filterhead" },
+        h("h2", {}, "Filters"),
+        h(
+          "button",
+          {
+            class: "button quiet",
+            type: "button",
+            disabled: filters.idle(state),
+            onclick: () =>
+              sweetrl.go(
+                `#/dialogues?${filters.write({ ...filters.read(new URLSearchParams()), sort: state.sort, down: state.down })}`,
+                true,
+              ),
+          },
+          "Clear",
+        ),
+      ),
+      ...parts,
+    ];
+  }
+
+  /** A box with a label and a count. @param {string} name @param {any} label @param {number} many @param {boolean} on @param {() => void} turn @param {any} [extra] */
+  function choice(name, label, many, on, turn, extra = {}) {
+    return h(
+      "label",
+      { class: `choice${many || on ? "" : " none"}`, ...extra },
+      h("input", { type: "checkbox", checked: on, onchange: turn, "data-key": name }),
+      h("span", { class: "label" }, label),
+      h("span", { class: "many" }, count(many)),
+    );
+  }
+
+  /** @param {any} state @param {any} facets @param {(change: any) => void} go */
+  function solved(state, facets, go) {
+    const [no, yes] = facets.success;
+    const turn = (/** @type {boolean} */ wanted) => {
+      const truths = { ...state.truths };
+      if (truths.success === wanted) delete truths.success;
+      else truths.success = wanted;
+      go({ truths });
+    };
+    return group("Result", [
+      choice("success yes", "Solved", yes, state.truths.success === true, () => turn(true)),
+      choice("success no", "Not solved", no, state.truths.success === false, () => turn(false)),
+    ]);
+  }
+
+  /** @param {any} state @param {(change: any) => void} go */
+  function duel(state, go) {
+    const methods = data.meta.words.method;
+    if (methods.length < 2) return null;
+    const pick = (/** @type {string} */ key, /** @type {string} */ label) => {
+      const select = h(
+        "select",
+        { "data-key": key, onchange: () => go({ [key]: select.value }) },
+        h("option", { value: "" }, "any"),
+        methods.map((/** @type {string} */ one) => h("option", { value: one, selected: state[key] === one }, one)),
+      );
+      return h("label", { class: "pick" }, h("span", {}, label), select);
+    };
+    return group("Same task, two methods", [pick("won", "Won by"), pick("lost", "Lost by")]);
+  }
+
+  /** @param {any} state @param {any} facets @param {(change: any) => void} go */
+  function faultsOf(state, facets, go) {
+    const known = filters.FAULTS.filter(([key]) => facets[`fault ${key}`] || state.faults.includes(key));
+    if (!known.length) return null;
+    return group(
+      "What went wrong",
+      known.map(([key, label, about]) =>
+        choice(
+          `fault ${key}`,
+          label,
+          facets[`fault ${key}`],
+          state.faults.includes(key),
+          () =>
+            go({
+              faults: state.faults.includes(key)
+                ? state.faults.filter((/** @type {string} */ one) => one !== key)
+                : [...state.faults, key],
+            }),
+          { title: about },
+        ),
+      ),
+    );
+  }
+
+  /** @param {string} key @param {string} label @param {any} state @param {Uint32Array} sums @param {(change: any) => void} go */
+  function facet(key, label, state, sums, go) {
+    const on = state.words[key] || [];
+    const names = data.meta.words[key];
+    const places = names
+      .map((/** @type {string} */ _, /** @type {number} */ place) => place)
+      .filter((/** @type {number} */ place) => sums[place] || on.includes(names[place]));
+    places.sort((/** @type {number} */ a, /** @type {number} */ b) => sums[b] - sums[a] || a - b);
+    const turn = (/** @type {string} */ word) =>
+      go({
+        words: {
+          ...state.words,
+          [key]: on.includes(word) ? on.filter((/** @type {string} */ one) => one !== word) : [...on, word],
+        },
+      });
+    const boxes = places.map((/** @type {number} */ place) =>
+      choice(
+        `${key} ${names[place]}`,
+        names[place].replaceAll("_", " ") || "not said",
+        sums[place],
+        on.includes(names[place]),
+        () => turn(names[place]),
+      ),
+    );
+    const shown = boxes.slice(0, 6),
+      rest = boxes.slice(6);
+    return group(label, [
+      shown,
+      rest.length
+        ? h(
+            "details",
+            {
+              class: "more",
+              open: opened.has(key),
+              ontoggle: (/** @type {any} */ event) => (event.target.open ? opened.add(key) : opened.delete(key)),
+            },
+            h("summary", {}, `${rest.length} more`),
+            rest,
+          )
+        : null,
+    ]);
+  }
+  /** @type {Set<string>} */
+  const opened = new Set();
+
+  /** @param {any} state @param {(change: any) => void} go */
+  function ranges(state, go) {
+    const known = filters.RANGES.filter(([key]) =>
+      data.columns[key].subarray(0, data.loaded).some((/** @type {number} */ value) => value > 0 || value < 0),
+    );
+    return group(
+      "Numbers",
+      known.map(([key, label]) => {
+        const range = state.ranges[key] || [null, null];
+        const field = (/** @type {0 | 1} */ end) => {
+          const input = h("input", {
+            type: "number",
+            step: "any",
+            value: range[end] ?? "",
+            placeholder: end ? "to" : "from",
+            "aria-label": `${label}, ${end ? "at most" : "at least"}`,
+            "data-key": `${key} ${end}`,
+          });
+          input.addEventListener("change", () => {
+            const next = [...range];
+            next[end] = input.value === "" ? null : Number(input.value);
+            const all = { ...state.ranges, [key]: next };
+            if (next[0] === null && next[1] === null) delete all[key];
+            go({ ranges: all });
+          });
+          return input;
+        };
+        return h(
+          "div",
+          { class: "range" },
+          h("span", {}, label),
+          field(0),
+          h("span", { "aria-hidden": "true" }, "–"),
+          field(1),
+        );
+      }),
+    );
+  }
+
+  /** @param {any} state @param {any} facets @param {(change: any) => void} go */
+  function others(state, facets, go) {
+    const known = filters.TRUTHS.filter(
+      ([key]) => key !== "success" && ((facets[key][0] && facets[key][1]) || key in state.truths),
+    );
+    if (!known.length) return null;
+    return group(
+      "More",
+      known.map(([key, , , yes]) => {
+        const on = state.truths[key] === true;
+        return choice(key, yes, facets[key][1], on, () => {
+          const truths = { ...state.truths };
+          if (on) delete truths[key];
+          else truths[key] = true;
+          go({ truths });
+        });
+      }),
+    );
+  }
+
+  /** @param {string} label @param {any[]} children */
+  function group(label, children) {
+    return h("fieldset", {}, h("legend", {}, label), children);
+  }
+
+  /** What is chosen, each to be taken away. @param {any} state @param {(change: any) => void} go */
+  function chosen(state, go) {
+    /** @type {[string, () => void][]} */
+    const found = [];
+    const without = (/** @type {any} */ all, /** @type {string} */ key) =>
+      Object.fromEntries(Object.entries(all).filter(([one]) => one !== key));
+    if (state.q) found.push([`“${state.q}”`, () => go({ q: "" })]);
+    if (state.won && state.lost)
+      found.push([`won by ${state.won}, lost by ${state.lost}`, () => go({ won: "", lost: "" })]);
+    for (const [key, , , yes, no] of filters.TRUTHS)
+      if (key in state.truths)
+        found.push([state.truths[key] ? yes : no, () => go({ truths: without(state.truths, key) })]);
+    for (const [key, label] of filters.FAULTS)
+      if (state.faults.includes(key))
+        found.push([label, () => go({ faults: state.faults.filter((/** @type {string} */ one) => one !== key) })]);
+    for (const [key, label] of filters.FACETS)
+      if (state.words[key])
+        found.push([
+          `${label}: ${state.words[key].map((/** @type {string} */ one) => one.replaceAll("_", " ") || "not said").join(", ")}`,
+          () => go({ words: without(state.words, key) }),
+        ]);
+    for (const [key, label] of filters.RANGES)
+      if (state.ranges[key])
+        found.push([
+          `${label} ${state.ranges[key][0] ?? ""}–${state.ranges[key][1] ?? ""}`,
+          () => go({ ranges: without(state.ranges, key) }),
+        ]);
+    return found.map(([words, drop]) =>
+      h(
+        "button",
+        { class: "chip", type: "button", onclick: drop, "aria-label": `Take away: ${words}` },
+        words,
+        icon("close"),
+      ),
+    );
+  }
+
+  sweetrl.list = list;
+})();

@@ -1,0 +1,486 @@
+// All dialogues together, or those that the list shows: rates with intervals, faults, curves, and the critic.
+// @ts-check
+"use strict";
+
+(() => {
+  const { h, data, filters, list, charts, wilson, percent, count, signed } = sweetrl;
+  const FEW = 5; // fewer dialogues than this are no point of a chart
+
+  /** Draw the overview. @param {HTMLElement} main @param {URLSearchParams} search */
+  async function show(main, search) {
+    const state = filters.read(search);
+    const found = state.q.trim() ? await data.search(state.q) : null;
+    const all = filters.apply({ ...state, sort: "" }, found).rows;
+    const rows = [...all].filter((/** @type {number} */ row) => data.columns.scored[row] === 1);
+    const stage = evaluated(rows);
+    const idle = filters.idle(state);
+    const lead = h(
+      "header",
+      { class: "overviewhead" },
+      h("h1", {}, "Overview"),
+      h(
+        "p",
+        { class: "muted" },
+        `${count(rows.length)} scored dialogues${idle ? "" : " that the filters leave"}${stage.length === rows.length ? "" : `; comparisons of methods use the ${count(stage.length)} of evaluations`}. Intervals are Wilson's at 95 %${data.meta.words.seed.length > 2 ? ", training seeds together" : ""}. `,
+        idle
+          ? h("a", { href: "#/dialogues" }, "Filter them in the list")
+          : [
+              h("a", { href: `#/dialogues?${filters.write(state)}` }, "The list"),
+              " · ",
+              h("a", { href: "#/overview" }, "All dialogues"),
+            ],
+        data.meta.report ? [" · ", h("a", { href: "report.html" }, "The report")] : null,
+      ),
+    );
+    const parts = rows.length
+      ? [
+          headline(stage),
+          byMethod(stage),
+          byTopic(stage),
+          byPersona(stage),
+          byQuestions(stage),
+          flow(rows, state),
+          faultRates(stage),
+          contrasts(),
+          ...curves(),
+        ]
+      : [h("p", { class: "empty" }, "No scored dialogue is like that.")];
+    main.replaceChildren(h("div", { class: "overview" }, lead, h("div", { class: "charts" }, parts)));
+  }
+
+  /** Rows of evaluations, where there are any: a collection for training is no measurement. @param {number[]} rows */
+  function evaluated(rows) {
+    const some = rows.filter((row) => data.word("stage", row) === "evaluate");
+    return some.length ? some : rows;
+  }
+
+  /** Rows by a key, in the order of their first. @param {Iterable<number>} rows @param {(row: number) => string} key @returns {Map<string, number[]>} */
+  function groups(rows, key) {
+    const found = new Map();
+    for (const row of rows) {
+      const name = key(row);
+      if (!found.has(name)) found.set(name, []);
+      found.get(name).push(row);
+    }
+    return found;
+  }
+
+  /** @param {number[]} rows */
+  const rate = (rows) => wilson(rows.filter((row) => data.columns.success[row] === 1).length, rows.length);
+  const method = (/** @type {number} */ row) => data.word("method", row);
+  const topic = (/** @type {number} */ row) => data.word("topic", row);
+  /** Rows that can be compared: the plain user, and of several temperatures the lowest. @param {number[]} rows */
+  function comparable(rows) {
+    const plain = rows.filter((row) => !data.word("persona", row));
+    const lowest = [...groups(plain, (row) => data.word("temperature", row)).keys()].sort(
+      (a, b) => Number(a) - Number(b),
+    )[0];
+    return plain.filter((row) => data.word("temperature", row) === lowest);
+  }
+
+  /** Methods for a chart with room for `most`: the untrained agent, and the best of the others. @param {number[]} rows @param {number} most */
+  function foremost(rows, most) {
+    const all = [...groups(rows, method)].map(([name, some]) => ({ name, value: rate(some).value }));
+    if (all.length <= most) return all.map((one) => one.name);
+    const first = all.filter((one) => one.name === "base" || one.name === "zero-shot").slice(0, 1);
+    const best = all.filter((one) => !first.includes(one)).sort((a, b) => b.value - a.value);
+    return [...first, ...best.slice(0, most - first.length)].map((one) => one.name);
+  }
+
+  /** Which rows a chart is about, where it leaves some out. @param {number[]} rows @param {string[]} shown */
+  function leftOut(rows, shown) {
+    const temperature = data.word("temperature", rows[0]);
+    const more = new Set(rows.map(method)).size - shown.length;
+    return `${temperature ? `Temperature ${temperature}. ` : ""}${more > 0 ? `${sweetrl.plural(more, "more method")}: choose some in the list. ` : ""}`;
+  }
+
+  /** @param {any} one */
+  const interval = (one) => [percent(one.value), percent(one.low), percent(one.high), count(one.n)];
+
+  /** Two methods on the same tasks: the change, and what became of each task. @param {number[]} rows */
+  function headline(rows) {
+    const methods = [...groups(rows, method).keys()];
+    if (methods.length !== 2) return null;
+    const [before, after] = methods;
+    const first = new Map(
+      rows.filter((row) => method(row) === before).map((row) => [data.pairKey(row), data.columns.success[row]]),
+    );
+    const kinds = { both: 0, won: 0, lost: 0, neither: 0 };
+    for (const row of rows) {
+      const old = first.get(data.pairKey(row));
+      if (method(row) !== after || old === undefined) continue;
+      const now = data.columns.success[row];
+      kinds[now ? (old ? "both" : "won") : old ? "lost" : "neither"]++;
+    }
+    const total = kinds.both + kinds.won + kinds.lost + kinds.neither;
+    if (!total) return null;
+    const names = { both: "solved by both", won: `only by ${after}`, lost: `only by ${before}`, neither: "by neither" };
+    const link = {
+      won: `won=${encodeURIComponent(after)}&lost=${encodeURIComponent(before)}`,
+      lost: `won=${encodeURIComponent(before)}&lost=${encodeURIComponent(after)}`,
+      both: `method=${encodeURIComponent(after)}&success=yes`,
+      neither: `method=${encodeURIComponent(after)}&success=no`,
+    };
+    return h(
+      "section",
+      { class: "card span" },
+      h("h2", {}, `${after} against ${before}`),
+      h(
+        "p",
+        { class: "muted" },
+        `${count(total)} tasks that both attempted: ${percent((kinds.both + kinds.lost) / total)} before, ${percent((kinds.both + kinds.won) / total)} after, ${signed((100 * (kinds.won - kinds.lost)) / total, 1)} points.`,
+      ),
+      h(
+        "div",
+        { class: "stack" },
+        Object.entries(kinds)
+          .filter(([, many]) => many)
+          .map(([kind, many]) =>
+            h(
+              "a",
+              {
+                class: many / total > 0.07 ? kind : `${kind} tiny`,
+                href: `#/dialogues?${link[/** @type {"won"} */ (kind)]}`,
+                style: { flex: `${many} 1 0` },
+                title: `${names[/** @type {"won"} */ (kind)]}: ${count(many)}`,
+              },
+              h("b", {}, count(many)),
+              h("span", {}, names[/** @type {"won"} */ (kind)]),
+            ),
+          ),
+      ),
+    );
+  }
+
+  /** @param {number[]} rows */
+  function byMethod(rows) {
+    const plain = rows.filter((row) => !data.word("persona", row));
+    const temperatures = [...groups(plain, (row) => data.word("temperature", row)).keys()].sort();
+    const shades = ["var(--tone-1)", "var(--tone-2)", "var(--tone-3)", "var(--tone-4)", "var(--tone-5)"];
+    const color = (/** @type {string} */ temperature) => shades[temperatures.indexOf(temperature) % shades.length];
+    const lines = [...groups(plain, method)].map(([name, some]) => ({
+      name,
+      label: h("a", { href: `#/dialogues?method=${encodeURIComponent(name)}` }, name),
+      points: [...groups(some, (row) => data.word("temperature", row))]
+        .sort(([a], [b]) => (a < b ? -1 : 1))
+        .map(([temperature, these]) => ({
+          ...rate(these),
+          temperature,
+          color: temperatures.length > 1 ? color(temperature) : list.tone(name),
+          name: temperature ? `${name}, T=${temperature}` : name,
+        })),
+    }));
+    lines.sort((a, b) => (b.points[0] ? b.points[0].value : 0) - (a.points[0] ? a.points[0].value : 0));
+    const table = lines.flatMap((one) => one.points.map((point) => [point.name, ...interval(point)]));
+    const key =
+      temperatures.length > 1
+        ? charts.legend(
+            temperatures.map((one) => ({ label: one ? `temperature ${one}` : "as set", color: color(one) })),
+          )
+        : null;
+    return charts.figure(
+      "Success by method",
+      "Share of dialogues solved.",
+      [key, charts.dots(lines)],
+      ["method", "success", "low", "high", "dialogues"],
+      table,
+    );
+  }
+
+  /** Success in each domain; which got worse stands last. @param {number[]} rows */
+  function byTopic(rows) {
+    rows = comparable(rows);
+    const topics = groups(rows, topic);
+    if (topics.size < 2) return null;
+    const methods = foremost(rows, 4);
+    const lines = [...topics].map(([name, some]) => {
+      const points = methods
+        .map((one) => ({
+          ...rate(some.filter((row) => method(row) === one)),
+          color: list.tone(one),
+          name: `${name}, ${one}`,
+        }))
+        .filter((one) => one.n);
+      const change =
+        points.length > 1 ? points[points.length - 1].value - points[0].value : points.length ? points[0].value : 0;
+      const held = some.some((row) => data.columns.held_out[row] === 1);
+      return {
+        name,
+        change,
+        points,
+        label: [
+          h("a", { href: `#/dialogues?topic=${encodeURIComponent(name)}` }, name),
+          held ? h("small", { class: "tag" }, "held out") : null,
+        ],
+      };
+    });
+    lines.sort((a, b) => b.change - a.change);
+    const two = methods.length === 2;
+    const worse = lines.filter((one) => one.change < 0).map((one) => one.name);
+    const about = two
+      ? `From ${methods[0]} to ${methods[1]}, most gained first. ${worse.length ? `Worse: ${worse.join(", ")}.` : "No domain got worse."}`
+      : `${leftOut(rows, methods)}Share of dialogues solved.`;
+    const table = lines.flatMap((one) => one.points.map((point) => [point.name, ...interval(point)]));
+    return charts.figure(
+      "By domain",
+      about,
+      [charts.legend(methods.map((one) => ({ label: one, color: list.tone(one) }))), charts.dots(lines)],
+      ["domain, method", "success", "low", "high", "dialogues"],
+      table,
+    );
+  }
+
+  /** @param {number[]} rows */
+  function byPersona(rows) {
+    const personas = groups(rows, (row) => data.word("persona", row));
+    if (personas.size < 2) return null;
+    const methods = foremost(
+      rows.filter((row) => data.word("persona", row)),
+      5,
+    );
+    // The plain user at the temperatures that the others were measured at.
+    const measured = new Set(
+      rows.filter((row) => data.word("persona", row)).map((row) => data.word("temperature", row)),
+    );
+    const lines = [...personas].map(([name, some]) => ({
+      name,
+      label: name || "plain",
+      points: methods
+        .map((one) => ({
+          ...rate(some.filter((row) => method(row) === one && measured.has(data.word("temperature", row)))),
+          color: list.tone(one),
+          name: `${name || "plain"}, ${one}`,
+        }))
+        .filter((one) => one.n),
+    }));
+    return charts.figure(
+      "By user",
+      "The same tasks with users of other habits.",
+      [charts.legend(methods.map((one) => ({ label: one, color: list.tone(one) }))), charts.dots(lines)],
+      ["user, method", "success", "low", "high", "dialogues"],
+      lines.flatMap((one) => one.points.map((point) => [point.name, ...interval(point)])),
+    );
+  }
+
+  /** @param {number[]} rows */
+  function byQuestions(rows) {
+    rows = comparable(rows);
+    const methods = foremost(rows, 5);
+    const series = [
+      ...groups(
+        rows.filter((row) => methods.includes(method(row))),
+        method,
+      ),
+    ]
+      .map(([name, some]) => ({
+        label: name,
+        color: list.tone(name),
+        points: [...groups(some, (row) => String(data.columns.questions[row]))]
+          .filter(([questions, these]) => questions !== "NaN" && these.length >= FEW)
+          .map(([questions, these]) => ({ x: Number(questions), ...rate(these) }))
+          .map((one) => ({ ...one, y: one.value }))
+          .sort((a, b) => a.x - b.x),
+      }))
+      .filter((one) => one.points.length > 1);
+    if (!series.length) return null;
+    const table = series.flatMap((one) => one.points.map((point) => [`${one.label}, ${point.x}`, ...interval(point)]));
+    return charts.figure(
+      "Success against questions asked",
+      `${leftOut(rows, methods)}Points of fewer than ${FEW} dialogues are left out.`,
+      charts.lines(series, { x: "questions asked", y: "solved", share: true, name: "Success by number of questions" }),
+      ["method, questions", "success", "low", "high", "dialogues"],
+      table,
+    );
+  }
+
+  const FAULT_NAMES = {
+    none: "no fault",
+    premature: "premature answer",
+    mistaken: "mistaken answer",
+    repeated: "repeated question",
+    irrelevant: "irrelevant question",
+    unclear: "unclear question",
+  };
+  let chosen = "";
+
+  /** From the first fault to the outcome. @param {number[]} all @param {any} state */
+  function flow(all, state) {
+    const rows = all.filter((row) => data.word("first_fault", row));
+    if (!rows.length) return null;
+    const methods = [...groups(rows, method).keys()];
+    if (!methods.includes(chosen)) chosen = methods.includes("trained") ? "trained" : methods[0];
+    const place = h("div", {});
+    const draw = () => {
+      const some = rows.filter((row) => method(row) === chosen);
+      const end = (/** @type {number} */ row) =>
+        data.columns.success[row] === 1 ? "solved" : data.columns.reward[row] > 0 ? "partly" : "failed";
+      const flows = [...groups(some, (row) => `${data.word("first_fault", row)}\n${end(row)}`)].map(([key, these]) => ({
+        from: key.split("\n")[0],
+        to: key.split("\n")[1],
+        many: these.length,
+      }));
+      const sums = new Map();
+      for (const one of flows) sums.set(one.from, (sums.get(one.from) || 0) + one.many);
+      const left = [...sums.keys()].sort((a, b) => (a === "none" ? -1 : b === "none" ? 1 : sums.get(b) - sums.get(a)));
+      const right = ["solved", "partly", "failed"].filter((one) => flows.some((each) => each.to === one));
+      const tones = { solved: "var(--good)", partly: "var(--warn)", failed: "var(--bad)" };
+      const address = (/** @type {string} */ from, /** @type {string} */ to) => {
+        const truths = to === "solved" ? { success: true } : { success: false };
+        const ranges = to === "partly" ? { reward: [0.0001, null] } : to === "failed" ? { reward: [null, 0] } : {};
+        return `#/dialogues?${filters.write({ ...state, truths: { ...state.truths, ...truths }, ranges: { ...state.ranges, ...ranges }, words: { ...state.words, method: [chosen], first_fault: [from] } })}`;
+      };
+      place.replaceChildren(
+        charts.flow(flows, left, right, tones, { ...FAULT_NAMES, partly: "partly right" }, address),
+      );
+    };
+    const select = h(
+      "select",
+      { "aria-label": "Method", onchange: () => ((chosen = select.value), draw()) },
+      methods.map((one) => h("option", { value: one, selected: one === chosen }, one)),
+    );
+    draw();
+    const table = methods.flatMap((name) =>
+      [
+        ...groups(
+          rows.filter((row) => method(row) === name),
+          (row) => data.word("first_fault", row),
+        ),
+      ].map(([fault, these]) => [
+        `${name}, ${FAULT_NAMES[/** @type {"none"} */ (fault)] || fault}`,
+        ...interval(rate(these)),
+      ]),
+    );
+    return charts.figure(
+      "From the first fault to the outcome",
+      "The first turn that was worth nothing, by the domain's judge. A stream leads to its dialogues.",
+      [h("label", { class: "pick" }, h("span", {}, "Method"), select), place],
+      ["method, first fault", "success", "low", "high", "dialogues"],
+      table,
+    );
+  }
+
+  /** How many dialogues have each fault. @param {number[]} rows */
+  function faultRates(rows) {
+    const known = filters.FAULTS.filter(([key]) => rows.some((row) => data.columns[key][row] > 0));
+    if (!known.length) return null;
+    rows = comparable(rows);
+    const names = foremost(rows, 4);
+    const methods = [
+      ...groups(
+        rows.filter((row) => names.includes(method(row))),
+        method,
+      ),
+    ];
+    const lines = known.map(([key, label]) => ({
+      label: h("a", { href: `#/dialogues?fault=${key}` }, label),
+      name: label,
+      points: methods
+        .map(([name, some]) => {
+          const judged = some.filter((row) => !Number.isNaN(data.columns[key][row]));
+          return {
+            ...wilson(judged.filter((row) => data.columns[key][row] > 0).length, judged.length),
+            color: list.tone(name),
+            name: `${label}, ${name}`,
+          };
+        })
+        .filter((one) => one.n),
+    }));
+    return charts.figure(
+      "What goes wrong",
+      `${leftOut(rows, names)}Share of dialogues with at least one.`,
+      [charts.legend(methods.map(([one]) => ({ label: one, color: list.tone(one) }))), charts.dots(lines)],
+      ["fault, method", "share", "low", "high", "dialogues"],
+      lines.flatMap((one) => one.points.map((point) => [point.name, ...interval(point)])),
+    );
+  }
+
+  /** How the critic tells kinds of replies apart. */
+  function contrasts() {
+    const known = data.meta.contrasts;
+    if (!known.length) return null;
+    const rankings = [...new Set(known.map((/** @type {any} */ one) => one.ranking))];
+    const rows = known.map((/** @type {any} */ one) =>
+      h(
+        "tr",
+        {},
+        rankings.length > 1 ? h("td", { class: "muted" }, one.ranking) : null,
+        h("th", { scope: "row" }, `${one.better} over ${one.worse}`),
+        h(
+          "td",
+          {},
+          h(
+            "span",
+            {
+              class: `meter ${one.share < 0.4 ? "bad" : one.share < 0.6 ? "open" : ""}`,
+              style: { "--share": one.share },
+            },
+            h("i", {}),
+          ),
+        ),
+        h("td", { class: "n" }, percent(one.share, 0)),
+        h("td", { class: "n" }, count(one.pairs)),
+        h("td", { class: one.share < 0.4 ? "bad" : "" }, one.verdict),
+      ),
+    );
+    return h(
+      "section",
+      { class: "card chart" },
+      h("h2", {}, "What the critic knows"),
+      h(
+        "p",
+        { class: "muted" },
+        "Pairs of sampled replies at one state whose worth is known: how often the better one has the higher advantage. 50 % is chance.",
+      ),
+      h(
+        "div",
+        { class: "wide" },
+        h(
+          "table",
+          {},
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              [
+                ...(rankings.length > 1 ? ["ranking"] : []),
+                "better over worse",
+                "",
+                "in order",
+                "pairs",
+                "in words",
+              ].map((one) => h("th", { scope: "col" }, one)),
+            ),
+          ),
+          h("tbody", {}, rows),
+        ),
+      ),
+      h(
+        "p",
+        {},
+        h("a", { href: "#/dialogues?needed_last=yes" }, "Dialogues in which it ranked a needed question last"),
+      ),
+    );
+  }
+
+  function curves() {
+    return data.meta.curves.map((/** @type {any} */ one) =>
+      charts.figure(
+        `${one.stage}: ${one.label}`,
+        one.points.length > 60 ? "Each step, and the mean of those around it." : "",
+        charts.lines([{ label: one.label, color: "var(--tone-1)", points: one.points.map(([x, y]) => ({ x, y })) }], {
+          x: "step",
+          y: one.label,
+          name: `${one.stage}: ${one.label} by step`,
+        }),
+        ["step", one.label],
+        one.points
+          .filter((/** @type {any} */ _, /** @type {number} */ place) => place % 20 === 0)
+          .map(([x, y]) => [x, sweetrl.number(y)]),
+      ),
+    );
+  }
+
+  sweetrl.overview = { show };
+})();

@@ -1,0 +1,264 @@
+// Pieces that several pages show: bars of advantages, messages, candidates, verdicts of tests.
+// @ts-check
+"use strict";
+
+(() => {
+  const { h, icon, signed, plural, data } = sweetrl;
+
+  /** A bar left or right of zero; one that is longer than the scale says so by its end. @param {number} value @param {number} scale */
+  function bar(value, scale) {
+    const share = Math.min(1, Math.abs(value) / (scale || 1));
+    return h(
+      "span",
+      {
+        class: `bar ${value < 0 ? "minus" : "plus"}${Math.abs(value) > scale ? " beyond" : ""}`,
+        style: { "--share": share },
+        "aria-hidden": "true",
+      },
+      h("i", {}),
+    );
+  }
+
+  /** The advantage at which bars of a dialogue are full: one far outlier must not flatten the others. @param {any} dialogue @param {number[]} [more] */
+  function scaleOf(dialogue, more = []) {
+    const values = [...more.map(Math.abs)];
+    for (const turn of dialogue.turns || [])
+      for (const state of Object.values(turn.rankings))
+        for (const one of /** @type {any} */ (state).candidates)
+          if (one.advantage !== null) values.push(Math.abs(one.advantage));
+    values.sort((a, b) => a - b);
+    return values[Math.min(values.length - 1, Math.floor(values.length * 0.92))] || 1;
+  }
+
+  /** @param {string} verdict @param {boolean} fault */
+  function verdictTag(verdict, fault) {
+    return verdict
+      ? h(
+          "span",
+          { class: `tag verdict ${fault ? "bad" : verdict === "needed" || verdict === "complete" ? "good" : ""}` },
+          verdict,
+        )
+      : null;
+  }
+
+  /** A message's words and programs. @param {[string, string][]} pieces @param {string[]} [marks] words to be marked */
+  function pieces(pieces, marks = []) {
+    return pieces.map(([language, text]) =>
+      language ? sweetrl.code(text, language) : h("p", { class: "words" }, marked(text, marks)),
+    );
+  }
+
+  /** Text with the words that were searched for marked. @param {string} text @param {string[]} marks */
+  function marked(text, marks) {
+    if (!marks.length) return text;
+    const small = text.toLowerCase();
+    if (small.length !== text.length) return text; // letters that change their length: places would not fit
+    const found = [];
+    let last = 0;
+    for (let place = 0; place < text.length; place++) {
+      const hit = marks.find((mark) => small.startsWith(mark, place));
+      if (!hit) continue;
+      found.push(text.slice(last, place), h("mark", {}, text.slice(place, place + hit.length)));
+      last = place + hit.length;
+      place = last - 1;
+    }
+    return [...found, text.slice(last)];
+  }
+
+  /** What else was sampled at a turn, best first, and the pairs made of it. @param {any} state @param {number} scale */
+  function candidates(state, scale) {
+    const all = state.candidates;
+    const samples = all.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + one.count, 0);
+    const rows = all.map((/** @type {any} */ one, /** @type {number} */ place) =>
+      h(
+        "tr",
+        { class: one.said ? "said" : "" },
+        h("td", { class: "n" }, place + 1),
+        h(
+          "td",
+          { class: "adv" },
+          one.advantage === null
+            ? ""
+            : [bar(one.advantage, scale), h("span", { class: "figure" }, signed(one.advantage))],
+        ),
+        h("td", { class: "n" }, `×${one.count}`),
+        h("td", {}, verdictTag(one.verdict, one.fault) || one.kind, one.said && h("span", { class: "tag" }, "said")),
+        h(
+          "td",
+          { class: "reply" },
+          one.text.length > 220 || one.text.includes("\n")
+            ? h(
+                "details",
+                {},
+                h("summary", {}, `${one.text.split("\n").find((/** @type {string} */ line) => line.trim()) || ""} …`),
+                h("pre", { class: "plain" }, one.text),
+              )
+            : one.text,
+        ),
+        h("td", { class: "n good", title: "pairs in which it is the better one" }, one.chosen ? `+${one.chosen}` : ""),
+        h(
+          "td",
+          { class: "n bad", title: "pairs in which it is the worse one" },
+          one.rejected ? `−${one.rejected}` : "",
+        ),
+      ),
+    );
+    const table = h(
+      "div",
+      { class: "wide" },
+      h(
+        "table",
+        { class: "candidates" },
+        h("caption", { class: "offscreen" }, "Sampled replies at this turn, best first"),
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            ["#", "advantage", "count", "kind", "reply", "chosen", "rejected"].map((one) =>
+              h("th", { scope: "col" }, one),
+            ),
+          ),
+        ),
+        h("tbody", {}, rows),
+      ),
+    );
+    const pairs = state.pairs.length
+      ? h(
+          "p",
+          { class: "pairs" },
+          h("span", { class: "muted" }, "Pairs: "),
+          state.pairs.map(([good, bad, margin]) =>
+            h("span", { class: "pair", title: `margin ${margin.toFixed(3)}` }, `${good + 1} over ${bad + 1}`),
+          ),
+        )
+      : null;
+    const pairsSaid = state.pairs.length ? `, ${plural(state.pairs.length, "pair")}` : "";
+    const last = all[all.length - 1];
+    const missed =
+      last && last.verdict === "needed" && all.some((/** @type {any} */ one) => one.verdict !== "needed")
+        ? h("span", { class: "tag bad" }, "a needed question is last")
+        : null;
+    return h(
+      "details",
+      { class: "sampled" },
+      h(
+        "summary",
+        {},
+        `${plural(all.length, "distinct reply", "distinct replies")} of ${samples} sampled${pairsSaid} `,
+        missed,
+      ),
+      table,
+      pairs,
+    );
+  }
+
+  /** Tokens coloured by how much likelier the critic finds them than the reference. @param {[string, number][]} tokens */
+  function heat(tokens) {
+    const most = Math.max(0.05, ...tokens.map(([, ratio]) => Math.abs(ratio)));
+    return h(
+      "p",
+      { class: "heat" },
+      tokens.map(([text, ratio]) =>
+        h(
+          "span",
+          {
+            class: ratio < 0 ? "minus" : "plus",
+            style: { "--share": Math.sqrt(Math.abs(ratio) / most).toFixed(3) },
+            title: `${signed(ratio)} nats`,
+          },
+          text.replace(/\n/g, "⏎\n"),
+        ),
+      ),
+    );
+  }
+
+  /** The verdicts on the hidden tests; `runs` are the same tests run again, with all values. @param {any} dialogue @param {any[] | null} runs */
+  function tests(dialogue, runs) {
+    const known = runs || dialogue.tests;
+    if (!known.length) return null;
+    const rows = known.map((/** @type {any} */ one) =>
+      h(
+        "tr",
+        { class: one.passed ? "" : "failed" },
+        h(
+          "td",
+          {},
+          h(
+            "span",
+            { class: `mark ${one.passed ? "yes" : "no"}`, role: "img", "aria-label": one.passed ? "passed" : "failed" },
+            icon(one.passed ? "yes" : "no"),
+          ),
+        ),
+        h("td", { class: "mono" }, one.call || one.name),
+        runs
+          ? [
+              h("td", { class: "mono" }, one.expected),
+              h("td", { class: "mono" }, one.got),
+              h("td", { class: "n" }, `${(1000 * one.seconds).toFixed(1)} ms`),
+            ]
+          : h("td", {}, one.passed ? "" : [one.reason.replaceAll("_", " "), one.detail && `: ${one.detail}`]),
+      ),
+    );
+    const heads = runs ? ["", "input", "expected", "got", "time"] : ["", "input", "verdict"];
+    return h(
+      "div",
+      { class: "wide" },
+      h(
+        "table",
+        { class: "tests" },
+        h(
+          "thead",
+          {},
+          h(
+            "tr",
+            {},
+            heads.map((one) => h("th", { scope: "col" }, one)),
+          ),
+        ),
+        h("tbody", {}, rows),
+      ),
+    );
+  }
+
+  /** Small squares, one for each hidden test. @param {any[]} tests */
+  function squares(tests) {
+    const passed = tests.filter((one) => one.passed).length;
+    return h(
+      "span",
+      { class: "squares", role: "img", "aria-label": `${passed} of ${tests.length} hidden tests passed` },
+      tests.map((one) => h("i", { class: one.passed ? "yes" : "no", title: `${one.name}: ${one.reason}` })),
+    );
+  }
+
+  /** A table of facts. @param {[string, any][]} rows */
+  function facts(rows) {
+    return h(
+      "dl",
+      { class: "facts" },
+      rows
+        .filter(([, value]) => value !== "" && value !== null && value !== undefined)
+        .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))),
+    );
+  }
+
+  /** A button that computes something and shows it in place of itself. @param {string} label @param {keyof any} picture @param {() => Promise<any>} work */
+  function onDemand(label, picture, work) {
+    const button = h("button", { class: "button small", type: "button" }, icon(picture), label);
+    button.addEventListener("click", async () => {
+      button.disabled = true;
+      button.classList.add("busy");
+      try {
+        await work();
+      } catch (error) {
+        sweetrl.toast(/** @type {Error} */ (error).message);
+      }
+      button.disabled = false;
+      button.classList.remove("busy");
+    });
+    return button;
+  }
+
+  sweetrl.parts = { bar, scaleOf, verdictTag, pieces, candidates, heat, tests, squares, facts, onDemand, data };
+})();

@@ -1,0 +1,34 @@
+"""Progress in words: how many, how fast, and how many minutes are left."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from sweetrl import progress
+from sweetrl.progress import Meter, StepProgress, time_left
+
+
+def test_what_is_left_is_said_in_minutes() -> None:
+    assert time_left(0, 10, 60) == time_left(10, 10, 60) == ""
+    assert time_left(1, 11, 60) == "about 10 min left"
+    assert time_left(9, 10, 60) == "less than a minute left"
+
+
+def test_lines_name_the_minutes_left(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    clock = iter(range(0, 10_000, 60))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 15.0)
+    caplog.set_level(logging.INFO, "sweetrl")
+    with Meter("collect", 300, "dialogues") as meter:
+        for _ in range(3):
+            meter(100)
+    steps = StepProgress("train-critic")
+    for step in range(50, 53):
+        steps(step, 52, {"loss": 0.5})
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0].startswith("collect: 100 of 300 dialogues, ") and said[0].endswith(" a second, about 2 min left")
+    assert said[2].startswith("collect: 300 of 300 dialogues, ") and said[2].endswith(" a second")
+    assert said[3] == "train-critic: step 50 of 52  loss 0.5000", "a training that goes on: nothing is known yet"
+    assert said[4].startswith("train-critic: step 51 of 52  loss 0.5000  ") and said[4].endswith(" min left")

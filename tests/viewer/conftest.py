@@ -1,0 +1,80 @@
+"""A small project, the viewer of it at an address and as a folder, and a Chromium that looks at both."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sweetrl.browser.binary import find_browser
+from sweetrl.errors import UserError
+from sweetrl.settings import Settings, load_settings
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
+
+from chromium import Chromium, serving
+from made import make_project
+
+from sweetrl.viewer.run import open_viewer
+from sweetrl.viewer.server import Viewer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test reads or writes the project's cache."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        for module in ("index", "heat"):
+            patch.setattr(f"sweetrl.viewer.{module}.cache_folder", lambda: folder)
+        yield
+
+
+@pytest.fixture(scope="session")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_project(tmp_path_factory.mktemp("project"))
+
+
+@pytest.fixture(scope="session")
+def settings(project: Path) -> Settings:
+    return load_settings(project / "params.yaml")
+
+
+@pytest.fixture(scope="session")
+def viewer(project: Path, settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Viewer:
+    return open_viewer(str(project), settings, tmp_path_factory.mktemp("links"))
+
+
+@pytest.fixture(scope="session")
+def address(viewer: Viewer) -> Iterator[str]:
+    with serving(viewer) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def folder(viewer: Viewer) -> Iterator[Path]:
+    """The exported viewer, where a browser of another user can read it."""
+    from sweetrl.viewer.export import export
+
+    place = Path(tempfile.mkdtemp(prefix="sweetrl-viewer-"))
+    place.chmod(0o755)
+    export(viewer, place / "out", 3)
+    for path in (place / "out").rglob("*"):
+        path.chmod(0o755)
+    (place / "out").chmod(0o755)
+    yield place / "out"
+    shutil.rmtree(place)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Chromium]:
+    try:
+        program = find_browser()
+    except UserError as error:
+        pytest.skip(str(error))
+    browser = Chromium(program, 0)
+    yield browser
+    browser.close()

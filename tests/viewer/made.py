@@ -1,0 +1,151 @@
+"""A small project with dialogues of every kind, made without a model: two policies, a collection, and its ranking."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.domains.backend.suite import ScriptedSimulator, generate
+from sweetrl.domains.backend.suite.details import BY_NAME
+from sweetrl.domains.backend.suite.tasks import read_facts
+from sweetrl.learning.preferences import CANDIDATES, PREFERENCES, write_candidates, write_preferences
+from sweetrl.types import (
+    AgentTurn,
+    Candidate,
+    Message,
+    Preference,
+    RankedState,
+    Task,
+    TestResult,
+    Trajectory,
+)
+
+TESTS = list(islice(generate("test", 24, 7, 2), 24))
+TRAINING = list(islice(generate("train", 8, 7, 2), 8))
+# What somebody may put into a dialogue: markup, a script's end, letters that turn or hide, control characters.
+HOSTILE = (
+    '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script></script>'
+    "\u202egnp.exe\u2066 \x1b[31mred\x07 \u2028 <!-- javascript:alert(1) ${window.pwned=1} {{7*7}} \U0001f600"
+)
+
+
+def ids(text: str) -> tuple[int, ...]:
+    """Ids that stand for a text."""
+    return tuple(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:6])
+
+
+def answer(program: str) -> str:
+    return f"I WANT TO ANSWER:\n```python\n{program}\n```"
+
+
+def dialogue(task: Task, asked: Sequence[str], program: str, passed: int, policy: str, attempt: int = 0) -> Trajectory:
+    """A dialogue in which the agent asks about kinds of detail (or says what stands there), then answers."""
+    user = ScriptedSimulator()
+    messages = [Message("user", task.problem_description)]
+    for kind in asked:
+        messages.append(Message("assistant", BY_NAME[kind].questions[0] if kind in BY_NAME else kind))
+        messages.append(Message("user", user.reply(task, messages, 0)))
+    messages.append(Message("assistant", answer(program)))
+    turns = tuple(
+        AgentTurn(index, one.content, ids(one.content), (-0.5,) * 6, "stop")
+        for index, one in enumerate(messages)
+        if one.role == "assistant"
+    )
+    tests = tuple(
+        TestResult(
+            name, number < passed, "passed" if number < passed else "wrong", "" if number < passed else "returned 1"
+        )
+        for number, (name, _) in enumerate(task.test_cases)
+    )
+    return Trajectory(
+        task,
+        attempt,
+        tuple(messages),
+        turns,
+        answer(program).partition(":\n")[2],
+        passed / len(tests),
+        tests,
+        seed=2**62 + 1,
+        policy=policy,
+        simulator="scripted",
+    )
+
+
+def evaluated(number: int, task: Task, policy: str) -> Trajectory:
+    """`trained` asks for all details and fails every sixth task; `base` asks for one and solves every fourth."""
+    facts, count = read_facts(task.hidden_information), len(task.test_cases)
+    kinds = list(facts)
+    if policy == "trained":
+        solved = number % 6 != 5
+        asked = [*kinds, kinds[0]] if number % 4 == 3 else kinds
+        if number % 5 == 2:
+            asked = [*[kind for kind in BY_NAME if kind not in facts][:3], *asked]
+        program = task.ground_truth
+        for values in () if solved else facts.values():
+            for value in values:
+                program = program.replace(f"= {value}\n", f"= {value}1\n")
+        return dialogue(task, asked, program, count if solved else 4, policy)
+    solved = number % 4 == 0
+    program = task.ground_truth if solved else f"{task.ground_truth.splitlines()[0]}\n    return 1"
+    return dialogue(task, kinds if solved else kinds[:1], program, count if solved else number % 3, policy)
+
+
+def ranked(one: Trajectory, number: int) -> tuple[list[RankedState], list[Preference]]:
+    """Candidates at every turn: what was said and two others; at one state the needed question comes last."""
+    states, pairs = [], []
+    kinds = list(read_facts(one.task.hidden_information))
+    for turn, said in enumerate(one.turns):
+        worst = -0.4 if number == 2 and turn == 0 else 0.2
+        texts = [(said.raw, worst), ("Zero: is that a number at all?", 0.1 - turn / 10), (answer("y = 2"), -0.3)]
+        if kinds and turn == 0:
+            texts.append((BY_NAME[kinds[-1]].questions[1], worst - 0.01))
+        candidates = tuple(
+            Candidate(ids(text), text, 1 + place, value) for place, (text, value) in enumerate(dict(texts).items())
+        )
+        key = (one.task.id, one.attempt, turn)
+        states.append(RankedState(*key, (1, 2, 3), candidates))
+        best, least = candidates[0], candidates[2]
+        pairs.append(Preference(*key, (1, 2, 3), best.token_ids, least.token_ids, best.advantage, least.advantage))
+    return states, pairs
+
+
+def make_project(root: Path) -> Path:
+    """Write the project's folder."""
+    for policy in ("base", "trained"):
+        found = [evaluated(number, task, policy) for number, task in enumerate(TESTS)]
+        if policy == "trained":
+            found[3] = with_words(found[3], HOSTILE)
+        store = TrajectoryStore(root / "data/evaluation" / policy)
+        store.write_shard(0, found[:20])
+        store.write_shard(1, found[20:])
+    collected = []
+    for number, task in enumerate(TRAINING):
+        kinds = list(read_facts(task.hidden_information))
+        collected.append(dialogue(task, kinds, task.ground_truth, 10, "models/base"))
+        collected.append(dialogue(task, kinds[:1], "x = 1", number, "models/base", 1))
+    collected[-1] = replace(collected[-1], outcome="lost", reward=None, tests=(), error="the user could not reply")
+    TrajectoryStore(root / "data/trajectories").write_shard(0, collected)
+    both = [ranked(one, number) for number, one in enumerate(collected[:6])]
+    write_candidates(root / "data/preferences" / CANDIDATES, [state for states, _ in both for state in states])
+    write_preferences(root / "data/preferences" / PREFERENCES, [pair for _, pairs in both for pair in pairs])
+    (root / "reports").mkdir()
+    (root / "reports/report.html").write_text("<html><body><main>\n<h1>Report</h1></main></body></html>")
+    (root / "params.yaml").write_text("suite: backend\nagent: {max_turns: 7}\n")
+    return root
+
+
+def with_words(one: Trajectory, words: str) -> Trajectory:
+    """The same dialogue, in which the user's first reply and the agent's raw words are others."""
+    messages = list(one.messages)
+    messages[2] = Message("user", words)
+    turns = (replace(one.turns[0], raw=f"{words} OUTPUT: {one.messages[1].content}"), *one.turns[1:])
+    return replace(
+        one,
+        messages=tuple(messages),
+        turns=turns,
+        task=replace(one.task, hidden_information=one.task.hidden_information),
+    )

@@ -1,0 +1,194 @@
+"""What is found in a folder, and the table of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made import HOSTILE, TESTS, dialogue
+
+from sweetrl.colbench.files import write_trajectories
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import result_of, write_results
+from sweetrl.plugins import load_domain
+from sweetrl.settings import Settings
+from sweetrl.types import Trajectory
+from sweetrl.viewer import index as index_module
+from sweetrl.viewer.dialogue import Dialogues
+from sweetrl.viewer.index import SHARD, open_catalogue, terms
+from sweetrl.viewer.rows import KINDS, Domains
+from sweetrl.viewer.server import Viewer
+from sweetrl.viewer.sources import find_sources
+
+
+def table(viewer: Viewer) -> list[dict[str, Any]]:
+    """All rows with their words."""
+    catalogue = viewer.dialogues.catalogue
+    columns = catalogue.rows(0)
+    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    for row in rows:
+        row |= {name: catalogue.names[name][row[name]] for name, kind in KINDS.items() if kind == "word"}
+    return rows
+
+
+def test_a_project_is_what_its_stages_have_written(project: Path) -> None:
+    found = {one.name: one for one in find_sources(project)}
+    assert list(found) == ["data/evaluation/base", "data/evaluation/trained", "data/trajectories"]
+    assert [one.stage for one in found.values()] == ["evaluate", "evaluate", "collect"]
+    assert [one.method for one in found.values()] == ["base", "trained", ""]
+    assert [len(one.rankings) for one in found.values()] == [0, 0, 1]
+
+
+def test_rows_say_what_the_results_of_an_evaluation_say(viewer: Viewer, settings: Settings, project: Path) -> None:
+    domain = load_domain(settings)
+    rows = {(row["source"], row["task"], row["attempt"]): row for row in table(viewer)}
+    assert len(rows) == viewer.dialogues.catalogue.count == 64
+    for policy in ("base", "trained"):
+        for one in TrajectoryStore(project / "data/evaluation" / policy):
+            row, result = rows[f"data/evaluation/{policy}", one.task.id, 0], result_of(one, policy, domain, 7)
+            assert (row["success"], row["reward"], row["turns"]) == (result.success, result.reward, result.turns)
+            assert (row["topic"], row["method"], row["stage"]) == (result.topic, policy, "evaluate")
+            for fault in ("premature", "repeated", "irrelevant", "unhinted", "untold", "forgotten", "mistaken"):
+                assert row[fault] == int(getattr(result, fault)), fault
+    firsts = Counter(row["first_fault"] for row in rows.values())
+    assert firsts["none"] >= 18 and {"none", "premature", "mistaken", "repeated"} <= firsts.keys()
+    assert sum(row["fault_turn"] is None for row in rows.values()) == firsts["none"]
+    assert sum(row["held_out"] for row in rows.values()) > 0
+    lost = [row for row in rows.values() if row["outcome"] == "lost"]
+    assert [(row["scored"], row["reward"]) for row in lost] == [(0, None)]
+
+
+def test_what_the_critic_thought_is_in_the_rows(viewer: Viewer) -> None:
+    rows = [row for row in table(viewer) if row["stage"] == "collect"]
+    assert [bool(row["ranked"]) for row in rows] == [True] * 6 + [False] * 10
+    assert [row["needed_last"] for row in rows[:3]] == [0, 0, 1]
+    assert rows[0]["advantage"] == pytest.approx(0.2) and rows[0]["pairs"] == rows[0]["turns"]
+    assert rows[2]["least_advantage"] == pytest.approx(-0.4)
+    contrasts = {(one["better"], one["worse"]): one for one in viewer.dialogues.catalogue.contrasts()}
+    found = contrasts["needed", "premature"]
+    assert found["ranking"] == "the ranking" and 0.5 < found["share"] < 1 and found["pairs"] > 8
+
+
+def test_searching_finds_words_in_any_case_and_phrases(viewer: Viewer) -> None:
+    catalogue = viewer.dialogues.catalogue
+    assert terms('  Free "a Pack of" x') == ["free", "a pack of", "x"]
+    everything = [viewer.dialogues.describe(row) for row in range(catalogue.count)]
+
+    def words(one: dict[str, Any]) -> str:
+        return "\n".join(part for message in one["messages"] for _, part in message["pieces"]).lower()
+
+    for query in ("RATE", "is there", '"is there one"', "negative packs", TESTS[2].id, "nowhere-to-be-found"):
+        hits = [
+            one["row"]
+            for one in everything
+            if all(term in words(one) or term in one["task"]["id"] for term in terms(query))
+        ]
+        assert catalogue.search(query) == hits, query
+    assert len(catalogue.search(TESTS[2].id)) == 2
+    assert catalogue.search("onerror") == [27]
+    assert catalogue.search("") == list(range(64))
+
+
+def test_the_table_is_made_once_and_again_when_a_file_changes(
+    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "project"
+    shutil.copytree(project, other)
+    made: list[str] = []
+    write = index_module._write
+    monkeypatch.setattr(index_module, "_write", lambda source, *rest: (made.append(source.name), write(source, *rest)))
+    assert open_catalogue(find_sources(other), Domains(settings)).count == 64
+    assert made == [], "files of equal content have the table that there is"
+    store = TrajectoryStore(other / "data/evaluation/base")
+    store.write_shard(1, store.read_shard(1)[:1])
+    again = open_catalogue(find_sources(other), Domains(settings))
+    assert made == ["data/evaluation/base"] and again.count == 61
+    place = again.place(20)
+    assert (place.file, place.at) == (1, 0)
+    assert again.read(place) == store[20]
+
+
+def test_parts_of_the_table_go_over_sources(viewer: Viewer, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = viewer.dialogues.catalogue.rows(0)
+    monkeypatch.setattr(index_module, "SHARD", 10)
+    parts = [viewer.dialogues.catalogue.rows(number) for number in range(7)]
+    assert SHARD > 10 and [len(part["task"]) for part in parts] == [10] * 6 + [4]
+    for name, values in whole.items():
+        assert [value for part in parts for value in part[name]] == values
+    assert viewer.dialogues.catalogue.words(18, 14)[2:4] == viewer.dialogues.catalogue.words(20, 2)
+
+
+def test_official_files_are_read_by_the_place_of_their_lines(settings: Settings, tmp_path: Path) -> None:
+    spoken = [
+        dialogue(task, ["zero", "rate"], task.ground_truth, number, "somebody") for number, task in enumerate(TESTS[:5])
+    ]
+    path = tmp_path / "their dialogues.jsonl"
+    write_trajectories(path, spoken, 1)
+    path.write_bytes(b"\n" + path.read_bytes())
+    catalogue = open_catalogue(find_sources(path), Domains(settings))
+    dialogues = Dialogues(catalogue)
+    assert catalogue.count == 5 and catalogue.names["method"] == ["their dialogues"]
+    for row, one in enumerate(spoken):
+        found = dialogues.read(row)[0]
+        assert (found.task, found.messages, found.reward) == (one.task, one.messages, one.reward)
+    assert [shown["task"]["id"] for _, _, shown in dialogues.every()] == [one.task.id for one in spoken]
+
+
+def study(root: Path, spoken: list[Trajectory], settings: Settings) -> Path:
+    domain = load_domain(settings)
+    for method in ("grpo", "sweet"):
+        folder = root / "measured" / method / "11"
+        results = [result_of(one, "trained", domain, 7) for one in spoken]
+        for name in ("t0", "t1", "t0-terse"):
+            write_results(folder / f"{name}.parquet", results)
+        says = [("t0", 0.0, ""), ("t1", 1.0, ""), ("t0-terse", 0.0, "terse")]
+        summary = {"measured": [{"file": f"{name}.parquet", "temperature": t, "persona": p} for name, t, p in says]}
+        (folder / "summary.json").write_text(json.dumps(summary))
+    TrajectoryStore(root / "seed-data/11/trajectories").write_shard(0, spoken)
+    return root
+
+
+def test_a_study_has_methods_temperatures_users_and_seeds(settings: Settings, tmp_path: Path) -> None:
+    spoken = [dialogue(task, ["zero"], "x = 1", number, "models/base") for number, task in enumerate(TESTS[:4])]
+    catalogue = open_catalogue(find_sources(study(tmp_path, spoken, settings)), Domains(settings))
+    assert catalogue.names["method"] == ["grpo", "models/base", "sweet"]
+    assert catalogue.names["temperature"] == ["", "0", "1"]
+    assert catalogue.names["persona"] == ["", "terse"] and catalogue.names["seed"] == ["11"]
+    assert catalogue.count == 28
+    dialogues = Dialogues(catalogue)
+    assert dialogues.describe(0)["messages"] is None
+    with pytest.raises(UserError, match="only the numbers"):
+        dialogues.read(0)
+
+
+def test_what_is_not_there_is_said_in_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        find_sources(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no dialogues here"):
+        find_sources(tmp_path)
+    other = tmp_path / "tasks.jsonl"
+    other.write_text('{"problem_description": "x"}\n')
+    with pytest.raises(UserError, match="neither an official trajectory file"):
+        find_sources(other)
+
+
+def test_a_dialogue_is_told_with_candidates_pairs_and_verdicts(viewer: Viewer) -> None:
+    row = next(number for number, one in enumerate(table(viewer)) if one["needed_last"])
+    found = viewer.dialogues.describe(row)
+    json.dumps(found, allow_nan=False)
+    state = found["turns"][0]["rankings"]["the ranking"]
+    advantages = [one["advantage"] for one in state["candidates"]]
+    assert advantages == sorted(advantages, reverse=True)
+    said = next(one for one in state["candidates"] if one["said"])
+    assert said["verdict"] == "needed" and said["advantage"] == pytest.approx(-0.4) and said["chosen"] == 1
+    ((good, bad, margin),) = state["pairs"]
+    assert state["candidates"][good]["said"] and state["candidates"][bad]["rejected"] == 1
+    assert margin == pytest.approx(said["advantage"] - state["candidates"][bad]["advantage"])
+    assert found["turns"][0]["perplexity"] == pytest.approx(1.6487, abs=1e-4)
+    assert found["seed"] == str(2**62 + 1), "a number of JavaScript would round it"
+    assert viewer.dialogues.describe(27)["messages"][2]["pieces"] == [("", HOSTILE)]

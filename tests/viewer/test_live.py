@@ -1,0 +1,198 @@
+"""A dialogue in the page with a model, advantages and token log-ratios by a critic, and dialogues of the past."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from chromium import Chromium, serving, wait_for
+from made import TESTS, dialogue
+
+from sweetrl.errors import UserError
+from sweetrl.settings import Settings
+from sweetrl.tracking import lineage as lineage_module
+from sweetrl.tracking import records as records_module
+from sweetrl.tracking.hashes import dvc_hash
+from sweetrl.tracking.runs import DataInput
+from sweetrl.types import AgentTurn
+from sweetrl.viewer.heat import Heat, token_ratios
+from sweetrl.viewer.overview import curves, verdict
+from sweetrl.viewer.rows import Domains
+from sweetrl.viewer.run import open_viewer
+from sweetrl.viewer.targets import find_target
+
+
+def small(settings: Settings, model: Path) -> Settings:
+    """Settings of a random model that says little."""
+    return settings.model_copy(
+        update={
+            "model": settings.model.model_copy(update={"base": str(model)}),
+            "agent": settings.agent.model_copy(update={"max_turns": 2, "max_new_tokens": 4}),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def critic(settings: Settings, tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter that changes something."""
+    import torch
+
+    from sweetrl.learning.adapters import attach_adapter, load_base
+
+    folder = tmp_path_factory.mktemp("critic") / "critic"
+    model = attach_adapter(load_base(small(settings, tiny_model).model)[0], settings.critic.lora, 0)
+    with torch.no_grad():
+        for name, weights in model.named_parameters():
+            if "lora_B" in name:
+                weights.normal_(0, 0.5)
+    model.save_pretrained(folder)
+    return folder
+
+
+def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_model: Path, critic: Path) -> None:
+    chosen = small(settings, tiny_model)
+    heat = Heat(Domains(chosen), critic)
+    one = dialogue(TESTS[0], ["zero", "rate"], TESTS[0].ground_truth, 3, "base")
+    turns = tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns)  # imported: without ids
+    one = type(one)(**{**one.__dict__, "turns": turns})
+    found = heat.ratios(one)
+    means = [sum(ratio for _, ratio in turn) / len(turn) for turn in found]
+    assert means == pytest.approx(heat.advantages(one), abs=2e-5) and max(map(abs, means)) > 1e-3
+    assert "".join(text for text, _ in found[0]).startswith(one.turns[0].raw)
+    assert heat.ratios(one) == found == token_ratios(heat._loaded(), one)
+    with pytest.raises(UserError, match="no trained log-ratio critic"):
+        Heat(Domains(chosen), critic / "nowhere").ratios(one)
+
+
+def test_a_dialogue_is_held_in_the_page(
+    project: Path, settings: Settings, tiny_model: Path, critic: Path, chromium: Chromium, tmp_path: Path
+) -> None:
+    other = tmp_path / "project"
+    shutil.copytree(project, other)
+    shutil.copytree(critic, other / "models/critic")
+    viewer = open_viewer(str(other), small(settings, tiny_model), tmp_path / "links")
+    viewer.live.tasks = None  # generated ones: the project has no task table
+    with serving(viewer) as address:
+        tab = chromium.tab()
+        tab.go(f"{address}#/talk?policy=base")
+        tab.click("form .button.primary")
+        tab.until("!!document.querySelector('.status.waiting')", 90)
+        asked = viewer.live.state()
+        assert asked["dialogue"]["messages"][-1]["role"] == "assistant" and len(asked["advantages"]) == 1
+        assert "Advantage" in tab.text(".messages")
+        hostile = "<b onclick=x>seven</b>"
+        tab.js(f"document.querySelector('textarea').value = {json.dumps(hostile)}; 0")
+        tab.click(".say .button.primary")
+        wait_for(lambda: viewer.live.state()["status"] == "done", 90)
+        tab.until("!!document.querySelector('.status.done')")
+        assert hostile in tab.text(".messages") and tab.js("document.querySelectorAll('.messages b').length") == 0
+        assert "not solved" in tab.text("main") and tab.js("document.querySelectorAll('.tests tbody tr').length") == 10
+        done = viewer.live.state()
+        assert [one["role"] for one in done["dialogue"]["messages"]] == ["user", "assistant", "user", "assistant"]
+        assert done["dialogue"]["simulator"] == "human" and len(done["advantages"]) == 2
+        tab.click(".pagehead .button")
+        tab.click("form .button.primary")
+        tab.until("!!document.querySelector('.status.waiting')", 90)
+        tab.click(".pagehead .button")
+        wait_for(lambda: viewer.live.state()["status"] == "lost", 60)
+        assert viewer.live.state()["error"] == "you left the dialogue"
+        assert tab.errors == []
+        tab.close()
+
+
+def test_dialogues_of_a_registered_version_come_from_the_cache(
+    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = {}
+    for name in ("data/evaluation", "data/trajectories", "data/preferences"):
+        found = data[name] = dvc_hash(project / name)
+        rows = []
+        for path in sorted((project / name).rglob("*.parquet")):
+            key = dvc_hash(path)
+            place = tmp_path / ".dvc/cache/files/md5" / key[:2] / key[2:]
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
+            rows.append({"md5": key, "relpath": path.relative_to(project / name).as_posix()})
+        place = tmp_path / ".dvc/cache/files/md5" / found[:2] / found[2:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(json.dumps(rows))
+    known = SimpleNamespace(data=data, stages=(SimpleNamespace(name="rank", run_id="1"),), model="agent", version="3")
+    monkeypatch.setattr(lineage_module, "lineage", lambda name, tracking: known)
+    viewer = open_viewer("agent@champion", settings, tmp_path / "links")
+    assert viewer.target.title == "agent version 3" and viewer.target.runs == {"rank": "1"}
+    assert viewer.dialogues.catalogue.count == 64
+    assert viewer.dialogues.describe(48)["turns"][0]["rankings"]
+    gone = tmp_path / ".dvc/cache/files/md5" / data["data/evaluation"][:2] / data["data/evaluation"][2:]
+    gone.unlink()
+    with pytest.raises(UserError, match="not in DVC's cache"):
+        find_target("agent@champion", settings, tmp_path / "again")
+    inputs = (DataInput("trajectories", "data/trajectories", data["data/trajectories"]), DataInput("x", "", "y"))
+    run = SimpleNamespace(facts=SimpleNamespace(inputs=inputs, name="rank"))
+    records = SimpleNamespace(run=lambda run_id: run if run_id == "a" * 32 else None)
+    monkeypatch.setattr(records_module, "open_records", lambda tracking: records)
+    assert open_viewer("a" * 32, settings, tmp_path / "run").dialogues.catalogue.count == 16
+    with pytest.raises(UserError, match="knows no such run"):
+        find_target("b" * 32, settings, tmp_path / "no run")
+    known.data = {"models/base": "x"}
+    with pytest.raises(UserError, match="names no dialogues"):
+        find_target("agent/3", settings, tmp_path / "once more")
+    with pytest.raises(UserError, match="no such folder"):
+        find_target("nothing", settings, tmp_path)
+
+
+def test_a_critic_is_told_in_words() -> None:
+    assert [verdict(share) for share in (1.0, 0.9, 0.7, 0.5, 0.1)] == [
+        "knows them apart",
+        "mostly right",
+        "somewhat better than chance",
+        "chance",
+        "the wrong way round",
+    ]
+
+
+def test_curves_are_those_of_the_training_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def histories(run_id: str, names: tuple[str, ...]) -> dict[str, list[tuple[int, float]]]:
+        asked.append(run_id)
+        return {"loss": [(step, 1.0 / (step + 1)) for step in range(1000)], "accuracy": [(0, 0.5)]}
+
+    monkeypatch.setattr(records_module, "open_records", lambda tracking: SimpleNamespace(histories=histories))
+    (one,) = curves(settings, {"train-policy": "a", "rank": "b", "train-critic": ""})
+    assert asked == ["a"] and one["metric"] == "loss" and 100 < len(one["points"]) <= 240
+
+
+def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
+    project: Path, settings: Settings, tiny_model: Path, critic: Path, tmp_path: Path
+) -> None:
+    import io
+
+    from sweetrl import show, terminal
+    from sweetrl.plugins import load_domain
+    from sweetrl.screen import Screen
+    from sweetrl.types import Message
+
+    chosen = small(settings, tiny_model)
+    domain, written = load_domain(chosen), io.StringIO()
+    console = Screen(file=written, width=160)
+    folder = project / "data/evaluation/base"
+    show.show_trajectory(console, folder, domain, TESTS[1].id, 0, None, False, critic, values=True)
+    one = show.find(folder, domain, TESTS[1].id, 0)
+    more = show.known_more(one, domain, critic, True)
+    expected = Heat(Domains(chosen), critic).advantages(one)
+    assert more["advantages"] == pytest.approx(expected, abs=1e-6)
+    text = written.getvalue()
+    assert all(f"advantage {value:+.3f}" in text for value in expected)
+    assert "expected" in text and all(run["expected"] in text for run in more["runs"]) and len(more["runs"]) == 10
+    assert show.known_more(one, domain, None, False) == {}
+    with pytest.raises(UserError, match="no peft adapter here"):
+        show.load_critic(domain, tmp_path)
+    user = terminal.TerminalUser(console, domain, tmp_path, show.load_critic(domain, critic))
+    user.task = TESTS[1]
+    said = user.advantage([one.messages[0], Message("assistant", "Rate: how high is it?")])
+    assert said is not None and abs(said) > 1e-6
+    assert terminal.TerminalUser(console, domain, tmp_path).advantage(one.messages) is None

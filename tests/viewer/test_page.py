@@ -1,0 +1,294 @@
+"""The page in a real Chromium, from a server and from a disk: every filter, addresses, hostile words, keys, widths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from chromium import Chromium, Tab
+from made import TESTS
+
+from sweetrl.viewer.rows import KINDS
+from sweetrl.viewer.server import Viewer
+
+Row = dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=["server", "disk"])
+def tab(request: pytest.FixtureRequest, chromium: Chromium, address: str, folder: Path) -> Iterator[Tab]:
+    """The page, opened from the server and from a disk; whatever it logs as an error fails the module's last test."""
+    found = chromium.tab()
+    found.go(address if request.param == "server" else f"file://{folder}/index.html")
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def rows(viewer: Viewer) -> list[Row]:
+    catalogue = viewer.dialogues.catalogue
+    columns = catalogue.rows(0)
+    found = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    for number, row in enumerate(found):
+        row |= {name: catalogue.names[name][row[name]] for name, kind in KINDS.items() if kind == "word"}
+        row["row"] = number
+    return found
+
+
+def listed(tab: Tab, fragment: str) -> list[int]:
+    """The rows that the list shows at an address."""
+    tab.js(f"sweetrl.list.rows = null; sweetrl.go({json.dumps(fragment)}, true); 0")
+    tab.until("sweetrl.list.rows !== null && !!document.querySelector('.told')")
+    tab.settle()
+    found: list[int] = tab.js("[...sweetrl.list.rows]")
+    shown = tab.text(".told").replace(",", "").split()[0]
+    assert int(shown) == len(found)
+    return found
+
+
+FILTERS: dict[str, Callable[[Row], Any]] = {
+    "success=yes": lambda row: row["success"],
+    "success=no": lambda row: not row["success"],
+    "held_out=yes": lambda row: row["held_out"],
+    "held_out=no": lambda row: not row["held_out"],
+    "ranked=yes": lambda row: row["ranked"],
+    "needed_last=yes": lambda row: row["needed_last"],
+    "words=yes": lambda row: True,
+    **{
+        f"fault={name}": lambda row, name=name: (row[name] or 0) > 0
+        for name in ("premature", "untold", "repeated", "irrelevant", "unhinted", "forgotten", "mistaken")
+    },
+    "fault=repeated&fault=unhinted": lambda row: row["repeated"] and row["unhinted"],
+    "method=trained": lambda row: row["method"] == "trained",
+    "method=trained&method=base": lambda row: row["method"] in ("trained", "base"),
+    "method=trained&success=no": lambda row: row["method"] == "trained" and not row["success"],
+    "method=nobody": lambda row: False,
+    "stage=collect": lambda row: row["stage"] == "collect",
+    "topic=wage": lambda row: row["topic"] == "wage",
+    "first_fault=premature": lambda row: row["first_fault"] == "premature",
+    "outcome=lost": lambda row: row["outcome"] == "lost",
+    "source=data%2Ftrajectories": lambda row: row["source"] == "data/trajectories",
+    "round=1": lambda row: True,
+    "domain=backend": lambda row: row["domain"] == "backend",
+    "reward=0.3..0.9": lambda row: row["reward"] is not None and 0.3 <= row["reward"] <= 0.9,
+    "passed=..2": lambda row: row["passed"] is not None and row["passed"] <= 2,
+    "turns=4..": lambda row: row["turns"] >= 4,
+    "questions=1..2": lambda row: 1 <= row["questions"] <= 2,
+    "advantage=-1..0.1": lambda row: row["advantage"] is not None and row["advantage"] <= 0.1,
+    "least_advantage=..-0.3": lambda row: row["least_advantage"] is not None and row["least_advantage"] <= -0.3,
+    "pairs=1..": lambda row: row["pairs"] >= 1,
+    "tokens=12..18": lambda row: 12 <= row["tokens"] <= 18,
+}
+
+
+def test_every_filter_lists_the_rows_that_are_like_that(tab: Tab, rows: list[Row]) -> None:
+    for query, holds in FILTERS.items():
+        expected = [row["row"] for row in rows if holds(row)]
+        assert listed(tab, f"#/dialogues?{query}") == expected, query
+        assert query == "method=nobody" or expected, f"{query} tests nothing"
+        chips = tab.js("document.querySelectorAll('.chips .chip').length")
+        assert chips == len({part.partition("=")[0] for part in query.split("&") if "fault" not in part}) + query.count(
+            "fault="
+        ), query
+
+
+def test_every_order(tab: Tab, rows: list[Row]) -> None:
+    for key in ("task", "reward", "passed", "turns", "questions", "advantage", "least_advantage", "tokens"):
+        for sign, down in (("", False), ("-", True)):
+            found = [rows[row][key] for row in listed(tab, f"#/dialogues?sort={sign}{key}")]
+            known = [value for value in found if value is not None]
+            assert known == sorted(known, reverse=down) and found[: len(known)] == known, f"{sign}{key}"
+    most = listed(tab, "#/dialogues?sort=-faults")
+    names = ("premature", "untold", "repeated", "irrelevant", "unhinted", "forgotten", "mistaken")
+    sums = [sum(rows[row][name] or 0 for name in names) for row in most]
+    assert sums == sorted(sums, reverse=True)
+
+
+def test_searching_is_the_same_as_the_server_says(tab: Tab, viewer: Viewer) -> None:
+    for query in ("RATE", '"is there one"', "onerror", TESTS[2].id, "nowhere-to-be-found", "free pack"):
+        found = listed(tab, f"#/dialogues?{urlencode({'q': query})}")
+        assert found == viewer.dialogues.catalogue.search(query), query
+
+
+def test_won_by_one_and_lost_by_the_other(tab: Tab, rows: list[Row]) -> None:
+    both: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        both.setdefault(row["task"], {})[row["method"]] = row
+    won = [
+        two["trained"]["row"]
+        for two in both.values()
+        if "trained" in two and two["trained"]["success"] and not two["base"]["success"]
+    ]
+    assert won and listed(tab, "#/dialogues?won=trained&lost=base") == won
+    link = tab.js("document.querySelector('.inner a').getAttribute('href')")
+    tab.to(link)
+    tab.until("document.querySelectorAll('.side').length === 2")
+    heads = tab.js("[...document.querySelectorAll('.sidehead')].map(one => one.innerText.replace(/\\s+/g, ' '))")
+    assert heads[0].startswith("trained solved 10 of 10") and heads[1].startswith("base not solved")
+
+
+def test_counts_beside_filters_are_what_choosing_them_would_list(tab: Tab, rows: list[Row]) -> None:
+    listed(tab, "#/dialogues?method=trained")
+    counts = tab.js(
+        "Object.fromEntries([...document.querySelectorAll('#filters [type=checkbox]')]"
+        ".map(one => [one.dataset.key, Number(one.parentElement.querySelector('.many').textContent.replace(',', ''))]))"
+    )
+    mine = [row for row in rows if row["method"] == "trained"]
+    assert counts["success yes"] == sum(row["success"] for row in mine)
+    assert counts["fault repeated"] == sum(row["repeated"] > 0 for row in mine)
+    assert counts["method base"] == sum(row["method"] == "base" for row in rows)
+    assert counts["stage evaluate"] == len(mine)
+
+
+def test_clicks_change_the_address_and_keep_the_focus(tab: Tab) -> None:
+    listed(tab, "#/dialogues")
+    box = '[data-key="success no"]'
+    tab.js(f"document.querySelector('{box}').focus(); 0")
+    tab.click(box)
+    assert tab.js("location.hash") == "#/dialogues?success=no"
+    assert tab.js(f"document.activeElement === document.querySelector('{box}')")
+    tab.js("document.querySelector('[data-key=\"turns 0\"]').value = '4'; 0")
+    tab.js("document.querySelector('[data-key=\"turns 0\"]').dispatchEvent(new Event('change')); 0")
+    assert tab.js("location.hash") == "#/dialogues?success=no&turns=4.."
+    tab.click(".chips .chip")
+    assert tab.js("location.hash") == "#/dialogues?turns=4.."
+    tab.click(".head .turns button")
+    assert tab.js("location.hash") == "#/dialogues?turns=4..&sort=-turns"
+    assert tab.js("document.querySelector('.head .turns').getAttribute('aria-sort')") == "descending"
+    tab.js("document.querySelector('#search').focus(); 0")
+    tab.js("document.querySelector('#search').value = 'rate'; 0")
+    tab.js("document.querySelector('#search').dispatchEvent(new Event('input')); 0")
+    tab.until("location.hash.includes('q=rate')")
+    assert tab.js("document.activeElement.id") == "search"
+
+
+def test_a_dialogue_shows_candidates_pairs_tests_and_what_is_hidden(tab: Tab, rows: list[Row]) -> None:
+    row = next(row for row in rows if row["needed_last"])
+    tab.to(f"#/dialogue/data%2Ftrajectories/{row['task']}/{row['attempt']}")
+    tab.until("document.querySelectorAll('.message').length > 2")
+    text = tab.text("main")
+    assert "−0.400" in text and "rank 3 of 4" in text and "4 distinct replies of 10 sampled, 1 pair" in text
+    assert "Hidden information" not in text, "folded"
+    assert tab.js("[...document.querySelectorAll('.request details')].every(one => !one.open)")
+    tab.js("document.querySelectorAll('details').forEach(one => one.open = true); 0")
+    tab.settle()
+    text = tab.text("main")
+    assert "Hidden information" in text and "3 over 2" in text and '"token_ids"' in text
+    numbered = "getComputedStyle(document.querySelector('.message .code .line'), '::before').content"
+    assert "counter" in tab.js(numbered)
+    assert tab.js("document.querySelectorAll('.tests-card tbody tr').length") == 10
+    assert tab.js("JSON.parse([...document.querySelectorAll('.raw pre')].pop().textContent).seed") == str(2**62 + 1)
+
+
+def test_hostile_words_stay_text(tab: Tab) -> None:
+    tab.to(f"#/dialogue/data%2Fevaluation%2Ftrained/{TESTS[3].id}/0")
+    tab.until("document.querySelectorAll('.message').length > 2")
+    tab.js("document.querySelectorAll('details').forEach(one => one.open = true); 0")
+    tab.settle()
+    shown = tab.js("document.querySelectorAll('.message.user .words')[0].textContent")
+    assert shown.startswith('<img src=x onerror="window.pwned=1"><script>window.pwned=1</script></script>')
+    assert "\ufffdgnp.exe\ufffd \ufffd[31mred\ufffd" in shown and "\U0001f600" in shown
+    assert not set("\u202e\u2066\x1b\x07") & set(tab.js("document.body.textContent"))
+    assert tab.js("document.querySelectorAll('main img, main script, main iframe').length") == 0
+    assert tab.js("window.pwned") is None
+
+
+def test_the_overview_says_what_the_rows_say(tab: Tab, rows: list[Row]) -> None:
+    tab.to("#/overview")
+    tab.until("!!document.querySelector('.charts')")
+    text = tab.text("main")
+    evaluated = [row for row in rows if row["stage"] == "evaluate"]
+    trained = [row["success"] for row in evaluated if row["method"] == "trained"]
+    assert f"{100 * sum(trained) / len(trained):.1f}\u00a0% after" in text
+    for title in ("Success by method", "By domain", "Success against questions asked", "What goes wrong"):
+        assert title in text
+    assert "From the first fault to the outcome" in text and "What the critic knows" in text
+    tab.js("document.querySelectorAll('figure details').forEach(one => one.open = true); 0")
+    table = tab.js("[...document.querySelectorAll('figure')][0].querySelector('tbody').innerText.split('\\n')")
+    from sweetrl.evaluation.statistics import wilson_interval
+
+    known = wilson_interval(sum(trained), len(trained))
+    assert (
+        f"trained\t{100 * known.value:.1f}\u00a0%\t{100 * known.low:.1f}\u00a0%\t{100 * known.high:.1f}\u00a0%\t24"
+        in table
+    )
+    link = tab.js("document.querySelector('.flow a').getAttribute('href')")
+    assert "first_fault=" in link and listed(tab, link)
+
+
+def test_the_keyboard_is_enough(tab: Tab) -> None:
+    found = listed(tab, "#/dialogues?method=trained&success=no")
+    tab.js("document.activeElement.blur(); 0")
+    for key in ("j", "j", "ArrowUp", "j", "k", "j"):
+        tab.key(key)
+    assert tab.js("document.activeElement.dataset.place") == "1"
+    tab.key("Enter")
+    tab.until("document.body.dataset.page === 'dialogue' && !!document.querySelector('.message')")
+    names = tab.js("sweetrl.data.tasks")
+    assert tab.text("h1") == names[found[1]]
+    tab.key("j")
+    tab.until(f"document.querySelector('h1').innerText === {json.dumps(names[found[2]])}")
+    tab.key("k")
+    tab.until(f"document.querySelector('h1').innerText === {json.dumps(names[found[1]])}")
+    tab.key("n")
+    tab.key("n")
+    assert "turn 2" in tab.js("document.activeElement.innerText")
+    tab.key("u")
+    tab.until("!!document.querySelector('.table')")
+    assert tab.js("location.hash") == "#/dialogues?method=trained&success=no"
+    tab.key("?")
+    assert tab.js("document.querySelector('dialog').open")
+    tab.js("document.querySelector('dialog').close(); 0")
+    tab.key("2")
+    tab.until("!!document.querySelector('.overview')")
+    tab.key("1")
+    tab.until("!!document.querySelector('.table')")
+    tab.key("/")
+    assert tab.js("document.activeElement.id") == "search"
+    tab.key("Escape")
+    before = tab.js("getComputedStyle(document.body).backgroundColor")
+    tab.key("t")
+    assert tab.js("getComputedStyle(document.body).backgroundColor") != before
+    tab.key("t")
+
+
+ADDRESSES = ("#/dialogues?fault=untold", "#/overview", f"#/dialogue/data%2Fevaluation%2Ftrained/{TESTS[1].id}/0")
+UNNAMED = """[...document.querySelectorAll('button, a, input, select, textarea, [role=img], [role=region]')]
+  .filter(one => !(one.getAttribute('aria-label') || one.textContent?.trim() || one.title
+    || one.closest('label')?.textContent.trim() || one.querySelector?.('title')))
+  .map(one => one.outerHTML.slice(0, 120))"""
+IDS = "[...document.querySelectorAll('[id]')].map(one => one.id)"
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280, 2560])
+def test_every_width_fits_and_everything_has_a_name(tab: Tab, width: int) -> None:
+    tab.size(width, 900)
+    for fragment in ADDRESSES:
+        tab.to(fragment)
+        tab.until("document.querySelectorAll('.inner .row, .charts .card, .message').length > 0")
+        tab.settle()
+        assert tab.js("document.documentElement.scrollWidth") <= width, fragment
+        assert tab.js("document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth") <= 0, (
+            fragment
+        )
+        assert tab.js(UNNAMED) == [], fragment
+        assert tab.js(f"{IDS}.length === new Set({IDS}).size"), fragment
+    tab.size(1280, 900)
+
+
+def test_an_address_that_is_opened_shows_the_same(tab: Tab, chromium: Chromium) -> None:
+    base = tab.js("location.href.split('#')[0]")
+    other = chromium.tab()
+    other.go(f"{base}#/dialogues?method=base&fault=untold&sort=-questions")
+    assert other.js("[...sweetrl.list.rows]") == listed(tab, "#/dialogues?method=base&fault=untold&sort=-questions")
+    other.go(f"{base}#/dialogue/data%2Fevaluation%2Fbase/nobody/0")
+    assert "no such dialogue" in other.text("main")
+    assert not other.errors
+    other.close()
+
+
+def test_the_page_has_logged_no_error(tab: Tab) -> None:
+    assert tab.errors == []

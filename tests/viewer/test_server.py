@@ -1,0 +1,167 @@
+"""The page and its JSON over HTTP: what is answered, and to whom it is not; runs, pictures, and the exported folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sweetrl.errors import UserError
+from sweetrl.plugins import find_domain
+from sweetrl.types import Trajectory
+from sweetrl.viewer.dialogue import difference, pictures
+from sweetrl.viewer.export import export
+from sweetrl.viewer.index import SHARD
+from sweetrl.viewer.server import Viewer, asset, asset_names
+
+
+@pytest.fixture
+def client(address: str) -> httpx.Client:
+    return httpx.Client(base_url=address, trust_env=False, timeout=60)
+
+
+def test_the_page_loads_nothing_from_anywhere_else(client: httpx.Client) -> None:
+    page = client.get("/")
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy and "script-src 'self';" in policy and "unsafe" not in policy
+    assert page.headers["x-content-type-options"] == "nosniff"
+    files = re.findall(r'(?:src|href)="(static/[^"]+)"', page.text)
+    assert len(files) == len(asset_names()) - 1
+    for name in files:
+        assert client.get(f"/{name}").status_code == 200, name
+    for name in asset_names():
+        assert "http://" not in asset(name).replace("http://www.w3.org/", ""), name
+        assert "https://" not in asset(name), name
+        assert not re.search(
+            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function", asset(name)
+        ), name
+    assert client.get("/static/../server.py").status_code == 404
+    assert client.get("/static/nothing.js").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "headers"),
+    [
+        ("/api/meta", {"Host": "evil.example:8010"}),
+        ("/", {"Host": "evil.example"}),
+        ("/api/meta", {"Sec-Fetch-Site": "cross-site"}),
+        ("/api/dialogue/0", {"Sec-Fetch-Site": "same-site"}),
+        ("/report.html", {"Sec-Fetch-Site": "cross-site"}),
+    ],
+)
+def test_other_sites_read_nothing(client: httpx.Client, path: str, headers: dict[str, str]) -> None:
+    refused = client.get(path, headers=headers)
+    assert refused.status_code == 403 and "error" in refused.json()
+    assert "content-security-policy" in refused.headers
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Content-Type": "text/plain"},
+        {"Content-Type": "application/x-www-form-urlencoded"},
+        {"Content-Type": "application/json", "Origin": "https://evil.example"},
+        {"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"},
+    ],
+)
+def test_other_sites_change_nothing(client: httpx.Client, headers: dict[str, str]) -> None:
+    assert client.post("/api/live/begin", content='{"task": "0"}', headers=headers).status_code == 403
+    assert client.get("/api/live").json()["status"] == "none"
+
+
+def test_names_of_this_machine_are_answered(client: httpx.Client) -> None:
+    for name in ("127.0.0.1", "localhost:1234", "[::1]:80", "10.0.0.7:8010"):
+        assert client.get("/api/meta", headers={"Host": name}).status_code == 200, name
+
+
+def test_the_table_dialogues_and_searches_are_json(client: httpx.Client, viewer: Viewer) -> None:
+    meta = client.get("/api/meta").json()
+    assert meta["count"] == 64 and meta["shard"] == SHARD and meta["server"] and meta["report"]
+    assert meta["words"]["method"] == ["base", "models/base", "trained"]
+    assert client.get("/api/rows/0").json() == viewer.dialogues.catalogue.rows(0)
+    assert client.get("/api/dialogue/5").json() == json.loads(json.dumps(viewer.dialogues.describe(5)))
+    assert client.get("/api/search", params={"q": "onerror"}).json() == {"rows": [27]}
+    assert client.get("/api/dialogue/64").status_code == client.get("/api/dialogue/-1").status_code == 404
+    report = client.get("/report.html")
+    assert '<a href="/">' in report.text and "script" not in report.headers["content-security-policy"]
+
+
+def test_tests_are_run_again_with_every_value(client: httpx.Client, viewer: Viewer) -> None:
+    told = viewer.dialogues.describe(1)  # base: a program that returns 1
+    found = client.post("/api/dialogue/1/run", json={}).json()
+    assert [one["call"] for one in found] == [one["call"] for one in told["task"]["tests"]]
+    assert all(one["got"] == "1" for one in found) and all(one["seconds"] > 0 for one in found)
+    assert {one["passed"] for one in found} <= {one["expected"] == "1" for one in found} | {False}
+    right = client.post("/api/dialogue/0/run", json={}).json()
+    assert all(one["passed"] and one["got"] == one["expected"] for one in right)
+
+
+def test_what_cannot_be_had_is_said(client: httpx.Client) -> None:
+    refused = client.post("/api/dialogue/0/heat", json={})
+    assert refused.status_code == 400 and "no trained log-ratio critic" in refused.json()["error"]
+    assert client.post("/api/live/say", json={"words": "x"}).status_code == 400
+    assert client.post("/api/live/say", json={"words": "x" * 5000}).status_code == 422
+
+
+def test_pages_are_drawn_with_their_difference_from_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    def png(color: str, size: tuple[int, int]) -> bytes:
+        import io
+
+        target = io.BytesIO()
+        Image.new("RGB", size, color).save(target, "PNG")
+        return target.getvalue()
+
+    domain = find_domain("frontend")
+    shades = {"one": png("black", (40, 30)), "wanted": png("white", (40, 50))}
+    monkeypatch.setattr(type(domain), "picture", lambda self, content: shades["one" if "one" in content else "wanted"])
+    (task,) = list(domain.tasks("test", 1, 1, 2))
+    from dataclasses import replace
+
+    from sweetrl.types import Message
+
+    messages = (Message("user", "a page"), Message("assistant", "<html><body>one</body></html>"))
+    found = pictures(Trajectory(replace(task, ground_truth="<html>wanted</html>"), 0, messages), domain)
+    assert set(found["pages"]) == {"1"} and found["reference"].startswith("data:image/png;base64,")
+    change = difference(shades["one"], shades["wanted"])
+    import io
+
+    with Image.open(io.BytesIO(change)) as image:
+        assert image.size == (40, 50) and image.getpixel((5, 5)) == 0 and image.getpixel((5, 45)) == 255
+
+
+def take(path: Path) -> Any:
+    """What a script of an exported folder hands to the page."""
+    found = re.fullmatch(r'sweetrl\.take\("[\w-]+",(.*)\);\n', path.read_text(encoding="ascii"), re.S)
+    assert found, path
+    return json.loads(found[1])
+
+
+def test_a_folder_holds_what_the_server_says(folder: Path, viewer: Viewer) -> None:
+    catalogue = viewer.dialogues.catalogue
+    assert take(folder / "data/meta.js")["count"] == 64
+    assert take(folder / "data/rows-0.js") == json.loads(json.dumps(catalogue.rows(0)))
+    assert take(folder / "data/words-0.js") == catalogue.words(0, 64)
+    shown = [one for part in (0, 1) for one in take(folder / f"data/dialogues-{part}.js")]
+    computed = [one.pop("computed", None) for one in shown]
+    assert shown == [json.loads(json.dumps(viewer.dialogues.describe(row))) for row in range(64)]
+    assert [row for row, one in enumerate(computed) if one] == [0, 21, 42] and "run" in computed[0]
+    page = (folder / "index.html").read_text()
+    assert "Content-Security-Policy" in page and "static/" not in page
+    assert 'href="index.html"' in (folder / "report.html").read_text()
+
+
+def test_a_folder_of_somebody_else_is_left_alone(viewer: Viewer, tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="no earlier export"):
+        export(viewer, tmp_path, 0)
+    assert export(viewer, tmp_path / "out", 0) == 64
+    (tmp_path / "out/data/rows-9.js").write_text("old")
+    assert export(viewer, tmp_path / "out", 0) == 64
+    assert not (tmp_path / "out/data/rows-9.js").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
