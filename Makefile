@@ -38,7 +38,10 @@ WORKERS ?=
 SECONDS ?= 600
 
 .PHONY: help environment run iterations reproduce test test-all test-vllm test-ray lint format docs base-model ui browser
-.PHONY: fuzz sbom environment-fuzz test-interop test-flows test-smollm2 smollm2 warm-start environment-smollm2 doctor environment-vllm environment-ray environment-interop clean clean-environment
+# Where the site of the docs is written.
+SITE ?= build/docs
+
+.PHONY: test-infra test-images environment-infra docs-site test-docs environment-docs test-services environment-services postgres fuzz sbom environment-fuzz test-interop test-flows test-smollm2 smollm2 warm-start environment-smollm2 doctor environment-vllm environment-ray environment-interop clean clean-environment
 
 help: ## list the words
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
@@ -58,7 +61,7 @@ test: environment ## the everyday tests
 
 test-flows: environment ## whole pipelines of their own: the examples, `dvc repro` in a clean clone, an MLflow server
 	@$(ONE_THREAD) $(BIN)/python -m pytest -m "slow and not vllm" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
-	  tests/end_to_end/test_examples.py tests/end_to_end/test_clean_clone.py tests/tracking $(ARGS)
+	  tests/end_to_end/test_docs_commands.py tests/end_to_end/test_examples.py tests/end_to_end/test_clean_clone.py tests/tracking $(ARGS)
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)
@@ -68,6 +71,12 @@ test-vllm: environment environment-vllm ## the tests against a real vLLM on the 
 
 test-ray: environment-ray ## the stages' shares on a local Ray cluster of two nodes
 	@$(BIN)/python -m pytest tests/spread/test_ray.py $(ARGS)
+
+test-services: environment-services ## retrainings with a team's servers, which it starts: PostgreSQL, S3, MLflow, Prefect, a worker
+	@SWEETRL_SERVICES=1 $(ONE_THREAD) .venv-services/bin/python -m pytest tests/services $(ARGS)
+
+# The project's environment with drivers for PostgreSQL and two S3 servers in front of it.
+environment-services: environment .venv-services/.ready postgres
 
 test-interop: environment-interop ## the adapters with the real OpenEnv, TRL, inspect_ai, verifiers and trackers
 	@for venv in $(INTEROP_VENVS); do \
@@ -113,7 +122,16 @@ $(VLLM_VENV)/.ready: requirements-vllm.lock
 	@echo "setting up $(VLLM_VENV), $$(grep -c == requirements-vllm.lock) packages, 3 GiB"
 	@test -x $(VLLM_VENV)/bin/python || $(PYTHON) -m venv $(VLLM_VENV)
 	@$(VLLM_VENV)/bin/python -m pip install --quiet --no-compile --no-deps -r requirements-vllm.lock
+	@$(VLLM_VENV)/bin/python -m pip install --quiet --no-compile --no-deps --no-build-isolation -e .
 	@touch $@
+
+test-infra: environment environment-infra ## the images' scripts, and the manifests against Kubernetes' schemas
+	@.venv-infra/bin/python -m pytest -m "not slow" tests/infra $(ARGS)
+
+test-images: environment ## make the servers' image, where buildah and debootstrap can
+	@$(BIN)/python -m pytest -m slow tests/infra $(ARGS)
+
+environment-infra: .venv-infra/.ready
 
 test-smollm2: environment environment-smollm2 ## the tests of the pretrained model that a Python package carries
 	@.venv-smollm2/bin/python -m pytest tests/stages/test_smollm2.py $(ARGS)
@@ -133,6 +151,15 @@ format: environment ## put the code into the house's form
 docs: environment ## write docs/parameters.md again
 	@$(BIN)/python -m sweetrl.settings
 
+docs-site: environment environment-docs ## the docs as a site: build/docs/index.html, to be opened from the disk or served
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs/site .venv-docs/bin/mkdocs build --quiet --strict --site-dir $(abspath $(SITE))
+	@echo "$(SITE)/index.html: $$(find $(SITE) -name '*.html' | wc -l) pages"
+
+test-docs: docs-site ## build the site, and look at its links, its search and what it loads
+	@$(ONE_THREAD) $(BIN)/python -m pytest tests/docs $(ARGS)
+
+environment-docs: .venv-docs/.ready
+
 # DVC never runs a frozen stage, so the stage is run by hand and its result recorded.
 base-model: environment ## train the small base agent from scratch (it ships with the project)
 	@$(BIN)/python -m sweetrl.stages.pretrain
@@ -145,6 +172,7 @@ warm-start: environment ## let a pretrained model imitate scripted dialogues: wa
 	@$(BIN)/python -m sweetrl.stages.warm_start
 
 ui: environment ## browse the runs and models of the embedded store
+	@echo "open http://127.0.0.1:5000/#/experiments/1?workflowType=machine_learning once it listens (the address changes with --port)"
 	@$(BIN)/mlflow ui --backend-store-uri sqlite:///mlflow.db $(ARGS)
 
 BROWSER := chromium-headless-shell chromium-sandbox fonts-liberation fonts-dejavu-core
@@ -154,6 +182,12 @@ browser: ## install the browser of Frontend Design (Debian; as root, else it say
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends $(BROWSER); \
 	else echo "run as root: apt-get install $(BROWSER) (or install Chromium or Chrome another way)" >&2; exit 1; fi
+
+postgres: ## install PostgreSQL's programs for make test-services (Debian; as root, else it says what to do)
+	@if ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null; then echo "PostgreSQL is there"; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  apt-get update -qq && apt-get install -y -qq --no-install-recommends postgresql; \
+	else echo "run as root: apt-get install postgresql (or install PostgreSQL another way)" >&2; exit 1; fi
 
 doctor: environment ## check this machine
 	@$(BIN)/sweetrl doctor
@@ -179,4 +213,4 @@ clean: ## remove caches and unfinished work
 	find . -name __pycache__ -not -path './$(VENV)/*' -not -path './.venv-*/*' -prune -exec rm -rf {} +
 
 clean-environment: ## remove the environment
-	rm -rf $(VENV) $(VLLM_VENV) $(INTEROP_VENVS)
+	rm -rf $(VENV) $(VLLM_VENV) $(INTEROP_VENVS) .venv-services

@@ -1,74 +1,163 @@
 """Mixed innocent and hostile load for a while: flat memory, nothing left behind, every innocent verdict right.
 
-python benchmarks/sandbox_soak.py --minutes 30 [--workers 2]
+    python benchmarks/sandbox_soak.py --minutes 30 [--workers 2] [--seed 0] [--pages] [--tasks FILE]
+
+Answers come in an order that the seed decides: innocent ones, the attacks of tests/hostile (frames forged, too long
+or deep, errors that no file can hold, results cut short), texts hard to read, large honest values. With --pages
+hostile pages are rendered among honest ones. At the end real tasks, where there are some (--tasks), tell how much
+processor time the sandbox takes of the official scheme's.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
+import random
 import sys
 import time
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from sweetrl.browser import Renderer
+from sweetrl.colbench.files import read_tasks
+from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.rewards import CodeScorer
-from sweetrl.settings import RewardSettings
-from sweetrl.types import Task
+from sweetrl.settings import BrowserSettings, RewardSettings
+from sweetrl.types import Score, Task
 
-ATTACKS = Path(__file__).resolve().parents[1] / "tests" / "hostile" / "attacks.py"
+ROOT = Path(__file__).resolve().parents[1]
+# Answers that are hard to read, or honest and large; none of them is right.
+TEXTS = (
+    "```python\n" + "\n" * 32_000 + "```",
+    "~" * 32_000,
+    "```\ndef square(x):\n```\n```\nimport x\n```\n" * 800,
+    "def square(x): return list(range(95000))  # {}",
+    "def square(x): return {{i: str(i) for i in range(20000)}}  # {}",
+    "def square(x): raise ValueError(chr(0xd800) * 200)  # {}",
+)
+HONEST_PAGE = "<!doctype html><p style='font:20px sans-serif'>Page {}</p>"
+PAGES = (
+    "<style>@import" + " " * 1000 + "</style>",
+    "<meta " * 20_000,
+    '<p class="' + "a:" * 20_000 + '[[[[">x',
+    "<link rel=stylesheet href=tailwindcss@" + "5" * 5000 + ">",
+    "<div>" * 20_000,
+    "<p style='color:transparent'>unseen</p>",
+)
+
+
+class Soak:
+    """What has been tried so far, and what of it went wrong."""
+
+    def __init__(self, scorer: CodeScorer, renderer: Renderer | None, seed: int, innocents: int) -> None:
+        self.scorer, self.renderer, self.innocents = scorer, renderer, innocents
+        self.random, self.attacks = random.Random(seed), module(ROOT / "tests" / "hostile" / "attacks.py").ATTACKS
+        calls = tuple((f"test{x}", f"square({x})") for x in range(2, 7))
+        self.task = Task("square", "Square a number.", "def square(x):\n    return x * x", calls)
+        self.number = 0
+        self.seen: Counter[str] = Counter()
+
+    def round(self) -> None:
+        """Some attacks and texts, each with its innocents, in an order of the seed's; then some pages."""
+        items: list[tuple[str, str]] = []
+        for attack in self.random.sample(self.attacks, 16):
+            items.append((attack.outcome, attack.source))
+        items += [("zero", text.format(self.number)) for text in self.random.sample(TEXTS, 2)]
+        for _ in range(self.innocents * len(items)):
+            self.number += 1
+            items.append(("innocent", f"def square(x):\n    return x ** 2  # {self.number}"))
+        self.random.shuffle(items)
+        scores = list(self.scorer.stream((self.task, source) for _, source in items))
+        self.seen["lost"] += len(items) - len(scores)
+        for (kind, _), score in zip(items, scores, strict=False):
+            self.judge(kind, score)
+        if self.renderer is not None:
+            self.render(self.renderer)
+
+    def judge(self, kind: str, score: Score) -> None:
+        """Count a verdict; each must be one that can be written down."""
+        json.dumps([test.detail for test in score.tests], ensure_ascii=False).encode("utf-8")
+        self.seen["innocent" if kind == "innocent" else "hostile"] += 1
+        self.seen["wrong"] += kind == "innocent" and score.reward != 1.0
+        self.seen["fooled"] += kind not in ("innocent", "full") and score.reward == 1.0
+
+    def render(self, renderer: Renderer) -> None:
+        """A hostile page, then an honest one, which must come out whole."""
+        hostile = renderer.render(self.random.choice(PAGES))
+        page = renderer.render(HONEST_PAGE.format(self.number))
+        self.seen["pages"] += 2
+        told = any("unseen" in element.text for element in hostile.elements)
+        whole = page.status == "ok" and [element.text for element in page.elements] == [f"Page {self.number}"]
+        self.seen["wrong pages"] += told or not whole
+
+
+def module(path: Path) -> Any:
+    """Load a file of the tests or of this folder, which are no packages."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = loaded
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def compared(file: Path, solutions: int, workers: int) -> str:
+    """Processor time and time on the clock beside the official scheme's, as benchmarks/sandbox.py measures them."""
+    benchmark = module(ROOT / "benchmarks" / "sandbox.py")
+    real = list(read_tasks(file, Backend()))
+    tasks = [replace(real[i % len(real)], id=str(i)) for i in range(solutions)]
+    wall, cpu, good = benchmark.sandbox(tasks, workers)
+    official_wall, official_cpu, _ = benchmark.official(tasks)
+    return (
+        f"{good} of {len(tasks)} real references right, at {cpu / official_cpu:.2f} times the official scheme's "
+        f"processor time and {wall / official_wall:.2f} times its time"
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--innocents", type=int, default=20, help="innocent solutions for each attack")
+    parser.add_argument("--innocents", type=int, default=20, help="innocent solutions for each hostile one")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--pages", action="store_true", help="render pages, too")
+    parser.add_argument("--tasks", type=Path, default=Path("../shared/colbench/backend_300.jsonl"))
+    parser.add_argument("--solutions", type=int, default=3000, help="real references for the comparison")
     options = parser.parse_args()
-    spec = importlib.util.spec_from_file_location("attacks", ATTACKS)
-    assert spec is not None and spec.loader is not None
-    attacks = importlib.util.module_from_spec(spec)
-    sys.modules["attacks"] = attacks
-    spec.loader.exec_module(attacks)
-    calls = tuple((f"test{x}", f"square({x})") for x in range(2, 7))
-    task = Task("square", "Square a number.", "def square(x):\n    return x * x", calls)
     me = psutil.Process()
     mounts = Path("/proc/self/mountinfo").read_text()
-    innocent = hostile = wrong = fooled = number = 0
     memory: list[tuple[float, float]] = []
     reward = RewardSettings(workers=options.workers, wall_seconds=0.6, call_seconds=0.3, memory_mib=256)
-    with CodeScorer(reward) as scorer:
+    with ExitStack() as stack:
+        scorer = stack.enter_context(CodeScorer(reward))
+        browser = Renderer(BrowserSettings(cache="", tabs=1)) if options.pages else None
+        soak = Soak(scorer, stack.enter_context(browser) if browser else None, options.seed, options.innocents)
         end = time.monotonic() + 60 * options.minutes
         while time.monotonic() < end:
-            items, kinds = [], []
-            for attack in attacks.ATTACKS[number % 16 :: 16]:
-                items.append((task, attack.source))
-                kinds.append(attack.outcome)
-                for _ in range(options.innocents):
-                    number += 1
-                    items.append((task, f"def square(x):\n    return x ** 2  # {number}"))
-                    kinds.append("innocent")
-            for kind, score in zip(kinds, scorer.stream(items), strict=True):
-                if kind == "innocent":
-                    innocent += 1
-                    wrong += score.reward != 1.0
-                else:
-                    hostile += 1
-                    fooled += score.reward == 1.0 and kind != "full"
-            number += 1
+            soak.round()
             memory.append((me.memory_info().rss / 2**20, scorer.sandbox.usage()["rss_mib"]))
             print(
-                f"{innocent} innocent ({wrong} wrong), {hostile} hostile ({fooled} fooled us), "
-                f"{len(me.children(recursive=True))} processes, {me.num_fds()} descriptors, "
-                f"client {memory[-1][0]:.1f} MiB, zygote {memory[-1][1]:.1f} MiB, load {os.getloadavg()[0]:.1f}",
+                f"{soak.seen['innocent']} innocent ({soak.seen['wrong']} wrong), {soak.seen['hostile']} hostile "
+                f"({soak.seen['fooled']} fooled us), {soak.seen['lost']} lost, {soak.seen['pages']} pages "
+                f"({soak.seen['wrong pages']} wrong), {len(me.children(recursive=True))} processes, "
+                f"{me.num_fds()} descriptors, client {memory[-1][0]:.1f} MiB, zygote {memory[-1][1]:.1f} MiB, "
+                f"load {os.getloadavg()[0]:.1f}",
                 flush=True,
             )
     left = me.children(recursive=True)
     same = Path("/proc/self/mountinfo").read_text() == mounts
     print(f"memory first {memory[0]}, last {memory[-1]}; processes left {len(left)}; mounts unchanged: {same}")
-    sys.exit(bool(wrong or fooled or left or not same))
+    if options.tasks.exists():
+        print(compared(options.tasks, options.solutions, options.workers))
+    bad = sum(soak.seen[name] for name in ("wrong", "fooled", "lost", "wrong pages"))
+    sys.exit(bool(bad or left or not same))
 
 
 if __name__ == "__main__":

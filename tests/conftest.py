@@ -42,6 +42,16 @@ TEXTS = [
 ]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _a_module_keeps_its_store_to_itself() -> Iterator[None]:
+    """Opening a store makes MLflow set MLFLOW_TRACKING_URI for the whole process: the next module has its own."""
+    before = os.environ.get("MLFLOW_TRACKING_URI")
+    yield
+    os.environ.pop("MLFLOW_TRACKING_URI", None)
+    if before is not None:
+        os.environ["MLFLOW_TRACKING_URI"] = before
+
+
 @pytest.fixture(scope="session")
 def real_backend_tasks() -> Path:
     """The 300 real ColBench backend tasks; skips where they are not there (they are never part of the project)."""

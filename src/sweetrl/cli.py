@@ -2,274 +2,102 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from sweetrl import __version__
-from sweetrl.errors import EXTRAS, UserError, missing_extra
-from sweetrl.options import (
-    Adapter,
-    Agent,
-    Concurrency,
-    EngineName,
-    Limit,
-    Model,
-    RecordingFile,
-    Seed,
-    Semantics,
-    Splits,
-    Suite,
-    Tasks,
-    Url,
-    UserModel,
-    UserName,
-    UserUrl,
-)
-from sweetrl.paths import VALIDATION_TASKS
-from sweetrl.printing import in_words, print_facts, print_table
+from sweetrl import __version__, cli_files
+from sweetrl.cli_files import screen, settings_here
+from sweetrl.command_line import App, run_app
+from sweetrl.flow_commands import ingest, start_flow
+from sweetrl.gate_command import gate
+from sweetrl.options import Agent, CriticFolder, Engines, Json, Set, Suite
+from sweetrl.printing import print_facts, print_json
+from sweetrl.threads import wait_briefly
 
-if TYPE_CHECKING:
-    from sweetrl.screen import Screen
-    from sweetrl.settings import Settings
-
-PARAMETERS = Path("params.yaml")
-PIPELINE = Path("dvc.yaml")
-FLOWS = Path("flows")
+KEPT = "finished dialogues are kept: give the same command again to go on"
 
 # Nothing phones home and nothing waits for a hub, however the command was started; values that are set already win.
-QUIET = {
+ALONE = {
     "DO_NOT_TRACK": "1",
     "DVC_NO_ANALYTICS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     "HF_HUB_OFFLINE": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "TOKENIZERS_PARALLELISM": "false",
 }
 
-app = typer.Typer(
-    name="sweetrl",
-    help="Train language-model agents that work with a user over several turns: SWEET-RL on ColBench.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+app = App(
+    name="sweetrl", help="Train language-model agents that work with a user over several turns: SWEET-RL on ColBench."
 )
-sandbox_app = typer.Typer(help="Run Python that nobody has read.", no_args_is_help=True)
+sandbox_app = App(help="Run Python that nobody has read.", add_completion=False)
 app.add_typer(sandbox_app, name="sandbox")
-browser_app = typer.Typer(help="Render pages that nobody has read.", no_args_is_help=True)
+browser_app = App(help="Render pages that nobody has read.", add_completion=False)
 app.add_typer(browser_app, name="browser")
 
 
-@app.command()
-def run() -> None:
-    """Run the whole pipeline: tasks, training, evaluation, registration. Unchanged stages are skipped."""
-    from importlib.util import find_spec
-
-    for name in EXTRAS["pipeline"]:  # said here: the flow's own imports would end in a traceback
-        if find_spec(name) is None:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    if not all(path.exists() for path in (PIPELINE, PARAMETERS, FLOWS)):
-        raise UserError(
-            f"{Path.cwd()}: there is no {PIPELINE} with {PARAMETERS} and {FLOWS}/ here; run from the project's root."
-        )
-    # The flow takes this process over: the package stays free of Prefect, and Ctrl-C reaches the flow alone.
-    sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "flows.run"])
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        print(f"sweetrl {__version__}")
+        raise typer.Exit
 
 
-@app.command()
-def score(
-    tasks: Annotated[Path, typer.Option(help="Official task file (JSONL).")],
-    answers: Annotated[
-        Path, typer.Option(help='Answers, {"index": i, "answer": "..."} a line, or an official trajectory file.')
-    ],
-    semantics: Annotated[Semantics, typer.Option(help="By whose rules an answer passes a test.")] = Semantics.fixed,
-    out: Annotated[Path | None, typer.Option("--json", help="Write summary and per-test verdicts here.")] = None,
-) -> None:
-    """Score answers against the hidden unit tests of official task files, in the sandbox."""
-    from sweetrl.domains.backend.score_file import score_file
-
-    summary = score_file(tasks, answers, semantics.value, out, _settings().reward)["summary"]
-    print_facts("score", [(name.replace("_", " "), in_words(value)) for name, value in summary.items()])
-    if out is not None:
-        _console().print(f"every verdict: {out}")
-
-
-@app.command()
-def collect(
-    tasks: Tasks,
-    out: Annotated[
-        Path, typer.Option(help="What to write: an official trajectory file (.jsonl) or a folder of shards.")
-    ],
-    attempts: Annotated[int, typer.Option(help="Attempts at each task.", min=1)] = 1,
-    engine: EngineName = None,
-    url: Url = None,
-    model: Model = None,
-    adapter: Adapter = None,
-    user: UserName = None,
-    user_url: UserUrl = None,
-    user_model: UserModel = None,
-    recording: RecordingFile = None,
-    limit: Limit = None,
-    concurrency: Concurrency = None,
-    seed: Seed = None,
-    suite: Suite = None,
-) -> None:
-    """Let any agent attempt the tasks of a file, score its answers, and write the dialogues."""
-    from sweetrl.running.standalone import Choices, collect_standalone, with_choices
-
-    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed)
-    summary = collect_standalone(with_choices(_settings(suite), choices), tasks, out, attempts, limit, adapter)
-    print_facts("collect", [(name.replace("_", " "), in_words(value)) for name, value in summary.items()])
-
-
-@app.command("import")
-def import_(
-    files: Annotated[
-        list[Path],
-        typer.Argument(help="Official trajectory files, or logs of chat messages (.jsonl).", metavar="FILE..."),
-    ],
-    out: Annotated[Path, typer.Option(help="What to write: a folder of shards.")],
-    skip_bad: Annotated[
-        int, typer.Option(help="So many bad rows may be left out, into OUT/bad-rows.jsonl.", min=0)
-    ] = 0,
-    keep_rewards: Annotated[
-        bool, typer.Option("--keep-rewards", help="Take official files' own rewards; logs always keep theirs.")
+@app.callback()
+def sweetrl(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_say_version, is_eager=True)
     ] = False,
-    held_out: Annotated[
-        list[Path] | None, typer.Option(help="Leave out dialogues about the tasks of this file; any number.")
-    ] = None,
-    suite: Suite = None,
 ) -> None:
-    """Put dialogues that others have made into shards to train on, and say for which methods they are enough."""
-    from sweetrl.running.importing import import_standalone
-
-    settings = _settings(suite)
-    changed = settings.collect.model_copy(update={"skip_bad": skip_bad, "keep_rewards": keep_rewards})
-    found = import_standalone(settings.model_copy(update={"collect": changed}), files, out, held_out or ())
-    print_facts("import", [(name.replace("_", " "), in_words(value)) for name, value in found.items()])
+    """Train language-model agents that work with a user over several turns: SWEET-RL on ColBench."""
 
 
-@app.command()
-def evaluate(
-    tasks: Tasks = VALIDATION_TASKS,
-    out: Annotated[
-        Path | None,
+@app.command(kept="finished stages are kept: run the same command again to go on")
+def run(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Say which stages would run, and why; change nothing.")
+    ] = False,
+    changes: Annotated[
+        list[str] | None,
         typer.Option(
-            "--out", "--save", help="Write the dialogues here, too: a .jsonl file (official) or a folder of shards."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Write VALUE into params.yaml first, as in rank.candidates=16; any number, all or none.",
         ),
     ] = None,
-    report: Annotated[Path | None, typer.Option("--json", help="Write the numbers here.")] = None,
-    temperature: Annotated[
-        list[float] | None, typer.Option(help="The agent's temperature (0 is greedy); any number, a row for each.")
+    profile: Annotated[
+        str | None,
+        typer.Option(help="Write the settings of reproduce/NAME/params.yaml into params.yaml first.", metavar="NAME"),
     ] = None,
-    top_p: Annotated[float | None, typer.Option(help="The agent's nucleus sampling.", min=0.0, max=1.0)] = None,
-    engine: EngineName = None,
-    url: Url = None,
-    model: Model = None,
-    adapter: Adapter = None,
-    user: UserName = None,
-    user_url: UserUrl = None,
-    user_model: UserModel = None,
-    recording: RecordingFile = None,
-    limit: Limit = None,
-    concurrency: Concurrency = None,
-    seed: Seed = None,
-    suite: Suite = None,
-) -> None:
-    """Measure any agent on the tasks of a file, one attempt each: success and mean reward, with intervals.
-
-    What is not given is as params.yaml says. Several temperatures are compared.
-    """
-    from sweetrl.running.standalone import Choices, evaluate_standalone, with_choices
-
-    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed, top_p)
-    settings = with_choices(_settings(suite), choices)
-    found = evaluate_standalone(settings, tasks, out, limit, adapter, report, temperature or ())
-    if "temperatures" not in found:
-        rest = {name: value for name, value in found.items() if name not in ("success", "reward", "intervals")}
-        named = {**found["intervals"], **rest}  # what one looks for first
-        print_facts("evaluate", [(name.replace("_", " "), in_words(value)) for name, value in named.items()])
-        return
-    columns = ("temperature", "success", "reward", "turns", "questions", "success_per_question")
-    rows = [[in_words({**one, **one["intervals"]}[name]) for name in columns] for one in found["temperatures"]]
-    title = f"evaluate {found['agent']} on {found['tasks']} tasks (best: temperature {found['temperature']:g})"
-    print_table(title, [name.replace("_", " ") for name in columns], rows)
-
-
-@app.command()
-def tasks(
-    split: Annotated[Splits, typer.Option(help="Which of the tasks.")],
-    out: Annotated[Path, typer.Option(help="What to write: an official task file (.jsonl) or a table (.parquet).")],
-    count: Annotated[
-        int | None, typer.Option(help="How many, from the first; default: as many as params.yaml says.", min=1)
+    begin: Annotated[
+        str | None, typer.Option("--from", help="Leave the stages before this one as they are.", metavar="STAGE")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the tasks; default: that of params.yaml.")] = None,
-    difficulty: Annotated[
-        int | None, typer.Option(help="Hidden details in a task; default: as params.yaml says.", min=1, max=6)
-    ] = None,
-    suite: Suite = None,
+    until: Annotated[str | None, typer.Option(help="Stop after this stage.", metavar="STAGE")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Write generated tasks of the domain: those that the stage `tasks` makes from the same seed."""
-    from sweetrl.plugins import load_domain
-    from sweetrl.running.standalone import check_free
-    from sweetrl.running.task_files import with_count, write_task_file
-    from sweetrl.stages.tasks import split_tasks
-
-    check_free(out)
-    settings = with_count(_settings(suite), split.value, count, seed, difficulty)
-    domain = load_domain(settings)
-    found = split_tasks(domain)[split.value][:count]
-    write_task_file(out, found)
-    made = {"domain": domain.spec, "split": split, "tasks": len(found), "seed": settings.seed}
-    facts = {**made, "difficulty": settings.tasks.difficulty, "written": out}
-    print_facts("tasks", [(name, str(value)) for name, value in facts.items()])
+    """Run the whole pipeline: tasks, training, evaluation, registration. Unchanged stages are skipped."""
+    words = [f"--set={pair}" for pair in changes or ()]
+    words += [
+        f"{name}={value}" for name, value in (("--profile", profile), ("--from", begin), ("--until", until)) if value
+    ]
+    words += [name for name, wanted in (("--dry-run", dry_run), ("--json", as_json)) if wanted]
+    start_flow("run", words)
 
 
-@sandbox_app.command("run")
-def sandbox_run(
-    file: Annotated[Path, typer.Argument(help="A file of Python to execute.")],
-    call: Annotated[list[str], typer.Option(help='An expression to evaluate on it, as in --call "f(1)"; any number.')],
-    wall: Annotated[float, typer.Option(help="Seconds for everything together.", min=0.01)] = 2.0,
-    memory: Annotated[int, typer.Option(help="Memory limit in MiB.", min=16)] = 512,
-    unsafe: Annotated[bool, typer.Option("--unsafe", help="Go on where the machine offers no isolation.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Execute FILE in the sandbox, afresh for each call, and print what each call came to."""
-    import json
-
-    from sweetrl.sandbox.limits import Limits
-    from sweetrl.sandbox.run import run_file
-
-    limits = Limits(wall_seconds=wall, call_seconds=wall, memory_mib=memory)
-    result: dict[str, Any] = run_file(file, call, limits, unsafe)
-    if as_json:
-        print(json.dumps(result, indent=2, ensure_ascii=False))
-        return
-    console = _console()
-    for row in result["calls"]:
-        passed = row["kind"] == "value"
-        console.print(f"{row['call']} ->", style="bold", end=" ")
-        text = row["value"] if passed else f"{row['kind']}: {row['detail']}"
-        console.print(text, style="green" if passed else "red")
-    console.print(f"isolation {result['isolation']}, {result['seconds']:.3f} s", style="dim")
+app.command()(ingest)
+app.command()(gate)
 
 
-@browser_app.command("render")
-def browser_render(
-    file: Annotated[Path, typer.Argument(help="A file of HTML.")],
-    out: Annotated[Path, typer.Option(help="Write the picture here (PNG).")],
-    elements: Annotated[Path | None, typer.Option("--json", help="Write what is to be seen here (JSON).")] = None,
-) -> None:
-    """Render FILE as an answer of Frontend Design is rendered, and say how it went."""
-    from sweetrl.browser.run import render_file
-
-    print_facts("render", list(render_file(file, out, elements, _settings().browser).items()))
+app.command()(cli_files.score)
+app.command(kept=KEPT)(cli_files.collect)
+app.command("import", kept=KEPT)(cli_files.import_)
+app.command(kept=KEPT)(cli_files.evaluate)
+app.command()(cli_files.tasks)
+sandbox_app.command("run")(cli_files.sandbox_run)
+browser_app.command("render")(cli_files.browser_render)
 
 
 @app.command()
@@ -278,40 +106,94 @@ def play(
     tasks: Annotated[
         Path | None, typer.Option(help="Task table (.parquet) or official task file (.jsonl); default: the test tasks.")
     ] = None,
-    policy: Annotated[
+    model: Annotated[
         str, typer.Option(help="Who you talk with: policy, base, an adapter's folder, or a registered MODEL@ALIAS.")
     ] = "auto",
     seed: Annotated[int, typer.Option(help="Seed of the agent's sampling.")] = 0,
     blind: Annotated[bool, typer.Option("--blind", help="Hide the reference from you, too.")] = False,
+    critic: CriticFolder = None,
     suite: Suite = None,
+    changes: Set = None,
+    as_json: Json = False,
 ) -> None:
     """Talk with the trained agent: you play the user of a task, and what it hands over is scored."""
+    from sweetrl.screen import Screen
+    from sweetrl.show import facts_of
     from sweetrl.terminal import play_task
 
-    play_task(_settings(suite), _console(), task, tasks, policy, seed, blind)
+    screen = Screen(stderr=as_json)  # the dialogue is no result: with --json stdout has the JSON alone
+    played = play_task(settings_here(suite, changes), screen, task, tasks, model, seed, blind, critic)
+    if as_json:
+        print_json(facts_of(played, privileged=not blind))
 
 
 @app.command()
 def show(
     task: Annotated[str | None, typer.Argument(help="A task's id or its number; without one, what there is.")] = None,
     attempt: Annotated[int, typer.Option(help="Which attempt at the task (from 0).", min=0)] = 0,
-    source: Annotated[
-        Path, typer.Option("--from", help="Folder of trajectory shards, or an official trajectory file.")
+    dialogues: Annotated[
+        Path, typer.Option(help="A folder of dialogues, one shard of it (.parquet), or an official file (.jsonl).")
     ] = Path("data/trajectories"),
-    policy: Annotated[str | None, typer.Option(help="Only this policy's (part of its name).")] = None,
+    model: Annotated[str | None, typer.Option(help="Only this agent's dialogues (part of its name).")] = None,
     privileged: Annotated[bool, typer.Option("--privileged", help="Also what the agent never sees.")] = False,
+    critic: CriticFolder = None,
+    values: Annotated[
+        bool, typer.Option("--values", help="Run the hidden tests again: what is expected, what the answer gives.")
+    ] = False,
     limit: Annotated[int, typer.Option(help="Rows of the list.", min=1)] = 30,
     suite: Suite = None,
+    as_json: Json = False,
 ) -> None:
     """Show one trajectory, readable: who said what, tokens for each turn, and the verdict of every hidden test."""
     from sweetrl.plugins import load_domain
-    from sweetrl.show import list_trajectories, show_trajectory
+    from sweetrl.show import facts_of, find, known_more, list_trajectories, outlines, show_trajectory
 
-    domain = load_domain(_settings(suite))
-    if task is None:
-        list_trajectories(_console(), source, domain, policy, limit)
+    domain = load_domain(settings_here(suite))
+    if as_json and task is None:
+        print_json(outlines(dialogues, domain, model, limit))
+    elif as_json:
+        one = find(dialogues, domain, str(task), attempt, model)
+        print_json(facts_of(one, privileged) | known_more(one, domain, critic, values))
+    elif task is None:
+        list_trajectories(screen(), dialogues, domain, model, limit)
     else:
-        show_trajectory(_console(), source, domain, task, attempt, policy, privileged)
+        show_trajectory(screen(), dialogues, domain, task, attempt, model, privileged, critic, values)
+
+
+@app.command()
+def view(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A folder (a project, a study, dialogues), a file of dialogues, MODEL@ALIAS, or a run's id.",
+            metavar="FOLDER|RUN|MODEL@ALIAS",
+        ),
+    ] = ".",
+    export: Annotated[
+        Path | None, typer.Option(help="Write the page with its data into this folder, to be opened without a server.")
+    ] = None,
+    sample: Annotated[
+        int,
+        typer.Option(help="With --export: dialogues with test values, pictures and tokens, which take time.", min=0),
+    ] = 100,
+    host: Annotated[str, typer.Option(help="Address to listen at; another one lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at; 0: any that is free.", min=0, max=65535)] = 8010,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    suite: Suite = None,
+    changes: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Look at every dialogue in a browser: search, compare, candidates with advantages, tests, an overview."""
+    from sweetrl.viewer.run import view as run_viewer
+
+    def say(facts: dict[str, object]) -> None:
+        if as_json:
+            print_json(facts)
+        else:
+            print_facts("view", [(name, str(value)) for name, value in facts.items()])
+
+    settings = settings_here(suite, changes)
+    run_viewer(what, settings, host=host, port=port, out=export, sample=sample, browser=browser, say=say)
 
 
 @app.command()
@@ -323,18 +205,17 @@ def lineage(
     everything: Annotated[
         bool, typer.Option("--all", help="Print every data hash, stage run, parameter and result.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print the chain behind a registered version: run, commit, data, parameters, results, cost."""
     from dataclasses import asdict
-    from json import dumps
 
     from sweetrl.tracking.lineage import lineage as find
 
-    settings = _settings().tracking
+    settings = settings_here().tracking
     found = find(model or settings.model, settings)
     if as_json:
-        print(dumps(asdict(found), indent=2, ensure_ascii=False, default=str))
+        print_json(asdict(found))
     else:
         rows = list(found.rows() if everything else found.summary())
         more = [] if everything else [("more", f"sweetrl lineage {found.model}/{found.version} --all")]
@@ -344,21 +225,23 @@ def lineage(
 @app.command()
 def export(
     model: Agent,
-    to: Annotated[Path, typer.Option(help="What to write: a folder that is not there yet, or empty.")],
+    out: Annotated[Path, typer.Option(help="What to write: a folder that is not there yet, or empty.")],
     merge: Annotated[bool, typer.Option("--merge", help="Merge base and adapter into one model.")] = False,
     push: Annotated[
         str | None, typer.Option(help="Upload it to the Hugging Face Hub, too, as OWNER/NAME (private if new).")
     ] = None,
+    as_json: Json = False,
 ) -> None:
     """Write a trained agent as a Hugging Face folder with a model card: the adapter, or the merged model."""
     if push is not None:
         os.environ["HF_HUB_OFFLINE"] = "0"  # asked for the Hub by name; read when its client is imported
     from sweetrl.handover import export as handover
 
-    handed = handover.export(model, _settings(), to, merge)
-    print_facts("export", [("agent", handed.title), ("written", str(to)), *handover.contents(to)])
+    handed = handover.export(model, settings_here(), out, merge)
+    facts = [("agent", handed.title), ("written", str(out)), *handover.contents(out)]
     if push is not None:
-        print_facts("push", [("uploaded", handover.push(to, push, handed.title))])
+        facts.append(("uploaded", handover.push(out, push, handed.title)))
+    print_facts("export", facts, dict(facts) if as_json else None)
 
 
 @app.command()
@@ -367,77 +250,53 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen at.", min=0, max=65535)] = 8000,
     poll: Annotated[float, typer.Option(help="Seconds between two looks at the alias.", min=0.1)] = 10.0,
+    engine: Annotated[
+        Engines | None,
+        typer.Option(help="transformers: in this process. vllm: a vLLM server, started here unless there is a --url."),
+    ] = None,
+    url: Annotated[
+        str, typer.Option(help="A vLLM server of the agent's base that runs already, as in http://HOST:8000/v1.")
+    ] = "",
+    dialogues: Annotated[
+        Path | None, typer.Option(help="Keep dialogues whose clients agree in this folder, for `sweetrl ingest`.")
+    ] = None,
 ) -> None:
     """Serve a trained agent behind an OpenAI-compatible endpoint; when its alias moves, the new version takes over."""
+    from sweetrl.handover.alias import sampler
     from sweetrl.handover.endpoint import serve as run_endpoint
 
-    run_endpoint(model, _settings(), host, port, poll)
+    settings = settings_here()
+    run_endpoint(model, settings, host, port, poll, sampler(settings.engine, engine, url), dialogues)
 
 
 @app.command()
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check this machine: Python, packages, torch, isolation, browser, data, services; say what to do."""
     from sweetrl.doctor import examine, report
 
     checks = examine()
-    report(checks, _console(), as_json)
+    report(checks, screen(), as_json)
     if any(check.status == "fail" for check in checks):
         raise typer.Exit(1)
 
 
 @app.command()
-def version() -> None:
+def version(as_json: Json = False) -> None:
     """Print the version."""
-    print(f"sweetrl {__version__}")
+    if as_json:
+        print_json({"version": __version__})
+    else:
+        print(f"sweetrl {__version__}")
 
 
 def main() -> None:
-    """Run the command line: what a user can put right is one red sentence on stderr and status 1, without a traceback.
-
-    SWEETRL_DEBUG=1 shows the traceback.
-    """
-    for key, value in QUIET.items():
+    """Run the command line; its exit statuses are those of `run_app`."""
+    for key, value in ALONE.items():
         os.environ.setdefault(key, value)
-    try:
-        app()
-    except UserError as error:
-        _fail(str(error), error)
-    except ImportError as error:
-        missing = missing_extra(error)
-        if missing is None:
-            raise
-        _fail(str(missing), error)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EISDIR):
-            raise
-        where = f"{error.filename}: " if error.filename else ""
-        what = (error.strerror or "this cannot be read or written").lower()
-        _fail(f"{where}{what}; fix that and run the same command again.", error)
-
-
-def _fail(sentence: str, error: BaseException) -> None:
-    if os.environ.get("SWEETRL_DEBUG", "") not in ("", "0"):
-        raise error
-    from sweetrl.screen import Screen
-
-    Screen(stderr=True, soft_wrap=True).print("error:", sentence, style="red")
-    sys.exit(1)
-
-
-def _console() -> Screen:
-    from sweetrl.screen import Screen
-
-    return Screen()
-
-
-def _settings(suite: str | None = None) -> Settings:
-    """The settings of the project we stand in (outside of one, the defaults), for another domain if one is named."""
-    from sweetrl.settings import Settings, load_settings
-
-    found = load_settings(PARAMETERS) if PARAMETERS.exists() else Settings()
-    return found if suite is None else found.model_copy(update={"suite": suite})
+    wait_briefly()
+    sys.exit(run_app(app))
 
 
 if __name__ == "__main__":

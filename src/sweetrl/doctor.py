@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sweetrl.errors import UserError
+from sweetrl.printing import print_json
 
 if TYPE_CHECKING:
     from sweetrl.screen import Screen
@@ -54,9 +55,7 @@ def examine() -> list[Check]:
 def report(checks: list[Check], console: Screen, as_json: bool = False) -> None:
     """Print the findings for people, or as JSON."""
     if as_json:
-        import json
-
-        print(json.dumps([asdict(check) for check in checks], indent=2, ensure_ascii=False))
+        print_json([asdict(check) for check in checks])
         return
     from rich.table import Table
     from rich.text import Text
@@ -217,10 +216,15 @@ def isolation() -> Iterator[Check]:
         details = "; ".join(f"{call.kind} {call.detail}" for call in outcome.calls)
         yield Check("isolation", "fail", f"an innocent program did not run: {details}", "see docs/sandbox.md")
     elif "namespaces" not in outcome.isolation:
-        advice = "programs are kept in with fewer layers; allow user namespaces for all of them (docs/sandbox.md)"
+        advice = (
+            "programs can read, write and reach nothing of this machine, but see by their paths which files exist, how "
+            "large and whose they are, and have no folder to write to (those that need one fail); allow user "
+            "namespaces to close that (docs/sandbox.md, Without namespaces)"
+        )
         yield Check("isolation", "warn", outcome.isolation, advice)
     else:
-        yield Check("isolation", "ok", outcome.isolation)
+        seen = "programs have a folder, /tmp and home of their own, and see no other files, processes or network"
+        yield Check("isolation", "ok", f"{outcome.isolation}: {seen}")
 
 
 def project() -> Iterator[Check]:
@@ -228,8 +232,10 @@ def project() -> Iterator[Check]:
     if not Path("params.yaml").exists():
         yield Check("project", "warn", f"no params.yaml in {Path.cwd()}", "run `sweetrl` from the project's root")
         return
+    from sweetrl.settings import load_settings
+
     try:
-        settings = _settings()
+        settings = load_settings()
     except UserError as error:
         yield Check("params.yaml", "fail", str(error), "docs/parameters.md explains every key")
         return
@@ -314,9 +320,13 @@ def _unreachable(address: str, seconds: float = 3.0) -> str:
 
 
 def _settings() -> Settings:
+    """The project's settings, for checks of other things: what is wrong in params.yaml is said once, by `project`."""
     from sweetrl.settings import Settings, load_settings
 
-    return load_settings() if Path("params.yaml").exists() else Settings()
+    try:
+        return load_settings() if Path("params.yaml").exists() else Settings()
+    except UserError:
+        return Settings()
 
 
 def _version(name: str) -> str | None:

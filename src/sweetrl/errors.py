@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class UserError(Exception):
     """Bad input or a bad machine state that the user can fix; the message is one clear sentence.
@@ -11,11 +13,17 @@ class UserError(Exception):
     """
 
 
+class UnknownVersion(UserError):
+    """The registry answers, and has no such model, version or alias."""
+
+
 # The extras of the package, and what each installs that the core does without.
 EXTRAS = {
     "pipeline": (
         "boto3",
+        "botocore",
         "dvc",
+        "fastapi",
         "great_expectations",
         "huggingface_hub",
         "mlflow",
@@ -27,6 +35,7 @@ EXTRAS = {
         "uvicorn",
     ),
     "report": ("jinja2", "markupsafe", "matplotlib"),
+    "vllm": ("vllm",),
     "ray": ("prefect_ray", "ray"),
     "verifiers": ("verifiers",),
     "openenv": ("openenv", "starlette", "uvicorn", "websockets"),
@@ -43,6 +52,18 @@ def missing_extra(error: ImportError) -> UserError | None:
         if wanted in packages:
             return UserError(f"{wanted} is not installed; it comes with an extra: pip install 'sweetrl[{extra}]'.")
     return None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return " (did you mean `x`?)" where one of the `known` words is much like `word`, else "".
+
+    Of dotted words the last part may be enough: `candidates` for `rank.candidates`.
+    """
+    from difflib import get_close_matches
+
+    words = list(known)
+    found = get_close_matches(word, words, 1, 0.7) or [one for one in words if one.endswith(f".{word}")]
+    return f" (did you mean `{found[0]}`?)" if found else ""
 
 
 class EngineError(Exception):

@@ -1,4 +1,8 @@
-"""Side effects on files, done so that nothing half-written is ever seen under its final name."""
+"""Side effects on files, done so that nothing half-written is ever seen under its final name.
+
+Dialogues are nobody else's business: files are for their owner alone (0600, folders 0700) whatever the umask, unless a
+caller says that one is `shared`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +22,54 @@ from sweetrl.errors import UserError
 
 # The end of the name of a file that is being written.
 PART = ".part"
+OWNER_FILE = 0o600
+OWNER_FOLDER = 0o700
+# For programs of others that write data (DVC): what they make is for its owner alone, too.
+OWNER_UMASK = 0o077
+
+
+def private_folder(path: Path) -> Path:
+    """Make the folder `path`, with the parents that are missing, for its owner alone; return `path`.
+
+    One that is there stays as it is: it may be shared on purpose.
+    """
+    path = Path(path)
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)  # another process may be faster
+        folder.chmod(OWNER_FOLDER)
+    if not path.is_dir():
+        path.mkdir()  # raises what stands in the way
+    return path
+
+
+def private_file(path: Path) -> Path:
+    """Make `path`, which is written to in place, an empty file for its owner alone where it is missing; return it."""
+    path = Path(path)
+    private_folder(path.parent)
+    with suppress(FileExistsError):
+        handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, OWNER_FILE)
+        os.fchmod(handle, OWNER_FILE)  # the umask may have taken more
+        os.close(handle)
+    return path
+
+
+def usual_mode(folder: bool = False) -> int:
+    """The mode that a new file or folder has by this process's umask."""
+    umask = os.umask(0)
+    os.umask(umask)
+    return (0o777 if folder else 0o666) & ~umask
 
 
 @contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, shared: bool = False) -> Iterator[Path]:
     """Yield a temporary sibling of `path`; on success it is renamed to `path`, on error it is removed.
 
-    A full disk becomes a UserError that names the file.
+    A `shared` file gets the mode that the umask gives, any other is for its owner alone. A full disk becomes a
+    UserError that names the file.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(path.parent)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PART, dir=path.parent)
     os.close(handle)
     temporary = Path(name)
@@ -35,9 +77,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
+        temporary.chmod(usual_mode() if shared else OWNER_FILE)
         temporary.replace(path)
     except OSError as error:
         if error.errno == errno.ENOSPC:
@@ -55,9 +95,9 @@ def remove_leftovers(path: Path) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def write_text(path: Path, text: str) -> None:
+def write_text(path: Path, text: str, shared: bool = False) -> None:
     """Write `text` to `path` in UTF-8, all or nothing."""
-    with atomic_path(path) as temporary:
+    with atomic_path(path, shared) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
@@ -66,10 +106,13 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
 
 
-def publish(source: Path, out: Path) -> None:
-    """Put the finished folder `source` in the place of `out`, which is never seen half-written."""
+def publish(source: Path, out: Path, shared: bool = False) -> None:
+    """Put the finished folder `source` in the place of `out`, which is never seen half-written.
+
+    A `shared` folder and its files keep the modes that they have, any other is for its owner alone.
+    """
     source, out = Path(source), Path(out)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(out.parent)
     fresh, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
     for leftover in (fresh, old):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -82,6 +125,10 @@ def publish(source: Path, out: Path) -> None:
         raise UserError(
             f"{out}: no space left on the disk; free some and run the same command again (finished work is kept)."
         ) from error
+    if not shared:
+        for path in (fresh, *fresh.rglob("*")):
+            if not path.is_symlink():
+                path.chmod(OWNER_FOLDER if path.is_dir() else OWNER_FILE)
     if out.exists():
         out.rename(old)
     fresh.rename(out)
@@ -109,8 +156,7 @@ def append_row(path: Path, row: Any) -> None:
     """
     line = (json.dumps(row) + "\n").encode()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab", buffering=0) as target:
+        with private_file(path).open("ab", buffering=0) as target:
             if target.write(line) < len(line):
                 raise OSError(errno.ENOSPC, "no space left")
     except OSError as error:

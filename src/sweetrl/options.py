@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+STDOUT = Path("-")
+
 
 class Semantics(StrEnum):
     """The rules by which answers are judged; docs/sandbox.md tells them apart."""
@@ -34,7 +36,7 @@ class Splits(StrEnum):
 
 
 # Options that `collect` and `evaluate` share; what is not given comes from params.yaml.
-Tasks = Annotated[Path, typer.Option(help="Official task file (.jsonl) or a table of tasks (.parquet).")]
+Tasks = Annotated[Path, typer.Option(help="Official task file (.jsonl, .parquet) or a table of `sweetrl tasks`.")]
 EngineName = Annotated[Engines | None, typer.Option(help="The agent's engine; with --url: openai.")]
 Url = Annotated[
     list[str] | None, typer.Option(help="Address of the agent's server, as in http://HOST:8000/v1; any number.")
@@ -61,10 +63,32 @@ Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 Suite = Annotated[
     str | None, typer.Option(help="The domain: backend, frontend, or a path as in my_package.forms:Forms.")
 ]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Take VALUE for a key of params.yaml in this call, as in agent.max_turns=5; any number.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON to stdout, and nothing else there.")]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--json",
+        metavar="[FILE]",
+        help="Print the result as JSON to stdout, and nothing else there; with FILE, write it to that file.",
+    ),
+]
 # What `export` and `serve` take.
 Agent = Annotated[
     str,
     typer.Argument(
         help="MODEL, MODEL@ALIAS, MODEL/VERSION, or an adapter's folder as models/policy.", metavar="MODEL[@ALIAS]"
     ),
+]
+# What `play` and `show` take.
+CriticFolder = Annotated[
+    Path | None,
+    typer.Option("--critic", help="A trained critic's folder, as models/critic: each reply comes with its advantage."),
 ]

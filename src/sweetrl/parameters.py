@@ -51,9 +51,8 @@ def _table(fields: dict[str, FieldInfo]) -> str:
         default = field.get_default(call_default_factory=True)
         default = str(default).lower() if isinstance(default, bool) else default
         text = (field.description or "").replace("|", "\\|")
-        rows.append(
-            f"| `{field.alias or name}` | {f'`{default}`' if default != '' else ''} | {_allowed(field)} | {text} |"
-        )
+        shown = "" if default in ("", None) else f"`{default}`"
+        rows.append(f"| `{field.alias or name}` | {shown} | {_allowed(field)} | {text} |")
     return "\n".join(rows)
 
 
@@ -62,9 +61,10 @@ def _allowed(field: FieldInfo) -> str:
     if get_origin(field.annotation) is Literal:
         return _choices(field.annotation)
     if get_origin(field.annotation) is list:
-        return f"list of {_choices(get_args(field.annotation)[0])}"
+        return f"list of {_choices(get_args(field.annotation)[0]) or 'texts'}"
     names: dict[Any, str] = {
-        int: "integer", float: "number", str: "text", bool: "`true`, `false`", dict[str, Any]: "a mapping"
+        int: "integer", float: "number", str: "text", bool: "`true`, `false`", dict[str, Any]: "a mapping",
+        float | None: "number or empty",
     }  # fmt: skip
     words = [names.get(field.annotation, str(field.annotation))]
     for bound in field.metadata:

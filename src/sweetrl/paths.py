@@ -15,7 +15,10 @@ PAIRS = Path("data/pairs.parquet")
 PREFERENCES = Path("data/preferences")
 EVALUATION_DIALOGUES = Path("data/evaluation")
 ITERATIONS_DATA = Path("data/iterations")
+INGEST = Path("data/ingest")  # what `sweetrl ingest` has seen, taken and put aside: DVC's, on the branch `ingest`
+BATCHES = Path("data/batches")  # what was ingested, a folder for each batch, each with a .dvc file beside it
 ACCEPTED = Path("data/accepted.json")  # the last accepted batch, which validation compares with
+QUALITY_HISTORY = Path("data/quality-history.json")  # what was observed of the last accepted batches; no stage reads it
 
 # models/
 CRITIC = Path("models/critic")
@@ -27,9 +30,13 @@ ITERATION_BASE = Path("models/start")  # in the folder of an iteration: what it 
 # reports/
 VALIDATION = Path("reports/validation.json")
 DATA_DOCS = Path("reports/data-docs")
+DATA_QUALITY = Path("reports/data-quality.html")
 EVALUATION = Path("reports/evaluation.json")
 RESULTS = Path("reports/results.parquet")
 REPORT = Path("reports/report.html")
+GATE_REPORT = Path("reports/gate.html")  # of the last comparison here; each version keeps its own
+METRICS = Path("reports/metrics.json")  # the few numbers that `dvc metrics` shows
+PLOTS = Path("reports/plots")  # the tables that `dvc plots` draws
 BEST_OF_N = Path("reports/best-of-n.json")
 ITERATIONS_REPORT = Path("reports/iterations")
 RUNS = Path("reports/runs")  # a file for each stage: the MLflow run that made its results

@@ -1,28 +1,48 @@
-"""What commands print: a table for people at a terminal, tab-separated lines for other programs."""
+"""What commands print: a table for people at a terminal, tab-separated lines for other programs, or JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+from sweetrl.logs import quiet
 from sweetrl.text import printable
 
 
-def print_facts(title: str, rows: Sequence[tuple[str, str]]) -> None:
-    """Print (what, value) rows."""
+def print_json(value: Any) -> None:
+    """Print `value` as JSON to stdout; at a terminal only in letters that steer nothing."""
+    print(json.dumps(value, indent=2, ensure_ascii=sys.stdout.isatty(), default=str))
+
+
+def note(text: str) -> None:
+    """Tell whoever waits something that is no result, on stderr; nothing with --quiet."""
+    if not quiet():
+        from sweetrl.screen import Screen
+
+        Screen(stderr=True, soft_wrap=True).print(text, style="dim")
+
+
+def print_facts(title: str, rows: Sequence[tuple[str, str]], value: Mapping[str, Any] | None = None) -> None:
+    """Print (what, value) rows; where a `value` is given, that instead of them, as JSON."""
+    if value is not None:
+        print_json(value)
+        return
     from rich.table import Table
 
     from sweetrl.screen import Screen
 
     console = Screen()
     if not console.is_terminal:
-        for name, value in rows:
-            print(printable(f"{name}\t{value}"))
+        for name, words in rows:
+            print(printable(f"{name}\t{words}"))
         return
     table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="bold cyan", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in rows:
-        table.add_row(name, value)
+    for name, words in rows:
+        table.add_row(name, words)
     console.print(table)
 
 

@@ -10,15 +10,25 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
+from sweetrl.logs import quiet
+
 logger = logging.getLogger("sweetrl")
 
-SECONDS_BETWEEN_LINES = 15.0
+SECONDS_BETWEEN_LINES = float(os.environ.get("SWEETRL_PROGRESS_SECONDS", "15"))
 _SHOWN = (("loss", "loss"), ("accuracy", "accuracy"), ("reward/margin", "margin"))  # of a step's metrics
 
 
 def first_process() -> bool:
     """Whether this process writes results: the first of a launcher (torchrun, `accelerate launch`), or the only one."""
     return os.environ.get("RANK", "0") == "0" or os.environ.get("WORLD_SIZE", "1") == "1"
+
+
+def time_left(done: float, total: float, seconds: float) -> str:
+    """Return in words how many minutes the rest takes, after `done` of `total` in `seconds`; "" before the first."""
+    if not 0 < done < total:
+        return ""
+    minutes = seconds * (total - done) / done / 60
+    return f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left"
 
 
 class Meter:
@@ -31,7 +41,7 @@ class Meter:
         self._bar: Any = None
 
     def __enter__(self) -> Meter:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not quiet():
             self._bar = _bar()
             self._bar.start()
             self._task = self._bar.add_task(f"{self.name}: {self.unit}", total=self.total, note="")
@@ -41,12 +51,14 @@ class Meter:
         """Report `more` finished things."""
         self.done += more
         now = time.monotonic()
+        left = time_left(self.done, self.total, now - self.started)
         if self._bar is not None:
-            self._bar.update(self._task, completed=self.done)
+            self._bar.update(self._task, completed=self.done, note=left)
         elif self.done >= self.total or now - self._line > SECONDS_BETWEEN_LINES:
             self._line = now
             rate = self.done / max(now - self.started, 1e-9)
-            logger.info("%s: %d of %d %s, %.1f a second", self.name, self.done, self.total, self.unit, rate)
+            words = f"{self.name}: {self.done} of {self.total} {self.unit}, {rate:.1f} a second"
+            logger.info("%s", f"{words}, {left}" if left else words)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -61,8 +73,9 @@ class StepProgress:
     def __init__(self, name: str, log: Callable[[Mapping[str, float], int], None] | None = None) -> None:
         self.name, self.log = name, log
         self._bar: Any = None
+        self._first: tuple[int, float] | None = None  # a training that goes on does not begin at step 0
         self._line = time.monotonic()
-        if sys.stderr.isatty() and first_process():
+        if sys.stderr.isatty() and first_process() and not quiet():
             self._bar = _bar()
             self._bar.start()
             self._task = self._bar.add_task(name, total=None, note="")
@@ -73,7 +86,10 @@ class StepProgress:
             return
         if self.log is not None:
             self.log(metrics, step)
-        note = "  ".join(f"{short} {metrics[name]:.4f}" for name, short in _SHOWN if name in metrics)
+        self._first = self._first or (step, time.monotonic())
+        left = time_left(step - self._first[0], steps - self._first[0], time.monotonic() - self._first[1])
+        shown = [f"{short} {metrics[name]:.4f}" for name, short in _SHOWN if name in metrics]
+        note = "  ".join([*shown, left] if left else shown)
         if self._bar is not None:
             self._bar.update(self._task, completed=step, total=steps, note=note)
         elif step == steps or time.monotonic() - self._line > SECONDS_BETWEEN_LINES:
@@ -87,8 +103,9 @@ class StepProgress:
 
 
 def _bar() -> Any:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True))
+    from sweetrl.screen import Screen
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    return Progress(*columns, TextColumn("{task.fields[note]}", markup=False), console=Screen(stderr=True))

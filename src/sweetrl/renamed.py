@@ -1,4 +1,4 @@
-"""Parameters that had another name before: what an old params.yaml is answered with."""
+"""Parameters and options that had another name before: what an old params.yaml or command line is answered with."""
 
 from __future__ import annotations
 
@@ -42,6 +42,14 @@ VALUES = {
     ("rank.reply_types", "centred"): "mean_centered",
     ("rank.reply_types", "pages"): "no_questions",
     ("simulator.kind", "person"): "human",
+}
+# (command, option) -> what the option is called now
+OPTIONS = {
+    ("evaluate", "--save"): "--out",
+    ("export", "--to"): "--out",
+    ("play", "--policy"): "--model",
+    ("show", "--from"): "--dialogues",
+    ("show", "--policy"): "--model",
 }
 
 

@@ -1,4 +1,5 @@
-"""What sections of the settings are made of, and some of them: pages rendered and compared, dialogues collected.
+"""What sections of the settings are made of, and some of them: pages rendered and compared, dialogues collected, the
+evaluation and the gate.
 
 Everything else, and how the sections come together, is in sweetrl.settings.
 """
@@ -81,3 +82,121 @@ class CollectSettings(Section):
         ge=0,
         description="source: files: how many bad rows may be left out; they lie in bad-rows.jsonl beside the shards.",
     )
+
+
+class EvaluateSettings(Section):
+    """Stage `evaluate`: the held-out comparison of the policy before and after training."""
+
+    tasks: Positive = Field(1_000, description="How many test tasks (the first ones).")
+    batch: Positive = Field(128, description="Concurrent dialogues, and the dialogues of one shard.")
+    lost_share: Probability = Field(
+        0.05,
+        description="The stage stops when more than this share of the dialogues (`rank`: of the states that a server "
+        "is asked about) is lost; finished ones are kept.",
+    )
+    temperature: float | None = Field(
+        None,
+        ge=0.0,
+        description="Sampling temperature of the agents that are compared, and of the registered one; 0 is greedy, "
+        "empty is `agent.temperature`, with which dialogues are collected and replies ranked.",
+    )
+    confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="Level of intervals and of the gate.")
+    resamples: Positive = Field(10_000, description="Bootstrap resamples.")
+    rival: str = Field(
+        "",
+        description="Suite frontend: another agent's dialogues about the same tasks (a folder of shards or an "
+        "official trajectory file), against whose pages the win rate is measured; empty: none.",
+    )
+
+
+class GateSettings(Section):
+    """The promotion gate (docs/gate.md): what a challenger must show on the test tasks to become champion.
+
+    Differences, margins and prices are in units of the reward, where 1 is usually a solved task.
+    """
+
+    power: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(
+        0.8, description="How surely a difference is to be seen, where it is said which one the test tasks can show."
+    )
+    smallest_difference: Annotated[float, Field(gt=0.0, lt=1.0)] = Field(
+        0.05, description="The smallest difference of mean reward that is worth seeing."
+    )
+    discordance: Annotated[float, Field(gt=0.0, le=1.0)] = Field(
+        0.2,
+        description="How much two versions differ from task to task, as long as no comparison has shown it: the mean "
+        "square of the difference; with rewards of 0 and 1 the share of tasks that only one of them solves.",
+    )
+    few_tasks: Literal["tell", "refuse"] = Field(
+        "tell",
+        description="What to do where the test tasks are too few to see `smallest_difference`. `tell`: say so in the "
+        "verdict. `refuse`: compare nothing and promote nobody.",
+    )
+    spending: Literal["inverse-square", "none"] = Field(
+        "inverse-square",
+        description="What comparing again and again with one champion on the same test tasks costs. `inverse-square`: "
+        "comparison n may be wrong with a chance of (1 - `evaluate.confidence`) 6 / (pi n)^2, all together with "
+        "1 - `evaluate.confidence` at most. `none`: each one with all of that.",
+    )
+    fresh_after_comparisons: int = Field(
+        0, ge=0, description="Retrainings take fresh test tasks after so many comparisons on the old ones; 0: never."
+    )
+    fresh_after_days: int = Field(
+        0, ge=0, description="Retrainings take fresh test tasks so many days after the first comparison; 0: never."
+    )
+    slices: list[str] = Field(
+        ["topic", "held_out"],
+        description="Columns of reports/results.parquet whose groups of tasks are looked at apart; also `user`, who "
+        "answered the agent. Empty: none.",
+    )
+    slice_margin: Annotated[float, Field(gt=0.0)] = Field(
+        0.1, description="The largest loss of mean reward in a slice that does not matter."
+    )
+    slice_rule: Literal["tell", "refuse-loss", "refuse-doubt"] = Field(
+        "tell",
+        description="What becomes of a challenger that wins on the whole. `tell`: the verdict names slices in which it "
+        "loses more than `slice_margin`. `refuse-loss`: it is not promoted if there is one. `refuse-doubt`: it is "
+        "promoted only if such a loss can be ruled out in every slice.",
+    )
+    extra_turns: float | None = Field(
+        None, description="The most agent turns that a dialogue may take more than with the champion; empty: any."
+    )
+    extra_tokens: float | None = Field(
+        None, description="The most tokens that the agent may generate more in a dialogue; empty: any."
+    )
+    turn_price: float = Field(
+        0.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="What an agent turn costs the gate: so much is taken off both versions' rewards. Training does not "
+        "know it (`reward.turn_cost`).",
+    )
+    token_price: float = Field(
+        0.0, ge=0.0, allow_inf_nan=False, description="What 1,000 generated tokens cost the gate, in the same way."
+    )
+
+
+class BestOfNSettings(Section):
+    """`python -m sweetrl.stages.best_of_n`: the base agent with a critic that picks its replies."""
+
+    tasks: Positive = Field(200, description="How many test tasks (the first ones).")
+    max_n: Positive = Field(32, description="The largest N; the others are the powers of two below it.")
+    batch: Positive = Field(
+        16, description="Tasks that advance together, with one dialogue for every critic and N each."
+    )
+
+
+class IngestSettings(Section):
+    """`sweetrl ingest`: where new dialogues or task files are looked for, and how much is taken (docs/ingest.md)."""
+
+    source: str = Field(
+        "", description="`s3://bucket/prefix`, or a folder; its `.jsonl` files are taken. Empty: nothing is looked for."
+    )
+    kind: Literal["dialogues", "tasks"] = Field(
+        "dialogues", description="What the files hold: logs of dialogues (docs/own-dialogues.md), or official tasks."
+    )
+    window: int = Field(0, ge=0, description="How many batches a retraining learns from, the newest ones; 0: all.")
+    files: Positive = Field(1_000, description="At most so many new files at a time; the next run takes the others.")
+    file_mib: Positive = Field(64, description="A larger file is not read: it stays where it is, and is named.")
+    total_mib: Positive = Field(1_024, description="At most so much at a time; the next run takes the others.")
+    row_kib: Positive = Field(1_024, description="A longer row is a bad one.")
+    levels: Positive = Field(16, description="A row that is nested deeper is a bad one.")

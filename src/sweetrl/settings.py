@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError
 
-from sweetrl.errors import UserError
+from sweetrl.errors import UserError, did_you_mean
 from sweetrl.learning_settings import CriticSettings as CriticSettings
 from sweetrl.learning_settings import GrpoSettings as GrpoSettings
 from sweetrl.learning_settings import JudgeSettings as JudgeSettings
@@ -26,13 +25,18 @@ from sweetrl.learning_settings import RftSettings as RftSettings
 from sweetrl.learning_settings import TrainerSettings as TrainerSettings
 from sweetrl.learning_settings import WarmStartSettings as WarmStartSettings
 from sweetrl.renamed import old_key, old_value
+from sweetrl.sections import BestOfNSettings as BestOfNSettings
 from sweetrl.sections import BrowserSettings as BrowserSettings
 from sweetrl.sections import CollectSettings as CollectSettings
+from sweetrl.sections import EvaluateSettings as EvaluateSettings
+from sweetrl.sections import GateSettings as GateSettings
+from sweetrl.sections import IngestSettings as IngestSettings
 from sweetrl.sections import Positive, Probability, Rate, Section
 from sweetrl.sections import SimilaritySettings as SimilaritySettings
 from sweetrl.server_settings import EngineSettings as EngineSettings
 from sweetrl.server_settings import ServerSettings as ServerSettings
 from sweetrl.server_settings import UserServerSettings as UserServerSettings
+from sweetrl.yaml_files import read_yaml
 
 
 class SourceSettings(Section):
@@ -72,6 +76,12 @@ class TaskSettings(Section):
     train: Positive = Field(10_000, description="How many training tasks to write (files: at most).")
     validation: Positive = Field(200, description="Tasks split off for choosing hyper-parameters; never trained on.")
     test: Positive = Field(1_000, description="How many held-out test tasks to write.")
+    test_first: int = Field(
+        0,
+        ge=0,
+        description="The first of them: fresh test tasks begin behind those that have served (docs/gate.md); `gate."
+        "fresh_after_comparisons` and `fresh_after_days` let retrainings advance it.",
+    )
     difficulty: Annotated[int, Field(ge=1, le=6)] = Field(
         3, description="Synthetic suite: hidden details in a task (a task has this many, one fewer or one more)."
     )
@@ -243,41 +253,6 @@ class ValidateSettings(Section):
     lost_share: Probability = Field(0.05, description="Largest share of dialogues lost to engine or simulator.")
 
 
-class EvaluateSettings(Section):
-    """Stage `evaluate`: the held-out comparison of the policy before and after training."""
-
-    tasks: Positive = Field(1_000, description="How many test tasks (the first ones).")
-    batch: Positive = Field(128, description="Concurrent dialogues, and the dialogues of one shard.")
-    lost_share: Probability = Field(
-        0.05,
-        description="The stage stops when more than this share of the dialogues (`rank`: of the states that a server "
-        "is asked about) is lost; finished ones are kept.",
-    )
-    temperature: float | None = Field(
-        None,
-        ge=0.0,
-        description="Sampling temperature of the agents that are compared, and of the registered one; 0 is greedy, "
-        "empty is `agent.temperature`, with which dialogues are collected and replies ranked.",
-    )
-    confidence: Annotated[float, Field(gt=0.5, lt=1.0)] = Field(0.95, description="Level of intervals and of the gate.")
-    resamples: Positive = Field(10_000, description="Bootstrap resamples.")
-    rival: str = Field(
-        "",
-        description="Suite frontend: another agent's dialogues about the same tasks (a folder of shards or an "
-        "official trajectory file), against whose pages the win rate is measured; empty: none.",
-    )
-
-
-class BestOfNSettings(Section):
-    """`python -m sweetrl.stages.best_of_n`: the base agent with a critic that picks its replies."""
-
-    tasks: Positive = Field(200, description="How many test tasks (the first ones).")
-    max_n: Positive = Field(32, description="The largest N; the others are the powers of two below it.")
-    batch: Positive = Field(
-        16, description="Tasks that advance together, with one dialogue for every critic and N each."
-    )
-
-
 class TrackingSettings(Section):
     """MLflow and other trackers."""
 
@@ -293,8 +268,16 @@ class TrackingSettings(Section):
         description="A base of at most so many MiB is stored inside each registered version; a larger one, and with 0 "
         "every one, is only named there, with its content's hash.",
     )
-    traces: Probability = Field(
-        0.0, description="Share of the dialogues of `collect` and `evaluate` that are logged as MLflow traces."
+    traces: int = Field(
+        5,
+        ge=0,
+        description="How many dialogues of each policy of `collect` and `evaluate` are logged as MLflow traces, turn "
+        "by turn; 0: none.",
+    )
+    traces_of_people: bool = Field(
+        False,
+        description="Whether dialogues with people (imported ones, `simulator.kind: human`) are among them. Everybody "
+        "who may see MLflow's pages reads them: only with the people's consent.",
     )
     report_to: list[Literal["tensorboard", "trackio", "wandb"]] = Field(
         default_factory=list,
@@ -358,8 +341,10 @@ class Settings(Section):
     rft: RftSettings = Field(default_factory=RftSettings)
     grpo: GrpoSettings = Field(default_factory=GrpoSettings)
     evaluate: EvaluateSettings = Field(default_factory=EvaluateSettings)
+    gate: GateSettings = Field(default_factory=GateSettings)
     best_of_n: BestOfNSettings = Field(default_factory=BestOfNSettings)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
+    ingest: IngestSettings = Field(default_factory=IngestSettings)
 
     @property
     def evaluated_agent(self) -> AgentSettings:
@@ -388,13 +373,9 @@ def load_settings(path: Path | str = "params.yaml") -> Settings:
     """Read `path`; a missing file, broken YAML, an unknown key or a bad value is one sentence that names the key."""
     path = Path(path)
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+        loaded = read_yaml(path)
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such parameter file; run from the project's root.") from error
-    except (yaml.YAMLError, ValueError, TypeError, OverflowError, RecursionError) as error:  # no UTF-8, no date
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}:" if mark else ""
-        raise UserError(f"{path}:{where} this is not YAML; fix it and run again.") from error
     return parse_settings(loaded or {}, str(path))
 
 
@@ -412,8 +393,21 @@ def parse_settings(values: dict[str, Any], where: str = "params") -> Settings:
         if first["type"] == "extra_forbidden" and (new := old_key(key)):
             raise UserError(f"{where}: `{key}` is called `{new}` now; rename the key.") from error
         if first["type"] == "extra_forbidden":
-            raise UserError(f"{where}: unknown parameter `{key}`; docs/parameters.md lists the known ones.") from error
+            meant = did_you_mean(key, known_keys())
+            raise UserError(
+                f"{where}: unknown parameter `{key}`{meant}; docs/parameters.md lists the known ones."
+            ) from error
         raise UserError(f"{where}: parameter `{key}` = {first['input']!r}: {first['msg']}.") from error
+
+
+def known_keys(kind: type[BaseModel] = Settings) -> list[str]:
+    """Return every key of `kind`, dotted and as params.yaml has it, those of sections before what is in them."""
+    found: list[str] = []
+    for name, field in kind.model_fields.items():
+        found.append(field.alias or name)
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            found += [f"{found[-1]}.{inner}" for inner in known_keys(field.annotation)]
+    return found
 
 
 Made = TypeVar("Made", bound=BaseModel)
@@ -428,7 +422,8 @@ def section(kind: type[Made], values: Mapping[str, Any], where: str) -> Made:
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             known = ", ".join(kind.model_fields)
-            raise UserError(f"{where}: unknown parameter `{key}`; known are {known}.") from error
+            meant = did_you_mean(key, known_keys(kind))
+            raise UserError(f"{where}: unknown parameter `{key}`{meant}; known are {known}.") from error
         raise UserError(f"{where}: parameter `{key}` = {first['input']!r}: {first['msg']}.") from error
 
 
@@ -443,7 +438,7 @@ def main() -> None:
     """Write docs/parameters.md."""
     from sweetrl.io import write_text
 
-    write_text(Path("docs/parameters.md"), parameters_page())
+    write_text(Path("docs/parameters.md"), parameters_page(), shared=True)
 
 
 if __name__ == "__main__":

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.plugins import find_domain
-from sweetrl.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.types import AgentTurn, Message, Task, TestRun, Trajectory
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from sweetrl.api.learning import TrainedCritic
     from sweetrl.colbench.domain import Domain
     from sweetrl.screen import Screen
 
@@ -23,18 +26,34 @@ NAMES = {"system": "system", "user": "user", "assistant": "agent"}
 
 
 def read(source: Path, domain: Domain, policy: str | None = None) -> Iterator[Trajectory]:
-    """Yield the trajectories of a folder of shards or of an official file; only those of `policy` if it is given."""
+    """Yield the trajectories of a folder of shards, of one shard or of an official file; of `policy` if it is given.
+
+    A folder of such folders (data/evaluation: one for each policy) is read in the order of their names.
+    """
+    if not source.exists():
+        raise UserError(
+            f"{source}: there are no dialogues here; run the pipeline (`sweetrl run`) or name others with --dialogues."
+        )
+    return (each for each in _read(source, domain) if policy is None or policy in each.policy)
+
+
+def _read(source: Path, domain: Domain) -> Iterator[Trajectory]:
+    from sweetrl.colbench.files import read_trajectories
+    from sweetrl.colbench.store import TrajectoryStore, format_of
+
     if source.is_dir():
-        from sweetrl.colbench.store import TrajectoryStore
-
-        found = TrajectoryStore(source).read()
-    elif source.exists():
-        from sweetrl.colbench.files import read_trajectories
-
-        found = read_trajectories(source, domain)
+        inner = sorted({path.parent for path in source.glob("*/shard-*.parquet")})
+        for folder in inner if inner and not TrajectoryStore(source).shards() else [source]:
+            yield from TrajectoryStore(folder).read()
+    elif source.suffix == ".parquet" and format_of(source) is not None:
+        with TemporaryDirectory() as name:  # a store of this shard alone
+            (Path(name) / "shard-00000.parquet").symlink_to(source.resolve())
+            try:
+                yield from TrajectoryStore(name).read()
+            except UserError as error:
+                raise UserError(str(error).replace(f"{name}/shard-00000.parquet", str(source))) from error
     else:
-        raise UserError(f"{source}: there are no trajectories here; run the pipeline (`sweetrl run`) or give --from.")
-    return (each for each in found if policy is None or policy in each.policy)
+        yield from read_trajectories(source, domain)
 
 
 def find(source: Path, domain: Domain, task: str, attempt: int, policy: str | None = None) -> Trajectory:
@@ -75,24 +94,81 @@ def list_trajectories(console: Screen, source: Path, domain: Domain, policy: str
         if number >= limit:
             rest += 1
             continue
-        turns = sum(message.role == "assistant" for message in each.messages)
+        row = _outline(each)
         reward = "-" if each.reward is None else f"{each.reward:.2f}"
         colour = "green" if each.success else ""
-        table.add_row(each.task.id, str(each.attempt), each.policy, str(turns), each.outcome, reward, style=colour)
+        cells = [str(row[name]) for name in ("task", "attempt", "policy", "turns", "outcome")]
+        table.add_row(*cells, reward, style=colour)
     console.print(table)
     if rest:
         console.print(f"and {rest:,} more (--limit)", style="dim")
     console.print("sweetrl show TASK --attempt N shows one.", style="dim")
 
 
+def outlines(source: Path, domain: Domain, policy: str | None, limit: int) -> list[dict[str, Any]]:
+    """Return the first `limit` rows of the table of `list_trajectories`, for other programs."""
+    return [_outline(each) for each in islice(read(source, domain, policy), limit)]
+
+
+def _outline(one: Trajectory) -> dict[str, Any]:
+    turns = sum(message.role == "assistant" for message in one.messages)
+    facts = {"task": one.task.id, "attempt": one.attempt, "policy": one.policy, "turns": turns}
+    return {**facts, "outcome": one.outcome, "reward": one.reward, "success": one.success}
+
+
+def facts_of(one: Trajectory, privileged: bool) -> dict[str, Any]:
+    """Return one trajectory for other programs; with `privileged` also the training-time information."""
+    facts = {**asdict(one), **_outline(one)}
+    if privileged:
+        hidden = {"reference": one.task.ground_truth, "hidden_information": one.task.hidden_information}
+        facts["privileged"] = {**hidden, "test_cases": dict(one.task.test_cases)}
+    return {**facts, "request": one.task.problem_description, "suite": one.task.suite}
+
+
+def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
+    """Return the trained critic in `folder`, on the domain's base; a UserError where there is none."""
+    from sweetrl.api.learning import TrainedCritic
+    from sweetrl.learning.critic_kinds import make_critic
+    from sweetrl.models import check_adapter
+
+    check_adapter(folder)
+    settings = domain.settings
+    trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
+    return TrainedCritic(make_critic(domain.configured(trained), folder), folder)
+
+
+def known_more(one: Trajectory, domain: Domain, critic: Path | None, values: bool) -> dict[str, Any]:
+    """Return what must be computed: with `critic` each turn's advantage, with `values` the hidden tests run again."""
+    found: dict[str, Any] = {}
+    if critic is not None:
+        found["advantages"] = load_critic(domain, critic).advantages(one)
+    if values and one.answer is not None:
+        found["runs"] = [asdict(each) for each in domain.run_tests(one.task, one.answer)]
+    return found
+
+
 def show_trajectory(
-    console: Screen, source: Path, domain: Domain, task: str, attempt: int, policy: str | None, privileged: bool
+    console: Screen,
+    source: Path,
+    domain: Domain,
+    task: str,
+    attempt: int,
+    policy: str | None,
+    privileged: bool,
+    critic: Path | None = None,
+    values: bool = False,
 ) -> None:
-    """Print one trajectory; with `privileged` also the training-time information, which the agent never sees."""
+    """Print one trajectory; with `privileged` also the training-time information, which the agent never sees.
+
+    `critic` and `values` are as in `known_more`.
+    """
     from rich.text import Text
 
     one = find(source, domain, task, attempt, policy)
     domain = domain if one.task.suite == domain.spec else find_domain(one.task.suite)
+    more = known_more(one, domain, critic, values)
+    places = [turn.message_index for turn in one.turns]
+    advantages = dict(zip(places, more.get("advantages", ()), strict=False))
     facts = [f"attempt {one.attempt}", f"policy {one.policy or 'unknown'}", f"simulator {one.simulator or 'unknown'}"]
     console.rule(Text(one.task.id, "bold"), align="left")
     console.print(", ".join([*facts, f"seed {one.seed}", one.outcome.replace("_", " ")]), style="dim")
@@ -100,24 +176,29 @@ def show_trajectory(
         print_privileged(console, one.task, domain)
     turns = {turn.message_index: turn for turn in one.turns}
     for index, message in enumerate(one.messages):
-        print_message(console, message, domain, turns.get(index))
+        print_message(console, message, domain, turns.get(index), advantages.get(index))
     if one.error:
         console.print(f"lost: {one.error}", style="red")
-    print_tests(console, one)
+    print_tests(console, one, [TestRun(**each) for each in more.get("runs", ())])
 
 
-def print_message(console: Screen, message: Message, domain: Domain, turn: AgentTurn | None = None) -> None:
-    """Print one message in its role's colour, with what its turn cost if that is known."""
+def print_message(
+    console: Screen, message: Message, domain: Domain, turn: AgentTurn | None = None, advantage: float | None = None
+) -> None:
+    """Print one message in its role's colour, with what its turn cost and its advantage if they are known."""
     from rich.panel import Panel
     from rich.text import Text
 
     colour = COLOURS[message.role]
+    notes = [_cost(turn)] if turn and turn.token_ids else []
+    if advantage is not None:
+        notes.append(f"advantage {advantage:+.3f}")
     console.print(
         Panel(
             _content(message, domain),
             title=Text(NAMES[message.role], f"bold {colour}"),
             title_align="left",
-            subtitle=Text(_cost(turn), "dim") if turn and turn.token_ids else None,
+            subtitle=Text(", ".join(notes), "dim") if notes else None,
             subtitle_align="right",
             border_style=colour,
         )
@@ -139,12 +220,23 @@ def print_privileged(console: Screen, task: Task, domain: Domain) -> None:
         console.print(Panel(reference, title="reference (training time only)", border_style="magenta"))
 
 
-def print_tests(console: Screen, one: Trajectory) -> None:
-    """Print the verdict of every hidden test, and the reward."""
+def print_tests(console: Screen, one: Trajectory, runs: Sequence[TestRun] = ()) -> None:
+    """Print the verdict of every hidden test, and the reward; with `runs` also what was expected and returned."""
     from rich.table import Table
     from rich.text import Text
 
-    if one.tests:
+    if runs:
+        table = Table(
+            *("test", "call", "expected", "returned", "seconds", "verdict"),
+            title="hidden tests",
+            title_justify="left",
+            header_style="bold",
+        )
+        for run in runs:
+            verdict = Text(run.reason, style="green" if run.passed else "red")
+            table.add_row(run.name, run.call, run.expected, run.got, f"{run.seconds:.3f}", verdict)
+        console.print(table)
+    elif one.tests:
         calls = dict(one.task.test_cases)
         table = Table(
             "test", "call", "verdict", "detail", title="hidden tests", title_justify="left", header_style="bold"

@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweetrl.errors import SimulatorError, UserError
+from sweetrl.io import write_text
 from sweetrl.paths import POLICY, TEST_TASKS
 from sweetrl.plugins import load_domain
 from sweetrl.settings import Settings
-from sweetrl.show import print_message, print_tests
-from sweetrl.types import Message, Task, Trajectory
+from sweetrl.show import load_critic, print_message, print_tests
+from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 if TYPE_CHECKING:
+    from sweetrl.api.learning import TrainedCritic
     from sweetrl.api.policy import Policy
     from sweetrl.colbench.domain import Domain
     from sweetrl.screen import Screen
@@ -35,11 +37,13 @@ class TerminalUser:
     name = "human"
     serial = True
 
-    def __init__(self, console: Screen, domain: Domain, folder: Path) -> None:
-        self.console, self.domain, self.folder = console, domain, folder
+    def __init__(self, console: Screen, domain: Domain, folder: Path, critic: TrainedCritic | None = None) -> None:
+        self.console, self.domain, self.folder, self.critic = console, domain, folder, critic
+        self.task: Task | None = None
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """Show the agent's words and return what the user types."""
+        """Show the agent's words, and what a critic thinks of them, and return what the user types."""
+        self.task = task
         self.show(messages)
         try:
             said = self.console.input("[bold green]you[/] > " if self.console.is_terminal else "").strip()
@@ -52,31 +56,50 @@ class TerminalUser:
     def show(self, messages: Sequence[Message]) -> None:
         """Show the last of `messages`, the agent's."""
         found = self.domain.file_of(messages[-1].content)
+        advantage = self.advantage(messages)
         if found is None:
-            print_message(self.console, messages[-1], self.domain)
+            print_message(self.console, messages[-1], self.domain, advantage=advantage)
             return
         ending, content = found
         words = "\n".join(text for language, text in self.domain.display(messages[-1].content) if not language)
         path = self.keep(f"turn-{sum(one.role == 'assistant' for one in messages)}{ending}", content)
-        print_message(self.console, Message("assistant", f"{words}\n[{path}]".strip()), self.domain)
+        shown = Message("assistant", f"{words}\n[{path}]".strip())
+        print_message(self.console, shown, self.domain, advantage=advantage)
+
+    def advantage(self, messages: Sequence[Message]) -> float | None:
+        """Return the advantage of the agent's last words; None without a critic."""
+        if self.critic is None or self.task is None:
+            return None
+        turns = tuple(AgentTurn(index, one.content) for index, one in enumerate(messages) if one.role == "assistant")
+        return self.critic.advantages(Trajectory(self.task, 0, tuple(messages), turns))[-1]
 
     def keep(self, name: str, content: str) -> Path:
         """Write a file for people to open, and return where it is."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / name
-        path.write_text(content, encoding="utf-8")
+        write_text(path, content)
         return path
 
 
 def play_task(
-    settings: Settings, console: Screen, reference: str, tasks: Path | None, policy: str, seed: int, blind: bool
+    settings: Settings,
+    console: Screen,
+    reference: str,
+    tasks: Path | None,
+    policy: str,
+    seed: int,
+    blind: bool,
+    critic: Path | None = None,
 ) -> Trajectory:
-    """Play one dialogue at the terminal, score it, print the verdict; return the scored trajectory."""
+    """Play one dialogue at the terminal, score it, print the verdict; return the scored trajectory.
+
+    With `critic`, the folder of a trained one, each reply comes with its advantage.
+    """
     domain = load_domain(settings)
     task = find_task(reference, tasks, domain)
     console.print(f"loading the agent ({policy}) ...", style="dim")
     agent = load_agent(policy, settings)
-    user = TerminalUser(console, domain, Path(tempfile.mkdtemp(prefix="sweetrl-play-")))
+    judge = None if critic is None else load_critic(domain, critic)
+    user = TerminalUser(console, domain, Path(tempfile.mkdtemp(prefix="sweetrl-play-")), judge)
     introduce(user, task, settings.agent.max_turns, blind)
     return play(domain, user, task, agent, seed)
 
@@ -94,7 +117,7 @@ def play(domain: Domain, user: TerminalUser, task: Task, agent: Policy, seed: in
     user.show(one.messages)
     if not domain.answers(one.messages[-1].content):
         console.print("Out of turns: the last reply is the answer.", style="yellow")
-    print_tests(console, one)
+    print_tests(console, one, domain.run_tests(one.task, one.answer) if one.tests and one.answer is not None else ())
     return one
 
 
@@ -183,9 +206,12 @@ def _registered(policy: str, settings: Settings) -> Path:
 
     from sweetrl.tracking.lineage import split_reference
     from sweetrl.tracking.registry import Registry
+    from sweetrl.tracking.store import require_store
 
     name, alias = split_reference(policy, settings.tracking.model)
-    registry = Registry(settings.tracking.model_copy(update={"model": name}))
+    named = settings.tracking.model_copy(update={"model": name})
+    require_store(named)
+    registry = Registry(named)
     folder = Path(tempfile.mkdtemp(prefix="sweetrl-play-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return _adapter_folder(registry.download(registry.get(alias), "artifacts/policy", folder))

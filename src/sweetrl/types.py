@@ -130,6 +130,25 @@ class Score:
 
 
 @dataclass(frozen=True)
+class TestRun:
+    """One hidden test run again for people: what the reference gives, what the answer gave, and the seconds it took.
+
+    `reason` and `detail` are as in TestResult. A value is empty where there is none.
+    """
+
+    __test__ = False  # not a pytest class
+
+    name: str
+    call: str
+    expected: str
+    got: str
+    passed: bool
+    reason: str
+    detail: str
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Leak:
     """Something that a user must not say: its kind, and the words that are one."""
 

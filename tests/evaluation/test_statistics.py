@@ -13,7 +13,6 @@ from sweetrl.evaluation.statistics import (
     mcnemar_exact,
     paired_difference,
     paired_p_value,
-    promotion_decision,
     t_interval,
     wilson_interval,
 )
@@ -98,61 +97,6 @@ def test_mcnemar_known_values():
     assert (result.gained, result.lost) == (6, 1)
     assert result.p_value == pytest.approx(0.125)
     assert mcnemar_exact([True], [True]).p_value == 1.0
-
-
-def rewards(values):
-    return {f"t{index:04d}": float(value) for index, value in enumerate(values)}
-
-
-def test_promotion_of_a_clear_winner():
-    generator = np.random.default_rng(6)
-    champion = generator.choice([0.0, 0.5, 1.0], 300)
-    challenger = np.minimum(1.0, champion + (generator.random(300) < 0.3) * 0.5)
-    decision = promotion_decision(rewards(champion), rewards(challenger), confidence=0.95)
-    assert decision.promote and decision.interval[0] > 0 and decision.p_value < 0.001 and decision.n == 300
-    assert decision.reason.startswith("promoted: the challenger beats the champion")
-    assert decision.as_dict()["interval"] == list(decision.interval)
-    assert decision.difference == pytest.approx(decision.challenger_mean - decision.champion_mean)
-
-
-def test_no_promotion_of_an_equal_or_worse_one():
-    generator = np.random.default_rng(7)
-    champion, same = generator.random(200), generator.random(200)
-    assert not promotion_decision(rewards(champion), rewards(same)).promote
-    worse = promotion_decision(rewards(champion), rewards(champion * 0.5))
-    assert not worse.promote and "worse" in worse.reason
-    equal = promotion_decision(rewards(champion), rewards(champion))
-    assert not equal.promote and equal.difference == 0.0 and equal.p_value == 1.0
-
-
-def test_three_lucky_tasks_promote_nobody():
-    """The bootstrap interval of three equal gains is a point above zero; the permutation test is not fooled."""
-    decision = promotion_decision(rewards([0, 0, 0]), rewards([1, 1, 1]))
-    assert decision.interval == (1.0, 1.0) and decision.p_value == pytest.approx(0.25)
-    assert not decision.promote
-
-
-def test_without_a_champion_the_challenger_is_promoted():
-    decision = promotion_decision(None, {"a": 0.5, "b": 1.0})
-    assert decision.promote and "no champion" in decision.reason and decision.challenger_mean == 0.75
-
-
-def test_the_gate_wrongly_promotes_rarely():
-    generator = np.random.default_rng(8)
-    promoted = sum(
-        promotion_decision(
-            rewards(generator.choice([0, 1], 50)), rewards(generator.choice([0, 1], 50)), resamples=300, seed=trial
-        ).promote
-        for trial in range(200)
-    )
-    assert promoted / 200 <= 0.06  # one side of a two-sided 95 % test
-
-
-def test_different_tasks_are_refused():
-    with pytest.raises(UserError, match=r"different tasks .* for example b"):
-        promotion_decision({"a": 1.0, "b": 0.0}, {"a": 1.0})
-    with pytest.raises(UserError, match="no results"):
-        promotion_decision({"a": 1.0}, {})
 
 
 def every_resample(groups):

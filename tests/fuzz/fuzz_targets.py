@@ -45,15 +45,10 @@ def place() -> Path:
 
 def text(data: bytes) -> str:
     """Bytes as text, halves of surrogate pairs among it: JSON can bring them."""
-    return data.decode("utf-8", "surrogatepass" if b"\xed" in data else "replace") if _decodes(data) else str(data)
-
-
-def _decodes(data: bytes) -> bool:
     try:
-        data.decode("utf-8", "surrogatepass")
+        return data.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        return False
-    return True
+        return data.decode("latin-1")
 
 
 def written(data: bytes) -> Path:

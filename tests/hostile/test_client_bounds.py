@@ -6,13 +6,16 @@ import json
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sweetrl.domains.backend.extraction import fixed_sources, official_source
 from sweetrl.sandbox.claims import parse_frame
+from sweetrl.sandbox.compare import Rules, equal, render
 
 LARGE = """
 import json, resource, sys
@@ -108,3 +111,49 @@ def test_a_frame_of_full_size_takes_less_than_a_second(payload: bytes) -> None:
         assert parse_frame(payload, 100_000).kind == "refused"
         took.append(time.thread_time() - began)
     assert min(took) < 1.0
+
+
+ACCEPTED: dict[str, Any] = {
+    "a list of numbers": ["l", *range(95_000)],
+    "a list of texts": ["l", *(str(i) * 4 for i in range(45_000))],
+    "a dictionary": ["d", *(part for i in range(40_000) for part in (f"k{i}", i))],
+    "a dictionary with pairs as keys": ["d", *(part for i in range(20_000) for part in (["t", i, 1], i))],
+    "a set of sets": ["s", *(["s", i, i + 1] for i in range(20_000))],
+    "a deep list": ["l", *range(1000)],
+    "an array": ["nd", [300, 300], *range(90_000)],
+    "a text": "x" * 1_000_000,
+    "a whole number": ["i", "0x" + "f" * 1_000_000],
+    "a decimal": ["dec", "9" * 1_000_000],
+    "numbers in pairs": ["l", *(["c", 1.5, i] for i in range(30_000))],
+}
+for _ in range(140):
+    ACCEPTED["a deep list"] = ["l", ACCEPTED["a deep list"], 1]
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_a_value_of_full_size_is_judged_within_a_second_and_64_mib(name: str) -> None:
+    """From the bytes of a frame to the verdict and its reason, against a value that is as large and one that is not."""
+    payload = json.dumps({"v": ACCEPTED[name]}, separators=(",", ":")).encode()
+    expected, rules = parse_frame(payload, 100_000).tree, Rules(tolerance=1e-6, nan=True, arrays=True)
+
+    def judge() -> None:
+        found = parse_frame(payload, 100_000)
+        assert found.kind == "value"
+        for other in (expected, 7):
+            equal(other, found.tree)
+            equal(other, found.tree, rules)
+        assert len(render(found.tree).encode("utf-8")) < 1000
+
+    took = []
+    for _ in range(3):
+        began = time.thread_time()
+        judge()
+        took.append(time.thread_time() - began)
+        if took[-1] < 1.0:
+            break
+    assert min(took) < 1.0
+    tracemalloc.start()
+    judge()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 64 * 2**20

@@ -31,7 +31,7 @@ def import_(*words: Any) -> tuple[dict[str, str], list[Trajectory]]:
     if isinstance(done.exception, UserError):
         raise done.exception
     assert done.exit_code == 0, done.output + str(done.exception)
-    return dict(line.split("\t") for line in done.output.splitlines()), list(TrajectoryStore("out"))
+    return dict(line.split("\t") for line in done.stdout.splitlines()), list(TrajectoryStore("out"))
 
 
 def chat(request: str, reply: str, **values: Any) -> dict[str, Any]:

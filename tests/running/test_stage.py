@@ -37,11 +37,12 @@ def test_a_finished_stage_writes_its_run_file_and_removes_its_scratch(
         scratch = run.scratch("input.txt")
         (scratch / "part").write_text("half")
         run.log_input("input", "input.txt")
-        run.log_metrics({"loss": 2.0}, step=1)
+        run.log_metrics({"loss": 2.0, "accuracy": 0.5, "tokens_per_second": 9.0}, step=1)
         run.log_metrics({"loss": 1.0}, step=2)
         run.summary = "3 dialogues"
     facts = read_json(here / "reports/runs/collect.json")
-    assert facts["metrics"] == {"loss": 1.0} and facts["run_id"] is None
+    assert facts["metrics"] == {"loss": 1.0, "accuracy": 0.5, "tokens_per_second": 9.0} and facts["run_id"] is None
+    assert facts["curves"] == [{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0}], "columns that every step has"
     assert facts["inputs"]["input"]["hash"] == "9dd4e461268c8034f5c8564e155c67a6"
     assert not scratch.exists()
     assert capsys.readouterr().out.startswith("collect: 3 dialogues (")

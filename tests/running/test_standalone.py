@@ -104,7 +104,7 @@ def test_evaluate_at_several_temperatures(fake_server: Any, here: Path) -> None:
             return "I WANT TO ANSWER:\ndef f(x):\n    return None"
         return right(body) if body["temperature"] == 0.5 else "What else?"
 
-    words = ["evaluate", "--tasks", "tasks.jsonl", "--json", "numbers.json", "--save", "said", "--model", "mine"]
+    words = ["evaluate", "--tasks", "tasks.jsonl", "--json", "numbers.json", "--out", "said", "--model", "mine"]
     each = [f"--temperature={one}" for one in (0, 0.5, 1.2, 0.5)]
     Path("params.yaml").write_text("agent: {max_turns: 3}\n")
     with fake_server(reply=warm) as server, fake_server(reply=says) as users:

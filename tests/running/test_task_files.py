@@ -32,7 +32,7 @@ def tasks(split: str, out: str, *words: Any) -> tuple[dict[str, str], list[Task]
     if isinstance(done.exception, UserError):
         raise done.exception
     assert done.exit_code == 0, done.output + str(done.exception)
-    facts = dict(line.split("\t") for line in done.output.splitlines())
+    facts = dict(line.split("\t") for line in done.stdout.splitlines())
     return facts, read_any_tasks(Path(out), find_domain(facts["domain"]))
 
 

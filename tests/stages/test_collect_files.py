@@ -228,7 +228,7 @@ def test_iterations_after_the_first_sample_their_dialogues() -> None:
 
 def test_files_that_are_not_there_are_one_sentence(project: Path) -> None:
     shutil.rmtree("logs")
-    with pytest.raises(UserError, match=r"`sources\.trajectories: logs` is no \.jsonl file and no folder with some"):
+    with pytest.raises(UserError, match=r"`sources\.trajectories: logs` is no \.jsonl or \.parquet file"):
         collect(settings())
     write_log(Path("logs/shop.jsonl"), [{"messages": []}])
     with pytest.raises(UserError, match=r"bad rows: 1, of which 0 may be left out"):

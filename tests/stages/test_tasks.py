@@ -31,6 +31,11 @@ class Words(sweetrl.Domain):
             hidden = self.hidden if split == "test" else None
             yield sweetrl.Task(f"{split}-{number}", "Say my word.", f"{word} {number}", hidden_information=hidden)
 
+class Again(Words):
+    def tasks(self, split, count, seed, difficulty):
+        for task in super().tasks(split, count, seed, difficulty):
+            yield sweetrl.Task(task.id, "Say my word.", f"{split} word") if split == "test" else task
+
 class Few(Words):
     known = {"train": 4, "test": 2}
 
@@ -125,3 +130,29 @@ def test_files_are_cut_into_the_splits(write_tasks: Callable[..., Path]) -> None
     write_tasks(Path("train.jsonl"), [*learn[:2], test[1]])
     with pytest.raises(UserError, match=r"test\.jsonl: row 2 is also in train\.jsonl; take it out of one of them"):
         tasks(settings("backend", **files))
+
+
+def test_fresh_test_tasks_are_those_behind(write_tasks: Callable[..., Path]) -> None:
+    tasks(settings("backend"))
+    first = written()
+    tasks(settings("backend", test_first=2))
+    second = written()
+    assert [task.id for task in second["test"]] == ["synthetic-test-7-00002", "synthetic-test-7-00003"]
+    assert (first["train"], first["validation"]) == (second["train"], second["validation"])
+    tasks(settings("backend", test=4))
+    assert written()["test"] == first["test"] + second["test"]
+
+    with pytest.raises(
+        UserError, match=r"there are 2 test tasks, but `tasks.test` asks for 2 behind the first 1 \(tasks"
+    ):
+        tasks(settings("mine:Words", test_first=1))
+    with pytest.raises(UserError, match=r"test task test-1 is also among the first 1, which have served"):
+        tasks(settings("mine:Again", test=1, test_first=1))
+    learn, test = list(generate("train", 9, seed=1)), list(generate("test", 4, seed=1))
+    files = {"source": "files", "train_file": "train.jsonl", "test_file": "test.jsonl"}
+    write_tasks(Path("train.jsonl"), learn)
+    write_tasks(Path("test.jsonl"), test)
+    tasks(settings("backend", **files, test_first=2))
+    assert [task.ground_truth for task in written()["test"]] == [task.ground_truth for task in test[2:]]
+    with pytest.raises(UserError, match=r"test\.jsonl: 1 tasks are behind the first 3 \(tasks\.test_first\)"):
+        tasks(settings("backend", **files, test_first=3))

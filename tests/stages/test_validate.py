@@ -12,7 +12,7 @@ from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.domains.backend.suite.agents import Demonstrator, OracleAgent, Skill
 from sweetrl.errors import UserError
 from sweetrl.learning.pairs import read_pairs
-from sweetrl.paths import ACCEPTED, DATA_DOCS, PAIRS, TRAJECTORIES, VALIDATION
+from sweetrl.paths import ACCEPTED, DATA_DOCS, DATA_QUALITY, PAIRS, QUALITY_HISTORY, TRAJECTORIES, VALIDATION
 from sweetrl.settings import parse_settings
 from sweetrl.stages.validate import validate
 from sweetrl.types import AgentTurn, Message, TestResult, Trajectory
@@ -96,7 +96,7 @@ def failure(settings):
         validate(settings)
     assert not PAIRS.exists() and not VALIDATION.exists() and not ACCEPTED.exists()
     assert (DATA_DOCS / "index.html").exists()
-    assert "reports/data-docs/index.html" in str(error.value)
+    assert "reports/data-quality.html" in str(error.value) and "not met" in DATA_QUALITY.read_text()
     return str(error.value)
 
 
@@ -114,7 +114,11 @@ def test_a_good_batch_is_accepted_with_equal_bytes_each_time(batch, settings, ca
     assert list(DATA_DOCS.rglob("*trajectories*"))
     assert "18 dialogues at 6 tasks hold all" in capsys.readouterr().out
 
-    first = {path: path.read_bytes() for path in (PAIRS, VALIDATION, ACCEPTED)}
+    page = DATA_QUALITY.read_text()
+    assert (
+        f"All {len(report['expectations'])} expectations hold." in page and "0 accepted batches before this one" in page
+    )
+    first = {path: path.read_bytes() for path in (PAIRS, VALIDATION, ACCEPTED, QUALITY_HISTORY, DATA_QUALITY)}
     validate(settings)  # the same batch again: compared with what it was compared with before, i.e. nothing
     assert {path: path.read_bytes() for path in first} == first
 
@@ -290,7 +294,11 @@ def test_a_batch_is_compared_with_the_one_accepted_before(batch, settings, tiny_
         validate(tight)
     assert ACCEPTED.read_bytes() == before and not PAIRS.exists()
 
+    page = DATA_QUALITY.read_text()
+    assert 'data-name="observed">0.4</td><td class="n" data-name="allowed">0.6' in page, "a bound beside what was seen"
     validate(make_settings(tiny_model, reward_shift=0.5))
+    assert len(json.loads(QUALITY_HISTORY.read_text())) == 2
+    assert "1 accepted batch before this one" in DATA_QUALITY.read_text()
     accepted = json.loads(ACCEPTED.read_text())
     assert accepted["accepted"]["mean_reward"] == pytest.approx(0.4)
     assert accepted["previous"]["mean_reward"] == pytest.approx(19 / 30)

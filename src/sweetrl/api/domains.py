@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def domain(name: str = "", params: str | Path | None = None, **changes: Any) -> Domain:
     """Return a domain: `backend`, `frontend`, an installed one, or one by its path, `my_package.forms:Forms`.
 
-    env = sweetrl.domain("backend", agent={"max_turns": 6}, reward={"semantics": "official"})
-    env = sweetrl.domain(params="params.yaml")          # what a project's pipeline works with
+        env = sweetrl.domain("backend", agent={"max_turns": 6}, reward={"semantics": "official"})
+        env = sweetrl.domain(params="params.yaml")          # what a project's pipeline works with
 
     `changes` are settings by section (docs/parameters.md), over those of `params` or over the defaults.
     """

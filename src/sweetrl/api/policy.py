@@ -16,9 +16,11 @@ from sweetrl.settings import EngineSettings, ModelSettings, Settings, section
 class Policy:
     """An agent that can be asked for replies.
 
-    policy = Policy.load("models/base")                          # in this process, with transformers
-    policy = Policy.load("models/base", adapter="models/policy")
-    policy = Policy.server("http://localhost:8000/v1", model="my-model")
+        policy = Policy.load("models/base")                          # in this process, with transformers
+        policy = Policy.load("models/base", adapter="models/policy")
+        policy = Policy.server("http://localhost:8000/v1", model="my-model")
+
+    Nothing is loaded, and no server asked, before the agent is.
     """
 
     model: ModelSettings = field(default_factory=ModelSettings)

@@ -23,7 +23,7 @@ LIMIT = 4000  # lines; a page with more is a bomb
 # Leaves of a page that have a look of their own. What else is an image (by its role, its background) may have content.
 THINGS = frozenset(("img", "svg", "video", "canvas", "iframe", "object", "embed", "input", "textarea", "select", "hr"))
 _CONTRAST = 20.0  # Euclidean distance in RGB: less is not to be told apart
-_LEGIBLE = 40.0  # the same for letters; #e8e8e8 on white
+_LEGIBLE = 40.0  # the same for letters and for things; #e8e8e8 on white
 _SAMPLES = 100
 _PAIRS = 20_000
 _SAME = 2.0  # grey levels of each channel
@@ -140,7 +140,7 @@ def _changes(picture: Image.Image, bare: Image.Image | None, box: Box) -> bool:
         return False
     before = _pixels(picture, box)
     gone = before - _pixels(bare, box)
-    return bool((np.sqrt((gone * gone).sum(1)) > _NEAR).sum() >= max(2.0, _SHARE * len(before)))
+    return bool((np.sqrt((gone * gone).sum(1)) > _LEGIBLE).sum() >= max(2.0, _SHARE * len(before)))
 
 
 def _painted(picture: Image.Image, ground: Ground) -> bool:

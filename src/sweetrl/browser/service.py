@@ -24,7 +24,7 @@ from sweetrl.browser.tab import PageMoved, Shot, Tab
 from sweetrl.errors import UserError
 from sweetrl.settings import BrowserSettings
 
-RULES = 4  # to be raised with every change of this package that changes pixels or facts
+RULES = 5  # to be raised with every change of this package that changes pixels or facts
 _FAILURES = (CallTimeout, CallError, PageCrashed, PageMoved, BrowserGone)
 TRIM = 100  # pages between two returns of memory
 

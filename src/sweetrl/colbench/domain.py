@@ -33,6 +33,7 @@ from sweetrl.colbench import leaks
 from sweetrl.colbench.jsonl import field, kind
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.colbench.prompts import AGENT_PROMPTS, load_prompt, render
+from sweetrl.colbench.shown import Shown
 from sweetrl.errors import UserError
 from sweetrl.types import (
     ANSWER_MARKER,
@@ -104,7 +105,7 @@ class Labels:
     )
 
 
-class Domain:
+class Domain(Shown):
     """A domain: the defaults suit dialogues in which the agent asks questions and then answers, once."""
 
     name: str = ""
@@ -133,8 +134,6 @@ class Domain:
     """What a comparison of policies is about first: `success` or `reward`."""
     model_kind: str = "llm"
     """The kind of model that can play the user: `llm`, or `vision` where pictures must be seen."""
-    syntax: str = "text"
-    """The language of references and answers, for highlighting."""
     spec: str = ""
     """The domain as params.yaml names it (`suite`)."""
     options: Mapping[str, Any] = {}
@@ -403,21 +402,6 @@ class Domain:
 
     def report(self, report: Report, examined: Any) -> str | None:
         """Return the report of an evaluation as HTML; None takes the usual one (evaluation.report.render)."""
-        return None
-
-    # For people at a terminal
-
-    def display(self, text: str) -> list[tuple[str, str]]:
-        """Return a message in pieces (language, text) for highlighting; plain words have no language."""
-        before, fence, rest = text.partition(f"```{self.syntax}\n")
-        if not fence:
-            return [("", text)]
-        code, _, after = rest.partition("```")
-        pieces = [("", before.rstrip()), (self.syntax, code.rstrip()), ("", after.strip())]
-        return [(language, piece) for language, piece in pieces if piece.strip()]
-
-    def file_of(self, text: str) -> tuple[str, str] | None:
-        """Return (ending, content) of what a reply hands over that people look at with another program, or None."""
         return None
 
     # Pre-training of a small base agent

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 from codecs import BOM_UTF8
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
+
+FORMAT_KEY = b"sweetrl.format"  # in the metadata of the project's own tables
 
 _KINDS = {
     str: "a string",
@@ -31,8 +34,8 @@ class _Repeated(ValueError):
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     built = dict(pairs)
     if len(built) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise _Repeated(next(name for name in names if names.count(name) > 1))
+        times = Counter(name for name, _ in pairs)
+        raise _Repeated(next(name for name, _ in pairs if times[name] > 1))
     return built
 
 
@@ -47,9 +50,12 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield (1-based line number, bytes) of every line that is not blank; one line is in memory at a time.
 
     Lines end at a line feed only (a Unicode line separator inside a string is text). A byte order mark is no part of
-    the first one. A missing file is a UserError.
+    the first one. A Parquet file (.parquet) gives a line for each row. A missing file is a UserError.
     """
     path = Path(path)
+    if path.suffix == ".parquet":
+        yield from _parquet_lines(path)
+        return
     try:
         with path.open("rb") as source:
             for number, line in enumerate(source, start=1):
@@ -62,6 +68,42 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise UserError(f"{path}: this is a folder; name a JSON Lines file.") from error
     except PermissionError as error:
         raise UserError(f"{path}: this file may not be read; change its permissions.") from error
+
+
+def _parquet_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the rows of a Parquet file as the lines of a JSON Lines file; a null is a key that is not there.
+
+    The null of `answer` stays, because it says something: there is no answer.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            if own := (file.schema_arrow.metadata or {}).get(FORMAT_KEY):
+                raise UserError(
+                    f"{path}: this is a table of this project ({own.decode()}), no file of rows; see --help."
+                )
+            number = 0
+            for batch in file.iter_batches(batch_size=64):
+                for row in batch.to_pylist(maps_as_pydicts="strict"):
+                    number += 1
+                    kept = {
+                        key: _without_nulls(value) for key, value in row.items() if value is not None or key == "answer"
+                    }
+                    yield number, json.dumps(kept, ensure_ascii=False).encode()
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: there is no such file; check the path.") from error
+    except (pa.ArrowException, OSError, TypeError, KeyError) as error:  # no Parquet, or what JSON does not know
+        raise UserError(
+            f"{path}: this cannot be read as Parquet with rows of text and numbers; write it again."
+        ) from error
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def read_lines(path: Path) -> Iterator[tuple[int, str]]:

@@ -18,9 +18,10 @@ from sweetrl.types import Leak, Message, Task
 SHORTEST = 12  # characters of the shortest piece of a reference that counts
 # A quoted stretch: so many tokens in a row, of them so many that are neither words nor numbers.
 RUN, MARKS = 8, 4
-# Words, numbers, operators; a text in quotes is one mark, so that telling a message's wording is no quote.
+# Words, numbers, operators; a text in quotes is one mark, so that telling a message's wording is no quote. It has an
+# end: else each quote in it would be read to the end of what is said.
 _TOKEN = re.compile(
-    r"\"\"\".*?\"\"\"|'''.*?'''|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|#[^\n]*|[A-Za-z_]\w*|\d+(?:\.\d+)?|\*\*|//|[-+*/%<>=!]=|->|\S",
+    r"\"\"\".*?\"\"\"|'''.*?'''|\"(?:\\.|[^\"\\\n]){0,1000}\"|'(?:\\.|[^'\\\n]){0,1000}'|#[^\n]*|[A-Za-z_]\w*|\d+(?:\.\d+)?|\*\*|//|[-+*/%<>=!]=|->|\S",
     re.DOTALL,
 )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sweetrl.colbench.jsonl import field, read_rows
 from sweetrl.errors import SimulatorError, UserError
+from sweetrl.io import private_file
 from sweetrl.types import Message, Task
 
 
@@ -47,8 +48,7 @@ class Recording:
                 return
             self._known[speaker, key] = reply
             self._anyone.setdefault(key, reply)
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a", encoding="utf-8", newline="\n") as target:
+            with private_file(self.path).open("a", encoding="utf-8", newline="\n") as target:
                 target.write(line if self._whole else "\n" + line)
             self._whole = True
 

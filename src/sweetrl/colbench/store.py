@@ -15,6 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.jsonl import FORMAT_KEY
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path, remove_leftovers
 from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
@@ -29,7 +30,6 @@ TRAJECTORIES_FORMAT = "trajectories/2"
 FIRST_TRAJECTORIES_FORMAT = "trajectories/1"
 NEW_COLUMNS = ("parts", "solved")
 FIRST_OUTCOMES = {"out_of_rounds": "max_turns_reached"}
-_FORMAT_KEY = b"sweetrl.format"
 _BATCH = 64  # rows in memory at a time while reading
 _SHARD = re.compile(r"shard-(\d{5,})\.parquet")
 
@@ -110,6 +110,16 @@ class TrajectoryStore:
         """Return the trajectories of one shard in order."""
         return [_trajectory(record) for record in _read(self.shards()[index], TRAJECTORIES_FORMAT)]
 
+    def rows_of(self, index: int) -> Iterator[Trajectory]:
+        """Yield the trajectories of one shard in order, a few in memory at a time."""
+        return map(_trajectory, _read(self.shards()[index], TRAJECTORIES_FORMAT))
+
+    def row(self, index: int, row: int) -> Trajectory:
+        """Return trajectory number `row` (from 0) of shard `index` without making the others; IndexError for none."""
+        for record in _read(self.shards()[index], TRAJECTORIES_FORMAT, places=[row]):
+            return _trajectory(record)
+        raise IndexError(f"{self.folder}: shard {index} has no row {row}")
+
     def count(self) -> int:
         """How many trajectories there are, from the shards' footers alone."""
         return sum(_open(path, TRAJECTORIES_FORMAT).metadata.num_rows for path in self.shards().values())
@@ -167,7 +177,7 @@ def trajectory_schema() -> pyarrow.Schema:
 
 def is_first_form(schema: pyarrow.Schema) -> bool:
     """Whether a shard with this schema is of the first form."""
-    return (schema.metadata or {}).get(_FORMAT_KEY, b"").decode() == FIRST_TRAJECTORIES_FORMAT
+    return (schema.metadata or {}).get(FORMAT_KEY, b"").decode() == FIRST_TRAJECTORIES_FORMAT
 
 
 # Records: what a row of Parquet holds
@@ -311,11 +321,28 @@ def _trajectory_schema() -> pyarrow.Schema:
     )
 
 
+def format_of(path: Path) -> str | None:
+    """Return which of the project's own formats the Parquet file `path` has, None for tables that others have made.
+
+    A file that is missing or no Parquet is a UserError.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        found = (pq.read_schema(path).metadata or {}).get(FORMAT_KEY)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: there is no such file; check the path.") from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise UserError(f"{path}: this is no complete Parquet file; make it again.") from error
+    return None if found is None else found.decode()
+
+
 def _write(path: Path, records: list[dict[str, Any]], schema: pyarrow.Schema, form: str) -> int:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = pa.Table.from_pylist(records, schema=schema.with_metadata({_FORMAT_KEY: form}))
+    table = pa.Table.from_pylist(records, schema=schema.with_metadata({FORMAT_KEY: form}))
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd", row_group_size=1024)
     return len(records)
@@ -332,7 +359,7 @@ def _open(path: Path, form: str) -> pyarrow.parquet.ParquetFile:
         raise UserError(f"{path}: there is no such file; run the stage that writes it first.") from error
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(f"{path}: this is no complete Parquet file; run the stage that writes it again.") from error
-    found = (file.schema_arrow.metadata or {}).get(_FORMAT_KEY, b"no format of this project").decode()
+    found = (file.schema_arrow.metadata or {}).get(FORMAT_KEY, b"no format of this project").decode()
     known = {form, FIRST_TRAJECTORIES_FORMAT} if form == TRAJECTORIES_FORMAT else {form}
     if found not in known:
         raise UserError(f"{path}: expected the format {form}, found {found}; run the stage that writes it again.")

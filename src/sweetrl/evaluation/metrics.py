@@ -86,7 +86,7 @@ def result_of(trajectory: Trajectory, policy: str, domain: Domain, max_turns: in
 
 def _group(trajectory: Trajectory) -> str:
     """What a task without a known topic is counted under: the topic noted with it, or its id without the number."""
-    return trajectory.extra.get("topic") or re.sub(r"[-_]?\d+$", "", trajectory.task.id) or "tasks"
+    return trajectory.extra.get("topic") or re.sub(r"[-_]?(?<!\d)\d++$", "", trajectory.task.id) or "tasks"
 
 
 def _repeated_words(questions: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""How sure a number is: intervals for rates and means, paired comparison of two policies, and the promotion gate.
+"""How sure a number is: intervals for rates and means, paired comparison of two policies.
 
 Rates get Wilson's score interval. Means and paired differences get a bias-corrected and accelerated (BCa) bootstrap
 over tasks, the unit that is independent. The p-values are exact McNemar for paired success and a paired sign-flip
@@ -10,7 +10,7 @@ Where several trainings (seeds) were measured, tasks are not all that varies: `h
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -59,29 +59,6 @@ class McNemar:
     gained: int
     lost: int
     p_value: float
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Whether the challenger becomes champion, and why.
-
-    `difference` is the mean of challenger minus champion over the `n` tasks that both attempted, `interval` its
-    two-sided BCa interval at `confidence`, `p_value` the two-sided paired permutation p.
-    """
-
-    promote: bool
-    reason: str
-    difference: float
-    interval: tuple[float, float]
-    n: int
-    p_value: float
-    confidence: float = 0.95
-    champion_mean: float | None = None
-    challenger_mean: float | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return {**asdict(self), "interval": list(self.interval)}
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> Estimate:
@@ -323,57 +300,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = highest
     return adjusted
-
-
-def promotion_decision(
-    champion: Mapping[str, float] | None,
-    challenger: Mapping[str, float],
-    confidence: float = 0.95,
-    resamples: int = 10_000,
-    seed: int = 0,
-) -> Decision:
-    """Decide whether `challenger` replaces `champion` (both: task id -> reward; None: there is no champion yet).
-
-    The challenger wins if the BCa interval of the mean paired difference lies above zero and the paired permutation
-    test agrees (p < 1 - confidence); the second condition is what holds on few tasks, where a bootstrap is too sure.
-    Different tasks, no tasks or a single one: UserError.
-    """
-    if not challenger:
-        raise UserError("the challenger has no results to decide on; run the evaluate stage first.")
-    if champion is None:
-        mean = sum(challenger.values()) / len(challenger)
-        reason = f"promoted: there is no champion yet (the challenger's mean reward is {mean:.3f})."
-        return Decision(True, reason, 0.0, (0.0, 0.0), len(challenger), 1.0, confidence, None, mean)
-    if champion.keys() != challenger.keys():
-        missing, extra = champion.keys() - challenger.keys(), challenger.keys() - champion.keys()
-        example = min(missing or extra)
-        raise UserError(
-            f"champion and challenger were evaluated on different tasks ({len(missing)} only by the champion, "
-            f"{len(extra)} only by the challenger, for example {example}); evaluate both on the same tasks."
-        )
-    tasks = sorted(champion)
-    before, after = [champion[task] for task in tasks], [challenger[task] for task in tasks]
-    difference = paired_difference(before, after, confidence, resamples, seed)
-    p_value = paired_p_value(before, after, resamples, seed)
-    promote = difference.low > 0.0 and p_value < 1.0 - confidence
-    numbers = (
-        f"mean reward {difference.value:+.3f} on {difference.n} paired tasks, "
-        f"{confidence:.0%} interval {difference.low:+.3f} to {difference.high:+.3f}, p = {p_value:.2g}"
-    )
-    if promote:
-        reason = f"promoted: the challenger beats the champion ({numbers})."
-    elif difference.high < 0.0:
-        reason = f"not promoted: the challenger is worse than the champion ({numbers})."
-    else:
-        reason = f"not promoted: the challenger is not shown to be better than the champion ({numbers})."
-    return Decision(
-        promote,
-        reason,
-        difference.value,
-        (difference.low, difference.high),
-        difference.n,
-        p_value,
-        confidence,
-        sum(before) / len(before),
-        sum(after) / len(after),
-    )

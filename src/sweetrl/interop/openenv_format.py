@@ -14,7 +14,7 @@ from sweetrl.interop.openenv_wire import Description, InvalidAction, Schema, Ser
 
 LONGEST_TEXT = 100_000  # characters of an observation that are kept
 
-_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_FENCED = re.compile(r"```(?:json)?[^\S\n]*+\n(.*?)```", re.DOTALL)
 
 
 @dataclass(frozen=True)

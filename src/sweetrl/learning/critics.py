@@ -135,7 +135,7 @@ class OracleCritic:
         return judgment.worth
 
 
-VERDICT = re.compile(r"\b([AB])\b(?!.*\b[AB]\b)", re.DOTALL)
+VERDICT = re.compile(r"\b[AB]\b")
 
 
 @dataclass(frozen=True)
@@ -208,8 +208,8 @@ def own_replies(dialogue: Trajectory, chat: Chat | None = None) -> list[list[Rep
 
 def first_wins(verdict: str) -> float:
     """Read a judge's verdict: 1 if the last A or B in it is an A, 0 if a B, 0.5 if there is neither."""
-    found = VERDICT.search(verdict)
-    return 0.5 if found is None else float(found[1] == "A")
+    found = VERDICT.findall(verdict)
+    return float(found[-1] == "A") if found else 0.5
 
 
 def rivals(count: int, comparisons: int, seed: int) -> list[tuple[int, int]]:

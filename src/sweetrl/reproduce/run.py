@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.io import publish, read_json, write_json
+from sweetrl.io import private_folder, publish, read_json, write_json
 from sweetrl.paths import LAST_POLICY, POLICY
 from sweetrl.plugins import load_domain, load_method
 from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
@@ -258,7 +258,7 @@ def workspace(profile: Profile, name: str, tree: Mapping[str, Any], fresh: bool 
         own = profile.folder / base  # a base of the reproduction itself, else the project's
         link(own if own.exists() else profile.folder / ROOT / base, folder / base)
     cache = profile.folder / ROOT / ".cache"
-    cache.mkdir(parents=True, exist_ok=True)
+    private_folder(cache)
     link(cache, folder / ".cache")
     return folder
 

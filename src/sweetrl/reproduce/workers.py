@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sweetrl.errors import UserError
+from sweetrl.io import OWNER_UMASK, private_file, private_folder
 from sweetrl.progress import Meter
 from sweetrl.reproduce.run import WORK, Profile
 
@@ -65,7 +66,7 @@ def run_all(profile: Profile, workers: int, program: Sequence[str] = ("dvc",)) -
 
     What is finished stays finished: the same call goes on after a failure, or after this process was ended.
     """
-    (profile.folder / LOGS).mkdir(parents=True, exist_ok=True)
+    private_folder(profile.folder / LOGS)
     board = _Board(parts(profile))
     logger.info("%d parts, %d at a time; what they say is in %s", len(board.waiting), workers, profile.folder / LOGS)
     with Meter("reproduce", len(board.waiting), "parts") as meter:
@@ -140,8 +141,10 @@ def _worker(board: _Board, folder: Path, program: Sequence[str], meter: Meter) -
         log = folder / LOGS / f"{part.name}.log"
         # Two workers meet at DVC's own lock for a moment, before and after a stage.
         command = [*program, "--wait-for-lock", "repro", "--quiet", "--single-item", f"dvc.yaml:{part.name}"]
-        with log.open("wb") as out:
-            status = subprocess.run(command, cwd=folder, stdout=out, stderr=subprocess.STDOUT, check=False).returncode
+        with private_file(log).open("wb") as out:
+            status = subprocess.run(
+                command, cwd=folder, stdout=out, stderr=subprocess.STDOUT, check=False, umask=OWNER_UMASK
+            ).returncode
         how = f"failed with status {status}, see {log}" if status else "done"
         logger.info("%s: %s after %.0f s", part.name, how, time.monotonic() - began)
         board.finish(part, status == 0, meter)

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from sweetrl.errors import UserError
+from sweetrl.io import private_file
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,7 @@ class Ledger:
         """Append `costs`; UserError where the disk is full."""
         lines = "".join(json.dumps(asdict(one)) + "\n" for one in costs)
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a+b") as target:
+            with private_file(self.path).open("a+b") as target:
                 # A kill in the middle of a line must not spoil the next one.
                 if target.tell() and (target.seek(-1, 2), target.read(1))[1] != b"\n":
                     target.write(b"\n")

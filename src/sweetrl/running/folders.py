@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from sweetrl.errors import UserError
+from sweetrl.io import private_folder, write_text
 from sweetrl.paths import ROOT_VARIABLE, RUNS
 from sweetrl.running.share import VARIABLE
 from sweetrl.tracking.runs import PARENT_VARIABLE
@@ -28,8 +29,7 @@ def prepare(folder: Path, tree: Mapping[str, Any]) -> Path:
     place = folder / "params.yaml"
     if not place.exists() or place.read_text(encoding="utf-8") != text:
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        place.write_text(text, encoding="utf-8")
+        write_text(place, text)
     return folder
 
 
@@ -39,7 +39,7 @@ def link(source: Path, place: Path) -> None:
         return
     if not source.exists():
         raise UserError(f"{source}: there is nothing here yet; run the part that makes it (`dvc repro`) first.")
-    place.parent.mkdir(parents=True, exist_ok=True)
+    private_folder(place.parent)
     place.symlink_to(source.resolve())
 
 

@@ -63,12 +63,13 @@ class Survey:
 
 
 def trajectory_files(place: Path) -> list[Path]:
-    """Return the file that `sources.trajectories` names, or the `.jsonl` files of the folder, by name."""
-    found = sorted(place.glob("*.jsonl")) if place.is_dir() else [place] if place.suffix == ".jsonl" else []
+    """Return the file that `sources.trajectories` names, or the `.jsonl` and `.parquet` files of a folder, by name."""
+    inside = sorted(place.iterdir()) if place.is_dir() else [place]
+    found = [path for path in inside if path.suffix in (".jsonl", ".parquet")]
     if not found or not found[0].exists():
         raise UserError(
-            f"params.yaml: `collect.source` is `files`, but `sources.trajectories: {place}` is no .jsonl file and no "
-            "folder with some; name the trajectory files there."
+            f"params.yaml: `collect.source` is `files`, but `sources.trajectories: {place}` is no .jsonl or .parquet "
+            "file and no folder with some; name the trajectory files there."
         )
     return found
 
@@ -91,7 +92,7 @@ class Importer:
         Raises UserError where there are more than `collect.skip_bad` of them, where more than `collect.lost_share` of
         the dialogues break off, and where nothing is left.
         """
-        survey, naming, bad = Survey(), _Naming(), list[str]()
+        survey, naming, bad = Survey(), Naming(), list[str]()
         with ExitStack() as stack:
             target: IO[str] | None = None
             for path in self.files:
@@ -125,7 +126,7 @@ class Importer:
                     continue
                 index = position // size
                 if wanted(index):
-                    one = self._parse(path, number, line)
+                    one = self.parse(path, number, line)
                     named = replace(one.task, id=survey.names[task_digest(one.task)])
                     members.append(replace(one, task=named, attempt=code))
                 position += 1
@@ -133,13 +134,12 @@ class Importer:
                     yield index, members
                     members = []
 
-    def _look(self, path: Path, number: int, line: bytes, survey: Survey, naming: _Naming) -> int:
+    def _look(self, path: Path, number: int, line: bytes, survey: Survey, naming: Naming) -> int:
         """What becomes of a line: the number of its dialogue's attempt, or why it is not taken."""
         if not line.decode("utf-8", "replace").strip():
             return BLANK
-        one = self._parse(path, number, line)
-        content = (one.task.problem_description, one.task.ground_truth)
-        if content in self._contents or (not content[1] and content[0] in self._requests):
+        one = self.parse(path, number, line)
+        if self.is_held_out(one.task):
             survey.counts["held_out"] += 1
             return HELD_OUT
         attempt = naming.attempt(one.task, path, number, survey.names)
@@ -148,8 +148,13 @@ class Importer:
         survey.counts["recorded_rewards"] += one.reward is not None
         return attempt
 
-    def _parse(self, path: Path, number: int, line: bytes) -> Trajectory:
-        """One row as a dialogue; without a reward where its answer is to be scored."""
+    def is_held_out(self, task: Task) -> bool:
+        """Whether the task is one of those that nothing may be learnt from."""
+        content = (task.problem_description, task.ground_truth)
+        return content in self._contents or (not content[1] and content[0] in self._requests)
+
+    def parse(self, path: Path, number: int, line: bytes) -> Trajectory:
+        """Return one row as a dialogue; without a reward where its answer is to be scored. A bad one is a UserError."""
         where = f"{path}: line {number}"
         row = parse_row(decode_line(line, where), where)
         if "messages" in row:
@@ -206,7 +211,7 @@ class Importer:
             )
 
 
-class _Naming:
+class Naming:
     """Gives every task its name and counts the attempts at it."""
 
     def __init__(self) -> None:
@@ -251,7 +256,7 @@ def import_dialogues(
     Shards that are there already are left alone; with `mine` only those that it says yes to are made. Bad rows that
     may be skipped lie in the store's folder, in `bad-rows.jsonl`.
     """
-    logger.info("import: reading %s", _places(importer.files))
+    logger.info("import: reading %s ...", _places(importer.files))
     survey = importer.survey(store.folder / BAD_ROWS)
     present, size = store.shards(), importer.wanted.shard
 
@@ -260,14 +265,14 @@ def import_dialogues(
 
     with ExitStack() as stack, Meter("import", survey.taken, "dialogues") as meter:
         meter(sum(min(size, survey.taken - index * size) for index in present))
-        rewards = _Rewards(importer.domain, stack)
+        rewards = Rewards(importer.domain, stack)
         for index, members in importer.read(survey, wanted):
             store.write_shard(index, rewards.given(members))
             meter(len(members))
     return {name: survey.counts[name] for name in ("dialogues", "tasks", "recorded_rewards", "held_out", "bad_rows")}
 
 
-class _Rewards:
+class Rewards:
     """Scores the dialogues that have no reward yet, by the domain, which is opened for the first of them."""
 
     def __init__(self, domain: Domain, stack: ExitStack) -> None:
@@ -311,7 +316,7 @@ def import_standalone(
     domain = load_domain(settings)
     for path in [*files, *held_out]:
         if not path.is_file():
-            raise UserError(f"{path}: there is no such file; name trajectory files or logs (.jsonl).")
+            raise UserError(f"{path}: there is no such file; name trajectory files or logs (.jsonl or .parquet).")
     tasks = [task for path in held_out for task in read_any_tasks(path, domain)]
     tree = settings.model_dump(mode="json", by_alias=True)
     deciding = {name: tree[name] for name in ("suite", "suite_options", "agent", "reward", "similarity", "collect")}

@@ -32,6 +32,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     ),
     "train-policy": ("seed", *SUITE, "model", "agent.prompt", *METHOD, "preset", *LEARNING, "grpo"),
     "evaluate": ("seed", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
+    "summary": ("method",),
     "iterate": (
         *("seed", "iterations", *SUITE, *METHOD, "preset", *DIALOGUES),
         *("collect", "validate", "critic", "rank", "judge", *LEARNING),

@@ -32,7 +32,7 @@ from types import FrameType
 from typing import Any
 
 from sweetrl.errors import UserError, missing_extra
-from sweetrl.io import digest, publish, write_json
+from sweetrl.io import digest, private_folder, publish, write_json
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.plugins import check_sources
 from sweetrl.progress import first_process
@@ -47,6 +47,8 @@ from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
 
 logger = logging.getLogger("sweetrl")
 LAST_WORD = 5.0  # seconds that other processes wait before they say what the first one has most likely said
+# Of a training's curves, those that the run file keeps for `dvc plots`; all of them are in MLflow.
+CURVES = ("loss", "accuracy", "reward/margin", "reference_kl", "grad_norm", "learning_rate")
 
 
 class StageRun:
@@ -60,6 +62,7 @@ class StageRun:
         self.parameters = stage_parameters(stage, settings)
         self.summary = "done"
         self.last_metrics: dict[str, float] = {}
+        self._steps: dict[int, dict[str, float]] = {}
         self.data: list[DataInput] = []
         check_declared(settings)
         self.sources = check_sources(settings)
@@ -87,7 +90,14 @@ class StageRun:
     def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         """Log one value for each metric; call it with growing `step` for curves. The last values go to run.json."""
         self.last_metrics.update({name: float(value) for name, value in values.items()})
+        if step and (kept := {name: float(values[name]) for name in CURVES if name in values}):
+            self._steps.setdefault(step, {}).update(kept)
         self.log.log_metrics(values, step)
+
+    def curves(self) -> list[dict[str, float]]:
+        """Return a row for each training step, oldest first: `step` and those of CURVES that every step has."""
+        shared = [name for name in CURVES if all(name in row for row in self._steps.values())]
+        return [{"step": step} | {name: row[name] for name in shared} for step, row in sorted(self._steps.items())]
 
     def log_metric_series(self, name: str, values: Sequence[float], first_step: int = 0) -> None:
         """Log a whole curve of one metric at once."""
@@ -116,7 +126,7 @@ class StageRun:
         paths = [*inputs, *self.sources.values()]
         hashes = [dvc_hash(Path(path)) if Path(path).exists() else str(path) for path in paths]
         folder = SCRATCH / f"{self.stage}-{digest(self.parameters, hashes)}"
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         self._scratch.append(folder)
         return folder
 
@@ -159,6 +169,7 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
             "summary": run.summary,
             "seconds": round(seconds, 3),
             "metrics": run.last_metrics,
+            **({"curves": curves} if (curves := run.curves()) else {}),
             "inputs": {item.name: {"path": item.path, "hash": item.hash} for item in run.data},
         },
     )

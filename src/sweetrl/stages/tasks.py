@@ -26,8 +26,10 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
     if wanted.source == "synthetic":
         count, seed, difficulty = wanted.train + wanted.validation, settings.seed, wanted.difficulty
         learn = [domain.own(task) for task in islice(domain.tasks("train", count, seed, difficulty), count)]
-        test = [domain.own(task) for task in islice(domain.tasks("test", wanted.test, seed, difficulty), wanted.test)]
+        last = wanted.test_first + wanted.test
+        test = [domain.own(task) for task in islice(domain.tasks("test", last, seed, difficulty), last)]
         _check_generated(domain, learn, test)
+        test = test[wanted.test_first :]
         return {"train": learn[: wanted.train], "validation": learn[wanted.train :], "test": test}
     for key, name in (("train_file", wanted.train_file), ("test_file", wanted.test_file)):
         if not name:
@@ -40,9 +42,15 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
             f"{wanted.train_file}: {len(learn)} tasks cannot give {wanted.validation} validation tasks and leave any "
             "to train on; lower `tasks.validation` in params.yaml."
         )
-    test = list(islice(read_tasks(Path(wanted.test_file), domain), wanted.test))
+    last = wanted.test_first + wanted.test
+    test = list(islice(read_tasks(Path(wanted.test_file), domain), wanted.test_first, last))
+    if wanted.test_first and len(test) < wanted.test:
+        raise UserError(
+            f"{wanted.test_file}: {len(test)} tasks are behind the first {wanted.test_first} (tasks.test_first), and "
+            f"`tasks.test` asks for {wanted.test}; put new tasks at its end, or lower them in params.yaml."
+        )
     known = {(task.problem_description, task.ground_truth) for task in learn}
-    for row, task in enumerate(test, start=1):
+    for row, task in enumerate(test, start=wanted.test_first + 1):
         if (task.problem_description, task.ground_truth) in known:
             raise UserError(
                 f"{wanted.test_file}: row {row} is also in {wanted.train_file}; take it out of one of them."
@@ -58,11 +66,20 @@ def _check_generated(domain: Domain, learn: list[Task], test: list[Task]) -> Non
             f"{domain.spec}: there are {len(learn)} training tasks, but `tasks.train` and `tasks.validation` ask for "
             f"{wanted.train + wanted.validation}; lower them in params.yaml."
         )
-    if len(test) < wanted.test:
+    if len(test) < wanted.test_first + wanted.test:
+        which = f" behind the first {wanted.test_first} (tasks.test_first)" if wanted.test_first else ""
         raise UserError(
-            f"{domain.spec}: there are {len(test)} test tasks, but `tasks.test` asks for {wanted.test}; lower it in "
-            "params.yaml."
+            f"{domain.spec}: there are {len(test)} test tasks, but `tasks.test` asks for {wanted.test}{which}; lower "
+            "it in params.yaml."
         )
+    before, behind = test[: wanted.test_first], test[wanted.test_first :]
+    served = {(task.problem_description, task.ground_truth, task.hidden_information) for task in before}
+    for task in behind:
+        if (task.problem_description, task.ground_truth, task.hidden_information) in served:
+            raise UserError(
+                f"{domain.spec}: the test task {task.id} is also among the first {wanted.test_first}, which have "
+                "served (tasks.test_first); `tasks` must go on with tasks of other contents."
+            )
     known = {(task.problem_description, task.ground_truth, task.hidden_information) for task in learn}
     for task in test:
         if (task.problem_description, task.ground_truth, task.hidden_information) in known:

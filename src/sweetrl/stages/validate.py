@@ -1,8 +1,8 @@
 """Stage `validate`: is the collected batch fit to learn from? If not, it stops and names the rows.
 
-data/trajectories -> data/pairs.parquet, reports/validation.json; Great Expectations' Data Docs in reports/data-docs
-(not an output of the stage: they carry times). The checks are in sweetrl.evaluation.checks and
-sweetrl.validation.suites.
+data/trajectories -> data/pairs.parquet, reports/validation.json; for people reports/data-quality.html, and Great
+Expectations' Data Docs in reports/data-docs (not outputs of the stage: the one shows earlier batches, too, the others
+carry times). The checks are in sweetrl.evaluation.checks and sweetrl.validation.suites.
 
 The last accepted batch's summary is kept in data/accepted.json, which is neither an input nor an output of the stage:
 as an input it would make the stage run again after each of its own runs. It can only stop a batch, never change what
@@ -23,10 +23,11 @@ from sweetrl.io import read_json, write_json
 from sweetrl.learning.pairs import trajectory_pairs, write_pairs
 from sweetrl.learning.supply import Supply
 from sweetrl.models import load_tokenizer
-from sweetrl.paths import ACCEPTED, DATA_DOCS, PAIRS, TRAJECTORIES, VALIDATION
+from sweetrl.paths import ACCEPTED, DATA_DOCS, DATA_QUALITY, PAIRS, QUALITY_HISTORY, TRAJECTORIES, VALIDATION
 from sweetrl.plugins import load_domain, load_method
 from sweetrl.running.stage import StageRun, stage_main, stage_run
 from sweetrl.settings import Settings
+from sweetrl.validation.quality import remember, write_page
 from sweetrl.validation.suites import (
     Limits,
     Table,
@@ -60,7 +61,9 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     store = TrajectoryStore(TRAJECTORIES)
     shards = shards_table(shard_rows(store))
     if not shards.rows or any(row["schema"] for row in shards.rows):
-        _report([shards], run_tables([shards], DATA_DOCS))  # what has no schema cannot be read any further
+        verdicts = run_tables([shards], DATA_DOCS)  # what has no schema cannot be read any further
+        write_page(DATA_QUALITY, [shards], verdicts, None, QUALITY_HISTORY, str(TRAJECTORIES))
+        _report([shards], verdicts)
 
     domain = load_domain(settings)
     system = domain.system_prompt(settings.agent.prompt)
@@ -89,15 +92,17 @@ def check_batch(settings: Settings, run: StageRun) -> None:
             "failed_expectations": sum(not verdict.success for verdict in verdicts),
         }
     )
+    write_page(DATA_QUALITY, tables, verdicts, summary, QUALITY_HISTORY, str(TRAJECTORIES))
     _report(tables, verdicts)
 
     write_pairs(PAIRS, pairs)
     write_json(VALIDATION, report(summary, asdict(counts), verdicts))
     accept(summary, previous)
+    remember(QUALITY_HISTORY, summary.batch, verdicts)
     run.summary = (
         f"{summary.trajectories} dialogues at {summary.tasks} tasks hold all {len(verdicts)} expectations "
         f"(mean reward {summary.mean_reward:.3f}, {summary.mean_turns:.1f} turns), {len(pairs)} pairs; "
-        f"Data Docs: {DATA_DOCS / 'index.html'}"
+        f"see {DATA_QUALITY}"
     )
 
 
@@ -148,8 +153,8 @@ def _report(tables: Sequence[Table], verdicts: Sequence[Verdict]) -> None:
         lines = "".join(f"\n- {verdict.sentence}" for verdict in failed)
         raise UserError(
             f"{TRAJECTORIES}: {len(failed)} of {len(verdicts)} expectations failed in "
-            f"{', '.join(dict.fromkeys(verdict.table for verdict in failed))}; all rows are in "
-            f"{DATA_DOCS / 'index.html'}:{lines}"
+            f"{', '.join(dict.fromkeys(verdict.table for verdict in failed))}; the rows are in "
+            f"{DATA_QUALITY}:{lines}"
         )
 
 

@@ -7,13 +7,12 @@ hand; the profiles of `make reproduce` that take a pretrained model have it in t
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import publish, read_json, write_json, write_text
+from sweetrl.io import publish, read_json, usual_mode, write_json, write_text
 from sweetrl.licences import base_licence, copy_licence
 from sweetrl.plugins import load_domain
 from sweetrl.progress import StepProgress
@@ -71,9 +70,10 @@ def warm_start(settings: Settings) -> None:
         loss = trained.metrics["final/loss"]
         facts = {"parameters": parameters, "demonstrations": count, "steps": steps, "loss": round(loss, 4)}
         _write_origin(finished, wanted.base, settings, facts)
+        finished.chmod(usual_mode(folder=True))
         for path in finished.iterdir():
-            path.chmod(0o666 & ~_umask())  # weights are written for their owner alone
-        publish(finished, out)
+            path.chmod(usual_mode())  # weights are written for their owner alone
+        publish(finished, out, shared=True)
         own = {"readers": data.readers, "informed": data.informed, "too_long": data.too_long}
         run.log_metrics({"demonstrations": count, **own, **trained.metrics})
         run.summary = f"{steps} steps on {count} demonstrations, loss {loss:.3f}, model in {out}"
@@ -138,12 +138,6 @@ def _card(base: str, licence: str, texts: list[str], folder: Path, recipe: dict[
         f"the settings, {ORIGIN} the base's content hash and where it comes from.{own}\n\n{says}{where}\n\n"
         "The demonstrators have faults on purpose: this is where training begins, not an agent to use.\n"
     )
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def main() -> None:

@@ -1,18 +1,32 @@
-"""Dialogues about pages in which a test says the agent's words itself."""
+"""A renderer for the tests, where the machine has a browser; and dialogues in which a test says the agent's words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from sweetrl.browser import Renderer
 from sweetrl.domains.frontend import Frontend
+from sweetrl.errors import UserError
 from sweetrl.protocols import UserSimulator
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
-from sweetrl.settings import AgentSettings
+from sweetrl.settings import AgentSettings, BrowserSettings
 from sweetrl.types import Task
+
+
+@pytest.fixture(scope="module")
+def renderer() -> Iterator[Renderer]:
+    """A renderer without a cache; skips where no browser is found, or none starts."""
+    try:
+        made = Renderer(BrowserSettings(cache="", tabs=2))
+        made.render("<html><body>x</body></html>")
+    except UserError as error:
+        pytest.skip(f"no browser here: {error}")
+    with made:
+        yield made
 
 
 @pytest.fixture(scope="session")

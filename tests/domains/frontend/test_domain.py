@@ -138,13 +138,13 @@ def sweetrl(*words: str) -> str:
 
 
 def test_show_lists_dialogues_about_pages(collected: Path) -> None:
-    for listed in (sweetrl("show"), sweetrl("show", "--from", "official.jsonl", "--suite", "frontend")):
+    for listed in (sweetrl("show"), sweetrl("show", "--dialogues", "official.jsonl", "--suite", "frontend")):
         assert all(task.id in listed for task in TASKS)
         assert listed.count("0.81") == 2 and listed.count("answered") == 2
 
 
 @pytest.mark.parametrize(
-    "source", [(), ("--from", "official.jsonl", "--suite", "frontend")], ids=["shards", "official file"]
+    "source", [(), ("--dialogues", "official.jsonl", "--suite", "frontend")], ids=["shards", "official file"]
 )
 def test_show_prints_a_dialogue_about_a_page(source: tuple[str, ...], collected: Path) -> None:
     text = sweetrl("show", TASKS[1].id, *source)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,8 @@ from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import OracleAgent
 from sweetrl.domains.frontend.suite.sketch import sketch
 from sweetrl.domains.frontend.users import PageUser
-from sweetrl.errors import UserError
-from sweetrl.settings import BrowserSettings
 
 TASKS = list(generate("test", 12, 5))
-
-
-@pytest.fixture(scope="module")
-def renderer() -> Iterator[Renderer]:
-    try:
-        made = Renderer(BrowserSettings(cache="", tabs=2))
-        made.render("<html><body>x</body></html>")
-    except UserError as error:
-        pytest.skip(f"no browser here: {error}")
-    with made:
-        yield made
 
 
 def looks(page: Outline) -> tuple[Any, ...]:

@@ -8,7 +8,6 @@ import random
 import resource
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ from typing import Any
 import pytest
 
 from sweetrl.browser import Box, Element, Page, Renderer
-from sweetrl.browser.binary import find_browser
 from sweetrl.domains.frontend import layout
 from sweetrl.domains.frontend.rewards import ClipReward, LayoutReward, make_reward
 from sweetrl.errors import UserError
-from sweetrl.settings import BrowserSettings, SimilaritySettings, parse_settings
+from sweetrl.settings import SimilaritySettings, parse_settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
 import page_edits
@@ -57,16 +55,6 @@ def text(words: str, x: float = 10, y: float = 10, **other: Any) -> Element:
 
 def score_pages(answer: Page | None, reference: Page) -> float:
     return make_reward(SimilaritySettings()).score([(answer, reference)])[0]
-
-
-@pytest.fixture(scope="module")
-def renderer() -> Iterator[Renderer]:
-    try:
-        find_browser()
-    except UserError as error:
-        pytest.skip(str(error))
-    with Renderer(BrowserSettings(cache="", tabs=2)) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -5,11 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sweetrl.browser import Renderer
-from sweetrl.browser.binary import find_browser
 from sweetrl.browser.page import Page
 from sweetrl.domains.frontend.layout import similarity
-from sweetrl.errors import UserError
-from sweetrl.settings import BrowserSettings
 
 WORDS = (
     "Monthly sales grew by nine percent",
@@ -72,22 +69,26 @@ UNSEEN = {
     "a text that insists": COVER.format(BLACK)
     + around(TEXTS, "").replace("margin:0", "margin:0;clip-path:inset(100%);-webkit-text-fill-color:#000!important"),
 }
+# Too pale to be told apart by whoever looks: #e8e8e8 is the darkest of these greys.
+PALE = {
+    **{f"texts in #{grey}": around(TEXTS, f"color:#{grey}") for grey in ("f8f8f8", "f2f2f2", "ececec", "e8e8e8")},
+    "large bold texts": around(TEXTS, "color:#ececec;font-size:24px;font-weight:bold"),
+    "texts drawn by a pale shadow": around(TEXTS, "color:transparent;text-shadow:0 0 1px #eee"),
+    "texts with a pale outline": around(TEXTS, "color:transparent;-webkit-text-stroke:1px #eee"),
+    "nearly filtered away": around(CARDS, "filter:opacity(0.04)"),
+    "nearly transparent": around(CARDS + THINGS, "opacity:0.07"),
+    "pale lines": COVER.format("repeating-linear-gradient(#ececec 0 1px,#fff 1px 9px)"),
+    "pale squares": COVER.format("repeating-conic-gradient(#eaeaea 0 25%,#fff 0 50%) 0 0/14px 14px"),
+    "pale borders": around(CARDS, "visibility:hidden").replace(
+        "background:#dbeafe", "visibility:visible;border:2px solid #ececec;box-sizing:border-box;color:transparent"
+    ),
+}
 # Seen as grey texture and not as words: the picture's ink counts, the words and boxes do not.
 ILLEGIBLE = {
-    "nearly filtered away": around(CARDS, "filter:opacity(0.04)"),
-    "too pale": around(TEXTS, "color:#f2f2f2"),
+    "nearly filtered away": PALE["nearly filtered away"],
+    "too pale": PALE["texts in #f2f2f2"],
     "too small": around(TEXTS, "font-size:5px"),
 }
-
-
-@pytest.fixture(scope="module")
-def renderer() -> Renderer:
-    try:
-        find_browser()
-    except UserError as error:
-        pytest.skip(str(error))
-    with Renderer(BrowserSettings(cache="", tabs=2)) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -105,6 +106,13 @@ def test_what_nobody_sees_is_worth_nothing(renderer: Renderer, reference: Page, 
     assert not any(word in element.text for element in claimed.elements for word in WORDS)
 
 
+@pytest.mark.parametrize("name", PALE)
+def test_what_is_too_pale_is_worth_nothing(renderer: Renderer, reference: Page, name: str) -> None:
+    claimed, honest = renderer.render(HONEST + PALE[name]), renderer.render(HONEST)
+    assert similarity(claimed, reference).score <= similarity(honest, reference).score + 0.05
+    assert not any(word in element.text for element in claimed.elements for word in WORDS)
+
+
 @pytest.mark.parametrize("name", ILLEGIBLE)
 def test_what_nobody_can_read_is_no_text(renderer: Renderer, reference: Page, name: str) -> None:
     claimed, honest = renderer.render(HONEST + ILLEGIBLE[name]), renderer.render(HONEST)
@@ -118,6 +126,13 @@ def test_what_is_seen_is_worth_all(renderer: Renderer, reference: Page) -> None:
     texts = " ".join(element.text for element in reference.elements)
     assert all(texts.count(each) == 2 for each in WORDS), "on cards and in controls"
     assert sum(element.tag == "img" for element in reference.elements) == 6
+
+
+def test_thin_borders_of_real_designs_are_seen(renderer: Renderer, reference: Page) -> None:
+    """A border of one pixel in the grey of most designs (#e5e7eb on white) counts as much as it did."""
+    framed = CARDS.replace("background:#dbeafe", "border:1px solid #e5e7eb;box-sizing:border-box")
+    with_borders, without = renderer.render(HONEST + framed), renderer.render(HONEST + framed.replace("1px solid", "0"))
+    assert similarity(with_borders, reference).edges > similarity(without, reference).edges + 0.05
 
 
 def test_ways_of_writing_that_are_seen(renderer: Renderer) -> None:

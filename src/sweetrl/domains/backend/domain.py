@@ -11,7 +11,7 @@ from sweetrl.colbench.jsonl import field
 from sweetrl.colbench.prompts import agent_prompt, load_prompt
 from sweetrl.domains.backend import leaks
 from sweetrl.errors import UserError
-from sweetrl.types import ANSWER_MARKER, Demonstration, Judgment, Leak, Message, Split, Task, Trajectory
+from sweetrl.types import ANSWER_MARKER, Demonstration, Judgment, Leak, Message, Split, Task, TestRun, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.domains.backend.rewards import CodeScorer
@@ -160,6 +160,14 @@ class Backend(Domain):
         from sweetrl.domains.backend.suite.faults import faults
 
         return faults(trajectory, questions, max_turns)
+
+    # For people
+
+    def run_tests(self, task: Task, answer: str) -> list[TestRun]:
+        """Run each hidden test in a child of its own, in the sandbox."""
+        from sweetrl.domains.backend.rerun import run_tests
+
+        return run_tests(self.settings.reward, task, answer)
 
     # Pre-training
 

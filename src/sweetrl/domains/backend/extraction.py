@@ -60,10 +60,11 @@ def fixed_sources(answer: str, function: str) -> tuple[str, ...]:
         if defining:
             # The last version counts; blocks of helpers that stand apart belong to it.
             last = defining[-1]
+            versions = set(defining)
             helpers = [
                 b
                 for i, b in enumerate(blocks)
-                if i not in defining and re.search(r"^(?:def|class|import|from)\b", b, re.M)
+                if i not in versions and re.search(r"^(?:def|class|import|from)\b", b, re.M)
             ]
             if helpers:
                 readings.append("\n".join([*helpers, blocks[last]]))

@@ -33,6 +33,8 @@ _STATEMENTS = (
     ast.Delete,
 )
 _HEADER = re.compile(r"^(?:(?:async\s+)?def\s+\w+\s*\(|class\s+\w+\s*[(:]|(?:for|while|if|elif|with)\b.*:$)")
+# Parameters have an end: else each of many beginnings would be read to the end of the reply.
+_DEFINITION = re.compile(r"\bdef\s+\w+\s*\([^)]{0,1000}\)\s*(?:->\s*+[\w\[\], .]++)?:|\blambda\b[^:\n]{0,1000}:")
 _EXPRESSIONS = (ast.Call, ast.BinOp, ast.Compare, ast.BoolOp, ast.Subscript, ast.Lambda, ast.ListComp, ast.IfExp)
 
 
@@ -50,7 +52,7 @@ def _code(reply: str) -> Leak | None:
     for match in re.finditer(r"`([^`\n]+)`", reply):
         if _is_statement(match[1].strip()) or _is_expression(match[1].strip()):
             return Leak("code", match[1])
-    definition = re.search(r"\bdef\s+\w+\s*\([^)]*\)\s*(?:->\s*[\w\[\], .]+)?:|\blambda\b[^:\n]*:", reply)
+    definition = _DEFINITION.search(reply)
     return Leak("code", definition[0]) if definition else None
 
 

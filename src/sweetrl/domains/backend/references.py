@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from sweetrl.io import private_folder
 from sweetrl.sandbox.claims import distribution_of, well_formed
 from sweetrl.sandbox.client import Sandbox
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
@@ -116,7 +117,7 @@ class References:
             return
         target = self._folder / key[:2] / f"{key}.json"
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            private_folder(target.parent)
             handle, name = tempfile.mkstemp(prefix=".", suffix=".part", dir=target.parent)
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump([[result.kind, result.tree, result.detail] for result in results], file)

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.store import format_of, read_task_table
 from sweetrl.domains.backend.answers import read_answers
 from sweetrl.domains.backend.domain import Backend
 from sweetrl.domains.backend.rewards import SEMANTICS, CodeScorer
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
+from sweetrl.logs import quiet
 from sweetrl.settings import RewardSettings
 from sweetrl.types import Score
 
@@ -34,7 +36,8 @@ def score_file(
     if semantics not in SEMANTICS:
         raise UserError(f"unknown semantics {semantics!r}; choose one of {', '.join(SEMANTICS)}.")
     reward = (reward or RewardSettings()).model_copy(update={"semantics": semantics})
-    known = list(read_tasks(Path(tasks), Backend()))
+    own = Path(tasks).suffix == ".parquet" and format_of(Path(tasks)) is not None
+    known = read_task_table(Path(tasks)) if own else list(read_tasks(Path(tasks), Backend()))
     rows = list(read_answers(Path(answers), known, Path(tasks)))
     results: list[dict[str, Any]] = []
     reasons: Counter[str] = Counter()
@@ -68,10 +71,11 @@ def score_file(
 def _with_progress(scores: Iterator[Score], total: int) -> Iterator[Score]:
     import sys
 
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or quiet():
         yield from scores
         return
-    from rich.console import Console
     from rich.progress import track
 
-    yield from track(scores, "scoring", total, console=Console(stderr=True))
+    from sweetrl.screen import Screen
+
+    yield from track(scores, "scoring", total, console=Screen(stderr=True))

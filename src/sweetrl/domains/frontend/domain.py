@@ -245,6 +245,13 @@ class Frontend(Domain):
         html = find_page(text)
         return None if html is None else (".html", html)
 
+    def picture(self, content: str) -> bytes | None:
+        """Return a page as the renderer draws it."""
+        from sweetrl.browser.renderer import Renderer
+
+        with Renderer(self.settings.browser) as renderer:
+            return renderer.render(content).png
+
     # Pre-training
 
     @property

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 REDUCE = 2  # CSS pixels of a pixel that is compared
 BLOCK = 16  # of those in a block
 GRID = 8  # cells a side of the coarse grid, over the whole page
-_EDGE = 8  # grey levels; fainter ones nobody sees
+_EDGE = 8  # grey levels between reduced pixels
+_SEEN = 40.0  # distance in RGB between the page's own pixels there: paler ink has edges that nobody sees
 _TOLERANCE = 4  # reduced pixels that an edge may be away
 _FAR = 40.0  # CIELAB distance at which two colours have nothing in common
 _MOST = 160  # items of one kind; beyond, the largest count
@@ -90,12 +91,10 @@ def features(page: Page) -> Features:
     from scipy.ndimage import maximum_filter
 
     with Image.open(io.BytesIO(page.png)) as image:
-        small = image.convert("RGB").reduce(REDUCE)
+        whole = image.convert("RGB")
+    small = whole.reduce(REDUCE)
     rgb = np.asarray(small)
-    grey = np.asarray(small.convert("L")).astype(np.int16)
-    edges = np.zeros(grey.shape, bool)
-    edges[:, 1:] |= np.abs(np.diff(grey, axis=1)) >= _EDGE
-    edges[1:] |= np.abs(np.diff(grey, axis=0)) >= _EDGE
+    edges = _edges(np.asarray(small.convert("L")), np.asarray(whole))
     near = maximum_filter(edges.view(np.uint8), size=2 * _TOLERANCE + 1, mode="constant").view(bool)
     quantised = (rgb[::2, ::2] >> 4).reshape(-1, 3).astype(np.int32)
     codes, counts = np.unique(quantised @ np.array([256, 16, 1]), return_counts=True)
@@ -114,6 +113,23 @@ def features(page: Page) -> Features:
         texts=texts,
         boxes=boxes,
     )
+
+
+def _edges(grey: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """Where a reduced picture changes from one pixel to the next, and the picture itself (`whole`) has a contrast."""
+    import numpy as np
+
+    height, width = grey.shape
+    missing = ((0, height * REDUCE - whole.shape[0]), (0, width * REDUCE - whole.shape[1]), (0, 0))
+    parts = np.pad(whole, missing, mode="edge").reshape(height, REDUCE, width, REDUCE, 3)
+    lightest, darkest = parts.max((1, 3)), parts.min((1, 3))
+    levels = grey.astype(np.int16)
+    edges = np.zeros(grey.shape, bool)
+    for here, before in ((np.s_[:, 1:], np.s_[:, :-1]), (np.s_[1:], np.s_[:-1])):
+        changes = np.abs(levels[here] - levels[before]) >= _EDGE
+        apart = np.maximum(lightest[here], lightest[before]) - np.minimum(darkest[here], darkest[before])
+        edges[here] |= changes & ((apart.astype(np.int32) ** 2).sum(-1) > _SEEN**2)
+    return edges
 
 
 def _edge_f1(one: Features, two: Features) -> float:
