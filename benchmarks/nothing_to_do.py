@@ -10,14 +10,10 @@ prefect). Processor seconds say more than seconds on a busy machine; the last co
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import statistics
-import subprocess
 import sys
-import time
 from pathlib import Path
+
+from fresh_processes import Options, print_ratios, rounds, write_numbers
 
 sys.path.insert(0, str(Path.cwd()))  # flows/ and tasks/ belong to the project, not to the package
 
@@ -32,37 +28,14 @@ ROWS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, default=5, help="fresh processes for each row")
-    parser.add_argument("--json", type=Path, help="write the numbers here")
-    options = parser.parse_args()
-    if options.processes < 1:
-        parser.error("--processes must be at least 1")
+    parser = Options(__doc__, processes=5)
+    options = parser.read()
     from tasks.at_rest import at_rest
 
     if at_rest(Path.cwd()) is None:
         parser.error(f"{Path.cwd()}: there is something to do here; `sweetrl run` first")
-    for arguments in ROWS.values():
-        seconds_of(arguments)
-    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ROWS}
-    for _ in range(options.processes):
-        for name, arguments in ROWS.items():
-            taken[name].append(seconds_of(arguments))
-    medians = {name: [statistics.median(column) for column in zip(*rows, strict=True)] for name, rows in taken.items()}
-    print(f"| | seconds, median | processor seconds | times `{LEAST}` |\n|---|---|---|---|")
-    for name, (wall, processor) in medians.items():
-        print(f"| {name} | {wall:.2f} | {processor:.2f} | {processor / medians[LEAST][1]:.1f} |")
-    if options.json is not None:
-        options.json.write_text(json.dumps({"median": medians, "seconds": taken}, indent=2) + "\n", encoding="utf-8")
-
-
-def seconds_of(arguments: list[str]) -> tuple[float, float]:
-    """Wall-clock and processor seconds of one fresh interpreter and what it starts."""
-    started, before = time.perf_counter(), os.times()
-    subprocess.run([sys.executable, *arguments], check=True, capture_output=True)
-    after = os.times()
-    spent = after.children_user + after.children_system - before.children_user - before.children_system
-    return time.perf_counter() - started, spent
+    taken = rounds(ROWS, options.processes)
+    write_numbers(options.json, print_ratios(taken, LEAST, digits=1), taken)
 
 
 if __name__ == "__main__":
