@@ -23,6 +23,9 @@ DEFAULTS = {
 }
 if "PREFECT_API_URL" not in os.environ:
     DEFAULTS["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # an embedded server that is gone does not come back
+else:
+    # What a server answers while its PostgreSQL is away; a run whose last state is refused is shown as running forever.
+    DEFAULTS["PREFECT_CLIENT_RETRY_EXTRA_CODES"] = "500"
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
 

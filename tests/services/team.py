@@ -92,6 +92,7 @@ class Team:
     def environment(self) -> dict[str, str]:
         """What docs/operations.md says to set on every machine."""
         servers = {"MLFLOW_TRACKING_URI": self.mlflow.url, "PREFECT_API_URL": self.prefect.url}
+        servers["PREFECT_CLIENT_RETRY_EXTRA_CODES"] = "500"
         return {**plain_environment(), **s3_environment(self.to_s3.url), **servers}
 
     def close(self) -> None:
