@@ -10,6 +10,7 @@ from typing import Any
 
 from sweetrl.engines.bodies import clean
 from sweetrl.errors import UserError
+from sweetrl.json_limits import excess
 from sweetrl.tracking.chat_agent import AgentConfig, check_turns
 from sweetrl.types import Sampling
 
@@ -72,7 +73,7 @@ def read_body(body: bytes) -> dict[str, Any]:
         raise BadRequest("The body is not JSON; send one object as OpenAI's chat completions do.") from error
     if not isinstance(value, dict):
         raise BadRequest("The body is not a JSON object; send one as OpenAI's chat completions do.")
-    _check_shape(value)
+    _check_size(value)
     return value
 
 
@@ -117,23 +118,12 @@ def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is no JSON")
 
 
-def _check_shape(value: Any) -> None:
-    """Refuse what is nested too deep or has too many parts, without descending into it by recursion."""
-    level, seen = [value], 0
-    for _ in range(LEVELS):
-        below: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                below.extend(one.values())
-            elif isinstance(one, list):
-                below.extend(one)
-        seen += len(below)
-        if seen > VALUES:
-            raise BadRequest(f"The body has more than {VALUES} values; send a shorter dialogue.", 413, "too_large")
-        if not below:
-            return
-        level = below
-    raise BadRequest(f"The body is nested more than {LEVELS} levels deep; send plain messages.")
+def _check_size(value: Any) -> None:
+    found = excess(value, LEVELS, VALUES)
+    if found == "values":
+        raise BadRequest(f"The body has more than {VALUES} values; send a shorter dialogue.", 413, "too_large")
+    if found == "levels":
+        raise BadRequest(f"The body is nested more than {LEVELS} levels deep; send plain messages.")
 
 
 def _check_keys(value: Mapping[str, Any]) -> None:

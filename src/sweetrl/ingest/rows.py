@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sweetrl.colbench.jsonl import decode_line, parse_row
 from sweetrl.errors import UserError
+from sweetrl.json_limits import excess
 from sweetrl.settings import IngestSettings
 
 CONSENT = "consent"
@@ -45,23 +45,8 @@ def _look(number: int, line: bytes, wanted: IngestSettings) -> Row:
     except UserError as error:
         return Row(number, line, str(error).removeprefix(": ").rstrip("."))
     consent = found.get(CONSENT) is True
-    return Row(number, line, _shape_fault(found, wanted.levels), consent)
-
-
-def _shape_fault(value: Any, levels: int) -> str:
-    """Say why a value is too large for us, "" where it is not; without descending into it by recursion."""
-    level, seen = [value], 0
-    for _ in range(levels):
-        below: list[Any] = []
-        for one in level:
-            if isinstance(one, dict):
-                below.extend(one.values())
-            elif isinstance(one, list):
-                below.extend(one)
-        seen += len(below)
-        if seen > VALUES:
-            return f"the row has more than {VALUES} values"
-        if not below:
-            return ""
-        level = below
-    return f"the row is nested more than {levels} levels deep (ingest.levels)"
+    faults = {
+        "levels": f"the row is nested more than {wanted.levels} levels deep (ingest.levels)",
+        "values": f"the row has more than {VALUES} values",
+    }
+    return Row(number, line, faults.get(excess(found, wanted.levels, VALUES), ""), consent)

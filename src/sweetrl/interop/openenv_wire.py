@@ -18,6 +18,7 @@ import httpx
 
 from sweetrl.engines.bodies import clean
 from sweetrl.errors import UserError, missing_extra
+from sweetrl.json_limits import excess
 
 try:
     from websockets.exceptions import WebSocketException
@@ -263,15 +264,9 @@ def parse_json(text: str | bytes) -> Any:
         value = json.loads(text, parse_constant=refuse)
     except RecursionError as error:
         raise ValueError("too many levels") from error
-    if not _is_flat(value, LEVELS):
+    if excess(value, LEVELS):
         raise ValueError("too many levels")
     return value
-
-
-def _is_flat(value: Any, levels: int) -> bool:
-    """Whether `value` is nested in so many levels at most: whatever is done with it later needs no deeper a stack."""
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return levels > 0 and all(_is_flat(part, levels - 1) for part in parts)
 
 
 def _json(raw: str | bytes, url: str) -> Any:
