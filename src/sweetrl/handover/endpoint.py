@@ -10,7 +10,6 @@ import contextlib
 import json
 import logging
 import secrets
-import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -27,6 +26,7 @@ from sweetrl.handover.chat_requests import LONGEST_BODY, BadRequest, ChatRequest
 from sweetrl.handover.line import Answer, Line
 from sweetrl.handover.numbers import Numbers
 from sweetrl.handover.recorder import Recorder, read_feedback
+from sweetrl.listening import listening, serve_app
 from sweetrl.paths import SCRATCH
 from sweetrl.settings import EngineSettings, Settings
 from sweetrl.types import Completion
@@ -163,31 +163,16 @@ def serve(
     `engine` says who samples: transformers in this process (the default), or a vLLM server. Dialogues whose clients
     agree are kept in the folder `dialogues`, if one is given.
     """
-    import uvicorn
-
-    with _listening(host, port) as listener:
+    with listening(host, port) as listener:
         recorder = None if dialogues is None else Recorder(dialogues)
         follower = Follower(reference, settings, seconds, engine or EngineSettings())
         with follower.first(VLLM_LOG) as speaker:
             endpoint = Endpoint(Line(speaker), follower, recorder)
-            address = f"http://{host}:{listener.getsockname()[1]}/v1"
-            print(f"serving {speaker.handed.title} as {endpoint.names[0]} at {address}", flush=True)
-            config = uvicorn.Config(endpoint.app(), log_level="warning", timeout_graceful_shutdown=60)
-            uvicorn.Server(config).run(sockets=[listener])
 
+            def opened(address: str) -> None:
+                print(f"serving {speaker.handed.title} as {endpoint.names[0]} at {address}/v1", flush=True)
 
-@contextlib.contextmanager
-def _listening(host: str, port: int) -> Any:
-    """Yield a socket at the address: taken before a model is loaded, because loading takes time."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise UserError(f"{host}:{port}: nothing can be served there ({reason}); choose another --port.") from error
-        yield listener
+            serve_app(endpoint.app(), listener, host, opened, patience=60)
 
 
 async def _told(answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -20,6 +20,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from sweetrl.errors import UserError
+from sweetrl.listening import listening, serve_app
 from sweetrl.settings import Settings
 from sweetrl.viewer.dialogue import Dialogues, pictures, runs
 from sweetrl.viewer.heat import Heat
@@ -192,26 +193,7 @@ def asset(name: str) -> str:
     return (resources.files("sweetrl.viewer") / "static" / name).read_text(encoding="utf-8")
 
 
-@contextlib.contextmanager
-def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket at the address; one that is taken is a UserError."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise UserError(f"{host}:{port}: nothing can be served there ({reason}); choose another --port.") from error
-        yield listener
-
-
 def serve(viewer: Viewer, host: str, port: int, opened: Callable[[str], None]) -> None:
-    """Serve until interrupted; `opened` is told the address once it is taken."""
-    import uvicorn
-
+    """Serve until interrupted; `opened` is told the address once connections are accepted there."""
     with listening(host, port) as listener:
-        shown = f"[{host}]" if ":" in host else host
-        opened(f"http://{shown}:{listener.getsockname()[1]}/")
-        config = uvicorn.Config(make_app(viewer, host), log_level="warning", timeout_graceful_shutdown=2)
-        uvicorn.Server(config).run(sockets=[listener])
+        serve_app(make_app(viewer, host), listener, host, lambda address: opened(f"{address}/"), patience=2)
