@@ -7,6 +7,7 @@ retraining has taken, so that one which was lost with a killed process goes out 
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 from prefect import flow
@@ -14,6 +15,7 @@ from prefect.logging import get_run_logger
 
 from flows.arguments import parser
 from flows.console import command_line
+from sweetrl.printing import print_json
 from sweetrl.settings import load_settings
 from tasks.ingestion import Ingested, asked, in_a_line
 from tasks.steps import announce_data, ingest_files
@@ -47,6 +49,7 @@ def main() -> int:
     arguments.add_argument("--again", action="store_true", help="look once more at files in which something was bad")
     arguments.add_argument("--no-push", action="store_true", help="keep the batch here alone")
     arguments.add_argument("--no-event", action="store_true", help="start no retraining")
+    arguments.add_argument("--json", action="store_true", dest="as_json", help="print the result as JSON to stdout")
     given = arguments.parse_args()
 
     def run() -> None:
@@ -58,13 +61,16 @@ def main() -> int:
             push=not given.no_push,
             announce=not given.no_event,
         )
-        show(done)
+        show(done, given.as_json)
 
     return command_line(run)
 
 
-def show(done: Ingested) -> None:
-    """Print what became of an ingest."""
+def show(done: Ingested, as_json: bool = False) -> None:
+    """Print what became of an ingest; with `as_json` all that is known of it, for other programs."""
+    if as_json:
+        print_json(asdict(done))
+        return
     print(in_a_line(done.made) if done.made is not None else "nothing is new")
     for item in done.pushed:
         print(f"pushed:  {item}")

@@ -27,13 +27,13 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_ingest_goes_on_as_the_flow(started: list[Any]) -> None:
-    words = ["ingest", "s3://team/x/", "--kind", "tasks", "--again", "--no-push", "--no-event"]
+    words = ["ingest", "s3://team/x/", "--kind", "tasks", "--again", "--no-push", "--no-event", "--json"]
     for line in (["ingest"], words):
         done = CliRunner().invoke(app, line)
         assert done.exit_code == 0, done.output
     assert started == [
         ["-m", "flows.ingest"],
-        ["-m", "flows.ingest", "s3://team/x/", "--kind=tasks", "--again", "--no-push", "--no-event"],
+        ["-m", "flows.ingest", "s3://team/x/", "--kind=tasks", "--again", "--no-push", "--no-event", "--json"],
     ]
 
 

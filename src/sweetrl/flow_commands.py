@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from sweetrl.errors import EXTRAS, UserError
+from sweetrl.options import Json
 
 PARAMETERS = Path("params.yaml")
 PIPELINE = Path("dvc.yaml")
@@ -50,8 +51,9 @@ def ingest(
     ] = False,
     no_push: Annotated[bool, typer.Option("--no-push", help="Keep the batch on this machine alone.")] = False,
     no_event: Annotated[bool, typer.Option("--no-event", help="Start no retraining.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Make new dialogues or task files the next batch: found, validated, versioned; then retrainings are told."""
     words = [*([source] if source else []), *([f"--kind={kind}"] if kind else [])]
-    flags = (("--again", again), ("--no-push", no_push), ("--no-event", no_event))
+    flags = (("--again", again), ("--no-push", no_push), ("--no-event", no_event), ("--json", as_json))
     start_flow("ingest", [*words, *(name for name, wanted in flags if wanted)])

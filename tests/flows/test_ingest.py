@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +61,18 @@ def test_the_command_line(told: list[Any], monkeypatch: pytest.MonkeyPatch, caps
         "pushed:  data to store",
         "waiting: dialogues-000003 (`python -m flows.retrain` takes it)",
     ]
+
+
+def test_as_json(told: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(module, "ingest", module.ingest.fn)
+    monkeypatch.setattr("sys.argv", ["ingest", "--no-event", "--json"])
+    assert module.main() == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["made"]["batch"] == found["waiting"] == "dialogues-000003"
+    assert (found["made"]["rows"], found["made"]["bad"], found["pushed"]) == (5, 1, ["data to store"])
+    monkeypatch.setattr(module, "ingest_files", lambda *arguments: Ingested(None))
+    assert module.main() == 0
+    assert json.loads(capsys.readouterr().out) == {"made": None, "waiting": "", "pushed": []}
 
 
 def test_the_event_is_the_one_that_starts_the_nightly_retraining(monkeypatch: pytest.MonkeyPatch) -> None:
