@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.handover import export as handover
+from sweetrl.handover import source
 from sweetrl.handover.source import from_registry
 from sweetrl.licences import base_licence
 from sweetrl.settings import Settings
@@ -74,6 +76,25 @@ def test_an_adapter_folder_has_its_tokenizer_and_its_card(project: Path, setting
     assert "licence of the base | unknown: the base's folder states none" in card
     assert "| agent.max_turns | 3 |" in card and "eprint        = {2503.15478}" in card
     assert "scripted. What real people experience was not measured" in card
+
+
+def test_a_critic_is_no_agent(
+    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    critic, copy, headed = project / "models/critic", tmp_path / "copy", tmp_path / "headed"
+    for folder in (critic, copy, headed):
+        shutil.copytree(project / "models/policy", folder)
+    config = json.loads((headed / "adapter_config.json").read_text())
+    (headed / "adapter_config.json").write_text(json.dumps(config | {"modules_to_save": ["score"]}))
+    sentence = "this is a critic, which rates what an agent says and does not talk; name an agent: models/policy"
+    for folder in (Path("models/critic"), critic, headed):
+        with pytest.raises(UserError, match=sentence):
+            handover.export(str(folder), settings, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(source, "data_hashes", lambda root: {"models/critic": dvc_hash(copy)})
+    with pytest.raises(UserError, match=sentence):  # by its content, wherever it lies
+        source.from_folder(copy, settings)
+    shutil.rmtree(critic)
 
 
 def test_a_registered_version_is_exported_with_its_lineage(project: Path, settings: Settings, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import read_json
 from sweetrl.models import check_adapter
-from sweetrl.paths import EVALUATION, POLICY
+from sweetrl.paths import CRITIC, EVALUATION, POLICY
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config, find_base
 from sweetrl.tracking.hashes import dvc_hash
@@ -93,14 +93,28 @@ def fetch(reference: str, settings: Settings, folder: Path) -> Handed:
 
 def from_folder(adapter: Path, settings: Settings) -> Handed:
     """Return the agent in an adapter's folder, on the base that params.yaml names."""
-    trained_on = check_adapter(adapter).get("base_model_name_or_path")
+    config = check_adapter(adapter)
+    if _is_critic(adapter, config):
+        raise UserError(
+            f"{adapter}: this is a critic, which rates what an agent says and does not talk; name an agent: {POLICY}, "
+            "or a registered MODEL@ALIAS."
+        )
+    trained_on = config.get("base_model_name_or_path")
     if trained_on and trained_on != settings.model.base:
         raise UserError(
             f"{adapter}: the adapter was trained on {trained_on}, but `model.base` in params.yaml is "
             f"{settings.model.base}; set `model.base` to the adapter's base."
         )
-    config = agent_config(settings, Path.cwd())
-    return Handed(adapter.resolve().name, "", adapter, find_base(config), config)
+    talk = agent_config(settings, Path.cwd())
+    return Handed(adapter.resolve().name, "", adapter, find_base(talk), talk)
+
+
+def _is_critic(adapter: Path, config: Mapping[str, Any]) -> bool:
+    """Whether an adapter has a head, lies where critics do, or is the one that dvc.lock knows as the critic."""
+    if config.get("modules_to_save") or adapter.resolve().parts[-len(CRITIC.parts) :] == CRITIC.parts:
+        return True
+    critic = data_hashes(Path.cwd()).get(CRITIC.as_posix())
+    return critic is not None and critic == dvc_hash(adapter)
 
 
 def from_registry(registry: Registry, reference: str, folder: Path) -> Handed:
