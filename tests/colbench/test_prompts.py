@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,13 @@ import pytest
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.colbench.prompts import load_prompt
 from sweetrl.domains.backend import Backend
+from sweetrl.domains.frontend import Frontend
 from sweetrl.errors import UserError
+from sweetrl.settings import parse_settings
 from sweetrl.types import ANSWER_MARKER, Task
 
 BACKEND = Backend()
+BYTES = {"backend": "a2951679676b6a594118b415b1d74725", "frontend": "112b93928af4f3f98b65f17c24371007"}
 
 
 def test_the_short_prompt_is_one_short_sentence() -> None:
@@ -25,6 +29,28 @@ def test_the_full_prompt_teaches_the_protocol() -> None:
     assert ANSWER_MARKER in text and "```python" in text and "one short question" in text
     answer = marked_answer(visible_reply(text.rpartition("form:")[2].split(ANSWER_MARKER, 1)[1]))
     assert answer is not None and answer.startswith("\n```python\ndef ")
+
+
+@pytest.mark.parametrize(
+    ("max_turns", "replies", "last"),
+    [
+        (1, "one reply", "first"),
+        (7, "seven replies", "seventh"),
+        (12, "twelve replies", "twelfth"),
+        (13, "13 replies", "last"),
+    ],
+)
+def test_the_full_prompt_names_the_turns_that_there_are(max_turns: int, replies: str, last: str) -> None:
+    settings = parse_settings({"agent": {"max_turns": max_turns}})
+    for domain in (Backend(), Frontend()):
+        text = domain.configured(settings).system_prompt("full")
+        assert f"You have {replies} in all" in text and "{replies}" not in text and "{last}" not in text
+    assert f"and the {last} is taken as your answer" in BACKEND.configured(settings).system_prompt("full")
+
+
+def test_the_full_prompts_of_ten_turns_are_the_bytes_that_agents_were_trained_with() -> None:
+    found = {d.name: hashlib.md5(d.system_prompt("full").encode()).hexdigest() for d in (Backend(), Frontend())}
+    assert found == BYTES
 
 
 def test_the_simulators_prompt_keeps_the_user_a_person() -> None:

@@ -13,9 +13,23 @@ from sweetrl.errors import UserError
 AGENT_PROMPTS = ("short", "full", "single")
 
 
-def agent_prompt(suite: str, name_or_path: str) -> str:
-    """Return the name of a suite's shipped prompt for the agent, or the path of a file as it is."""
-    return f"{suite}_agent_{name_or_path}" if name_or_path in AGENT_PROMPTS else name_or_path
+# Numbers as the prompts write them; greater ones are written in digits.
+COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+PLACES = (
+    *("first", "second", "third", "fourth", "fifth", "sixth"),
+    *("seventh", "eighth", "ninth", "tenth", "eleventh", "twelfth"),
+)
+
+
+def agent_prompt(suite: str, name_or_path: str, max_turns: int) -> str:
+    """Return a suite's shipped prompt for an agent of so many turns, or the text of a file as it is."""
+    if name_or_path not in AGENT_PROMPTS:
+        return load_prompt(name_or_path)
+    known = max_turns <= len(COUNTS)
+    count = COUNTS[max_turns - 1] if known else str(max_turns)
+    text = load_prompt(f"{suite}_agent_{name_or_path}")
+    text = text.replace("{replies}", f"{count} {'reply' if max_turns == 1 else 'replies'}")
+    return text.replace("{last}", PLACES[max_turns - 1] if known else "last")
 
 
 def render(name_or_path: str, **values: str) -> str:

@@ -24,13 +24,18 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
         *("critic.pairs", "critic.gap", "critic.parameterization", "critic.privileged", "rank.critic"),
         *("rft.min_reward", "validate"),
     ),
-    "train-critic": ("seed", *SUITE, "model", "agent.prompt", "browser", *METHOD, "preset", "critic", "rank.critic"),
+    "train-critic": (
+        *("seed", *SUITE, "model", "agent.prompt", "agent.max_turns", "browser", *METHOD, "preset"),
+        *("critic", "rank.critic"),
+    ),
     "rank": (
         *("seed", *SUITE, "model", "agent", "engine", "browser", *METHOD, "preset"),
         *("critic.normalization", "critic.privileged", "critic.parameterization", "critic.vision"),
         *("critic.privileged_position", "critic.token_set", "rank", "judge", "collect.lost_share"),
     ),
-    "train-policy": ("seed", *SUITE, "model", "agent.prompt", *METHOD, "preset", *LEARNING, "grpo"),
+    "train-policy": (
+        *("seed", *SUITE, "model", "agent.prompt", "agent.max_turns", *METHOD, "preset", *LEARNING, "grpo"),
+    ),
     "evaluate": ("seed", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
     "summary": ("method",),
     "iterate": (

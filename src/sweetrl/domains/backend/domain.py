@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.domain import Domain, Labels, Pretraining
 from sweetrl.colbench.jsonl import field
-from sweetrl.colbench.prompts import agent_prompt, load_prompt
+from sweetrl.colbench.prompts import agent_prompt
 from sweetrl.domains.backend import leaks
 from sweetrl.errors import UserError
 from sweetrl.types import ANSWER_MARKER, Demonstration, Judgment, Leak, Message, Split, Task, TestRun, Trajectory
@@ -83,8 +83,8 @@ class Backend(Domain):
         return task
 
     def system_prompt(self, name_or_path: str) -> str:
-        """Return a shipped prompt by name."""
-        return load_prompt(agent_prompt("backend", name_or_path))
+        """Return a shipped prompt by name, in which `agent.max_turns` is named; or the text of a file."""
+        return agent_prompt("backend", name_or_path, self.settings.agent.max_turns)
 
     def reference_answer(self, task: Task) -> tuple[str, str]:
         """Return the marker and the fence as the prompts ask for them, and the reference program."""

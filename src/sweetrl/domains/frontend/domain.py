@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels, Pretraining
 from sweetrl.colbench.markers import visible_reply
-from sweetrl.colbench.prompts import agent_prompt, load_prompt
+from sweetrl.colbench.prompts import agent_prompt
 from sweetrl.domains.frontend import leaks
 from sweetrl.domains.frontend.pages import find_page, last_page
 from sweetrl.errors import UserError
@@ -75,8 +75,8 @@ class Frontend(Domain):
         return answer if answer is not None and find_page(answer) is not None else last_page(messages)
 
     def system_prompt(self, name_or_path: str) -> str:
-        """Return a shipped prompt by name."""
-        return load_prompt(agent_prompt("frontend", name_or_path))
+        """Return a shipped prompt by name, in which `agent.max_turns` is named; or the text of a file."""
+        return agent_prompt("frontend", name_or_path, self.settings.agent.max_turns)
 
     # The dialogue
 
