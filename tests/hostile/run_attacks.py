@@ -6,7 +6,6 @@ argv: a JSON object {"without": [...layers], "call_seconds": s}; stdout: {"isola
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -18,11 +17,8 @@ HERE = Path(__file__).parent
 def main() -> None:
     options = json.loads(sys.argv[1])
     sys.path.insert(0, str(HERE.parents[1] / "src"))
-    spec = importlib.util.spec_from_file_location("attacks", HERE / "attacks.py")
-    assert spec is not None and spec.loader is not None
-    attacks = importlib.util.module_from_spec(spec)
-    sys.modules["attacks"] = attacks
-    spec.loader.exec_module(attacks)
+    from attacks import ATTACKS
+
     from sweetrl.domains.backend.rewards import CodeScorer, limits_of
     from sweetrl.sandbox import Sandbox
     from sweetrl.settings import RewardSettings
@@ -33,7 +29,7 @@ def main() -> None:
     calls = tuple((f"test{x}", f"square({x})") for x in range(2, 7))
     task = Task("square", "Square a number.", "def square(x):\n    # REFERENCE-MARK\n    return x * x", calls)
     os.environ["SWEETRL_TEST_SECRET"] = "secret"
-    wanted = [a for a in attacks.ATTACKS if not options.get("families") or a.family in options["families"]]
+    wanted = [a for a in ATTACKS if not options.get("families") or a.family in options["families"]]
     items = []
     for number, attack in enumerate(wanted):
         source = attack.source.replace("{here}", str(HERE / "attacks.py")).replace("{data}", options.get("data", "/x"))
