@@ -185,6 +185,11 @@ class RankSettings(Section):
         16_384,
         description="Maximum tokens in one forward pass; a longer tree is split at its turns, exactly.",
     )
+    token_ratios: Annotated[int, Field(ge=0)] = Field(
+        20,
+        description="Dialogues, the first ones, of whose candidates each token's log pi_theta - log pi_ref is kept for "
+        "`sweetrl view`; 0 for none. A critic that is no log-ratio has none.",
+    )
 
 
 class JudgeSettings(Section):

@@ -287,6 +287,19 @@ class RankedState:
 
 
 @dataclass(frozen=True)
+class TokenRatios:
+    """What the advantages at a ranked state are made of (Eq. 3): candidates in their order, tokens in theirs.
+
+    Each token is (its text, log pi_theta - log pi_ref); the mean over a candidate's tokens is its advantage.
+    """
+
+    task_id: str
+    attempt: int
+    turn: int
+    replies: tuple[tuple[tuple[str, float], ...], ...]
+
+
+@dataclass(frozen=True)
 class Preference:
     """Two replies to one state; nothing in it knows the training-time information c."""
 

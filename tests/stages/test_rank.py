@@ -32,8 +32,9 @@ PARAMS = """
 seed: 7
 model: {base: models/base, device: cpu, threads: 1}
 agent: {max_new_tokens: 6}
-rank: {share: 1.0, candidates: 4, block: 2}
+rank: {share: 1.0, candidates: 4, block: 2, token_ratios: 7}
 """
+NAMES = (files.CANDIDATES, files.PREFERENCES, files.SFT_REPLAY, files.TOKEN_RATIOS)
 
 
 def start(project: Path) -> subprocess.Popen[str]:
@@ -99,13 +100,18 @@ def test_a_killed_ranking_ends_with_the_bytes_of_an_undisturbed_one(project: Cal
         process = start(folder)
         output, _ = process.communicate()
         assert process.returncode == 0, output
-    for name in (files.CANDIDATES, files.PREFERENCES, files.SFT_REPLAY):
+    for name in NAMES:
         path = Path("data/preferences") / name
         assert (killed / path).read_bytes() == (undisturbed / path).read_bytes(), name
     states = files.read_candidates(undisturbed / "data/preferences" / files.CANDIDATES)
     assert len(states) == 36 and all(sum(one.count for one in state.candidates) == 4 for state in states)
     assert files.read_preferences(undisturbed / "data/preferences" / files.PREFERENCES)
     assert len(files.read_replay(undisturbed / "data/preferences" / files.SFT_REPLAY)) == 6
+    explained = files.read_token_ratios(undisturbed / "data/preferences" / files.TOKEN_RATIOS)
+    assert len(explained) == 21, "7 dialogues of 3 turns, of blocks of 2"
+    for state, one in zip(states, explained, strict=False):
+        means = [sum(ratio for _, ratio in reply) / len(reply) for reply in one.replies]
+        assert means == pytest.approx([each.advantage for each in state.candidates], abs=1e-5)
     assert "36 states" in output
 
 
@@ -167,8 +173,7 @@ def with_server(url: str, kind: str = "vllm", **changes: Any) -> Any:
 
 def written() -> dict[str, bytes]:
     """The bytes that the stage has written in the working directory."""
-    names = (files.CANDIDATES, files.PREFERENCES, files.SFT_REPLAY)
-    return {name: (PREFERENCES / name).read_bytes() for name in names}
+    return {name: (PREFERENCES / name).read_bytes() for name in NAMES}
 
 
 def ranked() -> list[RankedState]:

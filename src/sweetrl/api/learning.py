@@ -13,7 +13,7 @@ from sweetrl.api.policy import Policy
 from sweetrl.errors import UserError
 from sweetrl.progress import Meter, StepProgress
 from sweetrl.settings import Settings, section
-from sweetrl.types import Preference, RankedState, Task, Trajectory
+from sweetrl.types import Preference, RankedState, Task, TokenRatios, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -58,6 +58,8 @@ class Ranking:
     preferences: Sequence[Preference]
     replay: Sequence[Replay]
     metrics: dict[str, float] = field(default_factory=dict)
+    token_ratios: Sequence[TokenRatios] = ()
+    """What the advantages of the first dialogues are made of (`rank.token_ratios`); none with other critics."""
 
     def save(self, folder: str | Path) -> None:
         """Write the folder that the stage `rank` writes (data/preferences)."""
@@ -67,6 +69,10 @@ class Ranking:
         files.write_candidates(out / files.CANDIDATES, self.states)
         files.write_preferences(out / files.PREFERENCES, self.preferences)
         files.write_replay(out / files.SFT_REPLAY, self.replay)
+        if self.token_ratios:
+            files.write_token_ratios(out / files.TOKEN_RATIOS, self.token_ratios)
+        else:
+            (out / files.TOKEN_RATIOS).unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -225,6 +231,7 @@ def rank_replies(
     from sweetrl.evaluation.rollout_value import RolloutValueCritic, open_critic
     from sweetrl.learning import preferences as files
     from sweetrl.learning import ranking
+    from sweetrl.learning.token_ratios import RatioSample
 
     started = time.monotonic()
     settings, blocks = env.settings, blocks or Blocks()
@@ -247,20 +254,29 @@ def rank_replies(
         made = critic
         if made is None or isinstance(made, Path):
             made = stack.enter_context(open_critic(env, made, source.player(), source.loaded))
+        elif type(made) is TrainedCritic:
+            made = made.critic
+        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweetrl-rank-")))
+        sample = RatioSample(made, settings.rank, len(rankable), blocks.folder or temporary)
 
         def states() -> Iterator[RankedState]:
             for number, part in enumerate(parts()):
-                yield from blocks.states(number, partial(source.rank, number, part, made))
+                yield from blocks.states(number, partial(sample.rank, number, partial(source.rank, number, part)))
                 meter(len(part))
 
         if blocks.mine is not None:
             return Ranking(list(states()), [], [])
-        folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweetrl-rank-")))
+        folder = out or temporary
         ranked = _written(folder, files.CANDIDATES, files.write_candidates, states(), files.read_candidates)
         found = ranking.choose_preferences(ranked, env, settings.rank, settings.seed)
         preferences = _written(folder, files.PREFERENCES, files.write_preferences, found, files.read_preferences)
         successful = ranking.find_replay(dialogues, source.chat, source.system)
         replay = _written(folder, files.SFT_REPLAY, files.write_replay, successful, files.read_replay)
+        ratios: Sequence[TokenRatios] = ()
+        if sample.count:
+            ratios = _written(folder, files.TOKEN_RATIOS, files.write_token_ratios, sample, files.read_token_ratios)
+        else:
+            (folder / files.TOKEN_RATIOS).unlink(missing_ok=True)  # of an earlier ranking
     metrics = ranking.ranking_metrics(ranked, preferences, env) | {
         "dialogues": len(rankable),
         "dialogues_too_long": len(chosen) - len(rankable),
@@ -268,7 +284,8 @@ def rank_replies(
         **source.metrics(time.monotonic() - started),
         **(made.spent if isinstance(made, RolloutValueCritic) else {}),
     }
-    return Ranking(ranked, preferences, replay, metrics | ranking.judged_metrics(ranked, rankable, env))
+    metrics |= ranking.judged_metrics(ranked, rankable, env)
+    return Ranking(ranked, preferences, replay, metrics, ratios)
 
 
 def _written(

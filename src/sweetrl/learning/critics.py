@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.prompts import render
 from sweetrl.errors import UserError
-from sweetrl.learning.batches import encode
+from sweetrl.learning.batches import Row, encode
 from sweetrl.learning.heads import POOLING
 from sweetrl.learning.passes import Layout
-from sweetrl.learning.scoring import REPLY, TokenSet, branch_advantages, branch_values
+from sweetrl.learning.scoring import REPLY, TokenSet, branch_advantages, branch_ratios, branch_values, reduced
 from sweetrl.learning.whole import critic_row, header_length
 from sweetrl.protocols import Chat, Engine, Replies, Work
 from sweetrl.seeds import state_seed
@@ -57,11 +57,30 @@ class LogRatioCritic:
             scored = TokenSet(header_length(self.chat), self.chat.reply("x")[-1])
         found = []
         for dialogue, turns in work:
-            trunk = critic_row(dialogue, self.domain, self.chat, self.system, self.view)
-            reference = None if self.conditioned_reference else encode(dialogue, self.chat, self.system)
-            mean = self.view.normalization != "none"
-            found.append(branch_advantages(self.model, trunk, _ids(turns), self.layout, reference, mean, scored))
+            trunk, reference = self._contexts(dialogue)
+            found.append(branch_advantages(self.model, trunk, _ids(turns), self.layout, reference, self._mean, scored))
         return found
+
+    def rate_tokens(self, dialogue: Trajectory, turns: Replies) -> tuple[list[list[float]], list[list[list[float]]]]:
+        """The advantages of a dialogue's candidates as `rate` gives them, and the log-ratios of each one's own tokens.
+
+        An advantage is the mean (the sum without normalisation) of its log-ratios. With `critic.token_set: official`
+        it is not, as the two sides go over different tokens: then the log-ratios are passes of their own.
+        """
+        trunk, reference = self._contexts(dialogue)
+        ratios = branch_ratios(self.model, trunk, _ids(turns), self.layout, reference)
+        official = self.view.token_set == "official"
+        advantages = self.rate([(dialogue, turns)])[0] if official else reduced(ratios, self._mean)
+        return advantages, [[one.tolist() for one in turn] for turn in ratios]
+
+    @property
+    def _mean(self) -> bool:
+        return self.view.normalization != "none"
+
+    def _contexts(self, dialogue: Trajectory) -> tuple[Row, Row | None]:
+        """What the critic is given, and what its reference is where that is something else."""
+        trunk = critic_row(dialogue, self.domain, self.chat, self.system, self.view)
+        return trunk, None if self.conditioned_reference else encode(dialogue, self.chat, self.system)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,7 @@
-"""data/preferences/: candidates.parquet, preferences.parquet and sft_replay.parquet, and rows for training."""
+"""data/preferences/: candidates.parquet, preferences.parquet and sft_replay.parquet, and rows for training.
+
+Beside them lies token_ratios.parquet, of a sample, for people to look at.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from sweetrl.learning.ranking import Replay
 from sweetrl.learning.rows import IndexPairs, Listed, RowFile
 from sweetrl.learning.whole import all_tokens
 from sweetrl.settings import PreferenceSettings
-from sweetrl.types import Candidate, Preference, RankedState
+from sweetrl.types import Candidate, Preference, RankedState, TokenRatios
 
 if TYPE_CHECKING:
     import pyarrow
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 CANDIDATES, PREFERENCES, SFT_REPLAY = "candidates.parquet", "preferences.parquet", "sft_replay.parquet"
+TOKEN_RATIOS = "token_ratios.parquet"
 _BATCH = 64  # rows that are made at a time
 _GROUP = 64 * 2**20  # bytes of a row group: what writing holds in memory, and reading rows here and there
 
@@ -36,6 +40,7 @@ def _schemas() -> dict[str, Any]:
     candidate = pa.struct(
         [("token_ids", ids), ("text", pa.string()), ("count", pa.int32()), ("advantage", pa.float64())]
     )
+    reply = pa.struct([("tokens", pa.list_(pa.string())), ("ratios", pa.list_(pa.float32()))])
     return {
         CANDIDATES: pa.schema([*state, *turn, ("candidates", pa.list_(candidate))]),
         PREFERENCES: pa.schema(
@@ -49,6 +54,7 @@ def _schemas() -> dict[str, Any]:
             ]
         ),
         SFT_REPLAY: pa.schema([*state, ("token_ids", ids), ("starts", ids), ("ends", ids)]),
+        TOKEN_RATIOS: pa.schema([*state, ("turn", pa.int32()), ("replies", pa.list_(reply))]),
     }
 
 
@@ -193,6 +199,33 @@ def read_replay(path: Path) -> Table[Replay]:
         return Replay(row["task_id"], row["attempt"], Row(tuple(row["token_ids"]), spans))
 
     return Table(Path(path), SFT_REPLAY, make)
+
+
+def write_token_ratios(path: Path, ratios: Iterable[TokenRatios]) -> None:
+    """Write one row a state with the tokens of its candidates and their log-ratios; equal ones give equal bytes."""
+    records = (
+        {
+            "task_id": one.task_id,
+            "attempt": one.attempt,
+            "turn": one.turn,
+            "replies": [
+                {"tokens": [text for text, _ in reply], "ratios": [ratio for _, ratio in reply]}
+                for reply in one.replies
+            ],
+        }
+        for one in ratios
+    )
+    _write(path, records, TOKEN_RATIOS)
+
+
+def read_token_ratios(path: Path) -> Table[TokenRatios]:
+    """Read what `write_token_ratios` wrote; UserError for a missing or foreign file."""
+
+    def make(row: dict[str, Any]) -> TokenRatios:
+        replies = tuple(tuple(zip(one["tokens"], one["ratios"], strict=True)) for one in row["replies"])
+        return TokenRatios(row["task_id"], row["attempt"], row["turn"], replies)
+
+    return Table(Path(path), TOKEN_RATIOS, make)
 
 
 def preference_rows(

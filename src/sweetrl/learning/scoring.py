@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,27 @@ def branch_logprobs(
     return [[next(found) for _ in replies] for replies in branches]
 
 
+def branch_ratios(
+    model: Any, trunk: Row, branches: Branches, layout: Layout, reference_trunk: Row | None = None
+) -> list[list[Tensor]]:
+    """log pi_theta - log pi_ref of every token of every candidate, [its tokens] in float64: Eq. 3 before its mean.
+
+    Arguments as for `branch_advantages`.
+    """
+    ours = branch_logprobs(model, trunk, branches, layout)
+    with _reference(model):
+        reference = branch_logprobs(model, reference_trunk or trunk, branches, layout)
+    return [
+        [mine.double() - theirs.double() for mine, theirs in zip(*both, strict=True)]
+        for both in zip(ours, reference, strict=True)
+    ]
+
+
+def reduced(ratios: Sequence[Sequence[Tensor]], mean: bool = True) -> list[list[float]]:
+    """The advantage of every candidate from the log-ratios of its tokens: their mean, or their sum."""
+    return [[(one.mean() if mean else one.sum()).item() for one in turn] for turn in ratios]
+
+
 def branch_advantages(
     model: Any,
     trunk: Row,
@@ -70,19 +91,22 @@ def branch_advantages(
     tokens the critic's side is taken over; the reference's are always the reply's own, so that other token sets give
     mean(log pi_theta) - mean(log pi_ref).
     """
-    off = model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
+    if scored == REPLY:
+        return reduced(branch_ratios(model, trunk, branches, layout, reference_trunk), mean)
     ours = branch_logprobs(model, trunk, branches, layout, scored)
-    with off:
+    with _reference(model):
         reference = branch_logprobs(model, reference_trunk or trunk, branches, layout)
     result = []
     for mine, theirs in zip(ours, reference, strict=True):
-        if scored == REPLY:
-            ratios = [a.double() - b.double() for a, b in zip(mine, theirs, strict=True)]
-            result.append([(ratio.mean() if mean else ratio.sum()).item() for ratio in ratios])
-        else:
-            both = [(a.double(), b.double()) for a, b in zip(mine, theirs, strict=True)]
-            result.append([(a.mean() - b.mean() if mean else a.sum() - b.sum()).item() for a, b in both])
+        both = [(a.double(), b.double()) for a, b in zip(mine, theirs, strict=True)]
+        result.append([(a.mean() - b.mean() if mean else a.sum() - b.sum()).item() for a, b in both])
     return result
+
+
+def _reference(model: Any) -> AbstractContextManager[Any]:
+    """While this holds, the model is the reference: itself without its adapter, or as it is if it has none."""
+    off: AbstractContextManager[Any] = model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
+    return off
 
 
 def branch_values(model: Any, trunk: Row, branches: Branches, layout: Layout, pooling: str) -> list[list[float]]:

@@ -1,12 +1,14 @@
 """What a log-ratio critic's advantage is made of: for every token of a reply, log pi_theta - log pi_ref (Eq. 3).
 
-Computed when it is asked for, where the critic and its base are at hand, and kept in the cache by the weights and the
-dialogue.
+The stage `rank` stores them for a sample (sweetrl.viewer.ranked). Those of others are computed when they are asked for,
+where the critic and its base are at hand, and kept in the cache by the weights and the dialogue.
 """
 
 from __future__ import annotations
 
+import math
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +50,7 @@ class Heat:
             if path.exists():
                 kept: list[list[list[Any]]] = read_json(path)
                 return kept
-            found = token_ratios(critic, one)
+            found = own_ratios(critic, one)
             write_json(path, found)
             return found
 
@@ -74,23 +76,15 @@ class Heat:
         return self._critic
 
 
-def token_ratios(critic: LogRatioCritic, one: Trajectory) -> list[list[list[Any]]]:
-    """Return for each agent turn its tokens as [text, log pi_theta - log pi_ref], both given the same context."""
-    from sweetrl.learning.batches import encode
+def own_ratios(critic: LogRatioCritic, one: Trajectory) -> list[list[list[Any]]]:
+    """Return for each agent turn the tokens of what was said there, each as [text, log-ratio]."""
     from sweetrl.learning.critics import own_replies
-    from sweetrl.learning.scoring import branch_logprobs
-    from sweetrl.learning.whole import critic_row
+    from sweetrl.learning.token_ratios import token_ratios
 
-    replies = [[reply.token_ids for reply in turn] for turn in own_replies(one, critic.chat)]
-    trunk = critic_row(one, critic.domain, critic.chat, critic.system, critic.view)
-    plain = trunk if critic.conditioned_reference else encode(one, critic.chat, critic.system)
-    ours = branch_logprobs(critic.model, trunk, replies, critic.layout)
-    with critic.model.disable_adapter():
-        theirs = branch_logprobs(critic.model, plain, replies, critic.layout)
-    tokenizer = getattr(critic.chat, "tokenizer", None)
-    found = []
-    for (ids,), (mine,), (reference,) in zip(replies, ours, theirs, strict=True):
-        ratios = (mine.double() - reference.double()).tolist()
-        texts = [tokenizer.decode([one]) if tokenizer is not None else str(one) for one in ids]
-        found.append([[text, round(ratio, 5)] for text, ratio in zip(texts, ratios, strict=True)])
-    return found
+    _, found = token_ratios(critic, one, own_replies(one, critic.chat))
+    return [shown_tokens(tokens) for state in found for tokens in state.replies]
+
+
+def shown_tokens(tokens: Iterable[tuple[str, float]]) -> list[list[Any]]:
+    """Tokens with their log-ratios as the page takes them; a ratio that is no number is None."""
+    return [[text, round(ratio, 5) if math.isfinite(ratio) else None] for text, ratio in tokens]

@@ -1,4 +1,4 @@
-"""Candidates and preference pairs of a ranking, found by dialogue: rows of Parquet that stand side by side."""
+"""Candidates, preference pairs and token log-ratios of a ranking, found by dialogue: rows of Parquet side by side."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ from pathlib import Path
 
 import numpy as np
 
-from sweetrl.learning.preferences import CANDIDATES, PREFERENCES, read_candidates, read_preferences
-from sweetrl.types import Preference, RankedState
+from sweetrl.errors import UserError
+from sweetrl.learning.preferences import (
+    CANDIDATES,
+    PREFERENCES,
+    TOKEN_RATIOS,
+    read_candidates,
+    read_preferences,
+    read_token_ratios,
+)
+from sweetrl.types import Preference, RankedState, TokenRatios
 
 Rows = tuple[int, int]  # the first row of a dialogue, and how many it has
 
@@ -21,11 +29,30 @@ class Ranked:
         pairs = folder / PREFERENCES
         self._pairs = read_preferences(pairs) if pairs.exists() else None
         self._pair_places = _places(pairs) if pairs.exists() else {}
+        self._ratio_file = ratios = folder / TOKEN_RATIOS
+        self._ratios = read_token_ratios(ratios) if ratios.exists() else None
+        self._ratio_places = _places(ratios) if self._ratios is not None else {}
 
     def states(self, task: str, attempt: int) -> list[RankedState]:
         """Return the ranked turns of a dialogue, in order; none where it was not ranked."""
         first, count = self._places.get((task, attempt), (0, 0))
         return [self._states.item(first + number) for number in range(count)]
+
+    def ratios(self, state: RankedState) -> TokenRatios | None:
+        """Return what the advantages of a ranked turn are made of; None where that is not stored.
+
+        A file that is of other candidates is a UserError.
+        """
+        if self._ratios is None:
+            return None
+        first, count = self._ratio_places.get((state.task_id, state.attempt), (0, 0))
+        for place in range(first, first + count):
+            one = self._ratios.item(place)
+            if one.turn == state.turn:
+                if [len(reply) for reply in one.replies] != [len(reply.token_ids) for reply in state.candidates]:
+                    raise UserError(f"{self._ratio_file}: this is of other candidates; run the stage `rank` again.")
+                return one
+        return None
 
     def pairs(self, task: str, attempt: int) -> list[Preference]:
         """Return the preference pairs of a dialogue."""
