@@ -8,6 +8,7 @@ from sweetrl.domains.backend import Backend
 from sweetrl.evaluation.charts import inline_svg
 from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import (
+    VIEWER,
     Report,
     example_states,
     examples,
@@ -16,6 +17,7 @@ from sweetrl.evaluation.report import (
     points,
     render,
     verdict,
+    without_viewer,
 )
 from sweetrl.settings import Settings
 from sweetrl.types import Candidate, Message, RankedState, Task, TestResult, Trajectory
@@ -88,9 +90,20 @@ def test_the_page_is_whole_and_stands_alone(html):
     assert checker.open == []
     assert "script" not in checker.tags and "link" not in checker.tags and "img" not in checker.tags
     assert len(checker.ids) == len(set(checker.ids))
-    assert all(link.startswith("#") for link in checker.links)
+    assert all(link.startswith(("#", VIEWER)) for link in checker.links)
     assert not re.search(r"url\((?!#)", html)
     assert html.count("<svg") == 4
+
+
+def test_the_page_leads_into_the_viewer(html):
+    assert "<code>sweetrl view</code>" in html
+    won = "#/dialogue/data%2Fevaluation%2Fbase/task-007/0?with=data%252Fevaluation%252Ftrained%2Ftask-007%2F0"
+    assert f'<a class="viewer" href="{VIEWER}{won}">' in html
+    bare = without_viewer(html)
+    assert VIEWER not in bare and "sweetrl view" not in bare and "task-007" in bare
+    checker = Checker()
+    checker.feed(bare)
+    assert checker.open == []
 
 
 def test_everything_from_outside_is_escaped(html):

@@ -37,6 +37,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (root / "b.txt").write_text("b")
         for name in ("second", "first"):
             child.log_input(name, root / "b.txt", "training")
+        child.log_artifact(root / "b.txt", "costs")
         child.log_metrics({"loss": 2.0}, step=1)
         child.log_metrics({"loss": 0.5, "odd": float("nan")}, step=2)
         child.finish()
@@ -86,6 +87,16 @@ def test_the_database_says_what_mlflow_says(store: Path) -> None:
     curves = embedded.histories(run_id, ("loss", "absent"))
     assert curves == client.histories(run_id, ("loss", "absent")) == {"loss": [(1, 2.0), (2, 0.5)], "absent": []}
     assert embedded.histories("f" * 32, ("loss",)) == client.histories("f" * 32, ("loss",)) == {"loss": []}
+
+
+def test_files_of_a_run_are_found(store: Path, tmp_path: Path) -> None:
+    embedded, client = both(store)
+    run_id = str(embedded.get("3").run_id)
+    for number, known in enumerate((embedded, client)):
+        (found,) = known.files(run_id, "costs", tmp_path / str(number))
+        assert found.name == "b.txt" and found.read_text() == "b"
+        assert known.files(run_id, "nothing", tmp_path / str(number)) == []
+        assert known.files("f" * 32, "costs", tmp_path / str(number)) == []
 
 
 def test_an_unknown_version_is_answered_with_the_known_ones(store: Path) -> None:

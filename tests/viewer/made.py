@@ -12,7 +12,14 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.domains.backend.suite import ScriptedSimulator, generate
 from sweetrl.domains.backend.suite.details import BY_NAME
 from sweetrl.domains.backend.suite.tasks import read_facts
-from sweetrl.learning.preferences import CANDIDATES, PREFERENCES, write_candidates, write_preferences
+from sweetrl.learning.preferences import (
+    CANDIDATES,
+    PREFERENCES,
+    TOKEN_RATIOS,
+    write_candidates,
+    write_preferences,
+    write_token_ratios,
+)
 from sweetrl.types import (
     AgentTurn,
     Candidate,
@@ -21,11 +28,13 @@ from sweetrl.types import (
     RankedState,
     Task,
     TestResult,
+    TokenRatios,
     Trajectory,
 )
 
 TESTS = list(islice(generate("test", 24, 7, 2), 24))
 TRAINING = list(islice(generate("train", 8, 7, 2), 8))
+EXPLAINED = 3  # dialogues whose token log-ratios are stored
 # What somebody may put into a dialogue: markup, a script's end, letters that turn or hide, control characters.
 HOSTILE = (
     '<img src=x onerror="window.pwned=1"><script>window.pwned=1</script></script>'
@@ -113,6 +122,18 @@ def ranked(one: Trajectory, number: int) -> tuple[list[RankedState], list[Prefer
     return states, pairs
 
 
+def explained(state: RankedState) -> TokenRatios:
+    """Six tokens of each candidate whose mean is its advantage; the first is hostile."""
+    replies = tuple(
+        tuple(
+            (HOSTILE if place == 0 else f"token{place} ", reply.advantage + step)
+            for place, step in enumerate((0.25, -0.25, 0.5, -0.5, 0.0, 0.0))
+        )
+        for reply in state.candidates
+    )
+    return TokenRatios(state.task_id, state.attempt, state.turn, replies)
+
+
 def make_project(root: Path) -> Path:
     """Write the project's folder."""
     for policy in ("base", "trained"):
@@ -132,6 +153,8 @@ def make_project(root: Path) -> Path:
     both = [ranked(one, number) for number, one in enumerate(collected[:6])]
     write_candidates(root / "data/preferences" / CANDIDATES, [state for states, _ in both for state in states])
     write_preferences(root / "data/preferences" / PREFERENCES, [pair for _, pairs in both for pair in pairs])
+    sample = [explained(state) for states, _ in both[:EXPLAINED] for state in states]
+    write_token_ratios(root / "data/preferences" / TOKEN_RATIOS, sample)
     (root / "reports").mkdir()
     (root / "reports/report.html").write_text("<html><body><main>\n<h1>Report</h1></main></body></html>")
     (root / "params.yaml").write_text("suite: backend\nagent: {max_turns: 7}\n")

@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from made import HOSTILE, TESTS, dialogue
+from made import EXPLAINED, HOSTILE, TESTS, dialogue
 
 from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import result_of, write_results
+from sweetrl.learning.preferences import TOKEN_RATIOS, read_token_ratios, write_token_ratios
 from sweetrl.plugins import load_domain
 from sweetrl.settings import Settings
 from sweetrl.types import Trajectory
@@ -22,6 +24,7 @@ from sweetrl.viewer import index as index_module
 from sweetrl.viewer.dialogue import Dialogues
 from sweetrl.viewer.index import SHARD, open_catalogue, terms
 from sweetrl.viewer.rows import KINDS, Domains
+from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.server import Viewer
 from sweetrl.viewer.sources import find_sources
 
@@ -192,3 +195,29 @@ def test_a_dialogue_is_told_with_candidates_pairs_and_verdicts(viewer: Viewer) -
     assert found["turns"][0]["perplexity"] == pytest.approx(1.6487, abs=1e-4)
     assert found["seed"] == str(2**62 + 1), "a number of JavaScript would round it"
     assert viewer.dialogues.describe(27)["messages"][2]["pieces"] == [("", HOSTILE)]
+
+
+def test_token_ratios_are_told_where_they_are_stored(
+    viewer: Viewer, settings: Settings, project: Path, tmp_path: Path
+) -> None:
+    rows = [number for number, one in enumerate(table(viewer)) if one["stage"] == "collect"]
+    told = [viewer.dialogues.describe(row)["turns"] for row in rows]
+    for number, turns in enumerate(told):
+        for state in [turn["rankings"]["the ranking"] for turn in turns if turn["rankings"]]:
+            for one in state["candidates"]:
+                assert (one["heat"] is not None) == (number < EXPLAINED)
+                if one["heat"]:
+                    assert one["heat"][0][0] == HOSTILE and len(one["heat"]) == 6
+                    assert sum(ratio for _, ratio in one["heat"]) / 6 == pytest.approx(one["advantage"], abs=1e-5)
+    other = tmp_path / "project"
+    shutil.copytree(project, other)
+    path = other / "data/preferences" / TOKEN_RATIOS
+    stored = list(read_token_ratios(path))
+    write_token_ratios(path, [replace(one, replies=one.replies[1:]) for one in stored])
+    shown = open_viewer(str(other), settings, tmp_path / "links").dialogues
+    with pytest.raises(UserError, match=r"token_ratios\.parquet: this is of other candidates; run the stage `rank`"):
+        shown.describe(rows[0])
+    path.unlink()  # as rankings were before
+    shown = open_viewer(str(other), settings, tmp_path / "links").dialogues
+    (turn, *_) = shown.describe(rows[0])["turns"]
+    assert all(one["heat"] is None for one in turn["rankings"]["the ranking"]["candidates"])

@@ -18,7 +18,7 @@ from sweetrl.tracking import records as records_module
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import DataInput
 from sweetrl.types import AgentTurn
-from sweetrl.viewer.heat import Heat, token_ratios
+from sweetrl.viewer.heat import Heat, own_ratios
 from sweetrl.viewer.overview import curves, verdict
 from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.run import open_viewer
@@ -62,7 +62,7 @@ def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_
     means = [sum(ratio for _, ratio in turn) / len(turn) for turn in found]
     assert means == pytest.approx(heat.advantages(one), abs=2e-5) and max(map(abs, means)) > 1e-3
     assert "".join(text for text, _ in found[0]).startswith(one.turns[0].raw)
-    assert heat.ratios(one) == found == token_ratios(heat._loaded(), one)
+    assert heat.ratios(one) == found == own_ratios(heat._loaded(), one)
     with pytest.raises(UserError, match="no trained log-ratio critic"):
         Heat(Domains(chosen), critic / "nowhere").ratios(one)
 

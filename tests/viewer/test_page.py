@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 from chromium import Chromium, Tab
-from made import TESTS
+from made import EXPLAINED, TESTS
 
 from sweetrl.viewer.rows import KINDS
 from sweetrl.viewer.server import Viewer
@@ -181,6 +181,34 @@ def test_a_dialogue_shows_candidates_pairs_tests_and_what_is_hidden(tab: Tab, ro
     assert "counter" in tab.js(numbered)
     assert tab.js("document.querySelectorAll('.tests-card tbody tr').length") == 10
     assert tab.js("JSON.parse([...document.querySelectorAll('.raw pre')].pop().textContent).seed") == str(2**62 + 1)
+
+
+def test_stored_token_ratios_are_shown_as_heat(tab: Tab, viewer: Viewer, rows: list[Row]) -> None:
+    """Without a critic at hand: those of what was said, and those of every sampled reply; no more where none are."""
+    assert not viewer.heat.there
+    collected = [row for row in rows if row["stage"] == "collect"]
+    for row, there in ((collected[0], True), (collected[EXPLAINED], False)):
+        turns = viewer.dialogues.describe(row["row"])["turns"]
+        sampled = sum(len(turn["rankings"]["the ranking"]["candidates"]) for turn in turns) if there else 0
+        tab.to(f"#/dialogue/data%2Ftrajectories/{row['task']}/{row['attempt']}")
+        tab.until(
+            "document.querySelectorAll('.message').length > 1 && "
+            f"document.querySelectorAll('.candidates .heat').length == {sampled}"
+        )
+        tab.settle()
+        button = "[...document.querySelectorAll('.buttons button')].find(one => one.textContent.includes('Tokens by'))"
+        assert tab.js(f"!!{button}") == there
+        if not there:
+            continue
+        assert tab.js("document.querySelectorAll('.heatplace .heat').length") == 0
+        tab.js(f"{button}.click(); 0")
+        tab.until(f"document.querySelectorAll('.heatplace .heat').length == {len(turns)}")
+        first = turns[0]["rankings"]["the ranking"]["candidates"]
+        mean = next(one["advantage"] for one in first if one["said"])
+        assert "Stored by rank:" in tab.text(".heatplace") and f"{mean:+.3f}" in tab.text(".heatplace")
+        assert tab.js("document.querySelector('.heatplace .heat span').title") == f"{mean + 0.25:+.3f} nats"
+        assert tab.js("document.querySelectorAll('.heat img, .heat script').length") == 0
+        assert tab.js("window.pwned") is None
 
 
 def test_hostile_words_stay_text(tab: Tab) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from made import EXPLAINED
 
 from sweetrl.errors import UserError
 from sweetrl.plugins import find_domain
@@ -142,6 +143,10 @@ def take(path: Path) -> Any:
     return json.loads(found[1])
 
 
+def rankings_of(shown: Any) -> list[Any]:
+    return [state for turn in shown.get("turns", ()) for state in turn["rankings"].values()]
+
+
 def test_a_folder_holds_what_the_server_says(folder: Path, viewer: Viewer) -> None:
     catalogue = viewer.dialogues.catalogue
     assert take(folder / "data/meta.js")["count"] == 64
@@ -150,6 +155,8 @@ def test_a_folder_holds_what_the_server_says(folder: Path, viewer: Viewer) -> No
     shown = [one for part in (0, 1) for one in take(folder / f"data/dialogues-{part}.js")]
     computed = [one.pop("computed", None) for one in shown]
     assert shown == [json.loads(json.dumps(viewer.dialogues.describe(row))) for row in range(64)]
+    stored = [one for one in shown if any(state["candidates"][0]["heat"] for state in rankings_of(one))]
+    assert len(stored) == EXPLAINED and not viewer.heat.there, "tokens of what `rank` has stored, without a model"
     assert [row for row, one in enumerate(computed) if one] == [0, 21, 42] and "run" in computed[0]
     page = (folder / "index.html").read_text()
     assert "Content-Security-Policy" in page and "static/" not in page

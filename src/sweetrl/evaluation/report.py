@@ -6,21 +6,25 @@ comes from models, people or files is escaped by the template engine.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from sweetrl.evaluation import charts
 from sweetrl.evaluation.charts import Interval
 from sweetrl.evaluation.metrics import AFTER, BEFORE, Result, paired
+from sweetrl.paths import EVALUATION_DIALOGUES
 from sweetrl.types import Outcome, RankedState, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
 
+VIEWER = "http://127.0.0.1:8010/"  # where `sweetrl view` answers; its own copies of the report lead to themselves
 EXAMPLE_STATES = 3
 SHOWN_REPLIES = 3  # best and worst candidates shown of a state
 # What stands above the answer of a dialogue.
@@ -72,7 +76,22 @@ def fill(template: str, values: Mapping[str, Any], package: str = "sweetrl.evalu
         lstrip_blocks=True,
     )
     environment.filters |= {"percent": percent, "points": points, "p_value": p_value, "number": number}
+    environment.globals |= {"viewer": VIEWER, "both_dialogues": both_dialogues}
     return environment.get_template(template).render(**values)
+
+
+def both_dialogues(task_id: str) -> str:
+    """Return where the viewer shows the dialogues about a task before and after training side by side."""
+    before, after = (
+        "/".join(quote(part, safe="") for part in ((EVALUATION_DIALOGUES / name).as_posix(), task_id, "0"))
+        for name in (BEFORE, AFTER)
+    )
+    return f"{VIEWER}#/dialogue/{before}?with={quote(after, safe='')}"
+
+
+def without_viewer(page: str) -> str:
+    """Return a report without its links into the viewer: of dialogues that are not kept."""
+    return re.sub(r'<p class="small viewer">.*?</p>\n?|<a class="viewer" [^>]*>.*?</a>', "", page, flags=re.S)
 
 
 def page(report: Report) -> dict[str, Any]:

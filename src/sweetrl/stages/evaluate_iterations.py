@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.io import publish, write_json
+from sweetrl.evaluation.report import without_viewer
+from sweetrl.io import publish, write_json, write_text
 from sweetrl.paths import (
     EVALUATION,
     ITERATIONS_MODELS,
@@ -56,8 +57,9 @@ def evaluate_iterations(settings: Settings) -> None:
         out = folder / "out"
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
-        for file in (EVALUATION, RESULTS, REPORT):
+        for file in (EVALUATION, RESULTS):
             shutil.copy(folder / file, out / file.name)
+        write_text(out / REPORT.name, without_viewer((folder / REPORT).read_text(encoding="utf-8")))
         write_json(out / COMPARISON, comparison)
         publish(out, ITERATIONS_REPORT)
         difference = comparison["success"]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from sweetrl.errors import UserError
 from sweetrl.paths import POLICY
@@ -124,6 +125,26 @@ class Records:
             found[name] = sorted((row.step, row.value) for row in rows)
         return found
 
+    def files(self, run_id: str, folder: str, scratch: Path) -> list[Path]:
+        """Return the files in a folder of a run's artifacts, sorted; `scratch` takes what lies elsewhere.
+
+        An unknown folder has none; a store that does not answer is a UserError.
+        """
+        import mlflow
+        from mlflow.exceptions import MlflowException
+
+        uri, fetch = self.registry.store.uri, mlflow.artifacts.download_artifacts
+        try:
+            there = [one.path for one in self.registry.client.list_artifacts(run_id, folder) if not one.is_dir]
+            return sorted(
+                Path(fetch(run_id=run_id, artifact_path=path, dst_path=str(scratch), tracking_uri=uri))
+                for path in there
+            )
+        except MlflowException as error:
+            if not is_missing(error):
+                raise UserError(f"run {run_id}: its artifacts cannot be read ({error}); try again.") from error
+            return []
+
 
 class EmbeddedRecords(Records):
     """The same from the database of the embedded store, which is not written to."""
@@ -200,6 +221,17 @@ class EmbeddedRecords(Records):
         ):
             found[name].append((step, value))
         return found
+
+    def files(self, run_id: str, folder: str, scratch: Path) -> list[Path]:
+        """As above; files on this machine are where they are."""
+        found = self._rows("select artifact_uri from runs where run_uuid = ?", run_id)
+        if not found:
+            return []
+        place = urlsplit(found[0][0])
+        if place.scheme not in ("", "file"):
+            return super().files(run_id, folder, scratch)
+        below = Path(unquote(place.path)) / folder
+        return sorted(path for path in below.iterdir() if path.is_file()) if below.is_dir() else []
 
     def _aliases(self) -> dict[str, str]:
         found = self._rows("select alias, version from registered_model_aliases where name = ?", self.settings.model)

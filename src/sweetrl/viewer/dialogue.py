@@ -11,11 +11,13 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.types import AgentTurn, Preference, RankedState, Task, TestRun, Trajectory
+from sweetrl.types import AgentTurn, Message, Preference, RankedState, Task, TestRun, TokenRatios, Trajectory
+from sweetrl.viewer.heat import shown_tokens
 from sweetrl.viewer.index import Catalogue
 from sweetrl.viewer.ranked import Ranked
 from sweetrl.viewer.rows import is_fault, verdicts
 from sweetrl.viewer.sources import Ranking, Source
+from sweetrl.viewer.usage import Usage
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -26,8 +28,8 @@ WIDE, TALL = 900, 1600  # pixels of a picture, at most
 class Dialogues:
     """Dialogues of a catalogue by row number, with their rankings."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
-        self.catalogue = catalogue
+    def __init__(self, catalogue: Catalogue, usage: Usage | None = None) -> None:
+        self.catalogue, self.usage = catalogue, usage
         self.ranked = lru_cache(maxsize=8)(Ranked)
 
     def read(self, row: int) -> tuple[Trajectory, Domain]:
@@ -55,7 +57,8 @@ class Dialogues:
         found = plain(one, domain)
         for ranking in source.rankings:
             self._rank(found["turns"], one, domain, ranking)
-        return {"row": row, "source": source.name, **found}
+        spent = self.usage.of(source, one) if self.usage else None
+        return {"row": row, "source": source.name, **found, "cost": spent}
 
     def _rank(self, turns: list[dict[str, Any]], one: Trajectory, domain: Domain, ranking: Ranking) -> None:
         """Put what a critic thought of what else was sampled to the turns of a dialogue."""
@@ -64,7 +67,7 @@ class Dialogues:
         for state in ranked.states(one.task.id, one.attempt):
             if state.turn < len(turns):
                 these = [pair for pair in pairs if pair.turn == state.turn]
-                turns[state.turn]["rankings"][ranking.name] = _state(state, these, one, domain)
+                turns[state.turn]["rankings"][ranking.name] = _state(state, these, ranked.ratios(state), one, domain)
 
 
 def plain(one: Trajectory, domain: Domain) -> dict[str, Any]:
@@ -81,13 +84,20 @@ def plain(one: Trajectory, domain: Domain) -> dict[str, Any]:
         "parts": dict(one.parts),
         "success": one.success,
         "answer": one.answer,
-        "messages": [{"role": each.role, "pieces": domain.display(each.content)} for each in one.messages],
+        "messages": [_message(each, domain) for each in one.messages],
         "turns": _turns(one, domain),
         "tests": _tests(one),
         "can_run": bool(one.task.test_cases) and one.answer is not None,
         "has_pages": any(pages_of(one, domain)),
         "extra": dict(one.extra),
     }
+
+
+def _message(one: Message, domain: Domain) -> dict[str, Any]:
+    """A message in pieces that can be shown; `text` is what was written, where the pieces together are not that."""
+    pieces = domain.display(one.content)
+    whole = len(pieces) == 1 and pieces[0][1] == one.content
+    return {"role": one.role, "pieces": pieces} | ({} if whole else {"text": one.content})
 
 
 def _turns(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
@@ -173,15 +183,22 @@ def _tests(one: Trajectory) -> list[dict[str, Any]]:
     return [{**asdict(test), "call": calls.get(test.name, "")} for test in one.tests]
 
 
-def _state(state: RankedState, pairs: Sequence[Preference], one: Trajectory, domain: Domain) -> dict[str, Any]:
-    """The candidates of one turn, best first, and the pairs made of them as places in that order."""
+def _state(
+    state: RankedState, pairs: Sequence[Preference], ratios: TokenRatios | None, one: Trajectory, domain: Domain
+) -> dict[str, Any]:
+    """The candidates of one turn, best first, and the pairs made of them as places in that order.
+
+    `heat` of a candidate are its tokens with their log-ratios, None where `rank` has not stored them.
+    """
     earlier = one.messages[: 2 * state.turn + 1]
     said = one.turns[state.turn].token_ids if state.turn < len(one.turns) else ()
     ordered = sorted(state.candidates, key=lambda reply: -reply.advantage)
     places = {reply.token_ids: place for place, reply in enumerate(ordered)}
+    stored = ratios.replies if ratios is not None else [None] * len(ordered)
+    heat = {reply.token_ids: tokens for reply, tokens in zip(state.candidates, stored, strict=True)}
     candidates = []
     for reply in ordered:
-        judgment = domain.judge(one.task, earlier, reply.text)
+        judgment, tokens = domain.judge(one.task, earlier, reply.text), heat[reply.token_ids]
         candidates.append(
             {
                 "text": reply.text,
@@ -194,6 +211,7 @@ def _state(state: RankedState, pairs: Sequence[Preference], one: Trajectory, dom
                 "said": reply.token_ids == said and bool(said),
                 "chosen": sum(pair.chosen_ids == reply.token_ids for pair in pairs),
                 "rejected": sum(pair.rejected_ids == reply.token_ids for pair in pairs),
+                "heat": None if tokens is None else shown_tokens(tokens),
             }
         )
     made = [

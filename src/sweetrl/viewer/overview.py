@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
+from sweetrl.evaluation.report import VIEWER
 from sweetrl.paths import REPORT
 
 if TYPE_CHECKING:
     from sweetrl.settings import Settings
     from sweetrl.viewer.index import Catalogue
     from sweetrl.viewer.targets import Target
+    from sweetrl.viewer.usage import Usage
 
 POINTS = 240  # of a curve, at most
 # Metrics by training step that people look at, in this order: what each is called.
@@ -26,17 +28,20 @@ CURVES = {
 }
 
 
-def overview(catalogue: Catalogue, settings: Settings, target: Target) -> dict[str, Any]:
+def overview(catalogue: Catalogue, settings: Settings, target: Target, usage: Usage | None) -> dict[str, Any]:
     """Return curves of the training runs, the critic's contrasts in words, and whether there is a report.
 
-    Curves are those of the runs that made the results, from the tracking store; where it does not know them there are
-    none.
+    Curves, runs and costs are those of the runs that made the results, from the tracking store; where it does not know
+    them there are none.
     """
     contrasts = [{**one, "verdict": verdict(one["share"])} for one in catalogue.contrasts()]
     return {
         "title": target.title,
         "curves": list(curves(settings, target.runs)),
         "contrasts": contrasts,
+        "runs": usage.runs() if usage else [],
+        "parameters": usage.parameters() if usage else {},
+        "usage": usage.totals() if usage else [],
         "report": (target.folder / REPORT).exists(),
         "labels": {"reward": catalogue.domains.of(settings.suite).shown_labels.reward},
         "max_turns": settings.agent.max_turns,
@@ -70,9 +75,9 @@ def curves(settings: Settings, runs: Mapping[str, str]) -> Iterator[dict[str, An
 
 
 def linked_report(target: Target, link: str) -> str | None:
-    """Return the report's page with a link to all dialogues in it; None where there is no report."""
+    """Return the report's page with its links leading to `link`, where the viewer is; None where there is no report."""
     path = target.folder / REPORT
     if not path.exists():
         return None
-    page = path.read_text(encoding="utf-8")
+    page = path.read_text(encoding="utf-8").replace(f'"{VIEWER}#', f'"{link}#')
     return page.replace("<main>", f'<main>\n<p class="lead"><a href="{link}">All dialogues in the viewer</a></p>', 1)

@@ -18,6 +18,7 @@ from sweetrl.viewer.live import Live
 from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.sources import find_sources
 from sweetrl.viewer.targets import find_target
+from sweetrl.viewer.usage import Usage
 
 if TYPE_CHECKING:
     from sweetrl.settings import Settings
@@ -32,9 +33,10 @@ def open_viewer(name: str, settings: Settings, scratch: Path) -> Viewer:
     domains = Domains(settings)
     catalogue = open_catalogue(find_sources(target.folder), domains)
     heat = Heat(domains, target.folder / CRITIC)
+    usage = Usage(settings, target.runs)
     tasks = target.folder / TEST_TASKS if target.folder.is_dir() else TEST_TASKS
     live = Live(settings, tasks if tasks.exists() else None, heat)
-    return Viewer(target, Dialogues(catalogue), settings, heat, live)
+    return Viewer(target, Dialogues(catalogue, usage), settings, heat, live)
 
 
 def open_browser(address: str) -> None:

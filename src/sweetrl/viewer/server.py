@@ -112,7 +112,7 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
     @app.get("/api/meta")
     def meta() -> dict[str, Any]:
         more = {"heat": viewer.heat.there, "live": True, "server": True}
-        return catalogue.meta() | overview(catalogue, viewer.settings, viewer.target) | more
+        return catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.usage) | more
 
     @app.get("/api/rows/{shard}")
     def rows(shard: int) -> Response:

@@ -77,13 +77,16 @@
       );
   }
 
+  /** The other colours. Where they are the system's, the page follows the system again. */
   function theme() {
-    const dark = document.documentElement.dataset.theme
-      ? document.documentElement.dataset.theme === "dark"
-      : matchMedia("(prefers-color-scheme: dark)").matches;
-    document.documentElement.dataset.theme = dark ? "light" : "dark";
+    const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+    const { dataset } = document.documentElement;
+    const next = (dataset.theme || system) === "dark" ? "light" : "dark";
+    if (next === system) delete dataset.theme;
+    else dataset.theme = next;
     try {
-      localStorage.setItem("sweetrl-theme", document.documentElement.dataset.theme);
+      if (dataset.theme) localStorage.setItem("sweetrl-theme", dataset.theme);
+      else localStorage.removeItem("sweetrl-theme");
     } catch {
       // a page from a disk may keep nothing: the choice lasts as long as the page
     }

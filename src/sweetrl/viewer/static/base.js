@@ -70,6 +70,9 @@ var sweetrl = globalThis.sweetrl || {};
     keys: "M2.5 4.5h11v7h-11zM5 7h.01M8 7h.01M11 7h.01M5.5 9.3h5",
     run: "M5 3.5l7 4.5-7 4.5z",
     heat: "M3 12.5V8M6.3 12.5v-8M9.7 12.5v-5M13 12.5v-9",
+    download: "M8 2.5v7.5M4.8 7L8 10.2 11.2 7M3 13h10",
+    columns: "M2.5 3.5h11v9h-11zM6.2 3.5v9M9.8 3.5v9",
+    print: "M4.5 6V2.5h7V6M4.5 11h-2V6h11v5h-2M4.5 9.5h7v4h-7z",
   };
 
   /** A small picture; it says nothing to a screen reader. @param {keyof typeof ICONS} name */
@@ -171,6 +174,29 @@ var sweetrl = globalThis.sweetrl || {};
     );
   }
 
+  /**
+   * A button that unfolds what is in it, and folds when the reader goes elsewhere.
+   * @param {string} label @param {keyof typeof ICONS} picture @param {...any} children
+   */
+  function menu(label, picture, ...children) {
+    const summary = h("summary", { class: "button" }, icon(picture), label);
+    const box = h("details", { class: "menu" }, summary, h("div", { class: "unfolded" }, children));
+    box.addEventListener("focusout", (/** @type {any} */ event) => {
+      if (event.relatedTarget && !box.contains(event.relatedTarget)) box.open = false;
+    });
+    box.addEventListener("keydown", (/** @type {any} */ event) => {
+      if (event.key !== "Escape" || !box.open) return;
+      event.stopPropagation();
+      box.open = false;
+      summary.focus();
+    });
+    return box;
+  }
+  document.addEventListener("click", (event) => {
+    for (const box of document.querySelectorAll("details.menu[open]"))
+      if (!box.contains(/** @type {any} */ (event.target))) box.removeAttribute("open");
+  });
+
   /** Call `work` once nothing has asked for it for `wait` ms. @param {(...rest: any[]) => void} work @param {number} wait */
   function later(work, wait) {
     /** @type {any} */
@@ -195,6 +221,7 @@ var sweetrl = globalThis.sweetrl || {};
     toast,
     copy,
     code,
+    menu,
     later,
   });
   globalThis.sweetrl = sweetrl;

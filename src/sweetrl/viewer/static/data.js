@@ -118,17 +118,43 @@
     return -1;
   };
 
+  // Rows by task, and what makes two of them comparable as one number: made once, when something asks for it.
+  const COMPARED = ["seed", "temperature", "persona", "round", "stage"];
+  /** @type {{loaded: number, tasks: Map<string, number>, rows: number[][], pairs: Float64Array}} */
+  let index = { loaded: -1, tasks: new Map(), rows: [], pairs: new Float64Array(0) };
+  function indexed() {
+    if (index.loaded === data.loaded) return index;
+    /** @type {Map<string, number>} */
+    const tasks = new Map();
+    /** @type {number[][]} */
+    const rows = [];
+    const pairs = new Float64Array(data.loaded);
+    let attempts = 1;
+    for (let row = 0; row < data.loaded; row++) attempts = Math.max(attempts, 1 + (data.columns.attempt[row] || 0));
+    const columns = COMPARED.map((name) => [data.columns[name], data.meta.words[name].length]);
+    for (let row = 0; row < data.loaded; row++) {
+      let task = tasks.get(data.tasks[row]);
+      if (task === undefined) {
+        task = rows.length;
+        tasks.set(data.tasks[row], task);
+        rows.push([]);
+      }
+      rows[task].push(row);
+      let key = task * attempts + (data.columns.attempt[row] || 0);
+      for (const [column, many] of columns) key = key * many + column[row];
+      pairs[row] = key;
+    }
+    return (index = { loaded: data.loaded, tasks, rows, pairs });
+  }
+
   /** The other rows about the same task. @param {number} row @returns {number[]} */
   data.related = (row) => {
-    const found = [];
-    for (let other = 0; other < data.loaded; other++)
-      if (other !== row && data.tasks[other] === data.tasks[row]) found.push(other);
-    return found;
+    const { tasks, rows } = indexed();
+    return rows[/** @type {number} */ (tasks.get(data.tasks[row]))].filter((other) => other !== row);
   };
 
-  /** What must be equal so that two dialogues can be compared: all but who acted. @param {number} row */
-  data.pairKey = (row) =>
-    `${data.tasks[row]}\n${data.columns.attempt[row]}\n${["seed", "temperature", "persona", "round", "stage"].map((name) => data.columns[name][row]).join()}`;
+  /** What must be equal so that two dialogues can be compared: all but who acted. @param {number} row @returns {number} */
+  data.pairKey = (row) => indexed().pairs[row];
 
   /** The terms of a query, as the server has them: words, and what stands in quotes. @param {string} query */
   data.terms = (query) => {
@@ -161,21 +187,25 @@
   /** @type {Map<number, any>} */
   const kept = new Map();
 
-  /** One whole dialogue. @param {number} row */
-  data.dialogue = async (row) => {
-    const there = kept.get(row);
-    if (there) return there;
-    let value;
-    if (data.meta.server) value = await ask(`dialogue/${row}`);
-    else {
-      const each = data.meta.dialogues_shard,
-        name = `dialogues-${Math.floor(row / each)}`;
-      value = (given[name] || (await script(name)))[row % each];
+  /** One whole dialogue; who asks while it is on its way gets the same. @param {number} row @returns {Promise<any>} */
+  data.dialogue = (row) => {
+    let found = kept.get(row);
+    if (!found) {
+      found = read(row);
+      kept.set(row, found);
+      found.catch(() => kept.delete(row));
+      if (kept.size > 60) kept.delete(kept.keys().next().value ?? -1);
     }
-    kept.set(row, value);
-    if (kept.size > 60) kept.delete(kept.keys().next().value ?? -1);
-    return value;
+    return found;
   };
+
+  /** @param {number} row */
+  async function read(row) {
+    if (data.meta.server) return ask(`dialogue/${row}`);
+    const each = data.meta.dialogues_shard,
+      name = `dialogues-${Math.floor(row / each)}`;
+    return (given[name] || (await script(name)))[row % each];
+  }
 
   /**
    * What is computed when it is asked for: `run` (tests), `heat` (tokens), `pictures` (pages). In an exported folder it

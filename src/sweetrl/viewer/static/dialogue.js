@@ -54,6 +54,45 @@
       ),
     );
     document.title = `${first.task.id} · sweetrl`;
+    if (search.has("turn")) goTo(Number(search.get("turn")));
+  }
+
+  /** Show a turn of the (first) dialogue. @param {number} turn from 1 on */
+  function goTo(turn) {
+    const found = document.querySelectorAll(".side:first-child .message.assistant")[turn - 1];
+    /** @type {any} */ (found)?.focus({ preventScroll: true });
+    found?.scrollIntoView({ block: "center" });
+  }
+
+  /** The link of a turn: it goes there without drawing the page again, and can be copied. @param {number} turn from 1 on @param {string} words @param {Record<string, any>} [more] */
+  function turnLink(turn, words, more = {}) {
+    const [path, query] = location.hash.split("?");
+    const search = new URLSearchParams(query || "");
+    search.set("turn", String(turn));
+    const onclick = (/** @type {any} */ event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      history.replaceState(null, "", `${path}?${search}`);
+      goTo(turn);
+    };
+    return h("a", { href: `${path}?${search}`, onclick, ...more }, words);
+  }
+
+  /** The turns as links, with what each was worth. @param {any} dialogue */
+  function outline(dialogue) {
+    if (dialogue.turns.length < 2) return null;
+    const worth = (/** @type {any} */ turn) => turn.verdict && (turn.fault ? "bad" : "good");
+    return h(
+      "nav",
+      { class: "outline", "aria-label": "Turns" },
+      dialogue.turns.map((/** @type {any} */ turn, /** @type {number} */ place) =>
+        turnLink(place + 1, String(place + 1), {
+          class: `tag ${worth(turn)}`,
+          "aria-label": `Turn ${place + 1}${turn.verdict ? `: ${turn.verdict}` : ""}`,
+          title: turn.verdict,
+        }),
+      ),
+    );
   }
 
   /** @param {number} row @param {number} other @param {any} dialogue */
@@ -208,7 +247,7 @@
       h(
         "div",
         { class: "columns" },
-        h("div", { class: "chat" }, chat),
+        h("div", { class: "chat" }, beside ? null : outline(dialogue), chat),
         h("div", { class: "about" }, about(dialogue, row, chat)),
       ),
       beside ? null : null,
@@ -243,6 +282,17 @@
             SPEAKERS[/** @type {"user"} */ (message.role)],
             turn ? h("span", { class: "muted" }, ` turn ${turn.number + 1}`) : "",
             turn && parts.verdictTag(turn.verdict, turn.fault),
+            h(
+              "button",
+              {
+                class: "button quiet copyone",
+                type: "button",
+                "aria-label": "Copy this message",
+                title: "Copy this message",
+                onclick: () => sweetrl.copy(sweetrl.files.said(message), "Message"),
+              },
+              icon("copy"),
+            ),
           ),
           h("div", { class: "bubble" }, parts.pieces(message.pieces, marks)),
           turn ? below(turn, scale, advantages[turn.number]) : null,
@@ -338,43 +388,39 @@
         h("section", { class: "card" }, h("div", { class: "cardhead" }, h("h3", {}, "Pages"), button), place),
       );
     }
+    const { files } = sweetrl;
+    const action = (/** @type {string} */ label, /** @type {() => void} */ work) =>
+      h("button", { class: "button quiet", type: "button", onclick: work }, label);
+    const json = () => JSON.stringify(files.plain(dialogue), null, 2);
     const tools = [
-      h(
-        "button",
-        {
-          class: "button small",
-          type: "button",
-          onclick: () => sweetrl.copy(JSON.stringify(plain(dialogue), null, 2), "JSON"),
-        },
-        icon("copy"),
-        "Copy JSON",
+      sweetrl.menu(
+        "Copy",
+        "copy",
+        action("JSON", () => sweetrl.copy(json(), "JSON")),
+        action("Text", () => sweetrl.copy(files.script(dialogue), "Text")),
+        action("Address", () => sweetrl.copy(location.href, "Address")),
       ),
-      h(
-        "button",
-        {
-          class: "button small",
-          type: "button",
-          onclick: () =>
-            sweetrl.copy(
-              dialogue.messages
-                .map(
-                  (/** @type {any} */ one) =>
-                    `${SPEAKERS[/** @type {"user"} */ (one.role)]}: ${one.pieces.map((/** @type {any} */ part) => part[1]).join("\n")}`,
-                )
-                .join("\n\n"),
-              "Text",
-            ),
-        },
-        icon("copy"),
-        "Copy text",
+      sweetrl.menu(
+        "Download",
+        "download",
+        action("JSON", () => files.save(files.named(dialogue, ".json"), json(), "application/json")),
+        action("Text", () => files.save(files.named(dialogue, ".txt"), `${files.script(dialogue)}\n`, "text/plain")),
       ),
+      h("button", { class: "button small", type: "button", onclick: () => print() }, icon("print"), "Print"),
+      asWritten(dialogue, chat),
     ];
-    if (
-      dialogue.turns.some((/** @type {any} */ one) => one.tokens) &&
-      ((dialogue.computed && dialogue.computed.heat) || data.meta.heat)
-    )
+    const stored = dialogue.turns.map(storedHeat);
+    const complete = dialogue.turns.every(
+      (/** @type {any} */ one, /** @type {number} */ place) => stored[place] || !one.tokens,
+    );
+    const computable = (dialogue.computed && dialogue.computed.heat) || data.meta.heat;
+    if (dialogue.turns.some((/** @type {any} */ one) => one.tokens) && (computable || stored.some(Boolean)))
       tools.unshift(
-        parts.onDemand("Tokens by the critic", "heat", async () => warm(chat, await data.compute(dialogue, "heat"))),
+        parts.onDemand("Tokens by the critic", "heat", async () =>
+          complete || !computable
+            ? warm(chat, stored, "Stored by rank:")
+            : warm(chat, await data.compute(dialogue, "heat"), "By the critic at hand:"),
+        ),
       );
     const raw = h("details", { class: "raw" }, h("summary", {}, "Raw JSON"));
     raw.addEventListener(
@@ -382,7 +428,7 @@
       () =>
         raw.open &&
         raw.childElementCount === 1 &&
-        raw.append(h("pre", { class: "plain" }, JSON.stringify(plain(dialogue), null, 2))),
+        raw.append(h("pre", { class: "plain" }, json())),
     );
     sections.push(
       h(
@@ -395,6 +441,7 @@
           ["User", dialogue.simulator],
           ["Seed", dialogue.seed],
           ["Ended", ENDS[/** @type {"lost"} */ (dialogue.outcome)]],
+          ...cost(dialogue.cost),
           ...Object.entries(dialogue.parts).map(([name, value]) => [`Reward: ${name}`, value]),
           ...Object.entries(dialogue.extra),
         ]),
@@ -403,6 +450,18 @@
       ),
     );
     return sections;
+  }
+
+  /** What a dialogue has cost, where its run has noted it. @param {any} spent @returns {[string, any][]} */
+  function cost(spent) {
+    if (!spent) return [];
+    const cached = spent.cached_tokens ? ` (${sweetrl.count(spent.cached_tokens)} cached)` : "";
+    return [
+      ["Time", `${spent.seconds.toFixed(1)} s`],
+      ["Time of the engine", `${spent.busy_seconds.toFixed(2)} s`],
+      ["Tokens read", `${sweetrl.count(spent.prompt_tokens)}${cached}`],
+      ["Tokens written", sweetrl.count(spent.generated_tokens)],
+    ];
   }
 
   /** What the list says of a dialogue. @param {number} row */
@@ -439,26 +498,46 @@
     ];
   }
 
-  /** @param {any} dialogue */
-  function plain(dialogue) {
-    const { computed, row, ...rest } = dialogue;
-    return rest;
+  /** A button that shows the messages letter by letter as they were written, and back. @param {any} dialogue @param {any} chat */
+  function asWritten(dialogue, chat) {
+    const button = h("button", { class: "button small", type: "button", "aria-pressed": "false" }, "As written");
+    button.addEventListener("click", () => {
+      const raw = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(raw));
+      const bubbles = chat.querySelectorAll(".message:not(.system) .bubble");
+      dialogue.messages.slice(1).forEach((/** @type {any} */ message, /** @type {number} */ place) => {
+        const words = raw
+          ? h("pre", { class: "written" }, sweetrl.files.said(message))
+          : parts.pieces(message.pieces, data.terms(list.state.q || ""));
+        bubbles[place].replaceChildren(...[words].flat());
+      });
+    });
+    return button;
   }
 
-  /** Colour the agent's tokens. @param {any} chat @param {any[]} turns */
-  function warm(chat, turns) {
-    const means = turns.map(
-      (tokens) =>
-        tokens.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + Math.abs(one[1]), 0) /
-        (tokens.length || 1),
-    );
+  /** The tokens of what was said at a turn, where a ranking has stored them. @param {any} turn */
+  function storedHeat(turn) {
+    return Object.values(turn.rankings)
+      .flatMap((state) => state.candidates)
+      .find((one) => one.said && one.heat)?.heat;
+  }
+
+  /** Colour the agent's tokens, of the turns that have some. @param {any} chat @param {any[]} turns @param {string} label */
+  function warm(chat, turns, label) {
+    const means = turns
+      .filter(Boolean)
+      .map(
+        (tokens) =>
+          tokens.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + Math.abs(one[1]), 0) /
+          (tokens.length || 1),
+      );
     const scale = Math.max(0.05, ...means);
     chat.querySelectorAll(".heatplace").forEach((/** @type {any} */ place, /** @type {number} */ number) => {
       const tokens = turns[number];
       if (!tokens) return;
       const mean =
         tokens.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + one[1], 0) / (tokens.length || 1);
-      place.replaceChildren(advantageLine("By the critic at hand:", mean, scale, ""), parts.heat(tokens));
+      place.replaceChildren(advantageLine(label, mean, scale, ""), parts.heat(tokens));
     });
   }
 

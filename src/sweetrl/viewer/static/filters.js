@@ -60,7 +60,8 @@
 
   /**
    * @typedef {{q: string, words: Record<string, string[]>, truths: Record<string, boolean>, faults: string[],
-   *   ranges: Record<string, [number | null, number | null]>, won: string, lost: string, sort: string, down: boolean}} State
+   *   ranges: Record<string, [number | null, number | null]>, won: string, lost: string, where: string, columns: string[],
+   *   sort: string, down: boolean}} State
    */
 
   /** Read a state from an address. @param {URLSearchParams} search @returns {State} */
@@ -74,6 +75,8 @@
       ranges: {},
       won: search.get("won") || "",
       lost: search.get("lost") || "",
+      where: search.get("where") || "",
+      columns: (search.get("columns") || "").split(",").filter(Boolean),
       sort: "",
       down: false,
     };
@@ -104,6 +107,8 @@
     }
     if (state.won) search.set("won", state.won);
     if (state.lost) search.set("lost", state.lost);
+    if (state.where) search.set("where", state.where);
+    if (state.columns.length) search.set("columns", state.columns.join(","));
     if (state.sort) search.set("sort", (state.down ? "-" : "") + state.sort);
     return search.toString();
   }
@@ -173,6 +178,7 @@
       const mask = duel(state.won, state.lost);
       demand("duel", (row) => mask[row]);
     }
+    if (state.where.trim()) demand("where", sweetrl.expression.compile(state.where));
     let many = 0;
     for (let row = 0; row < n; row++) if (!fails[row]) many++;
     const rows = new Int32Array(many);
@@ -228,7 +234,7 @@
   }
 
   /** Whether anything is asked for. @param {State} state */
-  const idle = (state) => !write({ ...state, sort: "", down: false });
+  const idle = (state) => !write({ ...state, sort: "", down: false, columns: [] });
 
   sweetrl.filters = { FACETS, TRUTHS, FAULTS, RANGES, SORTS, read, write, apply, faults, idle };
 })();

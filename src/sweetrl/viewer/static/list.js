@@ -79,6 +79,25 @@
       title: "Turn the order round",
       onclick: () => go({ down: !list.state.down }),
     });
+    const columns = sweetrl.menu("Columns", "columns");
+    const files = sweetrl.menu(
+      "Download",
+      "download",
+      h(
+        "button",
+        {
+          class: "button quiet",
+          type: "button",
+          onclick: () => sweetrl.files.save("dialogues.csv", sweetrl.files.csv(list.rows), "text/csv"),
+        },
+        "Numbers (CSV)",
+      ),
+      h(
+        "button",
+        { class: "button quiet", type: "button", onclick: () => sweetrl.files.lines(list.rows) },
+        "Dialogues (JSON Lines)",
+      ),
+    );
     const told = h("p", { class: "told", role: "status", "aria-live": "polite" });
     const chips = h("div", { class: "chips" });
     const study = data.meta.words.temperature.length > 1;
@@ -97,6 +116,8 @@
       { class: "listbar" },
       h("div", { class: "searchbox" }, icon("search"), box),
       h("label", { class: "sorter" }, h("span", {}, "Order"), sorting, turn),
+      columns,
+      files,
       toggle,
     );
     main.replaceChildren(
@@ -107,7 +128,7 @@
         h("section", { class: "results", "aria-label": "Dialogues" }, bar, chips, told, table),
       ),
     );
-    return { box, panel, sorting, turn, told, chips, table, head, show: view(scroll, inner, table), key: "" };
+    return { box, panel, sorting, turn, told, chips, columns, table, head, show: view(scroll, inner, table), key: "" };
   }
 
   /** Apply the state, and show what it comes to. */
@@ -127,7 +148,13 @@
     }
     if (list.state !== state || !page.table.isConnected) return; // somebody has gone on
     const started = performance.now();
-    const result = filters.apply(state, found);
+    let result;
+    try {
+      result = filters.apply(state, found);
+    } catch (error) {
+      told.textContent = /** @type {Error} */ (error).message; // a condition that cannot be read; the list stays as it is
+      return;
+    }
     list.rows = result.rows;
     const key = `${filters.write(state)} ${data.loaded}`;
     if (page.key !== key) {
@@ -144,6 +171,12 @@
       page.turn.textContent = state.down ? "↓" : "↑";
       page.turn.setAttribute("aria-pressed", String(state.down));
       page.head.replaceChildren(header(state, go));
+      if (page.chosen !== state.columns.join()) {
+        page.chosen = state.columns.join();
+        const column = document.activeElement?.getAttribute("data-column");
+        page.columns.querySelector(".unfolded").replaceChildren(...columnBoxes(go));
+        if (column) page.columns.querySelector(`[data-column="${CSS.escape(column)}"]`)?.focus();
+      }
     }
     page.show(result.rows);
     const of = result.rows.length === data.loaded ? "" : ` of ${count(data.loaded)}`;
@@ -160,20 +193,57 @@
 
   // The table
 
-  const COLUMNS = [
-    ["task", "Task", "task"],
-    ["method", "Method", ""],
-    ["topic", "Domain", ""],
-    ["passed", "Result", "reward"],
-    ["turns", "Turns", "turns"],
-    ["questions", "Questions", "questions"],
-    ["faults", "What went wrong", "faults"],
-    ["advantage", "Advantage", "advantage"],
-  ];
+  // Key, label, order, width among chosen ones, and whether it is there unless others are chosen.
+  const COLUMNS = /** @type {[string, string, string, string, boolean][]} */ ([
+    ["task", "Task", "task", "minmax(236px, 1.5fr)", true],
+    ["method", "Method", "", "minmax(80px, 0.9fr)", true],
+    ["topic", "Domain", "", "minmax(70px, 0.7fr)", true],
+    ["passed", "Result", "reward", "116px", true],
+    ["turns", "Turns", "turns", "56px", true],
+    ["questions", "Questions", "questions", "80px", true],
+    ["faults", "What went wrong", "faults", "minmax(104px, 1.5fr)", true],
+    ["advantage", "Advantage", "advantage", "124px", true],
+    ["request", "Request", "", "minmax(140px, 3fr)", false],
+    ["answer", "Answer", "", "minmax(140px, 3fr)", false],
+    ["reward", "Reward", "reward", "64px", false],
+    ["tokens", "Tokens", "tokens", "64px", false],
+    ["pairs", "Pairs", "", "56px", false],
+    ["outcome", "How it ended", "", "minmax(80px, 0.7fr)", false],
+    ["first_fault", "First fault", "", "minmax(80px, 0.7fr)", false],
+    ["temperature", "Temperature", "", "90px", false],
+    ["persona", "User", "", "minmax(60px, 0.6fr)", false],
+    ["seed", "Training seed", "", "90px", false],
+    ["round", "Round", "", "60px", false],
+    ["source", "Source", "", "minmax(80px, 1fr)", false],
+  ]);
+  const USUAL = COLUMNS.filter(([, , , , usual]) => usual).map(([key]) => key);
+
+  /** The columns that a state shows; the task is always one. @param {any} state */
+  const shown = (state) =>
+    COLUMNS.filter(([key, , , , usual]) =>
+      state.columns.length ? key === "task" || state.columns.includes(key) : usual,
+    );
+
+  /** @param {(change: any) => void} go */
+  function columnBoxes(go) {
+    const on = shown(list.state).map(([key]) => key);
+    const turn = (/** @type {string} */ key) => {
+      const next = on.includes(key) ? on.filter((one) => one !== key) : [...on, key];
+      go({ columns: next.length === USUAL.length && USUAL.every((one) => next.includes(one)) ? [] : next });
+    };
+    return COLUMNS.filter(([key]) => key !== "task").map(([key, label]) =>
+      h(
+        "label",
+        { class: "choice" },
+        h("input", { type: "checkbox", checked: on.includes(key), onchange: () => turn(key), "data-column": key }),
+        label,
+      ),
+    );
+  }
 
   /** @param {any} state @param {(change: any) => void} go */
   function header(state, go) {
-    const cells = COLUMNS.map(([key, label, sort]) => {
+    const cells = shown(state).map(([key, label, sort]) => {
       const down = state.sort === sort && !state.down; // the next click turns it round
       const sorted = sort && state.sort === sort ? (state.down ? "descending" : "ascending") : "none";
       const body = sort
@@ -184,10 +254,13 @@
             h("i", { "aria-hidden": "true" }, sorted === "none" ? "" : state.down ? "↓" : "↑"),
           )
         : label;
-      return h("div", { class: `cell ${key}`, role: "columnheader", "aria-sort": sort ? sorted : null }, body);
+      return h("div", { class: cell(key), role: "columnheader", "aria-sort": sort ? sorted : null }, body);
     });
     return h("div", { class: "row", role: "row", "aria-rowindex": "1" }, cells);
   }
+
+  /** @param {string} key */
+  const cell = (key) => `cell ${WORDS.includes(key) ? `its-${key}` : key}${USUAL.includes(key) ? "" : " extra"}`;
 
   /** Keep the rows in sight in the page. @param {HTMLElement} scroll @param {HTMLElement} inner @param {HTMLElement} table */
   function view(scroll, inner, table) {
@@ -209,6 +282,7 @@
       inner.replaceChildren(
         ...Array.from({ length: to - from }, (_, place) => line(rows[from + place], from + place, each)),
       );
+      if (list.state.columns.some((/** @type {string} */ key) => WORDS.includes(key))) fillWords();
       if (!rows.length)
         inner.append(
           h(
@@ -243,6 +317,13 @@
       if (found.length !== rows.length && scroll.scrollTop) scroll.scrollTop = 0;
       rows = found;
       const { advantage } = data.columns;
+      table.classList.toggle("chosen", Boolean(list.state.columns.length));
+      table.style.setProperty(
+        "--columns",
+        shown(list.state)
+          .map(([, , , width]) => width)
+          .join(" "),
+      );
       table.classList.toggle("unranked", !rows.some((row) => advantage[row] === advantage[row]));
       table.setAttribute("aria-rowcount", String(rows.length + 1));
       draw(true);
@@ -255,23 +336,6 @@
 
   /** One row. @param {number} row @param {number} place @param {number} each */
   function line(row, place, each) {
-    const { columns } = data;
-    const outcome = list.outcome(row);
-    const method = data.word("method", row);
-    const state = list.state;
-    const other =
-      state.won && state.lost
-        ? data
-            .related(row)
-            .find(
-              (/** @type {number} */ one) =>
-                data.word("method", one) === state.lost && data.pairKey(one) === data.pairKey(row),
-            )
-        : undefined;
-    const more = [data.word("temperature", row) && `T=${data.word("temperature", row)}`, data.word("persona", row)]
-      .filter(Boolean)
-      .join(" · ");
-    const known = columns.turns[row];
     return h(
       "div",
       {
@@ -280,59 +344,98 @@
         "aria-rowindex": place + 2,
         style: { top: `${place * each}px`, height: `${each}px` },
       },
-      h(
-        "div",
-        { class: "cell task", role: "cell" },
+      shown(list.state).map(([key]) =>
         h(
-          "span",
-          {
-            class: `mark ${outcome}`,
-            role: "img",
-            "aria-label": { yes: "solved", no: "not solved", lost: "lost" }[outcome],
-          },
-          icon(/** @type {any} */ (outcome)),
+          "div",
+          { class: cell(key), role: "cell", "data-row": WORDS.includes(key) ? row : null },
+          inCell(key, row, place),
         ),
-        h(
-          "a",
-          { href: list.address(row, other), "data-place": place, onclick: () => (list.current = place) },
-          data.tasks[row],
-          h("small", {}, columns.attempt[row] ? ` #${columns.attempt[row]}` : ""),
-        ),
-      ),
-      h(
-        "div",
-        { class: "cell method", role: "cell" },
-        h("span", { class: "dot", style: { "--tone": list.tone(method) } }),
-        h("span", { class: "name" }, method),
-        more && h("small", {}, more),
-      ),
-      h(
-        "div",
-        { class: "cell topic", role: "cell" },
-        data.word("topic", row),
-        columns.held_out[row] === 1 &&
-          h("small", { class: "tag", title: "a domain that no training task has" }, "held out"),
-      ),
-      h("div", { class: "cell passed", role: "cell" }, result(row)),
-      h("div", { class: "cell turns", role: "cell" }, Number.isNaN(known) ? "" : number(known)),
-      h(
-        "div",
-        { class: "cell questions", role: "cell" },
-        Number.isNaN(columns.questions[row]) ? "" : number(columns.questions[row]),
-      ),
-      h("div", { class: "cell faults", role: "cell" }, faultTags(row)),
-      h(
-        "div",
-        { class: "cell advantage", role: "cell" },
-        Number.isNaN(columns.advantage[row])
-          ? ""
-          : [
-              sweetrl.parts.bar(columns.advantage[row], list.scale()),
-              h("span", { class: "figure" }, sweetrl.signed(columns.advantage[row], 2)),
-            ],
       ),
     );
   }
+  const WORDS = ["request", "answer"]; // columns whose words are asked for when their rows are in sight
+
+  /** What stands in a cell. @param {string} key @param {number} row @param {number} place @returns {any} */
+  function inCell(key, row, place) {
+    const { columns } = data;
+    if (key === "task") return [mark(row), name(row, place)];
+    if (key === "method") {
+      const method = data.word("method", row);
+      const more = [data.word("temperature", row) && `T=${data.word("temperature", row)}`, data.word("persona", row)]
+        .filter(Boolean)
+        .join(" · ");
+      return [
+        h("span", { class: "dot", style: { "--tone": list.tone(method) } }),
+        h("span", { class: "name" }, method),
+        more && h("small", {}, more),
+      ];
+    }
+    if (key === "topic")
+      return [
+        data.word("topic", row),
+        columns.held_out[row] === 1 &&
+          h("small", { class: "tag", title: "a domain that no training task has" }, "held out"),
+      ];
+    if (key === "passed") return result(row);
+    if (key === "faults") return faultTags(row);
+    if (WORDS.includes(key)) return "";
+    if (data.meta.kinds[key] === "word") return data.word(key, row).replaceAll("_", " ");
+    const value = columns[key][row];
+    if (Number.isNaN(value)) return "";
+    if (key === "advantage")
+      return [sweetrl.parts.bar(value, list.scale()), h("span", { class: "figure" }, sweetrl.signed(value, 2))];
+    return number(value);
+  }
+
+  /** How a dialogue went, as a sign. @param {number} row */
+  function mark(row) {
+    const outcome = list.outcome(row);
+    return h(
+      "span",
+      {
+        class: `mark ${outcome}`,
+        role: "img",
+        "aria-label": { yes: "solved", no: "not solved", lost: "lost" }[/** @type {"yes"} */ (outcome)],
+      },
+      icon(/** @type {any} */ (outcome)),
+    );
+  }
+
+  /** The task's name, which leads to the dialogue; in "won by A, lost by B" beside the one of B. @param {number} row @param {number} place */
+  function name(row, place) {
+    const { won, lost } = list.state;
+    const other =
+      won && lost
+        ? data
+            .related(row)
+            .find(
+              (/** @type {number} */ one) =>
+                data.word("method", one) === lost && data.pairKey(one) === data.pairKey(row),
+            )
+        : undefined;
+    const attempt = data.columns.attempt[row];
+    return h(
+      "a",
+      { href: list.address(row, other), "data-place": place, onclick: () => (list.current = place) },
+      data.tasks[row],
+      h("small", {}, attempt ? ` #${attempt}` : ""),
+    );
+  }
+
+  /** Put the words of the rows in sight into their cells. */
+  const fillWords = later(() => {
+    const cells = /** @type {HTMLElement[]} */ ([...document.querySelectorAll(".inner [data-row]:empty")]);
+    for (const cell_ of cells)
+      data.dialogue(Number(cell_.dataset.row)).then(
+        (/** @type {any} */ found) => {
+          const chosen_ = cell_.classList.contains("its-request") ? found.task.request : found.answer;
+          const words = sweetrl.visible(chosen_ || "");
+          cell_.textContent = words.slice(0, 400).replace(/\s+/g, " ");
+          cell_.title = words.slice(0, 2000);
+        },
+        () => undefined, // the dialogue's own page says what is wrong
+      );
+  }, 120);
 
   /** Tests passed as a bar, or the reward. @param {number} row */
   function result(row) {
@@ -374,7 +477,7 @@
     const parts = [solved(state, facets, go), duel(state, go), faultsOf(state, facets, go)];
     for (const [key, label] of filters.FACETS)
       if (data.meta.words[key].length > 1) parts.push(facet(key, label, state, facets[key], go));
-    parts.push(ranges(state, go), others(state, facets, go));
+    parts.push(ranges(state, go), others(state, facets, go), condition(state, go));
     return [
       h(
         "div",
@@ -388,7 +491,7 @@
             disabled: filters.idle(state),
             onclick: () =>
               sweetrl.go(
-                `#/dialogues?${filters.write({ ...filters.read(new URLSearchParams()), sort: state.sort, down: state.down })}`,
+                `#/dialogues?${filters.write({ ...filters.read(new URLSearchParams()), sort: state.sort, down: state.down, columns: state.columns })}`,
                 true,
               ),
           },
@@ -569,6 +672,39 @@
     );
   }
 
+  /** What choices do not say: a condition in words. @param {any} state @param {(change: any) => void} go */
+  function condition(state, go) {
+    const field = h("input", {
+      class: "condition",
+      value: state.where,
+      placeholder: "reward < 1 and questions >= 4",
+      "aria-label": "Condition",
+      autocomplete: "off",
+      spellcheck: "false",
+      maxlength: 500,
+      "data-key": "where",
+    });
+    field.addEventListener("change", () => go({ where: field.value.trim() }));
+    return group("Condition", [
+      field,
+      h(
+        "details",
+        {
+          class: "more",
+          open: opened.has("where"),
+          ontoggle: (/** @type {any} */ event) => (event.target.open ? opened.add("where") : opened.delete("where")),
+        },
+        h("summary", {}, "How to write one"),
+        h("p", { class: "small muted" }, "Names: ", sweetrl.expression.names().join(", "), "."),
+        h(
+          "p",
+          { class: "small muted" },
+          `Between them: + - * / mod ^, < <= > >= == != (also 1 < turns < 5), ~= "regular expression", in (…), and, or, not; ${Object.keys(sweetrl.expression.FUNCTIONS).join(", ")}, known. What is not known meets no comparison.`,
+        ),
+      ),
+    ]);
+  }
+
   /** @param {string} label @param {any[]} children */
   function group(label, children) {
     return h("fieldset", {}, h("legend", {}, label), children);
@@ -581,6 +717,7 @@
     const without = (/** @type {any} */ all, /** @type {string} */ key) =>
       Object.fromEntries(Object.entries(all).filter(([one]) => one !== key));
     if (state.q) found.push([`“${state.q}”`, () => go({ q: "" })]);
+    if (state.where) found.push([`where ${state.where}`, () => go({ where: "" })]);
     if (state.won && state.lost)
       found.push([`won by ${state.won}, lost by ${state.lost}`, () => go({ won: "", lost: "" })]);
     for (const [key, , , yes, no] of filters.TRUTHS)

@@ -42,6 +42,8 @@
           flow(rows, state),
           faultRates(stage),
           contrasts(),
+          usage(),
+          runs(),
           ...curves(),
         ]
       : [h("p", { class: "empty" }, "No scored dialogue is like that.")];
@@ -461,6 +463,82 @@
         {},
         h("a", { href: "#/dialogues?needed_last=yes" }, "Dialogues in which it ranked a needed question last"),
       ),
+    );
+  }
+
+  /** What the dialogues have cost, by stage and method. */
+  function usage() {
+    const known = data.meta.usage || [];
+    if (!known.length) return null;
+    const heads = ["stage", "dialogues", "read", "of it cached", "written", "s each", "engine, s"];
+    const rows = known.map((/** @type {any} */ one) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, [one.stage, one.method].filter(Boolean).join(", ")),
+        [
+          count(one.dialogues),
+          count(one.prompt_tokens),
+          one.prompt_tokens ? percent(one.cached_tokens / one.prompt_tokens, 0) : "",
+          count(one.generated_tokens),
+          (one.seconds / one.dialogues).toFixed(1),
+          one.busy_seconds.toFixed(0),
+        ].map((value) => h("td", { class: "n" }, value)),
+      ),
+    );
+    return table("What it has cost", "The agent's tokens and time, as the runs have noted them.", heads, rows);
+  }
+
+  /** The runs that made what lies here. */
+  function runs() {
+    const known = data.meta.runs || [];
+    if (!known.length) return null;
+    const rows = known.map((/** @type {any} */ one) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row" }, one.stage),
+        h("td", { class: "mono" }, one.run_id.slice(0, 8)),
+        h("td", {}, one.status.toLowerCase()),
+        h("td", { class: "mono" }, one.commit.slice(0, 8)),
+        h("td", { class: "n" }, one.seconds === null ? "" : `${one.seconds.toFixed(1)} s`),
+      ),
+    );
+    const parameters = h(
+      "details",
+      {},
+      h("summary", {}, "Parameters"),
+      sweetrl.parts.facts(Object.entries(data.meta.parameters)),
+    );
+    return table("The runs", "", ["stage", "run", "status", "commit", "time"], rows, parameters);
+  }
+
+  /** @param {string} title @param {string} about @param {string[]} heads @param {any[]} rows @param {any} [more] */
+  function table(title, about, heads, rows, more) {
+    return h(
+      "section",
+      { class: "card chart" },
+      h("h2", {}, title),
+      about ? h("p", { class: "muted" }, about) : null,
+      h(
+        "div",
+        { class: "wide" },
+        h(
+          "table",
+          {},
+          h(
+            "thead",
+            {},
+            h(
+              "tr",
+              {},
+              heads.map((one) => h("th", { scope: "col" }, one)),
+            ),
+          ),
+          h("tbody", {}, rows),
+        ),
+      ),
+      more,
     );
   }
 

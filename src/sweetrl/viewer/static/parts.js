@@ -94,6 +94,7 @@
                 h("pre", { class: "plain" }, one.text),
               )
             : one.text,
+          one.heat && h("details", {}, h("summary", {}, "Tokens by the critic"), heat(one.heat)),
         ),
         h("td", { class: "n good", title: "pairs in which it is the better one" }, one.chosen ? `+${one.chosen}` : ""),
         h(

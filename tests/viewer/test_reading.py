@@ -1,0 +1,257 @@
+"""What else a reader does with the page: conditions in words, columns, files, turns, messages as written, colours."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from chromium import Chromium, Tab, wait_for
+from made import HOSTILE, TESTS
+from test_page import FILTERS, Row, listed, rows
+
+from sweetrl.viewer.rows import KINDS
+from sweetrl.viewer.server import Viewer
+
+__all__ = ["rows"]  # a fixture of the other module
+DIALOGUE = f"#/dialogue/data%2Fevaluation%2Ftrained/{TESTS[3].id}/0"
+
+
+@pytest.fixture(scope="module", params=["server", "disk"])
+def tab(request: pytest.FixtureRequest, chromium: Chromium, address: str, folder: Path) -> Iterator[Tab]:
+    found = chromium.tab()
+    found.go(address if request.param == "server" else f"file://{folder}/index.html")
+    yield found
+    assert found.errors == []
+    found.close()
+
+
+@pytest.fixture
+def downloads(chromium: Chromium) -> Iterator[Path]:
+    """Where the browser, which may be another user, puts files."""
+    with tempfile.TemporaryDirectory(prefix="sweetrl-downloads-") as place:
+        Path(place).chmod(0o777)
+        chromium.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=place)
+        yield Path(place)
+
+
+def taken(folder: Path, name: str) -> str:
+    """The text of a file once it has been written."""
+    path = folder / name
+    wait_for(lambda: path.exists() and not list(folder.glob("*.crdownload")))
+    with path.open(encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def known(value: Any) -> Any:
+    return math.nan if value is None else value
+
+
+CONDITIONS: dict[str, Callable[[Row], Any]] = {
+    "reward < 1 and questions >= 2": lambda row: known(row["reward"]) < 1 and row["questions"] >= 2,
+    "method == 'base' or turns > 5": lambda row: row["method"] == "base" or row["turns"] > 5,
+    'not (method in ("base", "trained"))': lambda row: row["method"] not in ("base", "trained"),
+    "method not in ('base')": lambda row: row["method"] != "base",
+    "2 <= turns < 4": lambda row: 2 <= row["turns"] < 4,
+    'task ~= "000(0[1-3]|12)$"': lambda row: row["task"].endswith(("00001", "00002", "00003", "00012")),
+    "success and not held_out": lambda row: row["success"] and not row["held_out"],
+    "success == true": lambda row: row["success"],
+    "known(advantage)": lambda row: row["advantage"] is not None,
+    "is_nan(advantage) and stage == 'collect'": lambda row: row["advantage"] is None and row["stage"] == "collect",
+    "advantage != 5": lambda row: row["advantage"] is not None,  # what is not known is not unequal
+    "lost": lambda row: row["outcome"] == "lost",
+    "(questions + 2) * 2 ^ 2 / 4 - -1 == questions + 3": lambda row: True,
+    "turns mod 2 == 1": lambda row: row["turns"] % 2 == 1,
+    "max(turns, 4) == 4 and round(reward * 10) in (4, 10)": lambda row: (
+        row["turns"] <= 4 and round(known(row["reward"]) * 10 if row["reward"] is not None else -1) in (4, 10)
+    ),
+    "epoch == 1 and score >= 0": lambda row: row["attempt"] == 1 and known(row["reward"]) >= 0,
+    "faults > 1": lambda row: (
+        sum(row[key.partition("=")[2]] or 0 for key in FILTERS if key.startswith("fault=") and "&" not in key) > 1
+    ),
+}
+
+
+def test_conditions_in_words(tab: Tab, rows: list[Row]) -> None:
+    for text, holds in CONDITIONS.items():
+        expected = [row["row"] for row in rows if holds(row)]
+        assert listed(tab, f"#/dialogues?where={quote(text)}") == expected, text
+        assert expected, f"{text} tests nothing"
+    assert "where faults > 1" in tab.text(".chips")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("rewad < 1", "There is no “rewad”"),
+        ("reward <", "missing at the end"),
+        ("(reward < 1", "“)” is missing"),
+        ("reward < 1 turns", "“turns” is not expected"),
+        ("cube(reward) < 1", "no function “cube”"),
+        ('task ~= "("', "no regular expression"),
+        ("reward ; 1", "cannot be read"),
+        ("constructor == 1", "There is no “constructor”"),
+        ("1 + " * 200 + "1", "at most 500"),
+    ],
+)
+def test_a_condition_that_is_none_is_told(tab: Tab, text: str, says: str) -> None:
+    before = listed(tab, "#/dialogues?success=no")
+    tab.js(f"sweetrl.go({json.dumps(f'#/dialogues?where={quote(text)}')}, true); 0")
+    tab.until(f"document.querySelector('.told').textContent.includes({json.dumps(says)})")
+    assert tab.js("[...sweetrl.list.rows]") == before, "the list stays as it is"
+
+
+def test_a_condition_is_typed_into_its_field(tab: Tab) -> None:
+    listed(tab, "#/dialogues")
+    tab.js("document.querySelector('[data-key=where]').value = 'turns > 4'; 0")
+    tab.js("document.querySelector('[data-key=where]').dispatchEvent(new Event('change')); 0")
+    assert tab.js("new URLSearchParams(location.hash.split('?')[1]).get('where')") == "turns > 4"
+    tab.click(".chips .chip")
+    assert tab.js("location.hash") == "#/dialogues?"
+
+
+def test_columns_can_be_chosen(tab: Tab, rows: list[Row]) -> None:
+    def heads() -> list[str]:
+        found: list[str] = tab.js("[...document.querySelectorAll('.head .cell')].map(one => one.textContent)")
+        return found
+
+    tab.size(1280, 900)
+    listed(tab, "#/dialogues?method=trained")
+    usual = heads()
+    assert usual[0] == "Task" and "Tokens" not in usual
+    tab.click(".listbar .menu summary")
+    for key in ("tokens", "request", "answer", "topic"):
+        tab.click(f'[data-column="{key}"]')
+        assert tab.js("document.activeElement === document.body || !!document.querySelector('.menu[open]')")
+    assert "Tokens" in heads() and "Request" in heads() and "Domain" not in heads()
+    assert "columns=" in tab.js("location.hash") and "method=trained" in tab.js("location.hash")
+    first = tab.js("sweetrl.list.rows[0]")
+    assert tab.text(".inner .row .tokens") == str(rows[first]["tokens"])
+    tab.until("document.querySelector('.inner .its-request').textContent.length > 20")
+    assert tab.text(".inner .row .its-request").startswith(TESTS[0].problem_description[:20])
+    tab.until("document.querySelector('.inner .its-answer').textContent.includes('def ')")
+    for key in ("tokens", "request", "answer", "topic"):
+        tab.click(f'[data-column="{key}"]')
+    assert heads() == usual and "columns=" not in tab.js("location.hash")
+    tab.key("Escape")
+
+
+def test_the_list_is_written_as_a_table(tab: Tab, rows: list[Row], downloads: Path) -> None:
+    found = listed(tab, "#/dialogues?method=base&sort=-turns")
+    tab.js(
+        "[...document.querySelectorAll('.listbar .unfolded button')].find(b => b.textContent.includes('CSV')).click()"
+    )
+    written = list(csv.DictReader(io.StringIO(taken(downloads, "dialogues.csv"))))
+    assert list(written[0]) == list(KINDS) and len(written) == len(found)
+    for line, number in zip(written, found, strict=True):
+        row = rows[number]
+        assert line["task"] == row["task"] and line["method"] == "base"
+        assert line["success"] == str(bool(row["success"])).lower()
+        assert line["advantage"] == "" and float(line["reward"]) == pytest.approx(row["reward"], abs=1e-6)
+    assert tab.js("sweetrl.files.csv([]).split('\\r\\n').length") == 2
+    tab.js("sweetrl.data.tasks[0] = '=1+\"x\"'; 0")
+    assert tab.js("sweetrl.files.csv([0]).split('\\r\\n')[1]").startswith('"\'=1+""x""",')
+    tab.js(f"sweetrl.data.tasks[0] = {json.dumps(rows[0]['task'])}; 0")
+
+
+def test_dialogues_are_written_whole(tab: Tab, viewer: Viewer, downloads: Path) -> None:
+    found = listed(tab, "#/dialogues?outcome=lost&columns=task,tokens")
+    tab.js(
+        "[...document.querySelectorAll('.listbar .unfolded button')].find(b => b.textContent.includes('JSON')).click()"
+    )
+    (line,) = taken(downloads, "dialogues.jsonl").splitlines()
+    expected = viewer.dialogues.describe(found[0])
+    del expected["row"]
+    assert json.loads(line) == json.loads(json.dumps(expected))
+    tab.to(DIALOGUE)
+    tab.until("document.querySelectorAll('.message').length > 2")
+    for word, name in (("JSON", "json"), ("Text", "txt")):
+        tab.js(
+            "[...document.querySelectorAll('.about .menu')].find(one => one.innerText.startsWith('Download'))"
+            f".querySelectorAll('button')[{0 if word == 'JSON' else 1}].click(); 0"
+        )
+        text = taken(downloads, f"data-evaluation-trained-{TESTS[3].id}-0.{name}".replace("-0.", "."))
+        if name == "json":
+            assert json.loads(text)["messages"][2]["pieces"][0][1] == HOSTILE
+        else:
+            assert f"User: {HOSTILE}" in text and "Agent: I WANT TO ANSWER:\n```python" in text
+
+
+def test_turns_are_links(tab: Tab) -> None:
+    tab.to("#/dialogues")
+    tab.to(f"{DIALOGUE}?turn=2")
+    tab.until("!!document.activeElement.closest('.message.assistant')")
+    assert "turn 2" in tab.js("document.activeElement.innerText")
+    turns = tab.js("document.querySelectorAll('.outline a').length")
+    assert turns == tab.js("document.querySelectorAll('.message.assistant').length")
+    tab.js("window.same = document.querySelector('.message'); 0")
+    tab.click(".outline a:last-child")
+    assert tab.js("location.hash").endswith(f"turn={turns}")
+    assert f"turn {turns}" in tab.js("document.activeElement.innerText")
+    assert tab.js("window.same.isConnected"), "the page is not drawn again"
+    assert "needed" in tab.js("document.querySelector('.outline a').getAttribute('aria-label')")
+
+
+def test_messages_as_written_and_one_of_them_copied(tab: Tab) -> None:
+    tab.to(DIALOGUE)
+    tab.until("document.querySelectorAll('.message').length > 2")
+    assert tab.js("!!document.querySelector('.message .code')")
+    button = "[...document.querySelectorAll('.buttons button')].find(one => one.innerText.trim() === 'As written')"
+    tab.js(f"{button}.click(); 0")
+    shown = tab.js("[...document.querySelectorAll('.message.assistant .written')].pop().textContent")
+    assert shown.startswith("I WANT TO ANSWER:\n```python\n") and not tab.js(
+        "!!document.querySelector('.message .code')"
+    )
+    tab.js(f"{button}.click(); 0")
+    assert tab.js("!!document.querySelector('.message .code')")
+    tab.js("window.copied = []; sweetrl.copy = (text, what) => window.copied.push([what, text]); 0")
+    tab.js("[...document.querySelectorAll('.message.assistant .copyone')].pop().click(); 0")
+    assert tab.js("window.copied") == [["Message", shown]]
+
+
+def test_print_shows_the_dialogue_alone(tab: Tab) -> None:
+    tab.to(DIALOGUE)
+    tab.until("document.querySelectorAll('.message').length > 2")
+    tab.call("Emulation.setEmulatedMedia", media="print")
+    shown = "getComputedStyle(document.querySelector({})).display"
+    assert tab.js(shown.format("'header.bar'")) == "none" and tab.js(shown.format("'.buttons'")) == "none"
+    assert tab.js(shown.format("'.message'")) != "none"
+    assert len(tab.call("Page.printToPDF")["data"]) > 1000
+    tab.call("Emulation.setEmulatedMedia", media="")
+
+
+GROUND = "getComputedStyle(document.body).backgroundColor"
+LIGHT, DARK = "rgb(244, 246, 248)", "rgb(12, 18, 27)"
+
+
+def test_light_and_dark_by_system_and_by_choice(tab: Tab) -> None:
+    def system(value: str) -> None:
+        tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": value}])
+
+    tab.to("#/dialogues")
+    tab.js("document.activeElement.blur(); 0")
+    system("light")
+    assert tab.js(GROUND) == LIGHT
+    system("dark")
+    assert tab.js(GROUND) == DARK
+    tab.key("t")
+    assert tab.js(GROUND) == LIGHT and tab.js("document.documentElement.dataset.theme") == "light"
+    system("light")
+    assert tab.js(GROUND) == LIGHT
+    tab.key("t")
+    system("dark")
+    assert tab.js(GROUND) == DARK and tab.js("document.documentElement.dataset.theme") == "dark"
+    system("light")
+    assert tab.js(GROUND) == DARK
+    tab.key("t")
+    assert tab.js(GROUND) == LIGHT and tab.js("document.documentElement.dataset.theme") is None, "the system's again"
+    system("dark")
+    assert tab.js(GROUND) == DARK
+    tab.call("Emulation.setEmulatedMedia", features=[])

@@ -1,0 +1,109 @@
+"""The runs behind dialogues and what each has cost: asked of the tracking store once, and shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from chromium import Chromium, serving
+from made import TESTS
+
+from sweetrl.errors import UserError
+from sweetrl.rollout.ledger import DialogueCost, Ledger
+from sweetrl.settings import Settings
+from sweetrl.tracking import records as records_module
+from sweetrl.tracking.records import FoundRun, RunFacts
+from sweetrl.viewer.run import open_viewer
+from sweetrl.viewer.server import Viewer
+from sweetrl.viewer.usage import Usage
+
+RUNS = {"evaluate": "e" * 32, "collect": "c" * 32, "rank": "", "tasks": "0" * 32}
+
+
+def cost(task: str, policy: str, tokens: int) -> DialogueCost:
+    return DialogueCost(task, 0, policy, False, 3, 10 * tokens, 9 * tokens, tokens, 2.5, 0.25, 0.0)
+
+
+class Store:
+    """Runs with costs; what is asked for is in `asked`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.asked: list[str] = []
+        self.places = {RUNS["evaluate"]: folder / "evaluate", RUNS["collect"]: folder / "collect"}
+        for name, tokens in (("base", 50), ("trained", 80)):
+            ledger = Ledger(folder / f"evaluate/costs-{name}.jsonl")
+            ledger.path.parent.mkdir(exist_ok=True)
+            ledger.add([cost(TESTS[0].id, name, 7), cost(TESTS[0].id, name, tokens), cost(TESTS[1].id, name, tokens)])
+
+    def run(self, run_id: str) -> FoundRun | None:
+        self.asked.append(run_id)
+        if run_id == RUNS["tasks"]:
+            return None
+        return FoundRun(RunFacts(run_id, "x", "FINISHED", "c0ffee00c0ffee", 61.5, {"seed": "7"}))
+
+    def files(self, run_id: str, folder: str, scratch: Path) -> list[Path]:
+        assert folder == "costs"
+        place = self.places[run_id]
+        return sorted(place.iterdir()) if place.is_dir() else []
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    found = Store(tmp_path)
+    monkeypatch.setattr(records_module, "open_records", lambda tracking: found)
+    return found
+
+
+@pytest.fixture
+def counted(project: Path, settings: Settings, tmp_path: Path) -> Viewer:
+    found = open_viewer(str(project), settings, tmp_path / "links")
+    found.dialogues.usage = Usage(settings, RUNS)
+    return found
+
+
+def test_a_dialogue_has_the_cost_of_its_last_attempt(store: Store, counted: Viewer) -> None:
+    found: dict[Any, Any] = {}
+    for row in range(counted.dialogues.catalogue.count):
+        told = counted.dialogues.describe(row)
+        if told["cost"]:
+            found[told["source"], told["task"]["id"]] = told["cost"]
+    assert set(found) == {(f"data/evaluation/{name}", task.id) for name in ("base", "trained") for task in TESTS[:2]}, (
+        "the collection's run has noted none"
+    )
+    assert found["data/evaluation/trained", TESTS[0].id] == {
+        "prompt_tokens": 800,
+        "cached_tokens": 720,
+        "generated_tokens": 80,
+        "seconds": 2.5,
+        "busy_seconds": 0.25,
+    }
+    assert sorted(store.asked) == sorted(one for one in RUNS.values() if one), "once"
+
+
+def test_runs_and_costs_are_in_the_page(store: Store, counted: Viewer, chromium: Chromium) -> None:
+    assert counted.dialogues.usage is not None
+    with serving(counted) as address:
+        tab = chromium.tab()
+        tab.go(f"{address}#/overview")
+        text = tab.until("document.querySelector('.charts')?.innerText.includes('The runs') && document.body.innerText")
+        assert "What it has cost" in text and "evaluate, trained\t2\t1,600\t90\u00a0%\t160\t2.5\t1" in text
+        assert "eeeeeeee\tfinished\tc0ffee00\t61.5 s" in text and "tasks\t" not in text
+        assert "seed" in tab.js("[...document.querySelectorAll('.charts details')].pop().textContent")
+        tab.to(f"#/dialogue/data%2Fevaluation%2Ftrained/{TESTS[1].id}/0")
+        facts = tab.until("document.querySelector('.about .facts + .facts, .about .facts:last-of-type')?.innerText")
+        whole = tab.text(".about")
+        assert "2.5 s" in whole and "800 (720 cached)" in whole and "Tokens written" in whole, facts
+        assert tab.errors == []
+        tab.close()
+
+
+def test_a_store_that_does_not_answer_is_no_error(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(tracking: object) -> SimpleNamespace:
+        raise UserError("the store does not answer")
+
+    monkeypatch.setattr(records_module, "open_records", refuse)
+    usage = Usage(settings, RUNS)
+    assert usage.runs() == [] and usage.totals() == [] and usage.parameters() == {}
+    assert Usage(settings, {}).runs() == []
