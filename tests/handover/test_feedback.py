@@ -83,7 +83,7 @@ def test_without_consent_an_answer_names_no_dialogue(client: TestClient, tmp_pat
     for metadata in (None, {}, {"consent": "false"}, {"consent": "yes"}, {"user": "7"}):
         assert "dialogue" not in ask(client, FEW, metadata=metadata)
     assert "dialogue" not in ask(client, FEW, metadata={"consent": "true"}, n=2)
-    assert not list((tmp_path / "kept").glob("served-*")) and (tmp_path / "kept/open.jsonl").read_text() == ""
+    assert not list((tmp_path / "kept").glob("served-*")) and (tmp_path / "kept/.open.jsonl").read_text() == ""
 
 
 def test_a_streamed_answer_names_its_dialogue(client: TestClient) -> None:

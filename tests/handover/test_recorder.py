@@ -14,7 +14,9 @@ from sweetrl.errors import UserError
 from sweetrl.handover import recorder as module
 from sweetrl.handover.chat_requests import BadRequest, ChatRequest
 from sweetrl.handover.recorder import Feedback, Recorder, read_feedback
+from sweetrl.ingest.sources import Folder
 from sweetrl.types import Sampling
+from tests.tasks.fake_project import git
 
 USER = {"role": "user", "content": "I want a function."}
 REPLY = "thought OUTPUT: Which one?"
@@ -73,6 +75,22 @@ def test_a_dialogue_is_kept_with_its_outcome_for_its_owner_alone(kept: Recorder)
     assert stat.S_IMODE(kept.folder.stat().st_mode) == 0o700
 
 
+def test_neither_git_nor_an_ingest_of_the_folder_sees_what_is_not_handed_on(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept/.gitignore").write_text("served-*\n.*\n")  # a user's own stays as it is
+    for name in ("kept", "more/kept"):
+        recorder = Recorder(tmp_path / name)
+        closed, _ = (recorder.turn(asked(USER), [REPLY], "agent version 3") for _ in range(2))
+        assert closed is not None
+        recorder.feedback(Feedback(closed, {"outcome": "success"}))
+        assert git(tmp_path, "status", "--porcelain") == "" and list(Folder(tmp_path / name).entries(2**20)) == []
+        recorder.close()
+        (entry,) = Folder(tmp_path / name).entries(2**20)
+        assert entry.name.startswith("served-") and git(tmp_path, "status", "--porcelain") == ""
+    assert (tmp_path / "kept/.gitignore").read_text() == "served-*\n.*\n"
+
+
 def test_without_consent_nothing_is_written_anywhere(kept: Recorder) -> None:
     assert kept.turn(asked(USER, consent=False), [REPLY], "a") is None
     name = kept.turn(asked(USER), [REPLY], "a")
@@ -84,7 +102,7 @@ def test_without_consent_nothing_is_written_anywhere(kept: Recorder) -> None:
     other = kept.turn(asked(USER), [REPLY], "a")
     assert other is not None and kept.feedback(Feedback(other, {}, consent=False)) == "dropped"
     kept.close()
-    assert rows(kept.folder) == [] and (kept.folder / "open.jsonl").read_text() == ""
+    assert rows(kept.folder) == [] and (kept.folder / ".open.jsonl").read_text() == ""
     assert kept.counts == {"dropped": 2}
 
 

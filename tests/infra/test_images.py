@@ -48,6 +48,14 @@ def test_a_worker_says_what_is_wrong_with_the_mounted_checkout(tmp_path: Path) -
     assert done.stdout.strip() == "worker start --pool mine --type process --with-healthcheck --limit 2"
 
 
+def test_the_command_line_in_a_worker_is_the_checkouts(tmp_path: Path) -> None:
+    (tmp_path / "python").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    done = run(SCRIPTS / "sweetrl", "doctor", "--json", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.stdout.strip() == "-m sweetrl.cli doctor --json"
+    assert "infra/image/sweetrl /usr/local/bin/" in CONTAINERFILE.split("AS worker")[1]
+
+
 def test_a_worker_clones_the_repository_onto_an_empty_volume(tmp_path: Path) -> None:
     known, folder = tmp_path / "known", tmp_path / "volume"
     known.mkdir(), folder.mkdir()

@@ -2,13 +2,71 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
+import yaml
 
-from tests.services.servers import Moto, ObjectStore, Rclone, SeaweedFS, plain_environment, s3_environment
+from tests.services.servers import (
+    KEY,
+    SECRET,
+    Moto,
+    ObjectStore,
+    Rclone,
+    SeaweedFS,
+    plain_environment,
+    program,
+    s3_environment,
+)
+
+COMPOSE = Path(__file__).resolve().parents[2] / "infra/compose.yaml"
+
+
+class OfCompose(Rclone):
+    """The compose file's S3: its command and its health check, with places of this machine in them."""
+
+    def here(self, words: str) -> str:
+        (self.folder / "s3_key").write_text(KEY)
+        (self.folder / "s3_secret").write_text(SECRET)
+        rclone = program("rclone")
+        assert rclone is not None
+        places = {
+            "/run/secrets": str(self.folder),
+            "/data": str(self.folder / "store"),
+            "exec rclone": f"exec {rclone}",
+        }
+        for there, here in {**places, ":9000": f":{self.port}", "$$": "$"}.items():
+            words = words.replace(there, here)
+        return words
+
+    def command(self) -> list[str]:
+        service = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]["s3"]
+        return [*service["entrypoint"], *(self.here(words) for words in service["command"])]
+
+    def healthy(self) -> bool:
+        service = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]["s3"]
+        kind, check = service["healthcheck"]["test"]
+        assert kind == "CMD-SHELL"
+        done = subprocess.run(["sh", "-c", self.here(check)], env=self.environment, check=False, capture_output=True)
+        return done.returncode == 0
+
+
+def test_the_s3_of_the_compose_file_lets_in_only_who_has_its_key(tmp_path: Path) -> None:
+    store = OfCompose(tmp_path)
+    if shutil.which("wget") is not None:
+        assert not store.healthy()  # nobody answers yet
+    store.start()
+    try:
+        assert [bucket["Name"] for bucket in store.client().list_buckets()["Buckets"]] == ["dvc", "mlflow"]
+        assert httpx.get(store.url, trust_env=False).status_code in (400, 403)
+        if shutil.which("wget") is not None:
+            assert store.healthy()
+    finally:
+        store.stop(hard=True)
 
 
 @pytest.mark.parametrize("kind", [SeaweedFS, Rclone, Moto])

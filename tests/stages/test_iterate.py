@@ -147,7 +147,8 @@ def test_an_iteration_goes_on_from_the_policy_before_and_a_killed_run_ends_with_
     comparison = read_json(ITERATIONS_REPORT / "comparison.json")
     assert (comparison["tasks"], comparison["iterations"]) == (6, 3)
     assert read_json(ITERATIONS_REPORT / "evaluation.json")["tasks"] == 6
-    assert "<html" in (ITERATIONS_REPORT / "report.html").read_text()
+    page = (ITERATIONS_REPORT / "report.html").read_text()
+    assert "<html" in page and "sweetrl view" not in page, "its dialogues are not kept"
 
 
 def test_sweet_ranks_with_a_critic_of_its_own_in_every_iteration(project: Any) -> None:

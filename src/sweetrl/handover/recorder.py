@@ -1,6 +1,6 @@
 """What a served agent has said, kept as dialogues to learn from: with the client's consent, once their outcome is told.
 
-A dialogue is open from its first answer on, in memory and in the journal `open.jsonl`; the server that comes after a
+A dialogue is open from its first answer on, in memory and in the journal `.open.jsonl`; the server that comes after a
 death goes on with it. When its outcome comes, it is one row of a file as `sweetrl import` reads them
 (docs/own-dialogues.md). Files have a hidden name while they grow, and are renamed when they are full or old: whoever
 lists the folder sees whole ones. Everything is for its owner alone. What nobody agreed to is written nowhere.
@@ -26,9 +26,9 @@ from sweetrl.colbench.markers import visible_reply
 from sweetrl.engines.bodies import clean
 from sweetrl.errors import UserError
 from sweetrl.handover.chat_requests import BadRequest, ChatRequest, read_body
-from sweetrl.io import PART, append_row, atomic_path, private_file, private_folder, read_rows
+from sweetrl.io import PART, append_row, atomic_path, private_file, private_folder, read_rows, write_text
 
-JOURNAL = "open.jsonl"
+JOURNAL = ".open.jsonl"  # hidden, as what is being written is: an ingest of the folder passes it over
 FULL = 16 * 2**20  # bytes of a file before the next one is begun
 OLD = 3600.0  # seconds before a file that is not full is handed on
 FORGOTTEN = 7 * 86400.0  # seconds without a word after which no outcome is waited for
@@ -73,6 +73,7 @@ class Recorder:
         except BlockingIOError as error:
             self._lock.close()
             raise UserError(f"{folder}: another server keeps dialogues there; name a folder for this one.") from error
+        self._keep_out_of_git()
         self._part: Path | None = None
         self._begun = 0.0
         self._size = 0
@@ -150,6 +151,12 @@ class Recorder:
         """Hand the last file on and let others have the folder."""
         self.rotate()
         self._lock.close()
+
+    def _keep_out_of_git(self) -> None:
+        """Let git pass the folder over: in a checkout `git add -A` would put people's words into its history."""
+        ignored = self.folder / ".gitignore"
+        if not ignored.exists():
+            write_text(ignored, "*\n")
 
     def _recover(self) -> None:
         """Take up what a server before has left: open dialogues, and files without their name."""
