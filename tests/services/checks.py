@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sweetrl.file_hashes import file_hash
+from tasks.ingestion import batch_named
 from tasks.workspace import git
 from tests.services.team import BUCKET, Checkout
 
@@ -27,7 +28,7 @@ class Books:
 
     checkout: Checkout
     withdrawn: set[int] = field(default_factory=set)
-    seen: dict[str, int] = field(default_factory=dict)  # version -> its batch's first task
+    seen: dict[str, int | str] = field(default_factory=dict)  # version -> its batch's first task, or ingested data
 
     @property
     def client(self) -> MlflowClient:
@@ -58,8 +59,8 @@ class Books:
         body = self.checkout.team.s3.client().get_object(Bucket=BUCKET, Key=key)["Body"].read()
         return all(self.stored(keys, row["md5"]) for row in json.loads(body))
 
-    def version(self, found: Any, keys: dict[str, int]) -> int:
-        """Check one registered version, and return the first task of the batch that it was trained on."""
+    def version(self, found: Any, keys: dict[str, int]) -> int | str:
+        """Check one registered version, and return its batch: the first task (0 without one), or the ingested data."""
         what = f"version {found.version}"
         tags, model = found.tags, self.checkout.model
         assert found.status == "READY", what
@@ -77,14 +78,15 @@ class Books:
             assert file_hash(lock) == tags["dvc_lock"], what
             params = yaml.safe_load(git(self.checkout.origin, "show", f"{commit}:params.yaml").stdout)
             first = int(params["collect"]["first"])
-            if first:  # `make run` registers before anybody has committed its dvc.lock
+            batch = batch_named({"sources.trajectories": params["sources"]["trajectories"]}) or first
+            if batch:  # `make run` registers before anybody has committed its dvc.lock
                 assert git(self.checkout.origin, "show", f"{commit}:dvc.lock").stdout == lock.read_text(), what
             written = json.loads(adapter.read_text())
             assert written.get("first", first) == first, f"{model} {what}: another batch's adapter"
         for path, digest in json.loads(tags["data"]).items():
             if path.startswith(("data/", "models/policy", "reports/")):
                 assert self.stored(keys, digest), f"{what}: {path} ({digest}) is not in the S3"
-        return first
+        return batch
 
     def check(self, champion: str | None = None) -> str:
         """Assert that git, DVC, S3 and registry agree and that nothing is left of the work; return the champion."""
@@ -94,10 +96,10 @@ class Books:
             if found.version not in self.seen and found.tags.get("git_dirty") == "false":
                 self.seen[str(found.version)] = self.version(found, keys)
         batches = self.batches()
-        firsts = [batch["first"] for batch in batches]
-        assert firsts == sorted(set(firsts)), f"a batch was taken twice: {firsts}"
-        trained = sorted(first for first in self.seen.values() if first)
-        assert trained == sorted(set(firsts) - self.withdrawn), f"batches {firsts}, but versions of {trained}"
+        taken = [batch.get("data") or batch["first"] for batch in batches]
+        assert taken == sorted(set(taken)), f"a batch was taken twice: {taken}"
+        trained = sorted(batch for batch in self.seen.values() if batch)
+        assert trained == sorted(set(taken) - self.withdrawn), f"batches {taken}, but versions of {trained}"
         hashes = [found.tags["adapter_hash"] for found in versions]
         assert len(hashes) == len(set(hashes)), "an adapter is registered twice"
 
@@ -128,7 +130,7 @@ class Books:
         assert experiment is not None
         running = client.search_runs([experiment.experiment_id], "attributes.status = 'RUNNING'")
         assert not running, [run.info.run_name for run in running]
-        for _ in range(100):  # a flow that has ended still says so to Prefect's server
+        for _ in range(1000):  # a flow that has ended still says so to Prefect's server
             if not (left := self.checkout.processes()):
                 return now
             time.sleep(0.2)

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tasks.workspace import git
 from tests.services.checks import Books
 from tests.services.servers import Worker, plain_environment, postgres_programs, program
 from tests.services.team import Checkout, Team
@@ -69,10 +68,7 @@ def small(team: Team) -> Iterator[Checkout]:
     folder.mkdir(exist_ok=True)
     made = Checkout.make(team, folder / "small", "small", stand_in=True)
     made.check("flows.train")
-    git(made.root, "add", "dvc.lock")
-    git(made.root, "commit", "-qm", "The first run")
-    git(made.root, "push", "-q", "origin", "main")
-    made.check("dvc", "push", "-q")
+    made.keep_first_run()
     yield made
     shutil.rmtree(made.root, ignore_errors=True)
 

@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-START_SECONDS = 240.0  # beside another busy process MLflow's server takes a minute
+START_SECONDS = 600.0  # beside other busy processes MLflow's server takes minutes
 KEY, SECRET = "team", "of-the-team"
 PASSWORD = "only-in-tests"
 PR_SET_PDEATHSIG = 1
@@ -60,10 +60,12 @@ class Server:
     """A program in a process group of its own that answers at 127.0.0.1:`port`; its output is in `log`."""
 
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    stop_seconds: ClassVar[float] = 20.0
     user: str | None = None
 
     def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self.folder, self.port = folder, own_port()
+        self.cwd = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "log"
         self.environment = {**plain_environment(), **(environment or {})}
@@ -84,7 +86,7 @@ class Server:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
-                cwd=self.folder,
+                cwd=self.cwd,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -112,7 +114,7 @@ class Server:
         if not hard:
             with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
                 self.process.send_signal(self.stop_signal)
-                self.process.wait(20)
+                self.process.wait(self.stop_seconds)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -380,3 +382,24 @@ class Worker(Server):
 
     def answers(self) -> bool:
         return "started!" in self.log.read_text(errors="replace")
+
+
+class Served(Server):
+    """`sweetrl serve MODEL@champion` in the checkout `root`, where it keeps dialogues in the folder `kept`."""
+
+    stop_seconds = 240.0  # it finishes what it answers, and then hands its last file on
+
+    def __init__(self, folder: Path, root: Path, model: str, environment: Mapping[str, str]) -> None:
+        super().__init__(folder, {**environment, "PYTHONPATH": str(root / "src")})
+        self.cwd, self.model = root, model
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def command(self) -> list[str]:
+        words = ["serve", f"{self.model}@champion", "--port", str(self.port), "--poll", "1", "--dialogues", "kept"]
+        return [sys.executable, "-m", "sweetrl.cli", *words]
+
+    def answers(self) -> bool:
+        return get_status(f"{self.url}/health") == 200

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ from tests.services.servers import (
 )
 
 BUCKET = "team"
-RUN_SECONDS = 900.0  # a retraining with real stages, beside another busy process
+RUN_SECONDS = 2700.0  # a retraining with real stages, on two cores with much other load
+EVENT_SECONDS = 900.0  # until what an event or a schedule starts has begun
 ENDED = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 
 # The pretended training of a stand-in: two batches in three are better than what was before.
@@ -70,6 +72,14 @@ stages:
     params: [collect]
     outs: [models/policy, data/tasks, reports/results.parquet, reports/evaluation.json]
 """
+
+
+def until(condition: Callable[[], bool], otherwise: str, seconds: float = EVENT_SECONDS) -> None:
+    """Wait until `condition` holds; an AssertionError that says `otherwise` where it does not."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{otherwise} in {seconds:g} s"
+        time.sleep(1)
 
 
 class Team:
@@ -137,9 +147,10 @@ class Checkout:
     extra: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def make(cls, team: Team, root: Path, model: str, stand_in: bool) -> Checkout:
+    def make(cls, team: Team, root: Path, model: str, stand_in: bool, **changes: Any) -> Checkout:
         """Copy the working tree, made small by its parameters; as a `stand_in` with one stage that only pretends."""
-        make_clone(root, **{"tracking.model": model, "tracking.experiment": model, "evaluate.resamples": 20000})
+        named = {"tracking.model": model, "tracking.experiment": model}
+        make_clone(root, **named, **{"evaluate.resamples": 20000} | changes)
         made = cls(team, root, model)
         if stand_in:
             for name in ("reproduce", "iterations", "benchmarks", "docs", "data", "reports", "models/base-frontend"):
@@ -196,6 +207,13 @@ class Checkout:
         assert done.code == 0, done.out[-3000:] + done.err[-6000:]
         return done.out
 
+    def keep_first_run(self) -> None:
+        """Commit and push what the first run has made, as its user does."""
+        git(self.root, "add", "dvc.lock")
+        git(self.root, "commit", "-qm", "The first run")
+        git(self.root, "push", "-q", "origin", "main")
+        self.check("dvc", "push", "-q", "dvc.yaml")
+
     def deploy(self) -> None:
         """Make the work pool and deploy everything, as docs/operations.md says."""
         self.check("prefect", "work-pool", "create", "sweetrl", "--type", "process", "--overwrite")
@@ -210,6 +228,21 @@ class Checkout:
         """The runs of a deployment, newest first."""
         asked = {"deployments": {"id": {"any_": [self.deployment(name)["id"]]}}, "sort": "EXPECTED_START_TIME_DESC"}
         return self.team.api("POST", "/flow_runs/filter", asked)
+
+    def begun(self, name: str) -> list[dict[str, Any]]:
+        """The runs of a deployment that have begun, newest first."""
+        return [run for run in self.flow_runs(name) if run["state"]["type"] != "SCHEDULED"]
+
+    def wait_until_begun(self, name: str, before: list[dict[str, Any]]) -> dict[str, Any]:
+        """Wait until a deployment has got a run that was not there before."""
+        until(lambda: len(self.begun(name)) > len(before), f"{name} did not run")
+        return self.begun(name)[0]
+
+    def wait_for_another(self, name: str, before: list[dict[str, Any]]) -> dict[str, Any]:
+        """Wait until a deployment has got a run that nobody asked for by hand, and until that has ended."""
+        run = self.wait_until_begun(name, before)
+        self.ended(run["id"])
+        return run
 
     def ask(self, name: str, parameters: dict[str, Any] | None = None) -> str:
         """Have a deployment run now; return the flow run's id."""

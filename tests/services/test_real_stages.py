@@ -8,8 +8,7 @@ import pytest
 
 from tasks.workspace import git
 from tests.services.checks import Books
-from tests.services.team import Checkout, Team
-from tests.services.test_team import begun, wait_for_another
+from tests.services.team import RUN_SECONDS, Checkout, Team
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +23,12 @@ def agent(team: Team) -> Iterator[Checkout]:
     worker.stop(hard=True)
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2 * RUN_SECONDS)
 def test_real_stages_go_from_the_worker_to_the_registry_and_back(agent: Checkout) -> None:
     books = Books(agent)
     run = agent.ask("on-demand")
     assert agent.ended(run)["name"] == "Completed", agent.logs(run)
-    git(agent.root, "add", "dvc.lock")
-    git(agent.root, "commit", "-qm", "The first run")
-    git(agent.root, "push", "-q", "origin", "main")
-    agent.check("dvc", "push", "-q", "dvc.yaml")
+    agent.keep_first_run()
     assert books.check() == "1"
 
     # Eight tasks are too few for the gate: the version is the challenger, and a person decides.
@@ -48,10 +44,10 @@ def test_real_stages_go_from_the_worker_to_the_registry_and_back(agent: Checkout
     said = agent.check("sweetrl.cli", "lineage")
     assert "version 2" in said and git(agent.root, "rev-parse", "--short", branch).stdout.strip() in said, said
 
-    measured = begun(agent, "check-champion")
+    measured = agent.begun("check-champion")
     run = agent.ask("undo")
     assert agent.ended(run)["name"] == "Completed", agent.logs(run)
     assert books.check() == "1"
-    check = wait_for_another(agent, "check-champion", measured)["id"]  # by the event that the rollback has sent
+    check = agent.wait_for_another("check-champion", measured)["id"]  # by the event that the rollback has sent
     assert agent.state(check)["name"] == "Completed", agent.logs(check)
     assert books.check() == "1"

@@ -2,32 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from tests.services.checks import Books
 from tests.services.servers import Worker
 from tests.services.team import Checkout
-
-
-def begun(small: Checkout, name: str) -> list[dict]:
-    """The runs of a deployment that have begun, newest first."""
-    return [run for run in small.flow_runs(name) if run["state"]["type"] != "SCHEDULED"]
-
-
-def wait_until_begun(small: Checkout, name: str, before: list[dict], seconds: float = 480) -> dict:
-    """Wait until a deployment has got a run that was not there before."""
-    deadline = time.monotonic() + seconds
-    while len(found := begun(small, name)) <= len(before):
-        assert time.monotonic() < deadline, f"{name} did not run in {seconds:g} s"
-        time.sleep(1)
-    return found[0]
-
-
-def wait_for_another(small: Checkout, name: str, before: list[dict]) -> dict:
-    """Wait until a deployment has got a run that nobody asked for by hand, and until that has ended."""
-    run = wait_until_begun(small, name, before)
-    small.ended(run["id"])
-    return run
 
 
 def test_by_hand_on_schedule_and_by_the_event_a_batch_goes_from_worker_to_champion(
@@ -38,20 +15,20 @@ def test_by_hand_on_schedule_and_by_the_event_a_batch_goes_from_worker_to_champi
     assert books.check() == "2"
 
     # Each minute, until it has run: a moment chosen beforehand may be over before a busy machine has taken it down.
-    before = begun(small, "nightly")
+    before = small.begun("nightly")
     known = {row["id"] for row in small.deployment("nightly")["schedules"]}
     small.check("prefect", "deployment", "schedule", "create", "retrain/nightly", "--interval", "60")
-    wait_until_begun(small, "nightly", before)
+    small.wait_until_begun("nightly", before)
     (made,) = [row["id"] for row in small.deployment("nightly")["schedules"] if row["id"] not in known]
     small.team.api("DELETE", f"/deployments/{small.deployment('nightly')['id']}/schedules/{made}")
-    run = wait_for_another(small, "nightly", before)["id"]
+    run = small.wait_for_another("nightly", before)["id"]
     assert small.state(run)["name"] == "Completed", small.logs(run)
     assert "auto-scheduled" in small.team.api("GET", f"/flow_runs/{run}")["tags"]
     books.check()
 
-    before = begun(small, "nightly")
+    before = small.begun("nightly")
     small.check("prefect", "event", "emit", "sweetrl.data.arrived", "--resource-id", "sweetrl.data.batch-7")
-    run = wait_for_another(small, "nightly", before)["id"]
+    run = small.wait_for_another("nightly", before)["id"]
     assert small.state(run)["name"] == "Completed", small.logs(run)
     books.check()
     assert len(books.seen) == 4
@@ -68,12 +45,12 @@ def test_a_loser_stands_before_the_gate_again_and_the_champion_before_comes_back
     assert small.ended(run)["name"] == "Completed", small.logs(run)
     assert books.check() == champion
 
-    measured = begun(small, "check-champion")
+    measured = small.begun("check-champion")
     run = small.ask("undo")
     assert small.ended(run)["name"] == "Completed", small.logs(run)
     back = books.check()
     assert back != champion
-    wait_for_another(small, "check-champion", measured)  # by the event; a stand-in cannot be measured
+    small.wait_for_another("check-champion", measured)  # by the event; a stand-in cannot be measured
     said = small.check("sweetrl.cli", "lineage")
     assert f"version {back}" in said, said
     run = small.ask("nightly")
