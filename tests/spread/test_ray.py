@@ -111,7 +111,8 @@ def test_two_nodes_make_the_same_bytes(
         assert [f"{name}: share {index}/2 is made" in one["said"] for index, one in enumerate(made)] == [True, True]
         nodes |= {one["node"] for one in made}
         present = len(list((cut / ".scratch").rglob("*.parquet")))
-        assert present == {"collect": 4, "rank": 5, "evaluate": 6}[name]
+        # Of a ranking: its blocks and their log-ratios.
+        assert present == {"collect": 4, "rank": 5 + 5, "evaluate": 6}[name]
         run(load_settings())
     assert len(nodes) == 2
     assert results(cut) == results(whole)
