@@ -50,7 +50,7 @@ class Clone:
     def __init__(self, root: Path):
         self.root = root
 
-    def run(self, module: str, *arguments: str, seconds: float = 900) -> subprocess.CompletedProcess[str]:
+    def run(self, module: str, *arguments: str, seconds: float = 2700) -> subprocess.CompletedProcess[str]:
         """Run `python -m module` there, with the clone's own sources."""
         return subprocess.run(
             [sys.executable, "-m", module, *arguments],

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
 
 
+@pytest.mark.timeout(3600)
 @pytest.mark.slow  # `make test-flows`
 def test_dvc_repro_in_a_clean_clone_gives_the_same_results(
     clone_project: Callable[..., Clone], tmp_path: Path, request: pytest.FixtureRequest

@@ -15,7 +15,7 @@ from tasks.workspace import change_parameters, git
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
 
-pytestmark = pytest.mark.slow  # `make test-flows`
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # `make test-flows`
 
 FORMS: dict[str, Any] = {
     "suite": "examples.forms:Forms",

@@ -14,7 +14,7 @@ from tasks.workspace import git
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")

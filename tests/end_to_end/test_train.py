@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 STAGES = ["tasks", "collect", "validate", "train-critic", "rank", "train-policy", "evaluate", "summary"]
 
+# Whole pipelines beside other work: a run may take several times as long as on an idle machine.
+pytestmark = pytest.mark.timeout(3600)
+
 
 def test_the_first_run_ends_with_a_summary(first: tuple[Clone, str]) -> None:
     _, printed = first
