@@ -8,7 +8,7 @@ is the time from the beginning of the navigation to the frame after the list's f
 the time from the change of the address to the second frame after it. The bare page has one paragraph: its first paint,
 and two frames after a change of one word. Both are measured in the same browser, in turn. Medians over rounds.
 
---pictures writes the docs' pictures of list, dialogue, two dialogues and overview of the project in --folder.
+--pictures writes the docs' pictures of the project in --folder: list, dialogue, two dialogues, overview, data quality.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import statistics
 import sys
 import tempfile
@@ -128,6 +129,7 @@ def pictures(folder: Path, out: Path) -> None:
         found = open_viewer(str(folder), load_settings(folder / "params.yaml"), Path(links))
         viewer = replace(found, target=replace(found.target, title="the main job"))
         export(viewer, Path(place) / "out", 0)
+        shutil.copy(folder / "reports" / "data-quality.html", place)
         for path in [Path(place), *Path(place).rglob("*")]:
             path.chmod(0o755)
         browser = Chromium(find_browser(), 0)
@@ -163,6 +165,11 @@ def pictures(folder: Path, out: Path) -> None:
                 out.mkdir(parents=True, exist_ok=True)
                 tab.picture(out / f"viewer-{name}.png")
                 tab.close()
+            tab = browser.tab(1280, 900, False)
+            tab.call("Page.navigate", url=f"file://{place}/data-quality.html")
+            tab.until("document.readyState === 'complete' && document.querySelector('table') !== null")
+            tab.picture(out / "data-quality.png")
+            tab.close()
         finally:
             browser.close()
 
