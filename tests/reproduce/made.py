@@ -14,11 +14,14 @@ import yaml
 from sweetrl.evaluation.metrics import Result, write_results
 from sweetrl.io import write_json
 from sweetrl.reproduce.claims import Claim
-from sweetrl.reproduce.tables import MEASURED, SUMMARY, Condition, Measured
+from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, measured_outcome
+from sweetrl.reproduce.run import Profile
+from sweetrl.reproduce.tables import Condition, Measured, together
 from sweetrl.reproduce.variants import VARIANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 COLD, WARM, CHOSEN = Condition("0"), Condition("1"), Condition("chosen")
+ORIGIN = {"date": "2026-01-02", "commit": "0123456789ab", "processor": "a processor"}
 
 
 def result(task: str, won: bool, **values: Any) -> Result:
@@ -88,5 +91,17 @@ def keep(
         for at in (0, 0.5, 1)
     }
     stages = {"evaluate": {"seconds": 60.0, "metrics": {}}}
-    kept = {"chosen": chosen, "validation": tried, "measured": listed, "stages": stages, "claims": said(), **summary}
-    write_json(place / SUMMARY, kept)
+    known = {
+        "variant": name,
+        "seed": seed,
+        "origin": ORIGIN,
+        **(Profile(folder).mark(one, seed) if (folder / "params.yaml").exists() else {}),
+    }
+    kept = {"chosen": chosen, "validation": tried, "measured": listed, "stages": stages, "claims": said()}
+    write_json(place / SUMMARY, {**known, **kept, **summary})
+
+
+def read_variant(name: str, seeds: Sequence[int], folder: Path = Path()) -> Measured:
+    """What `keep` has written, on several seeds."""
+    found = {seed: measured_outcome(VARIANTS[name], seed, folder) for seed in seeds}
+    return together(VARIANTS[name], {seed: one for seed, one in found.items() if one})

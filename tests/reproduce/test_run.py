@@ -17,10 +17,8 @@ from sweetrl.reproduce import run
 from sweetrl.reproduce.claims import sha256
 from sweetrl.reproduce.evaluate import OUT, PLAN
 from sweetrl.reproduce.run import Profile
-from sweetrl.reproduce.tables import read_variant
 from sweetrl.reproduce.tuning import budgets, read_tuning
-from sweetrl.reproduce.variants import VARIANTS
-from tests.reproduce.made import profile_folder, results
+from tests.reproduce.made import profile_folder, read_variant, results
 
 Calls = list[tuple[str, str]]
 
@@ -94,7 +92,7 @@ def test_training_and_measuring_are_parts_of_their_own(folder: Path, calls: Call
     assert {one["persona"] for one in summary["measured"]} == {"", *Profile().personas}, (
         "SWEET-RL meets the others, too"
     )
-    found = read_variant(VARIANTS["sweet"], [7])
+    found = read_variant("sweet", [7])
     assert set(found.stages[7]) == {"train-critic", "rank", "train-policy", "evaluate"}
     assert found.chosen == {7: 0.0}
     assert not any((folder / ".work").iterdir())

@@ -10,9 +10,9 @@ import pytest
 
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import t_interval
-from sweetrl.reproduce.tables import Condition, Measured, difference, picking_gap, read_variant, row_of
+from sweetrl.reproduce.tables import Condition, Measured, difference, picking_gap, row_of
 from sweetrl.reproduce.variants import VARIANTS
-from tests.reproduce.made import CHOSEN, COLD, WARM, keep, measured, result, results
+from tests.reproduce.made import CHOSEN, COLD, WARM, keep, measured, read_variant, result, results
 
 
 def test_a_row_resamples_seeds_and_their_tasks() -> None:
@@ -87,7 +87,7 @@ def test_what_was_measured_is_read_with_its_training(tmp_path: Path) -> None:
     cold, warm, terse = results(0.9, 7), results(0.3, 7), results(0.6, 7)
     training = {"stages": {"train-policy": {"seconds": 9.0, "metrics": {"pairs": 5.0}}}, "dialogues": 6000}
     keep(tmp_path, "grpo", 7, {"0": cold, "1": warm, "1-terse": terse}, chosen=0.0, training=training)
-    found = read_variant(VARIANTS["grpo"], [7, 8], tmp_path)
+    found = read_variant("grpo", [7, 8], tmp_path)
     assert found.results == {7: {COLD: cold, CHOSEN: cold, WARM: warm, Condition("1", "terse"): terse}}
     assert (found.chosen, found.dialogues) == ({7: 0.0}, {7: 6000})
     assert set(found.stages[7]) == {"train-policy", "evaluate"}
@@ -105,7 +105,7 @@ def test_results_of_an_earlier_version_are_refused_by_name(tmp_path: Path) -> No
     path = tmp_path / "measured" / "grpo" / "7" / "t0.parquet"
     pq.write_table(pq.read_table(path).rename_columns({"topic": "domain"}), path)
     with pytest.raises(UserError, match=r"measured/grpo/7/t0\.parquet: column `topic` is missing; run the stage"):
-        read_variant(VARIANTS["grpo"], [7], tmp_path)
+        read_variant("grpo", [7], tmp_path)
 
 
 def test_picks_are_compared_by_task_over_all_n_but_one() -> None:

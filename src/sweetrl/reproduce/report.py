@@ -1,12 +1,14 @@
 """The reproduction's results: results.json, results.md (pictures, then tables, for docs/), figures/ and report.html.
 
-Variants that have not been run are left out, and named as such; nothing is taken from anywhere else.
+What has been measured is added to outcomes.parquet; variants that have not been run here are taken from it, if they
+were measured with the present settings and base. Others are left out, and named as such.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +19,10 @@ from sweetrl.reproduce import figures
 from sweetrl.reproduce.claims import CLAIMS, judged, sha256
 from sweetrl.reproduce.comparisons import comparisons
 from sweetrl.reproduce.details import PICKING, SEED_DATA, details
+from sweetrl.reproduce.outcomes import OUTCOMES, Key, Outcome, measured_outcome, read_outcomes, write_outcomes
 from sweetrl.reproduce.parts import Part, Results, Table
 from sweetrl.reproduce.run import Profile, picked
-from sweetrl.reproduce.tables import Condition, Measured, picking_gap, read_variant, row_of
+from sweetrl.reproduce.tables import Condition, Measured, picking_gap, row_of, together
 from sweetrl.reproduce.tuning import TUNING, budgets, read_tuning
 from sweetrl.reproduce.variants import VARIANTS
 from sweetrl.types import Candidate, Message, Trajectory
@@ -35,7 +38,11 @@ AGAINST = "sweet"
 def write(profile: Profile) -> None:
     """Read every variant that there is and write the three files and the figures."""
     ruler, domain = profile.settings["evaluate"], profile.domain
-    found = {variant.name: read_variant(variant, profile.seeds_of(variant)) for variant in profile.variants}
+    outcomes, stale = _outcomes(profile)
+    found = {
+        one.name: together(one, {s: outcomes[one.name, s] for s in profile.seeds_of(one) if (one.name, s) in outcomes})
+        for one in profile.variants
+    }
     measured = {name: one for name, one in found.items() if one.results}
     if not measured:
         raise UserError("measured/: no variant has been run yet; run `make reproduce`.")
@@ -72,6 +79,8 @@ def write(profile: Profile) -> None:
             for seed, critics in picking.items()
         },
         "hours": _hours(profile, measured, picking),
+        "origins": _origins(outcomes[name, seed] for name, one in measured.items() for seed in one.results),
+        "stale": [f"{name} {seed}" for name, seed in stale],
         "missing": [
             f"{name} {s}" for name, one in found.items() for s in profile.seeds_of(one.variant) if s not in one.results
         ]
@@ -82,6 +91,7 @@ def write(profile: Profile) -> None:
             if name not in picking.get(str(seed), {})
         ],
     }
+    write_outcomes(OUTCOMES, {**stale, **outcomes})  # what git has of it is never taken out here
     write_json(RESULTS, _rounded(results))
     results = read_json(RESULTS)  # what is shown can be made of the file alone
     write_text(MARKDOWN, markdown(results))
@@ -94,6 +104,24 @@ def write(profile: Profile) -> None:
         f"reproduce: {len(measured)} of {len(found)} rows; {RESULTS}, {MARKDOWN}, {PAGE}, {FIGURES}/",
         flush=True,
     )
+
+
+def _outcomes(profile: Profile) -> tuple[dict[Key, Outcome], dict[Key, Outcome]]:
+    """What was measured here, with what outcomes.parquet has beside it; and what it has of other settings."""
+    found = read_outcomes(profile.folder / OUTCOMES)
+    stale = {key: one for key, one in found.items() if not profile.still(one.summary)}
+    for variant in profile.variants:
+        for seed in profile.seeds_of(variant):
+            if here := measured_outcome(variant, seed, profile.folder):
+                found[variant.name, seed] = here
+                stale.pop((variant.name, seed), None)
+    return {key: one for key, one in found.items() if key not in stale}, stale
+
+
+def _origins(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
+    """When, on which commit and processor how many policies were measured."""
+    counts = Counter(tuple(sorted(one.summary["origin"].items())) for one in outcomes)
+    return [{**dict(origin), "policies": count} for origin, count in sorted(counts.items())]
 
 
 def _rounded(values: Any) -> Any:
@@ -171,6 +199,10 @@ def markdown(results: Results) -> str:
         said += [f"{figure.says}:", f"![{figure.says}]({FIGURES}/{figure.name}.svg)"]
     for part in shown:
         said += [f"### {part.title}", *(text for table in part.tables for text in _markdown(table))]
+    for one in results.get("origins", []):
+        said += [f"Policies measured on {one['date']}, {one['processor']}, at {one['commit']}: {one['policies']}."]
+    if results.get("stale"):
+        said += [f"Measured with other settings, and left out: {', '.join(results['stale'])}."]
     if results["missing"]:
         said += ["Not run: " + ", ".join(results["missing"]) + "."]
     return "\n\n".join(said) + "\n"

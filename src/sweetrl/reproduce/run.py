@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.io import private_folder, publish, read_json, write_json
+from sweetrl.io import digest, private_folder, publish, read_json, write_json
 from sweetrl.paths import LAST_POLICY, POLICY
 from sweetrl.plugins import load_domain, load_method
 from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
 from sweetrl.reproduce.evaluate import OUT, PLAN
-from sweetrl.reproduce.tables import MEASURED, SUMMARY
-from sweetrl.reproduce.variants import LARGE_BASE, ONLINE, Variant, merged, settings_of, variant_named
+from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, origin
+from sweetrl.reproduce.variants import LARGE_BASE, ONLINE, VARIANTS, Variant, merged, settings_of, variant_named
 from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.settings import Settings, parse_settings
+from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import RunLog
 
 if TYPE_CHECKING:
@@ -112,6 +113,30 @@ class Profile:
     def tree(self, seed: int, changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the parameters of a part as a tree."""
         return merged(self.settings, {"seed": seed}, changes or {})
+
+    def decisive(self, one: Variant, tree: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+        """Return those of the parameters `tree` that a variant's policy depends on, and its base's hash, "" for none.
+
+        What other methods are set to is none of them, nor is what is measured on test tasks.
+        """
+        base = self.folder / tree["model"]["base"]
+        base = base if base.exists() else self.folder / ROOT / tree["model"]["base"]
+        others = {VARIANTS[name].method.section for name in VARIANTS}
+        others |= {"rank", "judge", "tracking", "evaluate", "best_of_n"}
+        if one.trained:
+            others -= {one.method.section, *(("rank", "judge") if one.ranks else ())}
+        settings = {name: values for name, values in tree.items() if name not in others}
+        return settings, dvc_hash(base) if base.exists() else ""
+
+    def mark(self, one: Variant, seed: int) -> dict[str, str]:
+        """Return what is kept with results, so that `still` can tell whether settings and base are those of then."""
+        settings, base = self.decisive(one, self.tree(seed, one.settings))
+        return {"settings": digest(settings), "base": base}
+
+    def still(self, summary: Mapping[str, Any]) -> bool:
+        """Whether kept results are those of the present settings and base; a base that is not here is not looked at."""
+        now = self.mark(variant_named(summary["variant"]), int(summary["seed"]))
+        return summary["settings"] == now["settings"] and now["base"] in ("", summary["base"])
 
 
 def base(profile: Profile) -> None:
@@ -212,7 +237,8 @@ def measure(profile: Profile, name: str, seed: int) -> None:
         write_json(note, record(profile.folder / CLAIMS, profile.claims))
     run_plan(profile, folder, profile.plan(one), seed, name)
     out = folder / OUT
-    summary = {"variant": name, "seed": seed, "claims": read_json(note), **read_json(out / SUMMARY)}
+    known = {"variant": name, "seed": seed, "origin": origin(), **profile.mark(one, seed)}
+    summary = {**known, "claims": read_json(note), **read_json(out / SUMMARY)}
     write_json(out / SUMMARY, summary | {"stages": {"evaluate": _facts(folder, "evaluate")}})
     publish(out, Path(MEASURED) / name / str(seed))
     shutil.rmtree(folder)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from sweetrl.evaluation.metrics import Result, read_results, summarize_policy
+from sweetrl.evaluation.metrics import Result, summarize_policy
 from sweetrl.evaluation.statistics import (
     Hierarchical,
     hierarchical_difference,
@@ -20,11 +19,9 @@ from sweetrl.evaluation.statistics import (
     hierarchical_ratio,
     paired_difference,
 )
-from sweetrl.io import read_json
+from sweetrl.reproduce.outcomes import Outcome
 from sweetrl.reproduce.variants import Variant
 
-SUMMARY = "summary.json"
-MEASURED = "measured"  # folder of what policies did, beside the folders of what was trained
 FEW = 100  # resamples of intervals that rows replace by hierarchical ones
 
 
@@ -64,31 +61,23 @@ class Measured:
         return {seed: some for seed, some in found.items() if some}
 
 
-def read_variant(variant: Variant, seeds: Iterable[int], folder: Path = Path()) -> Measured:
-    """Read the seeds of a variant that have been measured, in the profile's folder."""
+def together(variant: Variant, outcomes: Mapping[int, Outcome]) -> Measured:
+    """Put the outcomes of a variant on several seeds together."""
     found: dict[str, dict[int, Any]] = {name: {} for name in Measured.__dataclass_fields__ if name != "variant"}
-    for seed in seeds:
-        trained, place = (
-            folder / variant.folder / variant.name / str(seed),
-            folder / MEASURED / variant.name / str(seed),
-        )
-        if not (place / SUMMARY).exists():
-            continue
-        summary = read_json(place / SUMMARY)
-        training = read_json(trained / SUMMARY) if (trained / SUMMARY).exists() else {"stages": {}}
+    for seed, one in outcomes.items():
+        summary = one.summary
         files = {
-            Condition(name, one["persona"]): one
-            for one in summary["measured"]
-            for name in (f"{one['temperature']:g}", *(["chosen"] if one["temperature"] == summary["chosen"] else []))
+            Condition(name, said["persona"]): said
+            for said in summary["measured"]
+            for name in (f"{said['temperature']:g}", *(["chosen"] if said["temperature"] == summary["chosen"] else []))
         }
-        read = {one["file"]: read_results(place / one["file"]) for one in summary["measured"]}
-        found["results"][seed] = {condition: read[one["file"]] for condition, one in files.items()}
-        found["tokens"][seed] = {condition: one["reply_tokens"] for condition, one in files.items()}
-        found["stages"][seed] = {**training["stages"], **summary["stages"]}
+        found["results"][seed] = {condition: one.results[said["file"]] for condition, said in files.items()}
+        found["tokens"][seed] = {condition: said["reply_tokens"] for condition, said in files.items()}
+        found["stages"][seed] = {**one.training["stages"], **summary["stages"]}
         for name in ("chosen", "validation", "claims"):
             found[name][seed] = summary[name]
-        if "dialogues" in training:
-            found["dialogues"][seed] = int(training["dialogues"])
+        if "dialogues" in one.training:
+            found["dialogues"][seed] = int(one.training["dialogues"])
     return Measured(variant, **found)
 
 
@@ -290,4 +279,4 @@ def _picked(points: Iterable[Mapping[str, Any]]) -> dict[str, list[bool]]:
     return found
 
 
-__all__ = ["MEASURED", "SUMMARY", "Condition", "Measured", "difference", "picking_gap", "read_variant", "row_of"]
+__all__ = ["Condition", "Measured", "difference", "picking_gap", "row_of", "together"]

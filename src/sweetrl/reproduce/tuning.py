@@ -28,8 +28,8 @@ from sweetrl.errors import UserError
 from sweetrl.io import digest, publish, read_json, write_json
 from sweetrl.paths import CRITIC, PREFERENCES, RUNS
 from sweetrl.reproduce.evaluate import OUT
+from sweetrl.reproduce.outcomes import SUMMARY
 from sweetrl.reproduce.run import Profile, run_plan, train, workspace
-from sweetrl.reproduce.tables import SUMMARY
 from sweetrl.reproduce.variants import VARIANTS, Variant, merged, variant_named
 from sweetrl.running.folders import finished
 from sweetrl.settings import parse_settings
@@ -101,17 +101,9 @@ def _take_over(earlier: Path, other: Mapping[str, Any], folder: Path, tree: Mapp
 
 
 def _mark(profile: Profile, one: Variant, tree: Mapping[str, Any], source: Path, plan: Mapping[str, Any]) -> str:
-    """The digest of what decides a run: its settings, the base and the seed's data, and how it is measured.
-
-    What other methods are set to is none of it, nor is what is measured on test tasks.
-    """
-    base = profile.folder / tree["model"]["base"]
-    base = base if base.exists() else profile.folder / "../.." / tree["model"]["base"]
-    others = {VARIANTS[name].method.section for name in VARIANTS} - {one.method.section}
-    if not one.ranks:
-        others |= {"rank", "judge"}
-    what = {name: values for name, values in tree.items() if name not in others | {"tracking", "evaluate", "best_of_n"}}
-    return digest(what, dict(plan), [dvc_hash(path) for path in (base, source / "tasks")])
+    """The digest of what decides a run: its settings, the base and the seed's tasks, and how it is measured."""
+    settings, base = profile.decisive(one, tree)
+    return digest(settings, dict(plan), [base, dvc_hash(source / "tasks")])
 
 
 def add(path: Path, run: Mapping[str, Any]) -> None:

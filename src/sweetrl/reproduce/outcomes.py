@@ -1,0 +1,125 @@
+"""What every policy did, task by task, in one file that git keeps: outcomes.parquet of a profile.
+
+Folders of trained variants are large and are not in git; what they came to is small. The report writes this file, and
+takes from it what is not in measured/ here: rows can be added on another day or machine, and intervals computed anew,
+without training again. A row for each (variant, seed, file of measured/NAME/SEED/, task); the schema's metadata
+`sweetrl.parts` says the rest as JSON, a list of {variant, seed, summary, training}.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import Result, read_results
+from sweetrl.io import atomic_path, read_json
+from sweetrl.reproduce.variants import Variant
+from sweetrl.tracking.runs import git_state
+
+OUTCOMES = Path("outcomes.parquet")
+SUMMARY = "summary.json"
+MEASURED = "measured"  # folder of what policies did, beside the folders of what was trained
+_PARTS = b"sweetrl.parts"
+Key = tuple[str, int]  # of a variant, and a seed
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one variant came to on one seed: both stages' summaries, and the results by the name of their file.
+
+    `summary` says what each file is (`measured`), and `origin`, where it was measured.
+    """
+
+    summary: Mapping[str, Any]
+    training: Mapping[str, Any]
+    results: Mapping[str, Sequence[Result]]
+
+
+def origin() -> dict[str, str]:
+    """Return when, on which commit and on which processor this is measured."""
+    try:
+        found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    except OSError:
+        found = None
+    commit, changed = git_state()
+    return {
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "commit": commit[:12] + (" with changes" if changed else ""),
+        "processor": found[1].strip() if found else platform.processor() or platform.machine(),
+    }
+
+
+def measured_outcome(variant: Variant, seed: int, folder: Path = Path()) -> Outcome | None:
+    """Read what `variant` and `measure` have left in the profile's folder; None where nothing was measured."""
+    trained = folder / variant.folder / variant.name / str(seed) / SUMMARY
+    place = folder / MEASURED / variant.name / str(seed)
+    if not (place / SUMMARY).exists():
+        return None
+    summary = read_json(place / SUMMARY)
+    training = read_json(trained) if trained.exists() else {"stages": {}}
+    return Outcome(summary, training, {one["file"]: read_results(place / one["file"]) for one in summary["measured"]})
+
+
+def write_outcomes(path: Path, outcomes: Mapping[Key, Outcome]) -> None:
+    """Write them as Parquet (zstd), sorted: equal outcomes give equal bytes."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    known = sorted(outcomes.items())
+    rows = [
+        {"variant": variant, "seed": seed, "file": file, **asdict(result)}
+        for (variant, seed), one in known
+        for file, results in sorted(one.results.items())
+        for result in results
+    ]
+    parts = [
+        {"variant": variant, "seed": seed, "summary": one.summary, "training": one.training}
+        for (variant, seed), one in known
+    ]
+    table = pa.Table.from_pylist(rows, metadata={_PARTS: json.dumps(parts, sort_keys=True)})
+    with atomic_path(path, shared=True) as temporary:
+        pq.write_table(table, temporary, compression="zstd", compression_level=19)
+
+
+def read_outcomes(path: Path) -> dict[Key, Outcome]:
+    """Return what a file holds, nothing if there is none; what is no such file is a UserError that names it."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.exists():
+        return {}
+    try:
+        table = pq.read_table(path)
+        parts = json.loads(table.schema.metadata[_PARTS])
+        results: dict[Key, dict[str, list[Result]]] = {}
+        names = [field.name for field in fields(Result)]
+        for row in table.to_pylist():
+            files = results.setdefault((row["variant"], row["seed"]), {})
+            files.setdefault(row["file"], []).append(Result(**{name: row[name] for name in names}))
+        return {
+            (one["variant"], one["seed"]): Outcome(
+                one["summary"], one["training"], results.get((one["variant"], one["seed"]), {})
+            )
+            for one in parts
+        }
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: these are no outcomes of a reproduction; restore the file from git.") from error
+
+
+__all__ = [
+    "MEASURED",
+    "OUTCOMES",
+    "SUMMARY",
+    "Outcome",
+    "measured_outcome",
+    "origin",
+    "read_outcomes",
+    "write_outcomes",
+]

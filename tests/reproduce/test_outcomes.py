@@ -1,0 +1,118 @@
+"""Outcomes that git keeps: rows stay when what was trained is gone, and only while they are those of the settings."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sweetrl.errors import UserError
+from sweetrl.reproduce import report
+from sweetrl.reproduce.outcomes import OUTCOMES, origin, read_outcomes, write_outcomes
+from sweetrl.reproduce.run import Profile
+from tests.reproduce.made import keep, profile_folder, results
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A profile in which two variants were measured."""
+    folder = profile_folder(tmp_path)
+    monkeypatch.chdir(folder)
+    for name, rate in (("zero-shot", 0.2), ("sweet", 0.6)):
+        training = {"stages": {"rank": {"seconds": 1.0, "metrics": {}}}, "dialogues": 40}
+        keep(folder, name, 7, {"0": results(rate, 7), "1": results(0.4, 7, premature=None)}, 0.0, training)
+    return folder
+
+
+def written() -> dict[str, Any]:
+    report.write(Profile())
+    found: dict[str, Any] = json.loads(Path("results.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_report_is_the_same_without_what_was_trained(folder: Path) -> None:
+    before = written()
+    files = {path: path.read_bytes() for path in (OUTCOMES, Path("results.md"))}
+    for name in ("measured", "variants", "online"):
+        shutil.rmtree(name, ignore_errors=True)
+    after = written()
+    assert {key: one for key, one in after.items() if key != "hours"} == {
+        key: one for key, one in before.items() if key != "hours"
+    }
+    assert {path: path.read_bytes() for path in files} == files
+    assert after["origins"] == [
+        {"date": "2026-01-02", "commit": "0123456789ab", "processor": "a processor", "policies": 2}
+    ]
+    text = Path("results.md").read_text(encoding="utf-8")
+    assert "Policies measured on 2026-01-02, a processor, at 0123456789ab: 2." in text
+
+
+def test_rows_are_added_on_another_machine_and_new_ones_take_the_place_of_old_ones(folder: Path) -> None:
+    before = written()
+    shutil.rmtree("measured")
+    other = {"date": "2026-02-03", "commit": "ba9876543210", "processor": "another"}
+    keep(folder, "rft", 7, {"0": results(0.5, 7), "1": results(0.3, 7)}, chosen=0.0, origin=other)
+    keep(folder, "sweet", 7, {"0": results(0.9, 7), "1": results(0.3, 7)}, chosen=0.0, origin=other)
+    after = written()
+    assert set(after["rows"]) == {"zero-shot", "rft", "sweet"}
+    assert after["rows"]["zero-shot"]["at"]["0"]["success"] == before["rows"]["zero-shot"]["at"]["0"]["success"]
+    assert after["rows"]["sweet"]["at"]["0"]["success"]["value"] > 0.8
+    assert [(one["processor"], one["policies"]) for one in after["origins"]] == [("a processor", 1), ("another", 2)]
+
+
+def test_rows_of_other_settings_are_left_out_by_name_and_stay_in_the_file(folder: Path) -> None:
+    written()
+    shutil.rmtree("measured")
+    values = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    values["settings"]["policy.epochs"] = 9.0  # of SWEET-RL; the untrained agent has none
+    values["settings"]["evaluate.resamples"] = 900
+    Path("params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+    found = written()
+    assert (list(found["rows"]), found["stale"]) == (["zero-shot"], ["sweet 7"])
+    assert "Measured with other settings, and left out: sweet 7." in Path("results.md").read_text(encoding="utf-8")
+    assert set(read_outcomes(OUTCOMES)) == {("zero-shot", 7), ("sweet", 7)}
+    keep(folder, "sweet", 7, {"0": results(0.9, 7), "1": results(0.3, 7)}, chosen=0.0)
+    assert written()["stale"] == [], "measured anew"
+
+
+def test_another_base_makes_rows_stale_and_one_that_is_not_here_does_not(folder: Path) -> None:
+    base = folder / "../../models/base"
+    base.mkdir(parents=True)
+    (base / "config.json").write_text("{}", encoding="utf-8")
+    keep(folder, "sweet", 7, {"0": results(0.6, 7), "1": results(0.4, 7)}, chosen=0.0)
+    shutil.rmtree("measured/zero-shot")
+    assert written()["stale"] == []
+    shutil.rmtree("measured")
+    shutil.rmtree(base)
+    assert written()["stale"] == []
+    base.mkdir()
+    (base / "config.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(UserError, match="no variant has been run yet"):
+        report.write(Profile())
+
+
+def test_outcomes_are_read_as_they_were_written(folder: Path, tmp_path: Path) -> None:
+    written()
+    found = read_outcomes(OUTCOMES)
+    copy = tmp_path / "copy.parquet"
+    write_outcomes(copy, dict(reversed(found.items())))
+    assert copy.read_bytes() == OUTCOMES.read_bytes()
+    assert found["sweet", 7].results["t1.parquet"][0] == results(0.4, 7, premature=None)[0]
+    assert found["sweet", 7].training["dialogues"] == 40
+
+
+def test_a_file_that_holds_no_outcomes_is_named(folder: Path) -> None:
+    measured = Path("measured/sweet/7/t0.parquet").read_bytes()
+    for content in (b"", b"PAR1", measured):
+        OUTCOMES.write_bytes(content)
+        with pytest.raises(UserError, match=r"outcomes\.parquet: these are no outcomes of a reproduction; restore"):
+            report.write(Profile())
+
+
+def test_the_origin_names_day_commit_and_processor() -> None:
+    found = origin()
+    assert set(found) == {"date", "commit", "processor"} and all(found[name] for name in ("date", "processor"))
