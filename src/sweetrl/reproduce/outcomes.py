@@ -3,7 +3,8 @@
 Folders of trained variants are large and are not in git; what they came to is small. The report writes this file, and
 takes from it what is not in measured/ here: rows can be added on another day or machine, and intervals computed anew,
 without training again. A row for each (variant, seed, file of measured/NAME/SEED/, task); the schema's metadata
-`sweetrl.parts` says the rest as JSON, a list of {variant, seed, summary, training}.
+`sweetrl.parts` says the rest as JSON: {"parts": a list of {variant, seed, summary, training}, "claims": what
+claims.yaml said, by the SHA-256 that a summary has in its place}.
 """
 
 from __future__ import annotations
@@ -79,11 +80,18 @@ def write_outcomes(path: Path, outcomes: Mapping[Key, Outcome]) -> None:
         for file, results in sorted(one.results.items())
         for result in results
     ]
+    claims = {one.summary["claims"]["sha256"]: one.summary["claims"] for _, one in known}
     parts = [
-        {"variant": variant, "seed": seed, "summary": one.summary, "training": one.training}
+        {
+            "variant": variant,
+            "seed": seed,
+            "summary": {**one.summary, "claims": one.summary["claims"]["sha256"]},
+            "training": one.training,
+        }
         for (variant, seed), one in known
     ]
-    table = pa.Table.from_pylist(rows, metadata={_PARTS: json.dumps(parts, sort_keys=True)})
+    said = json.dumps({"parts": parts, "claims": claims}, sort_keys=True)
+    table = pa.Table.from_pylist(rows, metadata={_PARTS: said})
     with atomic_path(path, shared=True) as temporary:
         pq.write_table(table, temporary, compression="zstd", compression_level=19)
 
@@ -97,7 +105,7 @@ def read_outcomes(path: Path) -> dict[Key, Outcome]:
         return {}
     try:
         table = pq.read_table(path)
-        parts = json.loads(table.schema.metadata[_PARTS])
+        said = json.loads(table.schema.metadata[_PARTS])
         results: dict[Key, dict[str, list[Result]]] = {}
         names = [field.name for field in fields(Result)]
         for row in table.to_pylist():
@@ -105,9 +113,11 @@ def read_outcomes(path: Path) -> dict[Key, Outcome]:
             files.setdefault(row["file"], []).append(Result(**{name: row[name] for name in names}))
         return {
             (one["variant"], one["seed"]): Outcome(
-                one["summary"], one["training"], results.get((one["variant"], one["seed"]), {})
+                {**one["summary"], "claims": said["claims"][one["summary"]["claims"]]},
+                one["training"],
+                results.get((one["variant"], one["seed"]), {}),
             )
-            for one in parts
+            for one in said["parts"]
         }
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: these are no outcomes of a reproduction; restore the file from git.") from error
