@@ -390,6 +390,18 @@ def test_play_talks_with_a_real_model_through_a_pipe(
     assert "reward 0.00" in result.output
 
 
+def test_nobody_talks_with_a_critic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_task_table(tmp_path / "tasks.parquet", [TASK])
+    critic = tmp_path / "models" / "critic"
+    critic.mkdir(parents=True)
+    (critic / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": []}))
+    (critic / "adapter_model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli.app, ["play", "t-1", "--tasks", "tasks.parquet", "--model", "models/critic"])
+    assert isinstance(result.exception, UserError)
+    assert str(result.exception).startswith("models/critic: this is a critic, which rates what an agent says")
+
+
 def test_play_without_a_run_makes_tasks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     task = terminal.find_task("1", None, BACKEND)

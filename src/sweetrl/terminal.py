@@ -196,6 +196,10 @@ def _adapter(policy: str, settings: Settings) -> Path | None:
         return POLICY
     if "@" in policy:
         return _registered(policy, settings)
+    from sweetrl.handover.source import refuse_critic
+    from sweetrl.model_files import check_adapter
+
+    refuse_critic(Path(policy), check_adapter(Path(policy)))
     return Path(policy)
 
 

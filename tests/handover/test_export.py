@@ -21,6 +21,7 @@ from sweetrl.settings import Settings
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.registry import Registry, register_policy
 
+ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("I want a function that computes the price of a ticket.", "The rate is 7.", "price(hours)")
 
 
@@ -139,6 +140,16 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
         handover.export("models/base", settings, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
     assert [path.name for path in full.iterdir()] == ["mine.txt"]
+
+
+def test_the_shipped_bases_have_the_licence_of_the_project(tmp_path: Path) -> None:
+    """They are known by content, because their folders cannot say it."""
+    for name in ("base", "base-frontend"):
+        content = dvc_hash(ROOT / "models" / name)
+        assert base_licence(ROOT / "models" / name, content) == "apache-2.0", name
+        assert base_licence(ROOT / "models" / name) == ""
+    (tmp_path / "LICENSE").write_text("Another License")
+    assert base_licence(tmp_path, content) == "Another License", "a folder speaks for itself first"
 
 
 def test_a_licence_is_read_from_the_card_or_the_licence_file(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def _metadata(handed: Handed, merged: bool, licence: str) -> dict[str, Any]:
 
 
 def _lines(handed: Handed, facts: Facts, merged: bool) -> Iterator[str]:
-    licence = base_licence(Path(handed.base))
+    licence = base_licence(Path(handed.base), facts.base_hash)
     yield f"---\n{yaml.safe_dump(_metadata(handed, merged, licence), sort_keys=False)}---\n"
     yield f"# {handed.title}\n"
     what = "the whole model: base and adapter merged" if merged else "a LoRA adapter (peft), to be put on its base"

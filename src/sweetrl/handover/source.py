@@ -94,11 +94,7 @@ def fetch(reference: str, settings: Settings, folder: Path) -> Handed:
 def from_folder(adapter: Path, settings: Settings) -> Handed:
     """Return the agent in an adapter's folder, on the base that params.yaml names."""
     config = check_adapter(adapter)
-    if _is_critic(adapter, config):
-        raise UserError(
-            f"{adapter}: this is a critic, which rates what an agent says and does not talk; name an agent: {POLICY}, "
-            "or a registered MODEL@ALIAS."
-        )
+    refuse_critic(adapter, config)
     trained_on = config.get("base_model_name_or_path")
     if trained_on and trained_on != settings.model.base:
         raise UserError(
@@ -107,6 +103,15 @@ def from_folder(adapter: Path, settings: Settings) -> Handed:
         )
     talk = agent_config(settings, Path.cwd())
     return Handed(adapter.resolve().name, "", adapter, find_base(talk), talk)
+
+
+def refuse_critic(adapter: Path, config: Mapping[str, Any]) -> None:
+    """Raise UserError for a critic's folder where an agent's is wanted; `config` is its adapter_config.json."""
+    if _is_critic(adapter, config):
+        raise UserError(
+            f"{adapter}: this is a critic, which rates what an agent says and does not talk; name an agent: {POLICY}, "
+            "or a registered MODEL@ALIAS."
+        )
 
 
 def _is_critic(adapter: Path, config: Mapping[str, Any]) -> bool:
