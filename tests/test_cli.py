@@ -394,7 +394,7 @@ def test_nobody_talks_with_a_critic(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     write_task_table(tmp_path / "tasks.parquet", [TASK])
     critic = tmp_path / "models" / "critic"
     critic.mkdir(parents=True)
-    (critic / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": []}))
+    (critic / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 4}))
     (critic / "adapter_model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli.app, ["play", "t-1", "--tasks", "tasks.parquet", "--model", "models/critic"])

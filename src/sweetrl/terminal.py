@@ -196,10 +196,10 @@ def _adapter(policy: str, settings: Settings) -> Path | None:
         return POLICY
     if "@" in policy:
         return _registered(policy, settings)
-    from sweetrl.handover.source import refuse_critic
-    from sweetrl.model_files import check_adapter
+    from sweetrl.models import check_adapter
+    from sweetrl.tracking.roles import refuse_critic
 
-    refuse_critic(Path(policy), check_adapter(Path(policy)))
+    refuse_critic(Path(policy), check_adapter(policy))
     return Path(policy)
 
 

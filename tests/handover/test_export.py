@@ -18,6 +18,7 @@ from sweetrl.handover import source
 from sweetrl.handover.source import from_registry
 from sweetrl.licences import base_licence
 from sweetrl.settings import Settings
+from sweetrl.tracking import roles
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.registry import Registry, register_policy
 
@@ -92,7 +93,7 @@ def test_a_critic_is_no_agent(
         with pytest.raises(UserError, match=sentence):
             handover.export(str(folder), settings, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(source, "data_hashes", lambda root: {"models/critic": dvc_hash(copy)})
+    monkeypatch.setattr(roles, "data_hashes", lambda root: {"models/critic": dvc_hash(copy)})
     with pytest.raises(UserError, match=sentence):  # by its content, wherever it lies
         source.from_folder(copy, settings)
     shutil.rmtree(critic)

@@ -13,12 +13,13 @@ from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import read_json
 from sweetrl.models import check_adapter
-from sweetrl.paths import CRITIC, EVALUATION, POLICY
+from sweetrl.paths import EVALUATION, POLICY
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config, find_base
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.lineage import lineage, split_reference
 from sweetrl.tracking.registry import Registry, chosen_code, cost, data_hashes, stage_runs
+from sweetrl.tracking.roles import refuse_critic
 from sweetrl.tracking.runs import flatten, git_state
 from sweetrl.tracking.store import require_store
 
@@ -103,23 +104,6 @@ def from_folder(adapter: Path, settings: Settings) -> Handed:
         )
     talk = agent_config(settings, Path.cwd())
     return Handed(adapter.resolve().name, "", adapter, find_base(talk), talk)
-
-
-def refuse_critic(adapter: Path, config: Mapping[str, Any]) -> None:
-    """Raise UserError for a critic's folder where an agent's is wanted; `config` is its adapter_config.json."""
-    if _is_critic(adapter, config):
-        raise UserError(
-            f"{adapter}: this is a critic, which rates what an agent says and does not talk; name an agent: {POLICY}, "
-            "or a registered MODEL@ALIAS."
-        )
-
-
-def _is_critic(adapter: Path, config: Mapping[str, Any]) -> bool:
-    """Whether an adapter has a head, lies where critics do, or is the one that dvc.lock knows as the critic."""
-    if config.get("modules_to_save") or adapter.resolve().parts[-len(CRITIC.parts) :] == CRITIC.parts:
-        return True
-    critic = data_hashes(Path.cwd()).get(CRITIC.as_posix())
-    return critic is not None and critic == dvc_hash(adapter)
 
 
 def from_registry(registry: Registry, reference: str, folder: Path) -> Handed:
