@@ -21,7 +21,7 @@ from typing import Any
 from sweetrl.errors import UserError
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.registry import CHAMPION, Registration, Registry
-from sweetrl.tracking.runs import RunLog
+from sweetrl.tracking.runs import BRANCH_TAG, RunLog
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
 from tasks.batches import Batch, is_taken, take_batch, taken_now
 from tasks.fresh import fresh_test_first
@@ -269,6 +269,7 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
         settled=lambda registration: False,
         before_register=hand_over,
         opened=lambda run: journal.note("run", id=run),
+        branch=branch,
     )
     try:
         with recording_at(settings, home):
@@ -373,8 +374,8 @@ def withdraw(home: Path) -> list[str]:
                         "`python -m flows.rollback` goes back."
                     )
                 registry.forget_challenger(version)
-            if run := journal.fact("run", "id"):
-                log = RunLog(settings.tracking, "train", root=home, run_id=run)
+            log = RunLog(settings.tracking, "train", {BRANCH_TAG: branch}, root=home, run_id=journal.fact("run", "id"))
+            if log.run_id or log.take_over(BRANCH_TAG):
                 log.open()
                 log.finish("KILLED")
             close_worktree(home, branch)

@@ -10,16 +10,18 @@ from tests.services.team import Checkout
 def test_by_hand_on_schedule_and_by_the_event_a_batch_goes_from_worker_to_champion(
     small: Checkout, worker: Worker, books: Books
 ) -> None:
+    champion = books.check()  # the tests before have retrained, too
+    known = len(books.seen)
     run = small.ask("nightly")
     assert small.ended(run)["name"] == "Completed", small.logs(run)
-    assert books.check() == "2"
+    assert int(books.check()) >= int(champion) and len(books.seen) == known + 1
 
     # Each minute, until it has run: a moment chosen beforehand may be over before a busy machine has taken it down.
     before = small.begun("nightly")
-    known = {row["id"] for row in small.deployment("nightly")["schedules"]}
+    schedules = {row["id"] for row in small.deployment("nightly")["schedules"]}
     small.check("prefect", "deployment", "schedule", "create", "retrain/nightly", "--interval", "60")
     small.wait_until_begun("nightly", before)
-    (made,) = [row["id"] for row in small.deployment("nightly")["schedules"] if row["id"] not in known]
+    (made,) = [row["id"] for row in small.deployment("nightly")["schedules"] if row["id"] not in schedules]
     small.team.api("DELETE", f"/deployments/{small.deployment('nightly')['id']}/schedules/{made}")
     run = small.wait_for_another("nightly", before)["id"]
     assert small.state(run)["name"] == "Completed", small.logs(run)
@@ -30,8 +32,8 @@ def test_by_hand_on_schedule_and_by_the_event_a_batch_goes_from_worker_to_champi
     small.check("prefect", "event", "emit", "sweetrl.data.arrived", "--resource-id", "sweetrl.data.batch-7")
     run = small.wait_for_another("nightly", before)["id"]
     assert small.state(run)["name"] == "Completed", small.logs(run)
-    books.check()
-    assert len(books.seen) == 4
+    assert int(books.check()) > int(champion), "of three batches at least one is better"
+    assert len(books.seen) == known + 3
 
 
 def test_a_loser_stands_before_the_gate_again_and_the_champion_before_comes_back(

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 PARENT_VARIABLE = "SWEETRL_PARENT_RUN"  # DVC does not hash the environment, so the parent never invalidates a stage
 WRITTEN_BY_RUNS = ":(top,exclude,glob)**/dvc.lock"  # for git
 ERROR_TAG = "sweetrl.error"  # what ended a pipeline run that has failed
+BRANCH_TAG = "sweetrl.branch"  # of a retraining's pipeline run: one run for each branch
 FLUSH_SECONDS = 30.0  # opening MLflow takes about 3 s and one write about 70 ms: batches keep that out of the way
 BATCH_METRICS, BATCH_PARAMS, LONGEST_PARAM = 1000, 100, 6000
 Status = Literal["FINISHED", "FAILED", "KILLED"]
@@ -123,6 +124,14 @@ class RunLog:
         """Note tags."""
         self._new_tags.update(tags)
 
+    def take_over(self, tag: str) -> str | None:
+        """Go on with the run that has this one's value of `tag`, and return its id; None where there is none.
+
+        A process that is killed between opening a run and writing its id down has told nobody else.
+        """
+        self._guarded(lambda: self._find(tag))
+        return self.run_id
+
     def open(self) -> str | None:
         """Create the run in MLflow now and return its id; None where tracking is off or the store cannot be reached."""
         self._guarded(self._open)
@@ -145,6 +154,12 @@ class RunLog:
     def use(self, action: Callable[[Store, str], object]) -> None:
         """Open the run and call `action(store, run id)`; what goes wrong there is a warning, as with all logging."""
         self._guarded(lambda: action(self._opened(), self._id()))
+
+    def _find(self, tag: str) -> None:
+        self.store = connect(self.settings, self.root)
+        query = f"tags.`{tag}` = '{self.tags[tag]}'"
+        if found := self.store.client.search_runs([self.store.experiment_id], query, max_results=1):
+            self.run_id, self.store = found[0].info.run_id, None  # to be opened again, as after a kill
 
     def _close_children(self) -> None:
         if self.run_id is None or self.store is None:
