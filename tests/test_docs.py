@@ -192,6 +192,14 @@ def test_the_python_of_the_quick_start_and_the_sandbox_runs(
     assert calls[0].tree == 2 and calls[1].kind == "exception"
 
 
+def test_the_python_of_the_reproduction_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the outcomes that git has."""
+    monkeypatch.chdir(REPOSITORY)
+    names: dict[str, Any] = {}
+    exec(python_of("docs/reproduce.md"), names)
+    assert 0 < names["at_0"].groupby("variant")["success"].mean()["sweet"] < 1
+
+
 def test_the_python_of_the_browser_runs() -> None:
     try:
         find_browser()

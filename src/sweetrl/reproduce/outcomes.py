@@ -2,7 +2,7 @@
 
 Folders of trained variants are large and are not in git; what they came to is small. The report writes this file, and
 takes from it what is not in measured/ here: rows can be added on another day or machine, and intervals computed anew,
-without training again. A row for each (variant, seed, file of measured/NAME/SEED/, task); the schema's metadata
+without training again. A row for each (variant, seed, file of measured/NAME/SEED/, task); the file's metadata
 `sweetrl.parts` says the rest as JSON: {"parts": a list of {variant, seed, summary, training}, "claims": what
 claims.yaml said, by the SHA-256 that a summary has in its place}.
 """
@@ -91,9 +91,13 @@ def write_outcomes(path: Path, outcomes: Mapping[Key, Outcome]) -> None:
         for (variant, seed), one in known
     ]
     said = json.dumps({"parts": parts, "claims": claims}, sort_keys=True)
-    table = pa.Table.from_pylist(rows, metadata={_PARTS: said})
-    with atomic_path(path, shared=True) as temporary:
-        pq.write_table(table, temporary, compression="zstd", compression_level=19)
+    table = pa.Table.from_pylist(rows)
+    with (
+        atomic_path(path, shared=True) as temporary,
+        pq.ParquetWriter(temporary, table.schema, compression="zstd", compression_level=19) as writer,
+    ):
+        writer.write_table(table)
+        writer.add_key_value_metadata({_PARTS: said})  # as metadata of the table it would be stored twice
 
 
 def read_outcomes(path: Path) -> dict[Key, Outcome]:
@@ -104,8 +108,8 @@ def read_outcomes(path: Path) -> dict[Key, Outcome]:
     if not path.exists():
         return {}
     try:
-        table = pq.read_table(path)
-        said = json.loads(table.schema.metadata[_PARTS])
+        file = pq.ParquetFile(path)
+        table, said = file.read(), json.loads(file.metadata.metadata[_PARTS])
         results: dict[Key, dict[str, list[Result]]] = {}
         names = [field.name for field in fields(Result)]
         for row in table.to_pylist():
