@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 from sweetrl.errors import UserError
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.registry import CHAMPION, Registration, Registry
-from sweetrl.tracking.runs import BRANCH_TAG, RunLog
+from sweetrl.tracking.runs import RETRAINING_TAG, RunLog
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
 from tasks.batches import Batch, is_taken, take_batch, taken_now
 from tasks.fresh import fresh_test_first
@@ -151,6 +152,7 @@ def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: boo
             "merge": merge_promoted,
             "push": push,
             "remote": remote,
+            "mark": uuid.uuid4().hex,  # names of branches are not unique on a server that several projects use
         }
 
         def choose(taken: Sequence[Batch]) -> Batch:
@@ -269,7 +271,7 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
         settled=lambda registration: False,
         before_register=hand_over,
         opened=lambda run: journal.note("run", id=run),
-        branch=branch,
+        mark=order.get("mark", ""),
     )
     try:
         with recording_at(settings, home):
@@ -374,8 +376,9 @@ def withdraw(home: Path) -> list[str]:
                         "`python -m flows.rollback` goes back."
                     )
                 registry.forget_challenger(version)
-            log = RunLog(settings.tracking, "train", {BRANCH_TAG: branch}, root=home, run_id=journal.fact("run", "id"))
-            if log.run_id or log.take_over(BRANCH_TAG):
+            mark, run = order.get("mark", ""), journal.fact("run", "id")
+            log = RunLog(settings.tracking, "train", {RETRAINING_TAG: mark}, root=home, run_id=run)
+            if run or (mark and log.take_over(RETRAINING_TAG)):
                 log.open()
                 log.finish("KILLED")
             close_worktree(home, branch)

@@ -17,7 +17,7 @@ from sweetrl.paths import EVALUATION, POLICY, REPORT
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.notes import NOTE, run_note
 from sweetrl.tracking.registry import Registration, data_hashes, headline, register_policy
-from sweetrl.tracking.runs import BRANCH_TAG, ERROR_TAG, PARENT_VARIABLE, DataInput, RunLog
+from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
 from sweetrl.tracking.store import tracking_enabled, tracking_uri
 from tasks.pipeline import Selection, StageResult, changed_stages, execute_stage, left, skipped, stage_order
 from tasks.promotion import GateResult, judge, settled, take_over
@@ -32,8 +32,8 @@ class Steps:
     """How the steps of a pipeline run are carried out; the defaults do it here and now.
 
     `gate` judges a version, `promote` makes the one that has won the champion. `settled` says of a version that was
-    registered before whether the gate has nothing left to do. `opened` gets the id of the MLflow run, which is the only
-    one of `branch`. `push` is for retrainings: data first, then the branch.
+    registered before whether the gate has nothing left to do. `opened` gets the id of the MLflow run, `mark`
+    is its tag, by which a later attempt finds it. `push` is for retrainings: data first, then the branch.
     """
 
     run: Callable[[str, Path, dict[str, str]], StageResult] = lambda stage, root, env: execute_stage(root, stage, env)
@@ -43,7 +43,7 @@ class Steps:
     settled: Callable[[Registration], bool] = settled
     before_register: Callable[[Path], object] = lambda root: None
     opened: Callable[[str], object] = lambda run: None
-    branch: str = ""
+    mark: str = ""
     push: Callable[[Path, str | None], list[str]] = push
     say: Callable[[str], None] = print
 
@@ -89,7 +89,7 @@ def run_pipeline(
     started = time.monotonic()
     settings = load_settings(root / "params.yaml")
     order = stage_order(root)
-    parent = PipelineRecord(settings, root, home, steps.opened, resume, steps.branch)
+    parent = PipelineRecord(settings, root, home, steps.opened, resume, steps.mark)
     results: list[StageResult] = []
     changed = changed_stages(root)
     chosen = (selection or Selection()).of(order)
@@ -167,9 +167,9 @@ class PipelineRecord:
         home: Path,
         opened: Callable[[str], object] = lambda run: None,
         resume: str | None = None,
-        branch: str = "",
+        mark: str = "",
     ):
-        self.settings, self.root, self.home, self.opened, self.branch = settings, root, home, opened, branch
+        self.settings, self.root, self.home, self.opened, self.mark = settings, root, home, opened, mark
         self.log: RunLog | None = None
         if resume is not None:
             self._open(resume)
@@ -187,10 +187,10 @@ class PipelineRecord:
         return {"MLFLOW_TRACKING_URI": uri, **({PARENT_VARIABLE: self.run_id} if self.run_id else {})}
 
     def _open(self, resume: str | None = None) -> None:
-        tags = {"sweetrl.kind": "pipeline", **({BRANCH_TAG: self.branch} if self.branch else {})}
+        tags = {"sweetrl.kind": "pipeline", **({RETRAINING_TAG: self.mark} if self.mark else {})}
         self.log = RunLog(self.settings.tracking, "train", tags, root=self.home, run_id=resume)
-        if self.branch and resume is None:
-            self.log.take_over(BRANCH_TAG)
+        if self.mark and resume is None:
+            self.log.take_over(RETRAINING_TAG)
         run = self.log.open()
         if run is None or run != resume:
             self.log.log_params(self.settings.model_dump(mode="json", by_alias=True))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,13 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
+from sweetrl.evaluation.report import percent
 from sweetrl.reproduce import report
 from sweetrl.reproduce.outcomes import OUTCOMES, origin, read_outcomes, write_outcomes
 from sweetrl.reproduce.run import Profile
-from tests.reproduce.made import keep, profile_folder, results
+from sweetrl.reproduce.tables import together
+from sweetrl.reproduce.variants import VARIANTS
+from tests.reproduce.made import COLD, ROOT, keep, profile_folder, results
 
 
 @pytest.fixture
@@ -116,3 +121,15 @@ def test_a_file_that_holds_no_outcomes_is_named(folder: Path) -> None:
 def test_the_origin_names_day_commit_and_processor() -> None:
     found = origin()
     assert set(found) == {"date", "commit", "processor"} and all(found[name] for name in ("date", "processor"))
+
+
+def test_the_page_of_ablations_is_made_of_the_outcomes_that_git_has() -> None:
+    kept = read_outcomes(ROOT / "reproduce" / "small" / OUTCOMES)
+    page = (ROOT / "reproduce" / "small" / "ablations.md").read_text(encoding="utf-8")
+    profile = Profile(ROOT / "reproduce" / "small")
+    assert kept and all(profile.still(one.summary) for one in kept.values()), "rows of other settings"
+    for name in dict.fromkeys(name for name, _ in kept):
+        own = together(VARIANTS[name], {seed: one for (other, seed), one in kept.items() if other == name})
+        rates = [statistics.fmean(one.success for one in some) for some in own.scored(COLD).values()]
+        assert re.search(rf"\| {re.escape(VARIANTS[name].label)} \| {percent(statistics.fmean(rates))} \[", page), name
+        assert f"| {VARIANTS[name].label} | {', '.join(percent(rate) for rate in rates)} | [" in page, "seed by seed"

@@ -79,6 +79,7 @@ class Project:
         self.root, self.home, self.origin = root, root / "home", root / "origin.git"
         self.client = Client(root / "registry.json")
         self.failing: set[str] = set()  # steps whose server is gone
+        self.marks: list[str] = []  # of the attempts at pipelines
         self.better = True
 
     @classmethod
@@ -126,6 +127,7 @@ class Project:
         batch = parameters["collect"]["first"]
         if (source := Path(parameters.get("sources", {}).get("trajectories", ""))).parent.name == "batches":
             batch = source.name
+        self.marks.append(steps.mark)
         if resume is None:
             steps.opened(f"run of {batch}")
         self.reach("stage")

@@ -49,17 +49,17 @@ def test_who_is_killed_before_the_id_is_written_down_leaves_no_second_run(
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        PipelineRecord(settings, tmp_path, tmp_path, killed, branch="retrain/4").environment()
-    record = PipelineRecord(settings, tmp_path, tmp_path, written.append, branch="retrain/4")
+        PipelineRecord(settings, tmp_path, tmp_path, killed, mark="4").environment()
+    record = PipelineRecord(settings, tmp_path, tmp_path, written.append, mark="4")
     record.environment()
     record.finish_failed([], RuntimeError("enough"))
     assert record.log is not None and record.log.store is not None
     (run,) = record.log.store.client.search_runs([record.log.store.experiment_id])
     assert (written, run.info.status) == ([run.info.run_id], "FAILED")
-    assert run.data.params["seed"] == "7" and run.data.tags["sweetrl.branch"] == "retrain/4"
-    PipelineRecord(settings, tmp_path, tmp_path, written.append, branch="retrain/5").environment()
+    assert run.data.params["seed"] == "7" and run.data.tags["sweetrl.retraining"] == "4"
+    PipelineRecord(settings, tmp_path, tmp_path, written.append, mark="5").environment()
     PipelineRecord(settings, tmp_path, tmp_path, written.append).environment()
-    assert len(set(written)) == 3, "other branches, and runs of none, have runs of their own"
+    assert len(set(written)) == 3, "other retrainings, and runs of none, have runs of their own"
 
 
 def test_a_run_that_fails_says_why(ended: Any) -> None:

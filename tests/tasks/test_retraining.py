@@ -333,6 +333,17 @@ def test_withdrawing_leaves_nothing_but_what_was_trained(project: Project) -> No
     assert project.trained() == [4, 4]
 
 
+def test_every_attempt_at_a_retraining_has_the_mark_by_which_its_run_is_found(project: Project) -> None:
+    project.failing = {"stage"}
+    with pytest.raises(UserError):
+        project.retrain()
+    project.failing = set()
+    project.retrain()
+    project.retrain()
+    first, again, *others = project.marks
+    assert first and first == again and first not in others, "another retraining has another one"
+
+
 def test_a_champion_is_not_withdrawn(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "note", dying_at(len(STEPS) - 1, after=True))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.settings import TrackingSettings
-from sweetrl.tracking.runs import BRANCH_TAG, ERROR_TAG, RunLog, flatten, git_state
+from sweetrl.tracking.runs import ERROR_TAG, RETRAINING_TAG, RunLog, flatten, git_state
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
 
 SETTINGS = TrackingSettings()
@@ -85,20 +85,20 @@ def test_a_run_that_was_killed_or_has_failed_goes_on(here: Path) -> None:
 
 
 def test_a_run_whose_id_nobody_wrote_down_is_taken_over(here: Path) -> None:
-    tags = {BRANCH_TAG: "retrain/2026-01-02-4"}
-    assert RunLog(SETTINGS, "train", tags).take_over(BRANCH_TAG) is None
+    tags = {RETRAINING_TAG: "one"}
+    assert RunLog(SETTINGS, "train", tags).take_over(RETRAINING_TAG) is None
     killed = RunLog(SETTINGS, "train", dict(tags))
     killed.open()
-    RunLog(SETTINGS, "train", {BRANCH_TAG: "retrain/2026-01-02-5"}).open()
+    RunLog(SETTINGS, "train", {RETRAINING_TAG: "another"}).open()
     child = RunLog(SETTINGS, "collect", parent=killed.run_id)
     child.open()
     again = RunLog(SETTINGS, "train", dict(tags))
-    assert again.take_over(BRANCH_TAG) == again.open() == killed.run_id
+    assert again.take_over(RETRAINING_TAG) == again.open() == killed.run_id
     again.finish()
     client = connect(SETTINGS, here).client
     assert client.get_run(child.run_id).info.status == "KILLED"
     runs = client.search_runs([again.store.experiment_id], "attributes.status = 'RUNNING'")
-    assert [run.data.tags[BRANCH_TAG] for run in runs] == ["retrain/2026-01-02-5"]
+    assert [run.data.tags[RETRAINING_TAG] for run in runs] == ["another"]
 
 
 def test_three_processes_open_a_fresh_store_together(here: Path) -> None:
