@@ -115,12 +115,14 @@ def test_a_page_is_read_in_time_that_grows_with_it(name: str) -> None:
     """Eight times the text: at most 20 times the time (64 times if it were quadratic)."""
 
     def seconds(size: int) -> float:
-        took = []
-        for _ in range(3):
-            began = time.process_time()
-            prepare(TEXTS[name](size))
-            took.append(time.process_time() - began)
-        return min(took)
+        began = time.process_time()
+        prepare(TEXTS[name](size))
+        return time.process_time() - began
 
-    small, large = seconds(16_000), seconds(128_000)
-    assert large < 20 * max(small, 0.002), (small, large)
+    small, large = [], []
+    for _ in range(20):  # whoever else is at work here makes some of them longer, and none shorter
+        small.append(seconds(16_000))
+        large.append(seconds(128_000))
+        if min(large) < 20 * max(min(small), 0.002):
+            return
+    raise AssertionError((min(small), min(large)))

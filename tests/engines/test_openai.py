@@ -201,7 +201,7 @@ def test_the_budget_limits_all_attempts_together(fake_server: Any) -> None:
         with pytest.raises(EngineError, match="status 500"):
             engine.sample([prompt()], SAMPLING)
         engine.close()
-    assert time.monotonic() - started < 5.0
+    assert time.monotonic() - started < 30.0  # a thousand attempts would take hours
     assert 2 <= server.requests < 12
 
 

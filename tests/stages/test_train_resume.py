@@ -209,7 +209,7 @@ def test_processes_that_the_stage_starts_end_with_it_and_go_on(project: Callable
         if processes > 1:
             first = start(folder, "critic", run=run)
             kill_after_checkpoint(first, folder, "train-critic")
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 120
             while found := [one for one in psutil.process_iter() if at_work_in(one, folder)]:
                 assert time.monotonic() < deadline, found
                 time.sleep(0.1)
