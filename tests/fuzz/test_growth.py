@@ -271,7 +271,7 @@ def test_time_grows_with_the_input_and_no_faster(name: str) -> None:
     for shape, make in shapes.items():
         small, large = make(SMALL), make(TIMES * SMALL)
         least, most = [], []
-        # Whoever else is at work here makes some looks longer, and none shorter: what is soon over is looked at more often.
+        # Whoever else is at work here makes some looks longer, and none shorter: what is soon over is looked at often.
         while len(most) < 4 or sum(most) < ENOUGH:
             most.append(seconds(read, large))
             if min(most) < UNSEEN:
