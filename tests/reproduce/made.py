@@ -61,6 +61,10 @@ def profile_folder(root: Path, name: str = "small") -> Path:
     values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
     few = {one: [7] for one in ("large_seeds", "online_seeds", "best_of_n_seeds") if values.get(one)}
     own = {**values, "seeds": [7, 8, 9], **few, "fewer_seeds": {"count": 3, "variants": []}}
+    own |= {
+        "choose": {"grid": [0.0, 0.5, 1.0], "tasks": 100},
+        "settings": {**values["settings"], "evaluate.tasks": 200},
+    }
     (folder / "params.yaml").write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
     return folder
 

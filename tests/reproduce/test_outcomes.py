@@ -15,7 +15,7 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import percent
 from sweetrl.reproduce import report
-from sweetrl.reproduce.outcomes import OUTCOMES, origin, read_outcomes, write_outcomes
+from sweetrl.reproduce.outcomes import OUTCOMES, measured_outcome, origin, read_outcomes, write_outcomes
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.tables import together
 from sweetrl.reproduce.variants import VARIANTS
@@ -84,6 +84,24 @@ def test_rows_of_other_settings_are_left_out_by_name_and_stay_in_the_file(folder
     assert written()["stale"] == [], "measured anew"
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("settings", {"evaluate.tasks": 150}),
+        ("settings", {"evaluate.tasks": 300}),
+        ("choose", {"grid": [0.0, 0.5], "tasks": 100}),
+        ("choose", {"grid": [0.0, 0.5, 1.0], "tasks": 120}),
+    ],
+)
+def test_rows_of_other_tasks_or_temperatures_are_left_out(folder: Path, key: str, value: dict[str, Any]) -> None:
+    kept = {name: measured_outcome(VARIANTS[name], 7) for name in ("zero-shot", "sweet")}
+    assert all(one and Profile().still(one) for one in kept.values())
+    values = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    values[key] |= value
+    Path("params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+    assert not any(one and Profile().still(one) for one in kept.values())
+
+
 def test_another_base_makes_rows_stale_and_one_that_is_not_here_does_not(folder: Path) -> None:
     base = folder / "../../models/base"
     base.mkdir(parents=True)
@@ -127,7 +145,7 @@ def test_the_page_of_ablations_is_made_of_the_outcomes_that_git_has() -> None:
     kept = read_outcomes(ROOT / "reproduce" / "small" / OUTCOMES)
     page = (ROOT / "reproduce" / "small" / "ablations.md").read_text(encoding="utf-8")
     profile = Profile(ROOT / "reproduce" / "small")
-    assert kept and all(profile.still(one.summary) for one in kept.values()), "rows of other settings"
+    assert kept and all(profile.still(one) for one in kept.values()), "rows of other settings"
     for name in dict.fromkeys(name for name, _ in kept):
         own = together(VARIANTS[name], {seed: one for (other, seed), one in kept.items() if other == name})
         rates = [statistics.fmean(one.success for one in some) for some in own.scored(COLD).values()]

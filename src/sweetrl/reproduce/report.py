@@ -109,7 +109,7 @@ def write(profile: Profile) -> None:
 def _outcomes(profile: Profile) -> tuple[dict[Key, Outcome], dict[Key, Outcome]]:
     """What was measured here, with what outcomes.parquet has beside it; and what it has of other settings."""
     found = read_outcomes(profile.folder / OUTCOMES)
-    stale = {key: one for key, one in found.items() if not profile.still(one.summary)}
+    stale = {key: one for key, one in found.items() if not profile.still(one)}
     for variant in profile.variants:
         for seed in profile.seeds_of(variant):
             if here := measured_outcome(variant, seed, profile.folder):

@@ -18,7 +18,7 @@ from sweetrl.paths import LAST_POLICY, POLICY
 from sweetrl.plugins import load_domain, load_method
 from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
 from sweetrl.reproduce.evaluate import OUT, PLAN
-from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, origin
+from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Outcome, origin
 from sweetrl.reproduce.variants import LARGE_BASE, ONLINE, VARIANTS, Variant, merged, settings_of, variant_named
 from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.settings import Settings, parse_settings
@@ -133,10 +133,22 @@ class Profile:
         settings, base = self.decisive(one, self.tree(seed, one.settings))
         return {"settings": digest(settings), "base": base}
 
-    def still(self, summary: Mapping[str, Any]) -> bool:
-        """Whether kept results are those of the present settings and base; a base that is not here is not looked at."""
+    def still(self, kept: Outcome) -> bool:
+        """Whether results are those of the present settings and base, of as many tasks and with the same temperatures.
+
+        A base that is not here is not looked at.
+        """
+        summary, tried = kept.summary, kept.summary["validation"]
         now = self.mark(variant_named(summary["variant"]), int(summary["seed"]))
-        return summary["settings"] == now["settings"] and now["base"] in ("", summary["base"])
+        tasks = min(self.settings["evaluate"]["tasks"], self.settings["tasks"]["test"])
+        choose = self.values["choose"]
+        return (
+            summary["settings"] == now["settings"]
+            and now["base"] in ("", summary["base"])
+            and all(len(results) == tasks for results in kept.results.values())
+            and set(tried) == {f"{float(temperature):g}" for temperature in choose["grid"]}
+            and max(one["tasks"] for one in tried.values()) == int(choose["tasks"])
+        )
 
 
 def base(profile: Profile) -> None:
