@@ -205,6 +205,21 @@ def test_the_budget_limits_all_attempts_together(fake_server: Any) -> None:
     assert 2 <= server.requests < 12
 
 
+def test_waiting_for_others_takes_nothing_from_the_budget(fake_server: Any) -> None:
+    """The third request waits longer for the two before it than it may take, and is tried again all the same."""
+
+    def slow(body: dict[str, Any]) -> float:
+        if server.requests == 2:
+            server.scripted = ["500"]
+        return 1.0
+
+    with fake_server(latency=slow) as server:
+        engine = make_engine(server.url, concurrency=1, retry_policy=RetryPolicy(60.0, budget=1.9, backoff=0.01))
+        assert len(engine.sample([prompt(seed) for seed in range(3)], SAMPLING)) == 3
+        assert engine.usage().retries == 1
+        engine.close()
+
+
 def test_retry_after_is_waited_for(fake_server: Any) -> None:
     with fake_server(scripted=["429"]) as server:
         server.pause = "0.5"

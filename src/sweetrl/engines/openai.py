@@ -79,7 +79,7 @@ class OpenAIEngine(RemoteEngine):
                 return await super()._asked(prompt, sampling)
             except _OneByOne as error:
                 refusal = str(error)
-        # One after the other: many prompts are under way beside this one, and what waits for a slot loses its budget.
+        # One after the other: many prompts are under way beside this one.
         found = []
         for index in range(sampling.n):
             found += await super()._asked(replace(prompt, seed=prompt.seed + index), replace(sampling, n=1))

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from sweetrl.engines import bodies
 from sweetrl.engines.background import in_background, wait
 from sweetrl.engines.pool import Pool, Server
-from sweetrl.engines.retry import PACED, RETRIED, RetryPolicy, TransientError, retry, retry_after
+from sweetrl.engines.retry import PACED, RETRIED, Budget, RetryPolicy, TransientError, retry, retry_after
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Completion, Prompt, Sampling, Usage
 
@@ -156,11 +156,11 @@ class RemoteEngine:
     async def _asked(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         """Return the completions of one request, which is repeated after faults."""
         empties, busy = 0, 0.0
-        deadline = time.monotonic() + self.access.retry_policy.budget
+        budget = Budget(self.access.retry_policy.budget)
 
         async def attempt() -> list[Completion]:
             nonlocal empties, busy
-            async with self._slot(deadline):
+            async with self._slot(budget):
                 begun = self._busy.enter()
                 try:
                     return await self._attempt(prompt, sampling)
@@ -173,7 +173,7 @@ class RemoteEngine:
                     busy += self._busy.leave(begun)
 
         try:
-            completions = await retry(attempt, self.access.retry_policy, lambda fault: self._spend(retries=1))
+            completions = await retry(attempt, self.access.retry_policy, lambda fault: self._spend(retries=1), budget)
         except EngineError:
             self._spend(failures=1)
             raise
@@ -194,22 +194,26 @@ class RemoteEngine:
                 task.cancel()
 
     @asynccontextmanager
-    async def _slot(self, deadline: float) -> AsyncIterator[None]:
-        """Wait for a slot, and until some server wants to be asked; EngineError if that would be after `deadline`."""
+    async def _slot(self, budget: Budget) -> AsyncIterator[None]:
+        """Wait for a slot, for nothing, and until a server wants to be asked; EngineError if `budget` is less."""
         while True:
             while (seconds := self._pool.held()) > 0.0:
                 # Not all at the same moment: the server has just had more than it could take.
                 seconds += random.SystemRandom().uniform(0.0, self.access.retry_policy.backoff)
-                if time.monotonic() + seconds > deadline:
+                if seconds > budget.left:
                     raise EngineError(
                         f"{' '.join(self.access.urls)}: the server wants no request for {seconds:.0f} s (Retry-After), "
                         "which is longer than may be waited"
                     )
                 await asyncio.sleep(seconds)
-            async with self._slots:
+            with budget.untouched():
+                await self._slots.acquire()
+            try:
                 if not self._pool.held():
                     yield
                     return
+            finally:
+                self._slots.release()
 
     async def _attempt(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         with self._pool.lease(prompt.group) as server:

@@ -13,7 +13,8 @@ import email.utils
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,6 +37,27 @@ class RetryPolicy:
     attempts: int = 8
     budget: float = 1800.0
     backoff: float = 0.5
+
+
+class Budget:
+    """The seconds that one reply may still take; those in which it waits for its turn do not count."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """How many there are; below 0 it is used up."""
+        return self._end - time.monotonic()
+
+    @contextmanager
+    def untouched(self) -> Iterator[None]:
+        """What is done here takes none of them."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._end += time.monotonic() - began
 
 
 class TransientError(Exception):
@@ -72,14 +94,16 @@ async def retry(
     attempt: Callable[[], Awaitable[Result]],
     retry_policy: RetryPolicy,
     retried: Callable[[TransientError], None] = lambda fault: None,
+    budget: Budget | None = None,
 ) -> Result:
     """Await `attempt()` until it succeeds; EngineError with the last cause when `retry_policy` is used up.
 
-    `retried` is told of each fault that is followed by another attempt.
+    `retried` is told of each fault that is followed by another attempt. `budget` is the policy's, where `attempt` waits
+    for something that is not to count.
     """
     from tenacity import AsyncRetrying, RetryError, retry_if_exception_type
 
-    started = time.monotonic()
+    budget = budget or Budget(retry_policy.budget)
 
     def fault_of(state: Any) -> TransientError:
         fault = state.outcome.exception()
@@ -92,8 +116,7 @@ async def retry(
         return max(fault_of(state).wait, random.SystemRandom().uniform(ceiling / 2, ceiling))
 
     def enough(state: Any) -> bool:
-        late = time.monotonic() - started + state.upcoming_sleep > retry_policy.budget
-        return bool(late or state.attempt_number >= retry_policy.attempts)
+        return bool(state.upcoming_sleep > budget.left or state.attempt_number >= retry_policy.attempts)
 
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(TransientError),
