@@ -345,6 +345,36 @@ def test_the_official_ranking(adapted: Any, trajectories: list[Trajectory], chat
             assert value == pytest.approx(expected, abs=20 * tolerance)
 
 
+def test_equal_weights_of_another_configuration_are_another_model(tiny_model: Path, tmp_path: Path) -> None:
+    import hashlib
+    import shutil
+
+    from sweetrl.learning.adapters import attach_adapter
+    from sweetrl.learning.reference import digest_weights
+    from sweetrl.models import load_weights
+    from sweetrl.settings import LoraSettings
+
+    def key(model: Any, adapter: bool = False) -> str:
+        found = hashlib.sha256()
+        digest_weights(found, model, adapter)
+        return found.hexdigest()
+
+    other, moved = tmp_path / "other", tmp_path / "moved"
+    for folder in (other, moved):
+        shutil.copytree(tiny_model, folder)
+    text = (other / "config.json").read_text()
+    assert '"rms_norm_eps": 1e-06' in text
+    (other / "config.json").write_text(text.replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))
+    assert key(load_weights(tiny_model, "float32")) == key(load_weights(moved, "float32"))
+    assert key(load_weights(tiny_model, "float32")) != key(load_weights(other, "float32"))
+    # An adapter's alpha is no weight, and changes what the model says.
+    plain, louder = (
+        attach_adapter(load_weights(tiny_model, "float32"), LoraSettings(rank=2, alpha=alpha), 0)
+        for alpha in (2.0, 8.0)
+    )
+    assert key(plain) == key(louder) and key(plain, adapter=True) != key(louder, adapter=True)
+
+
 def test_a_large_base_is_known_by_its_files(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
     import shutil

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 # How many values of each weight of a large model are looked at, besides the hashes of its files.
 SAMPLED = 4096
+# Of a model's configuration: names, and what changes no value.
+NO_VALUES = frozenset({"_name_or_path", "transformers_version", "use_cache", "dtype"})
 GATHERED = 64  # passes whose values processes exchange at a time
 
 
@@ -179,13 +182,19 @@ def _key(model: Any, rows: Sequence[Row], layout: Layout, adapter: bool) -> str:
 
 
 def digest_weights(digest: hashlib._Hash, model: Any, adapter: bool = False) -> None:
-    """Add the weights of `model` to `digest`, those of its adapter only with `adapter`.
+    """Add the weights of `model` and its configuration to `digest`, those of its adapter only with `adapter`.
 
     A large model's frozen weights stand there as the hashes of the files that they come from, which are remembered
     (sweetrl.file_hashes), and as `SAMPLED` values of each: weights that were changed in memory since are others.
     """
     import torch
 
+    if (config := getattr(model, "config", None)) is not None:  # the same weights with other heads are another model
+        known = {name: value for name, value in config.to_dict().items() if name not in NO_VALUES}
+        digest.update(json.dumps(known, sort_keys=True, default=str).encode())
+    for name, module in model.named_modules() if adapter else ():
+        if isinstance(scaling := getattr(module, "scaling", None), dict):
+            digest.update(f"{name} {scaling}".encode())
     parameters = dict(model.named_parameters(remove_duplicate=False))
     told: dict[WeightsFiles, str | None] = {}
     for name, value in model.state_dict().items():
