@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,29 @@ def test_the_critic_learns_its_pairs_and_says_how(
     assert trainer.optimizer is not None
     assert trainer.optimizer.param_groups[0]["betas"] == (0.9, 0.95)
     assert (tmp_path / f"checkpoint-{steps}" / "complete").exists()
+
+
+def test_a_long_training_keeps_means_over_a_few_steps(
+    tiny_model: Path, critic_data: PreferenceData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sweetrl.learning.trainers import CriticTrainer
+
+    def trained(folder: str) -> tuple[list[dict[str, float]], int]:
+        settings = CriticSettings(learning_rate=1e-2, epochs=2, batch_size=2, micro_batch_size=2, beta=1.0, lora=LORA)
+        trainer = CriticTrainer(fresh(tiny_model), critic_data, settings, tmp_path / folder, 0)
+        return trainer.fit(), int(trainer.args.save_steps)
+
+    each, _ = trained("each")
+    monkeypatch.setattr("sweetrl.learning.trainers.MOST_LOGGED", 5)
+    found, saved = trained("few")
+    every = math.ceil(len(each) / 5)
+    assert every > 1 and [entry["step"] for entry in found] == list(range(every, len(each) + 1, every))
+    assert saved % every == 0, "a killed training's entries would not be whole"
+    for number, entry in enumerate(found):
+        steps = each[number * every : (number + 1) * every]
+        for name in ("loss", "accuracy", "advantage/chosen"):
+            assert entry[name] == pytest.approx(sum(step[name] for step in steps) / every, abs=1e-3), name
+        assert entry["learning_rate"] == steps[-1]["learning_rate"]
 
 
 @pytest.mark.parametrize("batch", [8, 1024])  # with one step there is no warm-up: its learning rate would be 0

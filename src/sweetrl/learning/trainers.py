@@ -37,6 +37,7 @@ Report = Callable[[int, int, Metrics], None]  # (step, steps, metrics of that st
 # Checkpoints are numbered, so it does not matter which of them a file system calls the newest.
 logging.getLogger("transformers.trainer_utils").addFilter(lambda record: "mtime" not in record.getMessage())
 
+MOST_LOGGED = 2000  # entries of a training's metrics: about 2 KB each in memory, in every checkpoint and in MLflow
 COMPLETE = "complete"  # a file in a checkpoint folder that was written to the end
 
 
@@ -74,7 +75,11 @@ class _ShardedArguments(TrainingArguments):
 def training_arguments(
     settings: TrainerSettings, scratch: Path, seed: int, steps: int, device: torch.device, sharded: bool = False
 ) -> TrainingArguments:
-    """What transformers.Trainer is told, for `steps` ready-made steps with checkpoints in `scratch`."""
+    """What transformers.Trainer is told, for `steps` ready-made steps with checkpoints in `scratch`.
+
+    Metrics are those of every step, of longer trainings means over a few steps, and checkpoints lie between them.
+    """
+    every = math.ceil(steps / MOST_LOGGED)
     if settings.batch_size % settings.micro_batch_size:
         raise UserError(
             f"params: batch_size {settings.batch_size} is not a multiple of micro_batch_size "
@@ -93,10 +98,10 @@ def training_arguments(
         adam_beta2=0.95,
         weight_decay=0.0,
         max_grad_norm=settings.max_grad_norm,
-        logging_steps=1,
+        logging_steps=every,
         logging_nan_inf_filter=False,
         save_strategy="steps",
-        save_steps=max(1, math.ceil(steps / settings.checkpoints)),
+        save_steps=every * max(1, math.ceil(steps / settings.checkpoints / every)),
         save_total_limit=2,
         seed=seed,
         data_seed=seed,
@@ -262,7 +267,7 @@ class PreferenceTrainer(Trainer):
             self.report(self.state.global_step, self.steps, logs)
 
     def fit(self) -> list[Metrics]:
-        """Train, from the last complete checkpoint in the scratch folder if there is one; return every step's metrics.
+        """Train, from the last complete checkpoint in the scratch folder if there is one; return what was logged.
 
         The history spans the whole run, steps before an interruption included; each entry has the key `step`.
         """

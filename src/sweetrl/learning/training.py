@@ -55,7 +55,7 @@ def run_trainer(
     single = all(chosen == rejected for chosen, rejected in trainer.data.pairs)
     accuracy = f"accuracy {final['final/accuracy']:.2f}, " if "final/accuracy" in final else ""
     summary = (
-        f"{len(history)} steps on {len(trainer.data.pairs)} {'attempts' if single else 'pairs'}, {accuracy}"
+        f"{trainer.steps} steps on {len(trainer.data.pairs)} {'attempts' if single else 'pairs'}, {accuracy}"
         f"loss {final['final/loss']:.4f}, {final['final/tokens_per_second']:.0f} tokens/s"
     )
     spent = {"seconds_training": seconds, "gpu_seconds": seconds * devices_of(trainer)}
