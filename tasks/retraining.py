@@ -24,6 +24,7 @@ from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.registry import CHAMPION, Registration, Registry
 from sweetrl.tracking.runs import RETRAINING_TAG, RunLog
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
+from sweetrl.yaml_files import parse_yaml
 from tasks.batches import Batch, is_taken, take_batch, taken_now
 from tasks.fresh import fresh_test_first
 from tasks.ingestion import any_batch, batch_named, batch_parameters, next_batch, provide
@@ -215,14 +216,12 @@ def next_first(home: Path, settings: Settings, taken: Sequence[Batch]) -> int:
     for branch in git(home, "for-each-ref", "--format=%(refname:short)", "refs/heads/retrain").stdout.split():
         shown = git(home, "show", f"{branch}:params.yaml", check=False)
         if not shown.returncode:
-            ends.append(_first(shown.stdout) + settings.collect.tasks)
+            ends.append(_first(shown.stdout, f"params.yaml of {branch}") + settings.collect.tasks)
     return max(ends)
 
 
-def _first(text: str) -> int:
-    import yaml
-
-    found = yaml.safe_load(text) or {}
+def _first(text: str, where: str) -> int:
+    found = parse_yaml(text, where) or {}
     return int((found.get("collect") or {}).get("first", 0))
 
 

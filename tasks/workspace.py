@@ -320,11 +320,11 @@ def _check_on(home: Path, onto: str) -> None:
 
 def _parameters(root: Path, commit: str) -> dict[str, str]:
     """Dotted key -> value in the params.yaml of `commit`."""
-    import yaml
-
     from sweetrl.tracking.runs import flatten
+    from sweetrl.yaml_files import parse_yaml
 
-    return flatten(yaml.safe_load(git(root, "show", f"{commit}:params.yaml", check=False).stdout) or {})
+    text = git(root, "show", f"{commit}:params.yaml", check=False).stdout
+    return flatten(parse_yaml(text, f"params.yaml of {commit}") or {})
 
 
 def merge(home: Path, branch: str, onto: str = "") -> str:

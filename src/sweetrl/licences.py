@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import yaml
+from sweetrl.errors import UserError
+from sweetrl.yaml_files import parse_yaml
 
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 # What licences ask to be handed on: their text, notices, and the rules of use that some come with.
@@ -28,8 +29,8 @@ def base_licence(base: Path, content: str = "") -> str:
         parts = card.read_text(encoding="utf-8", errors="replace").split("---\n", 2)
         if len(parts) == 3 and not parts[0].strip():
             try:
-                told = yaml.safe_load(parts[1])
-            except yaml.YAMLError:
+                told = parse_yaml(parts[1], str(card))
+            except UserError:  # somebody else's card; it may say it in the licence's text
                 told = None
             if isinstance(told, dict) and isinstance(told.get("license"), str):
                 return told["license"].strip()

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.handover import export as handover
 from sweetrl.handover import source
-from sweetrl.handover.source import from_registry
+from sweetrl.handover.source import copy_version, from_registry
 from sweetrl.licences import base_licence
 from sweetrl.settings import Settings
 from sweetrl.tracking import roles
@@ -143,6 +144,30 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
     assert [path.name for path in full.iterdir()] == ["mine.txt"]
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("flavors: {sklearn: {}}", "version 3: its MLmodel does not say how an agent talks, so sweetrl has not"),
+        ("flavors: {python_function: {config: {max_turns: 3}}}", "version 3: its MLmodel does not say"),
+        ("[]", "version 3: its MLmodel does not say"),
+        ("a: [", "MLmodel: line 1: this is not YAML"),
+    ],
+)
+def test_a_version_that_somebody_else_registered_is_named(text: str, said: str, tmp_path: Path) -> None:
+    class Others:
+        name = "agent"
+
+        def get(self, reference: str) -> SimpleNamespace:
+            return SimpleNamespace(version=3)
+
+        def download(self, version: object, path: str, folder: Path) -> Path:
+            (folder / path).write_text(text)
+            return folder / path
+
+    with pytest.raises(UserError, match=said):
+        copy_version(Others(), "champion", tmp_path)  # type: ignore[arg-type]
+
+
 def test_the_shipped_bases_have_the_licence_of_the_project(tmp_path: Path) -> None:
     """They are known by content, because their folders cannot say it."""
     for name in ("base", "base-frontend"):
@@ -157,6 +182,9 @@ def test_a_licence_is_read_from_the_card_or_the_licence_file(tmp_path: Path) -> 
     assert base_licence(tmp_path) == ""
     (tmp_path / "LICENSE").write_text("\n  Apache License\nVersion 2.0\n")
     assert base_licence(tmp_path) == "Apache License"
+    for wrong in ("license: [", "license: 2024-13-45", "[" * 3000, "license: a\nlicense: b"):
+        (tmp_path / "README.md").write_text(f"---\n{wrong}\n---\n# Base\n")
+        assert base_licence(tmp_path) == "Apache License"
     (tmp_path / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Base\n")
     assert base_licence(tmp_path) == "apache-2.0"
     (tmp_path / "README.md").write_text("---\nlicense: [\n---\n")

@@ -134,6 +134,32 @@ def test_claims_are_kept_from_before_the_first_test_task(
         run.measure(Profile(), "zero-shot", 7)
 
 
+@pytest.mark.parametrize(
+    ("file", "text", "said"),
+    [
+        ("params.yaml", "a: [", r"params\.yaml: line 1: this is not YAML"),
+        ("params.yaml", "seeds: [1]\nseeds: [2]", r"params\.yaml: `seeds` is there twice, in lines 1 and 2"),
+        ("params.yaml", "profile: x", r"params\.yaml: `seeds` is missing; reproduce/small/params\.yaml shows"),
+        ("../../params.yaml", "- 1", r"params\.yaml: these are no parameters \(names and values\)"),
+        ("claims.yaml", "[" * 3000, r"claims\.yaml: this is not YAML"),
+    ],
+)
+def test_a_profile_that_is_none_is_one_sentence(folder: Path, file: str, text: str, said: str) -> None:
+    (folder / file).write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=said):
+        Profile().claims  # noqa: B018 - read when it is asked for
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("a: 1", "this is no list of runs"), ("- 1", "run 1: `at` is missing"), ("\ta", "line 1: this is not YAML")],
+)
+def test_runs_of_tuning_that_are_none_are_named(folder: Path, text: str, said: str) -> None:
+    (folder / "tuning.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=said):
+        read_tuning(folder / "tuning.yaml")
+
+
 def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Path, calls: Calls) -> None:
     values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
     values["tuning"] = {"rft": [{}, {"rft.learning_rate": 4.0e-03}]}

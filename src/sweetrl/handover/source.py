@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import read_json
@@ -22,6 +20,7 @@ from sweetrl.tracking.registry import Registry, chosen_code, cost, data_hashes, 
 from sweetrl.tracking.roles import refuse_critic
 from sweetrl.tracking.runs import flatten, git_state
 from sweetrl.tracking.store import require_store
+from sweetrl.yaml_files import read_yaml
 
 
 @dataclass(frozen=True)
@@ -116,12 +115,18 @@ def copy_version(registry: Registry, reference: str, folder: Path) -> Handed:
     """Copy the version into `folder` without looking for its base: `base` is the one stored with it, or empty."""
     version = registry.get(reference)
     artifacts = registry.download(version, "artifacts", folder)
-    described = yaml.safe_load(registry.download(version, "MLmodel", folder).read_text(encoding="utf-8"))
-    values = described["flavors"]["python_function"]["config"]
-    if "max_turns" not in values:  # registered before versions said how their agent talks
-        agent = load_settings(registry.download(version, "lineage/params.yaml", folder)).evaluated_agent
-        values |= {key: getattr(agent, key) for key in ("max_turns", "max_new_tokens", "temperature")}
-    config = AgentConfig.read(values)
+    described = read_yaml(registry.download(version, "MLmodel", folder))
+    try:
+        values = dict(described["flavors"]["python_function"]["config"])
+        if "max_turns" not in values:  # registered before versions said how their agent talks
+            agent = load_settings(registry.download(version, "lineage/params.yaml", folder)).evaluated_agent
+            values |= {key: getattr(agent, key) for key in ("max_turns", "max_new_tokens", "temperature")}
+        config = AgentConfig.read(values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{registry.name} version {version.version}: its MLmodel does not say how an agent talks, so "
+            "sweetrl has not registered it; name another version."
+        ) from error
     adapters = sorted(artifacts.rglob("adapter_config.json"))
     if not adapters:
         raise UserError(

@@ -19,7 +19,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field
 
 from sweetrl.errors import UserError
@@ -28,6 +27,7 @@ from sweetrl.reproduce.tables import Condition, Measured, difference
 from sweetrl.reproduce.variants import VARIANTS
 from sweetrl.sections import Section
 from sweetrl.settings import section
+from sweetrl.yaml_files import read_yaml
 
 CLAIMS = Path("claims.yaml")
 CHOSEN = "chosen"
@@ -88,10 +88,7 @@ def read_claims(path: Path, temperatures: Sequence[str], personas: Sequence[str]
 def _loaded(path: Path) -> list[Any]:
     if not path.exists():
         return []
-    try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: this is not YAML; fix it and run again.") from error
+    loaded = read_yaml(path)
     if not isinstance(loaded or [], list):
         raise UserError(f"{path}: this is no list of claims; docs/reproduce.md shows one.")
     return list(loaded or [])

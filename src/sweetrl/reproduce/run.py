@@ -24,6 +24,7 @@ from sweetrl.running.folders import absolute_tracking, finished, link, prepare, 
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import RunLog
+from sweetrl.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -42,8 +43,11 @@ class Profile:
         path = folder / "params.yaml"
         if not path.exists() or not (folder / ROOT / "params.yaml").exists():
             raise UserError(f"{path.resolve()}: no profile of a reproduction; run `make reproduce` in the project.")
-        self.values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        project = yaml.safe_load((folder / ROOT / "params.yaml").read_text(encoding="utf-8"))
+        self.values: dict[str, Any] = _mapping(path)
+        for key in ("profile", "seeds", "variants", "temperatures", "choose", "settings"):
+            if key not in self.values:
+                raise UserError(f"{path}: `{key}` is missing; reproduce/small/params.yaml shows what a profile says.")
+        project = _mapping(folder / ROOT / "params.yaml")
         self.settings = merged(project, self.values["settings"], self._absolute(project["tracking"]))
 
     def _absolute(self, tracking: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,6 +153,13 @@ class Profile:
             and set(tried) == {f"{float(temperature):g}" for temperature in choose["grid"]}
             and max(one["tasks"] for one in tried.values()) == int(choose["tasks"])
         )
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    found = read_yaml(path)
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: these are no parameters (names and values); restore the file from git.")
+    return found
 
 
 def base(profile: Profile) -> None:
@@ -335,7 +346,7 @@ def _parent(folder: Path, profile: Profile, seed: int, part: str) -> str | None:
     if note.exists():
         found = read_json(note)
         return str(found["run_id"]) if found.get("run_id") else None
-    settings = parse_settings(yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8")))
+    settings = parse_settings(_mapping(folder / "params.yaml"))
     tags = {"sweetrl.kind": "reproduction", "sweetrl.variant": part, "sweetrl.seed": str(seed)}
     run = RunLog(settings.tracking, f"{part} {seed}", {**tags, "sweetrl.profile": str(profile.values["profile"])})
     run.log_params({"variant": part, "seed": seed})

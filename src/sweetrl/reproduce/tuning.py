@@ -34,6 +34,7 @@ from sweetrl.reproduce.variants import VARIANTS, Variant, merged, variant_named
 from sweetrl.running.folders import finished
 from sweetrl.settings import parse_settings
 from sweetrl.tracking.hashes import dvc_hash
+from sweetrl.yaml_files import read_yaml
 
 TUNING = Path("tuning.yaml")
 
@@ -117,12 +118,11 @@ def read_tuning(path: Path) -> list[dict[str, Any]]:
     """Return the runs of a file, none if there is no file; what is no run is a UserError that names it."""
     if not path.exists():
         return []
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8")) or []
-    except yaml.YAMLError as error:
-        raise UserError(f"{path}: this is not YAML; fix it and run again.") from error
+    found = read_yaml(path) or []
+    if not isinstance(found, list):
+        raise UserError(f"{path}: this is no list of runs; `python -m sweetrl.reproduce tune` writes one.")
     for number, run in enumerate(found, start=1):
-        missing = {"variant", "seed", "settings", "at", "digest"} - set(run)
+        missing = {"variant", "seed", "settings", "at", "digest"} - set(run if isinstance(run, dict) else ())
         if missing or run["variant"] not in VARIANTS:
             what = f"`{min(missing)}` is missing" if missing else f"there is no variant `{run['variant']}`"
             raise UserError(f"{path}: run {number}: {what}; `python -m sweetrl.reproduce tune` writes such runs.")

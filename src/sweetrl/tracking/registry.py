@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import digest, read_json
@@ -24,6 +22,7 @@ from sweetrl.tracking.notes import version_note
 from sweetrl.tracking.packing import log_version, write_dialogue_facts
 from sweetrl.tracking.runs import git_state
 from sweetrl.tracking.store import Store, connect, is_missing, reason
+from sweetrl.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
@@ -273,12 +272,14 @@ def data_hashes(root: Path) -> dict[str, str]:
     path = root / "dvc.lock"
     if not path.exists():
         return {}
-    stages = (yaml.safe_load(path.read_text(encoding="utf-8")) or {}).get("stages", {})
     found: dict[str, str] = {}
-    for stage in stages.values():
-        for item in [*stage.get("deps", []), *stage.get("outs", [])]:
-            if "md5" in item and not item["path"].startswith(("src/", RUNS.as_posix())):
-                found[item["path"]] = item["md5"]
+    try:
+        for stage in (read_yaml(path) or {}).get("stages", {}).values():
+            for item in [*stage.get("deps", []), *stage.get("outs", [])]:
+                if "md5" in item and not item["path"].startswith(("src/", RUNS.as_posix())):
+                    found[item["path"]] = item["md5"]
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: this is not what DVC writes; `git checkout dvc.lock` brings it back.") from error
     return dict(sorted(found.items()))
 
 
