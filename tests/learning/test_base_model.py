@@ -74,6 +74,7 @@ def validation() -> list[Task]:
     return list(generate("train", 300, SETTINGS.seed + 1, SETTINGS.tasks.difficulty))
 
 
+@pytest.mark.slow
 def test_no_temperature_solves_the_tasks(engine: TransformersEngine, validation: list[Task]) -> None:
     """Its mode is wrong: sampling noise taken out of it gains little, and there is something to find in its tail."""
     rates = {}
@@ -84,11 +85,13 @@ def test_no_temperature_solves_the_tasks(engine: TransformersEngine, validation:
     assert 0.15 <= rates[1.0] <= 0.35, rates
 
 
+@pytest.mark.slow
 def test_a_success_is_there_to_be_found(engine: TransformersEngine, validation: list[Task]) -> None:
     found = solved(engine, validation[:40], 1.0, attempts=32)
     assert sum(map(any, found)) / len(found) >= 0.8
 
 
+@pytest.mark.slow
 def test_no_test_task_was_in_its_training_data() -> None:
     def content(task: Task) -> tuple[Any, ...]:
         return task.problem_description.partition("is: ")[2], tuple(sorted(read_facts(task.hidden_information).items()))

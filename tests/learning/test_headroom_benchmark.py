@@ -8,9 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_every_row_is_measured_on_the_same_tasks(tmp_path: Path) -> None:
     words = ["--tasks", "5", "--dialogues", "4", "--temperatures", "0", "0.5", "--json", str(tmp_path / "found.json")]
     done = subprocess.run(

@@ -142,6 +142,7 @@ def start(*arguments: Any) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_kill_9_in_the_middle_changes_nothing(tiny_model: Path, tmp_path: Path) -> None:
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     process = start(tiny_model, broken)

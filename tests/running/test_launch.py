@@ -48,6 +48,7 @@ def run(folder: Path, parameters: str, **environment: str) -> subprocess.Complet
     )
 
 
+@pytest.mark.slow
 def test_a_stage_starts_its_processes_with_its_own_command(tmp_path: Path) -> None:
     done = run(tmp_path, "model: {processes: 2, device: cpu, sharding: fsdp2}\n")
     assert done.returncode == 0, done.stderr
@@ -92,6 +93,7 @@ def test_each_process_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
         launch.check_devices(ModelSettings(processes=4, device="cuda"))
 
 
+@pytest.mark.slow
 def test_two_machines_meet(tmp_path: Path) -> None:
     """Two starts of one process each, as on two machines that share a folder."""
     from sweetrl.engines.server import free_port

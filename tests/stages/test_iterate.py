@@ -89,6 +89,7 @@ def files(*folders: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in found}
 
 
+@pytest.mark.slow
 def test_an_iteration_goes_on_from_the_policy_before_and_a_killed_run_ends_with_the_same_bytes(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +152,7 @@ def test_an_iteration_goes_on_from_the_policy_before_and_a_killed_run_ends_with_
     assert "<html" in page and "sweetrl view" not in page, "its dialogues are not kept"
 
 
+@pytest.mark.slow
 def test_sweet_ranks_with_a_critic_of_its_own_in_every_iteration(project: Any) -> None:
     project("sweet")
     wanted = settings(method="sweet", iterations=2)

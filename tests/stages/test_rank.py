@@ -86,6 +86,7 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
+@pytest.mark.slow
 def test_a_killed_ranking_ends_with_the_bytes_of_an_undisturbed_one(project: Callable[[str], Path]) -> None:
     undisturbed, killed = project("undisturbed"), project("killed")
     process = start(killed)

@@ -138,6 +138,7 @@ def dialogue(chat: Any, chance: random.Random, task: int, attempt: int) -> Traje
     return Trajectory(about, attempt, tuple(messages[:-1]), tuple(turns), texts[-1], (1.0, 0.0, 0.5)[attempt])
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(project: Callable[[str], Path]) -> None:
     undisturbed, killed = project("undisturbed"), project("killed")
     finish(start(undisturbed, "critic", "policy"))
