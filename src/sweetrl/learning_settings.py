@@ -238,7 +238,8 @@ class PreferenceSettings(TrainerSettings):
     loss_tokens: Literal["replies", "all"] = Field(
         "replies",
         description="`all`: the loss goes over every token of a row, the user's and the system's too (the official "
-        "code): they cancel in the preference, but not in the likelihood.",
+        "code): they cancel in the preference, but not in the likelihood. `policy.objective: listwise` learns replies "
+        "only.",
     )
 
 
