@@ -31,6 +31,10 @@ for key, value in {
 }.items():
     os.environ.setdefault(key, value)
 
+# `make test ARGS="-k x"` hands its variables to every make under it, and a test's `make run` would take -k for its own.
+for key in ("ARGS", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"):
+    os.environ.pop(key, None)
+
 REPOSITORY = Path(__file__).resolve().parents[1]
 SHARED = REPOSITORY.parent / "shared" / "colbench"
 
