@@ -55,6 +55,7 @@ def test_a_stage_starts_its_processes_with_its_own_command(tmp_path: Path) -> No
     assert (tmp_path / "names.txt").read_text().splitlines() == ["0 true", "1 true", "a word"]
 
 
+@pytest.mark.slow
 def test_what_all_processes_find_wrong_is_said_once(tmp_path: Path) -> None:
     done = run(tmp_path, "model: {processes: 2, device: cpu}\nseed: 13\n")
     assert done.returncode == 1

@@ -82,6 +82,7 @@ def shards() -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(TRAJECTORIES.iterdir())}
 
 
+@pytest.mark.slow
 def test_a_log_without_tests_and_references_trains_by_every_method(project: Path) -> None:
     """Unequal attempts, rewards only: sweet with its critic and ranking, multi-turn-dpo, and rft."""
     wanted = settings()

@@ -88,6 +88,7 @@ def test_tasks_of_official_files(tmp_path: Path, write_tasks: Callable[..., Path
     assert splits["test"] == list(read_tasks(tmp_path / "test.jsonl", FRONTEND))
 
 
+@pytest.mark.slow
 def test_whoever_listens_gets_the_page_and_the_files_say_so(
     browser: None, fake_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_tasks: Callable[..., Path]
 ) -> None:

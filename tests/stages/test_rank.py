@@ -236,6 +236,7 @@ def test_a_server_gives_candidates_whatever_it_does_to_requests(
     assert written() == undisturbed
 
 
+@pytest.mark.slow
 def test_a_killed_ranking_asks_for_nothing_twice(
     here: Callable[[str], Path], fake_server: Any, tokenizer: Any, project: Callable[[str], Path]
 ) -> None:

@@ -101,6 +101,7 @@ def test_a_run_whose_id_nobody_wrote_down_is_taken_over(here: Path) -> None:
     assert [run.data.tags[RETRAINING_TAG] for run in runs] == ["another"]
 
 
+@pytest.mark.slow
 def test_three_processes_open_a_fresh_store_together(here: Path) -> None:
     code = (
         "from sweetrl.settings import TrackingSettings; from sweetrl.tracking.runs import RunLog\n"
