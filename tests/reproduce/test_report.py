@@ -180,7 +180,14 @@ def test_the_profile_of_pages_compares_likeness(tmp_path: Path, monkeypatch: pyt
     folder = profile_folder(tmp_path, "frontend")
     for name, mean in (("multi-turn-dpo", 0.7), ("sweet", 0.9)):
         pages = [
-            replace(one, reward=mean + 0.01 * (n % 7 - 3), success=False, irrelevant=None, held_out=False)
+            replace(
+                one,
+                reward=mean + 0.01 * (n % 7 - 3),
+                success=False,
+                questions=int(n == 3),
+                irrelevant=None,
+                held_out=False,
+            )
             for n, one in enumerate(results(0.5, 7, 50))
         ]
         metrics = {"ranked/better_over_worse": 0.75} if name == "sweet" else {}
@@ -195,7 +202,11 @@ def test_the_profile_of_pages_compares_likeness(tmp_path: Path, monkeypatch: pyt
     assert "−20.0 [−20.0, −20.0]" in text and "76.9 / 42.8" in text
     assert table(text, "Critics")[1] == ["SWEET-RL", percent(0.75)]
     assert "Not run: zero-shot 7, zero-shot 8, " in text
-    assert "equal to the reference, T = 0" in table(text, "Questions")[0]
+    head, *rows = table(text, "Questions")
+    assert "equal to the reference, T = 0" in head
+    place = head.index("equal to the reference a question, T = 0")
+    assert all(row[place] == "" and row[place + 1] == "" for row in rows), "a quotient of one question"
+    assert '"equal to the reference a question" is left out where fewer than one question is asked' in text
     assert "### Held-out domains" not in text
 
 

@@ -10,6 +10,9 @@ from sweetrl.reproduce import figures
 from sweetrl.reproduce.parts import NONE, Figure, Part, Results, Row, Table, at, cell, gap, interval, number, slug
 from sweetrl.reproduce.variants import METHODS, ONLINE, TABLES, VARIANTS
 
+# Fewer questions in a dialogue than this, and success a question is a quotient of rare events.
+FEW_QUESTIONS = 0.5
+
 
 def comparisons(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """What is compared, in order."""
@@ -178,11 +181,19 @@ def _questions(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         (other, labels[other], interval),
     ]
     head = ["", *(f"{title}, {at(name)}" for _, title, _ in forms for name in temperatures)]
-    body = [
-        [row["label"], *(cell(row["at"].get(name), key, form) for key, _, form in forms for name in temperatures)]
-        for row in rows
-    ]
-    yield Part("Questions", drawn, [Table(head, body)])
+    note, body = "", []
+    for row in rows:
+        body.append([row["label"]])
+        for key, _, form in forms:
+            for name in temperatures:
+                found = row["at"].get(name, {})
+                if key == "success_per_question" and key in found and found["questions"]["value"] < FEW_QUESTIONS:
+                    title = f"{labels['success']} a question"
+                    note = f'"{title}" is left out where fewer than one question is asked in two dialogues.'
+                    body[-1].append(NONE)
+                else:
+                    body[-1].append(cell(found, key, form))
+    yield Part("Questions", drawn, [Table(head, body, note)])
 
 
 def _claims(results: Results) -> Iterator[Part]:
