@@ -49,6 +49,7 @@ FORMS: dict[str, Any] = {
     "collect.tasks": 100,
     "collect.attempts": 6,
     "validate.minimum_pairs": 1,
+    "validate.duplicate_share": 0.8,  # a few short questions: attempts often use the same words
     "rank.share": 0.3,
     "evaluate.tasks": 300,
 }
