@@ -21,6 +21,7 @@ from sweetrl.reproduce.tuning import budgets, read_tuning
 from tests.reproduce.made import profile_folder, read_variant, results
 
 Calls = list[tuple[str, str]]
+LEAST = "profile: x\nseeds: [7]\nvariants: [rft]\ntemperatures: [0]\nchoose: {}\nsettings: {}\n"  # of a profile
 
 
 @pytest.fixture
@@ -98,6 +99,21 @@ def test_training_and_measuring_are_parts_of_their_own(folder: Path, calls: Call
     assert not any((folder / ".work").iterdir())
 
 
+def test_a_profile_may_set_a_variant_otherwise(folder: Path, calls: Calls) -> None:
+    plain = Profile()
+    values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
+    values["variant_settings"] = {"no-privileged": {"critic.learning_rate": 0.25}}
+    (folder / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    run.variant(Profile(), "no-privileged", 7)
+    run.measure(Profile(), "no-privileged", 7)
+    one = Profile().variant("no-privileged")
+    assert one.settings == {**plain.variant("no-privileged").settings, "critic.learning_rate": 0.25}
+    kept = read_json(folder / "measured" / "no-privileged" / "7" / "summary.json")
+    assert kept["settings"] == Profile().mark(one, 7)["settings"]
+    assert kept["settings"] != plain.mark(plain.variant("no-privileged"), 7)["settings"], "kept outcomes notice it"
+    assert Profile().variant("sweet") == plain.variant("sweet")
+
+
 def test_what_is_not_trained_is_measured_as_it_is(folder: Path, calls: Calls) -> None:
     run.variant(Profile(), "zero-shot", 7)
     assert calls == []
@@ -140,6 +156,9 @@ def test_claims_are_kept_from_before_the_first_test_task(
         ("params.yaml", "a: [", r"params\.yaml: line 1: this is not YAML"),
         ("params.yaml", "seeds: [1]\nseeds: [2]", r"params\.yaml: `seeds` is there twice, in lines 1 and 2"),
         ("params.yaml", "profile: x", r"params\.yaml: `seeds` is missing; reproduce/small/params\.yaml shows"),
+        ("params.yaml", f"{LEAST}variant_settings: [rft]", r"params\.yaml: `variant_settings` is no mapping; write"),
+        ("params.yaml", f"{LEAST}variant_settings: {{swet: {{}}}}", "there is no variant `swet`; there are zero-shot"),
+        ("params.yaml", f"{LEAST}variant_settings: {{rft: {{rft.rate: 1}}}}", r"params\.yaml has no `rft\.rate`"),
         ("../../params.yaml", "- 1", r"params\.yaml: these are no parameters \(names and values\)"),
         ("claims.yaml", "[" * 3000, r"claims\.yaml: this is not YAML"),
     ],

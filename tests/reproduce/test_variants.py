@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import md5
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +110,22 @@ def test_the_profiles_of_a_pretrained_model_run_the_same_stages_on_its_warm_star
     for name in ("seed-data", "variant", "measure"):
         own = [dep for dep in whole[name]["deps"] if dep not in converted]  # of which the row `pretrained` is measured
         assert own == [dep.replace("../../models/base", "models/smollm2-warm") for dep in small[name]["deps"]]
-        assert {**whole[name], "deps": ()} == {**small[name], "deps": ()}
+        params = [key for key in whole[name]["params"] if key != "variant_settings"]
+        assert {**whole[name], "deps": (), "params": params} == {**small[name], "deps": ()}
     outs = whole["warm-start"]["outs"]
     for name in ("smollm2", "smollm2-quarter"):
         tree = run.Profile(ROOT / "reproduce" / name).settings
         assert [tree["model"]["base"]] == outs and f"../../{tree['warm_start']['base']}" == converted[0]
         assert VARIANTS["pretrained"].settings["model.base"] == tree["warm_start"]["base"]
+
+
+@pytest.mark.parametrize("name", ["smollm2", "smollm2-quarter"])
+def test_of_a_pretrained_model_training_time_information_is_the_only_difference_of_its_row(name: str) -> None:
+    profile = run.Profile(ROOT / "reproduce" / name)
+    sweet, without = (settings_of(profile.tree(31), profile.variant(one)) for one in ("sweet", "no-privileged"))
+    assert sweet.critic.privileged and not without.critic.privileged
+    seen = without.critic.model_copy(update={"privileged": True})
+    assert without.model_copy(update={"critic": seen}) == sweet
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -128,6 +139,13 @@ def test_what_a_profile_depends_on_is_there_and_what_it_makes_is_ignored(profile
     ignored = (folder / ".gitignore").read_text(encoding="utf-8").splitlines()
     outs = [out for stage in stages.values() for out in stage["outs"] if isinstance(out, str) and out not in made]
     assert {f"/{out.partition('/')[0]}" for out in outs} | {"/.work"} <= set(ignored)
+
+
+def test_the_lock_of_the_pretrained_model_is_of_the_code_that_makes_it() -> None:
+    """`make smollm2` writes it; whoever pulls models/smollm2 gets what the code of this commit makes."""
+    folder = ROOT / "reproduce" / "smollm2"
+    for dep in yaml.safe_load((folder / "dvc.lock").read_text(encoding="utf-8"))["stages"]["smollm2"]["deps"]:
+        assert md5((folder / dep["path"]).read_bytes(), usedforsecurity=False).hexdigest() == dep["md5"], dep["path"]
 
 
 def test_the_profile_of_pages_is_about_pages() -> None:

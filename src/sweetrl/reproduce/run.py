@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +50,11 @@ class Profile:
                 raise UserError(f"{path}: `{key}` is missing; reproduce/small/params.yaml shows what a profile says.")
         project = _mapping(folder / ROOT / "params.yaml")
         self.settings = merged(project, self.values["settings"], self._absolute(project["tracking"]))
+        self._own: Mapping[str, Mapping[str, Any]] = self.values.get("variant_settings") or {}
+        if not isinstance(self._own, dict) or not all(isinstance(one, dict) for one in self._own.values()):
+            raise UserError(f"{path}: `variant_settings` is no mapping; write `NAME: {{critic.epochs: 2.0}}` in it.")
+        for name in self._own:
+            merged(self.settings, self.variant(name).settings)  # what is not there is said before anything runs
 
     def _absolute(self, tracking: Mapping[str, Any]) -> dict[str, Any]:
         """The embedded store stays the project's, wherever a stage runs."""
@@ -73,7 +79,12 @@ class Profile:
     @property
     def variants(self) -> list[Variant]:
         """The variants in the order of the tables."""
-        return [variant_named(name) for part in VARIANT_LISTS for name in self.values.get(part, [])]
+        return [self.variant(name) for part in VARIANT_LISTS for name in self.values.get(part, [])]
+
+    def variant(self, name: str) -> Variant:
+        """Return a variant with what the profile's `variant_settings` says of it over its own settings."""
+        one = variant_named(name)
+        return replace(one, settings={**one.settings, **self._own.get(name, {})})
 
     def seeds_of(self, variant: Variant) -> list[int]:
         """The seeds that a variant is run on: the first few of them for those that `fewer_seeds` names."""
@@ -143,7 +154,7 @@ class Profile:
         A base that is not here is not looked at.
         """
         summary, tried = kept.summary, kept.summary["validation"]
-        now = self.mark(variant_named(summary["variant"]), int(summary["seed"]))
+        now = self.mark(self.variant(summary["variant"]), int(summary["seed"]))
         tasks = min(self.settings["evaluate"]["tasks"], self.settings["tasks"]["test"])
         choose = self.values["choose"]
         return (
@@ -208,7 +219,7 @@ def base_large(profile: Profile) -> None:
 
 def variant(profile: Profile, name: str, seed: int) -> None:
     """Train one variant on one seed -> variants/<name>/<seed>/ (or large/, online/)."""
-    one = variant_named(name)
+    one = profile.variant(name)
     settings = settings_of(profile.tree(seed), one)
     folder = workspace(profile, f"{name}-{seed}", profile.tree(seed, one.settings))
     train(profile, folder, one, settings, name)
@@ -250,7 +261,7 @@ def measure(profile: Profile, name: str, seed: int) -> None:
 
     What claims.yaml says before the first of them is kept with the results.
     """
-    one = variant_named(name)
+    one = profile.variant(name)
     folder = workspace(profile, f"{MEASURED}-{name}-{seed}", profile.tree(seed, one.settings))
     link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
     if one.trained:
@@ -278,7 +289,7 @@ def best_of_n(profile: Profile, name: str, seed: int) -> None:
     folder = workspace(profile, f"best-of-n-{name}-{seed}", profile.tree(seed))
     link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
     changes = {
-        key: value for key, value in variant_named(name).settings.items() if key.startswith(("critic.", "rank."))
+        key: value for key, value in profile.variant(name).settings.items() if key.startswith(("critic.", "rank."))
     }
     trained = Path("variants") / name / str(seed) / "critic"
     (folder / "critics").mkdir(exist_ok=True)

@@ -30,7 +30,7 @@ from sweetrl.paths import CRITIC, PREFERENCES, RUNS
 from sweetrl.reproduce.evaluate import OUT
 from sweetrl.reproduce.outcomes import SUMMARY
 from sweetrl.reproduce.run import Profile, run_plan, train, workspace
-from sweetrl.reproduce.variants import VARIANTS, Variant, merged, variant_named
+from sweetrl.reproduce.variants import VARIANTS, Variant, merged
 from sweetrl.running.folders import finished
 from sweetrl.settings import parse_settings
 from sweetrl.tracking.hashes import dvc_hash
@@ -41,7 +41,7 @@ TUNING = Path("tuning.yaml")
 
 def tune(profile: Profile, name: str, seed: int) -> None:
     """Run what of the grid of a variant has not been run yet, on the data of one seed; no test task is touched."""
-    one = variant_named(name)
+    one = profile.variant(name)
     grid = profile.values.get("tuning", {}).get(name)
     if not grid:
         raise UserError(f"params.yaml: `tuning.{name}` lists no settings to try; write it as a list of sets of them.")
