@@ -15,7 +15,7 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import percent
 from sweetrl.io import write_json
-from sweetrl.reproduce import report
+from sweetrl.reproduce import comparisons, report
 from sweetrl.reproduce.claims import read_claims, sha256
 from sweetrl.reproduce.details import PICKING, SEED_DATA
 from sweetrl.reproduce.run import Profile
@@ -80,6 +80,27 @@ def test_the_report_shows_what_was_run_and_names_what_was_not(
     page = Path("report.html").read_text(encoding="utf-8")
     assert percent(rates[0]) in page
     assert "http" not in page.replace("http://www.w3.org", "").replace("http-equiv", "")
+
+
+def test_a_part_of_the_tasks_is_a_point_of_its_methods_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = profile_folder(tmp_path)
+    rates = {"zero-shot": 0.2, "sweet": 0.8, "sweet-third": 0.6, "sweet-tenth": 0.4, "rft-third": 0.3}
+    for name, rate in rates.items():
+        keep(folder, name, 7, {"0": results(rate, 7), "1": results(rate, 7), "0.5": results(rate, 7)})
+    drawn: dict[str, Any] = {}
+
+    def curves(series: Any, axis: str, name: str, *more: Any, **options: Any) -> str:
+        drawn[name] = {label: [(x, one["value"]) for x, one in points] for label, points in series.items()}
+        return "<svg xmlns='http://www.w3.org/2000/svg'/>"
+
+    monkeypatch.setattr(comparisons.figures, "curves", curves)
+    found = {name: row["at"]["0"]["success"]["value"] for name, row in written(folder, monkeypatch)["rows"].items()}
+    assert drawn["amounts"] == {
+        "SWEET-RL": [(10, found["sweet-tenth"]), (33, found["sweet-third"]), (100, found["sweet"])],
+        "Rejection Fine-Tuning": [(33, found["rft-third"])],
+        "zero-shot": [(share, found["zero-shot"]) for share in (10, 33, 100)],
+    }
+    assert (folder / "figures" / "amounts.svg").exists()
 
 
 def test_pictures_come_first_and_are_files_that_stay_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from sweetrl.evaluation.report import p_value, percent, points
 from sweetrl.reproduce import figures
 from sweetrl.reproduce.parts import NONE, Figure, Part, Results, Row, Table, at, cell, gap, interval, number, slug
-from sweetrl.reproduce.variants import METHODS, ONLINE, TABLES, VARIANTS
+from sweetrl.reproduce.variants import AMOUNTS, METHODS, ONLINE, TABLES, VARIANTS
 
 # Fewer questions in a dialogue than this, and success a question is a quotient of rare events.
 FEW_QUESTIONS = 0.5
@@ -37,9 +37,10 @@ def _tables(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         these = [row for row in rows if row["table"] == title]
         if not these:
             continue
+        drawings = _amounts(results, rows) if title == AMOUNTS else []
         yield Part(
             title,
-            [_bars(results, title, these)],
+            [_bars(results, title, these), *drawings],
             [_table(results, these), *([_online(these)] if title == ONLINE else [])],
         )
 
@@ -58,6 +59,28 @@ def _bars(results: Results, title: str, rows: Sequence[Row]) -> Figure:
         f"{title}: {label} at each temperature, with hierarchical intervals; ticks are seeds",
         lambda: figures.bars(estimates, series, f"{label}, with intervals; ticks: seeds", slug(title), marked, seeds),
     )
+
+
+def _amounts(results: Results, rows: Sequence[Row]) -> list[Figure]:
+    """A curve for each method that has learnt from a part of the tasks, with the untrained agent beside them."""
+    measure, name = results["measure"], results["temperatures"][0]
+    found = {row["variant"]: row["at"][name][measure] for row in rows if name in row["at"]}
+    curves: dict[str, dict[float, Any]] = {}
+    for part in (VARIANTS[variant] for variant in found if VARIANTS[variant].table == AMOUNTS):
+        whole = next(one for one in VARIANTS.values() if one.data == 1 and one.settings == part.settings)
+        curve = curves.setdefault(whole.label, {100.0: found[whole.name]} if whole.name in found else {})
+        curve[round(100 * part.data)] = found[part.name]
+    if "zero-shot" in found and curves:
+        shares = {share for curve in curves.values() for share in curve}
+        curves[VARIANTS["zero-shot"].label] = dict.fromkeys(shares, found["zero-shot"])
+    series = {label: sorted(curve.items()) for label, curve in curves.items()}
+    label = f"{results['labels'][measure]}, {at(name)}"
+    drawing = Figure(
+        "amounts",
+        f"{AMOUNTS}: {label}, by the share of the tasks that is learnt from",
+        lambda: figures.curves(series, "share of the tasks, %", "amounts", label),
+    )
+    return [drawing] if series else []
 
 
 def _table(results: Results, rows: Sequence[Row]) -> Table:
