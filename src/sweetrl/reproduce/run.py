@@ -55,6 +55,8 @@ class Profile:
             raise UserError(f"{path}: `variant_settings` is no mapping; write `NAME: {{critic.epochs: 2.0}}` in it.")
         for name in self._own:
             merged(self.settings, self.variant(name).settings)  # what is not there is said before anything runs
+        self.warm_start_settings: Mapping[str, Any] = self.values.get("warm_start_settings") or {}
+        merged(self.settings, self.warm_start_settings)
 
     def _absolute(self, tracking: Mapping[str, Any]) -> dict[str, Any]:
         """The embedded store stays the project's, wherever a stage runs."""
@@ -185,7 +187,7 @@ def base(profile: Profile) -> None:
 def warm_start(profile: Profile) -> None:
     """Let the profile's pretrained model learn from demonstrations (stage `warm-start`) -> its `model.base`."""
     seed = profile.seeds[0]
-    tree = profile.tree(seed)
+    tree = profile.tree(seed, profile.warm_start_settings)
     pretrained, base = tree["warm_start"]["base"], tree["model"]["base"]
     folder = workspace(profile, "warm-start", tree, fresh=True)
     link(profile.folder / ROOT / pretrained, folder / pretrained)
