@@ -23,7 +23,8 @@ from sweetrl.reproduce.tables import row_of
 from sweetrl.reproduce.variants import VARIANTS
 from tests.reproduce.made import CHOSEN, ROOT, keep, measured, profile_folder, results, said
 
-RECORDED = [name for name in ("small", "frontend") if (ROOT / "reproduce" / name / "results.json").exists()]
+PROFILES = ("small", "frontend", "smollm2-quarter")
+RECORDED = [name for name in PROFILES if (ROOT / "reproduce" / name / "results.json").exists()]
 
 
 def written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

