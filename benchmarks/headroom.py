@@ -1,12 +1,15 @@
-"""What there is to learn on the synthetic suite of programs: the untrained agent, scripted ones, and imitation.
+"""What there is to learn on the synthetic suites: the untrained agent, scripted ones, and imitation.
 
     python benchmarks/headroom.py [--tasks 200] [--temperatures 0 0.25 0.5 0.7 1] [--dialogues 1000] [--json OUT]
+    python benchmarks/headroom.py --profile frontend      # pages, with the settings of reproduce/frontend
 
 On validation tasks, as the stage `tasks` makes them from params.yaml:
 
-base       the shipped base agent at each temperature: the best of them is what training has to beat
+base       the shipped base agent at each temperature: the best of them is what training has to beat; and, for 40 of the
+           tasks, whether one of `--attempts` at temperature 1 succeeds: whether there is something to find
 scripted   agents of few lines. `hints` reads the request, as the agent could; `usual` asks the usual things in the
-           usual order; `random` asks for anything; `oracle` knows what is hidden
+           usual order, or begins with a plain page; `random` asks for anything, or begins with any look; `oracle`
+           (programs) knows what is hidden
 imitation  the base agent after likelihood training (the method `rft`) on the successful ones of `--dialogues` dialogues
            of a scripted reader, who asks in the order of a program's steps: how much an actor of this size and
            training can learn from a perfect teacher
@@ -22,38 +25,44 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import sweetrl
 from sweetrl import Message, Policy, Task, Trajectory
 from sweetrl.colbench.domain import Domain
-from sweetrl.domains.backend.suite.agents import Demonstrator, OracleAgent, ScriptedAgent, Skill
+from sweetrl.domains.backend.suite import agents as programs
+from sweetrl.domains.frontend.suite import agents as pages
 from sweetrl.evaluation.statistics import wilson_interval
 from sweetrl.plugins import load_domain
-from sweetrl.settings import load_settings
+from sweetrl.reproduce.variants import merged
+from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.tasks import split_tasks
 
 ROOT = Path(__file__).resolve().parents[1]
-READER = Skill(heed=1.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0)
+FOUND = 40  # tasks that are attempted often
 Act = Callable[[Task, Sequence[Message]], str]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--profile", default="", help="take the settings of reproduce/PROFILE")
     parser.add_argument("--tasks", type=int, default=200, help="validation tasks")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.25, 0.5, 0.7, 1.0])
+    parser.add_argument("--attempts", type=int, default=32, help="at each of 40 tasks; 0: none")
     parser.add_argument("--dialogues", type=int, default=1000, help="of the scripted reader, to imitate; 0: none")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
-    settings = load_settings(ROOT / "params.yaml")
+    settings = settings_of(options.profile)
     wanted = settings.tasks.model_copy(update={"train": max(1, options.dialogues), "validation": options.tasks})
     domain = load_domain(settings.model_copy(update={"tasks": wanted}))
     tasks = split_tasks(domain)
-    base = Policy.of(
-        settings.model_copy(
-            update={"model": settings.model.model_copy(update={"base": str(ROOT / settings.model.base)})}
-        )
-    )
+    base = Policy.of(settings)
     rows = [line(f"base, T = {one:g}", at(domain, base, tasks["validation"], one)) for one in options.temperatures]
-    for name, agent in scripted(settings.agent.max_turns).items():
+    if options.attempts:
+        often = at(domain, base, tasks["validation"][:FOUND], 1.0, options.attempts)
+        solved = {one.task.id for one in often if one.success}
+        rows.append(row(f"base, one of {options.attempts}", len(solved), len({one.task.id for one in often})))
+    for name, agent in scripted(domain).items():
         rows.append(line(f"scripted: {name}", told(domain, agent, tasks["validation"])))
     if options.dialogues:
         with tempfile.TemporaryDirectory(prefix="headroom-") as folder:
@@ -65,25 +74,52 @@ def main() -> None:
         options.json.write_text(json.dumps({"tasks": options.tasks, "rows": rows}, indent=2) + "\n", encoding="utf-8")
 
 
+def settings_of(profile: str) -> Settings:
+    """The settings of params.yaml, or of a profile of reproduce/; the base's folder wherever this is run."""
+    tree = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    if profile:
+        said = yaml.safe_load((ROOT / "reproduce" / profile / "params.yaml").read_text(encoding="utf-8"))
+        tree = merged(tree, said["settings"])
+    return parse_settings(merged(tree, {"model.base": str(ROOT / tree["model"]["base"])}))
+
+
 def line(name: str, dialogues: Sequence[Trajectory]) -> dict[str, Any]:
+    """Print a row of as many attempts as dialogues, and return it."""
+    return row(name, sum(one.success for one in dialogues), len(dialogues))
+
+
+def row(name: str, solved: int, tasks: int) -> dict[str, Any]:
     """Print a row, and return it."""
-    solved = sum(one.success for one in dialogues)
-    found = wilson_interval(solved, len(dialogues))
+    found = wilson_interval(solved, tasks)
     print(f"{name:<24}{found.value:6.1%} [{found.low:.1%}, {found.high:.1%}]", flush=True)
-    return {"name": name, "solved": solved, "tasks": len(dialogues), "low": found.low, "high": found.high}
+    return {"name": name, "solved": solved, "tasks": tasks, "low": found.low, "high": found.high}
 
 
-def at(domain: Domain, policy: Policy, tasks: Sequence[Task], temperature: float) -> Sequence[Trajectory]:
-    """Let a policy attempt each task once at a temperature."""
+def at(
+    domain: Domain, policy: Policy, tasks: Sequence[Task], temperature: float, attempts: int = 1
+) -> Sequence[Trajectory]:
+    """Let a policy attempt each task at a temperature."""
     agent = domain.settings.agent.model_copy(update={"temperature": temperature})
     env = domain.configured(domain.settings.model_copy(update={"agent": agent}))
-    return list(sweetrl.collect(env, policy, tasks, attempts=1))
+    return list(sweetrl.collect(env, policy, tasks, attempts=attempts))
 
 
-def scripted(turns: int) -> dict[str, Act]:
+def scripted(domain: Domain) -> dict[str, Act]:
     """The scripted agents by name."""
-    orders = {order: ScriptedAgent(order, turns).act for order in ("hints", "usual", "random")}
-    return {**orders, "oracle": OracleAgent().act}
+    turns = domain.settings.agent.max_turns
+    if domain.spec == "frontend":
+        return {start: pages.ScriptedAgent(start, turns).act for start in ("hints", "usual", "random")}
+    orders = {order: programs.ScriptedAgent(order, turns).act for order in ("hints", "usual", "random")}
+    return {**orders, "oracle": programs.OracleAgent().act}
+
+
+def reader(domain: Domain, rng: random.Random) -> programs.Demonstrator | pages.Demonstrator:
+    """The demonstrator that heeds the request in everything, and has no faults."""
+    turns = domain.settings.agent.max_turns
+    if domain.spec == "frontend":
+        return pages.Demonstrator(pages.Skill(quality=1.0, heed=1.0), turns, rng)
+    skill = programs.Skill(heed=1.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0)
+    return programs.Demonstrator(skill, turns, rng)
 
 
 def told(domain: Domain, act: Act, tasks: Sequence[Task]) -> list[Trajectory]:
@@ -100,10 +136,10 @@ def told(domain: Domain, act: Act, tasks: Sequence[Task]) -> list[Trajectory]:
 
 def imitated(domain: Domain, base: Policy, tasks: Sequence[Task], folder: Path) -> Policy:
     """The base agent after Rejection Fine-Tuning on dialogues of the scripted reader."""
-    turns, seed = domain.settings.agent.max_turns, domain.settings.seed
+    seed = domain.settings.seed
 
     def act(task: Task, messages: Sequence[Message]) -> str:
-        return Demonstrator(READER, turns, random.Random(f"{seed}-{task.id}-{len(messages)}")).act(task, messages)
+        return reader(domain, random.Random(f"{seed}-{task.id}-{len(messages)}")).act(task, messages)
 
     dialogues = told(domain, act, tasks)
     print(

@@ -16,7 +16,7 @@ from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import scripted_user
 from sweetrl.domains.frontend.suite.designs import CLASSES, read_page
 from sweetrl.domains.frontend.suite.judge import worth
-from sweetrl.domains.frontend.suite.tasks import read_request
+from sweetrl.domains.frontend.suite.tasks import read_request, wanted_design
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.learning.pretraining import Demonstrations, Encoder, copying
 from sweetrl.reproduce.variants import merged
@@ -46,22 +46,25 @@ class NoScorer:
         raise AssertionError("rollout scores nothing")
 
 
+def play(engine: TransformersEngine, count: int, temperature: float = 1.0, attempts: int = 1) -> list[Trajectory]:
+    """With the scripted user who looks at sketches: no browser is needed."""
+    tasks = list(generate("train", count, SETTINGS.seed + 1, SETTINGS.tasks.difficulty))
+    user = scripted_user(SETTINGS.simulator.options["differences"])
+    agent = SETTINGS.agent.model_copy(update={"temperature": temperature})
+    context = RolloutContext(Frontend(), engine, engine.chat, user, NoScorer(), agent)
+    return rollout([(task, attempt) for task in tasks for attempt in range(attempts)], context, seed=3, batch=300)
+
+
 @pytest.fixture(scope="module")
 def dialogues(engine: TransformersEngine) -> list[Trajectory]:
-    """With the scripted user who looks at sketches: no browser is needed."""
-    tasks = list(generate("train", 60, SETTINGS.seed + 1, SETTINGS.tasks.difficulty))
-    context = RolloutContext(Frontend(), engine, engine.chat, scripted_user(), NoScorer(), SETTINGS.agent)
-    return rollout([(task, 0) for task in tasks], context, seed=3, batch=60)
-
-
-# Habits of demonstrators of programs, which say nothing about pages.
-PROGRAMS = {"heed_least", "heed_most", "reading", "follow", "slip", "stop", "forget", "informed_heed"}
+    return play(engine, 60)
 
 
 def test_it_is_small_and_names_its_recipe(recipe_settings: Callable[[Path], dict[str, Any]]) -> None:
     assert sum(path.stat().st_size for path in BASE.iterdir()) <= 2 * 2**20
-    wanted = {name: value for name, value in SETTINGS.pretrain.model_dump(mode="json").items() if name not in PROGRAMS}
-    assert {name: value for name, value in recipe_settings(BASE).items() if name in wanted} == wanted
+    assert recipe_settings(BASE) == SETTINGS.pretrain.model_dump(mode="json"), (
+        "the recipe names other settings than params.yaml and reproduce/frontend/params.yaml"
+    )
 
 
 def test_it_knows_words_and_classes_as_one_token(engine: TransformersEngine) -> None:
@@ -89,7 +92,28 @@ def test_it_writes_pages_listens_and_leaves_room(dialogues: list[Trajectory]) ->
         sum(worth(each.task, html) or 0.0 for each in dialogues if (html := find(each.messages))) / len(dialogues)
         for find in (first_page, last_page)
     )
-    assert 0.5 <= start <= end - 0.05 and end <= 0.97
+    assert 0.35 <= start <= end - 0.2 and end <= 0.97
+
+
+def solved(dialogue: Trajectory) -> bool:
+    """Whether the last page looks like the one that the user has in mind."""
+    html = last_page(dialogue.messages)
+    shown = read_page(html, read_request(dialogue.task.problem_description).sections) if html is not None else None
+    return shown is not None and shown.seen() == wanted_design(dialogue.task)
+
+
+@pytest.mark.slow
+def test_no_temperature_solves_the_tasks(engine: TransformersEngine) -> None:
+    """The bands of decision 12: its mode is wrong, and sampling noise taken out of it gains nothing."""
+    rates = {at: sum(map(solved, play(engine, 300, at))) / 300 for at in (0.0, 0.25, 0.5, 0.7, 1.0)}
+    assert max(rates.values()) <= 0.35, rates
+    assert 0.15 <= rates[1.0] <= 0.35, rates
+
+
+@pytest.mark.slow
+def test_a_success_is_there_to_be_found(engine: TransformersEngine) -> None:
+    found = {one.task.id for one in play(engine, 40, attempts=32) if solved(one)}
+    assert len(found) >= 32
 
 
 def test_no_test_task_was_in_its_training_data() -> None:

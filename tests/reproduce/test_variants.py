@@ -13,7 +13,7 @@ from sweetrl.errors import UserError
 from sweetrl.plugins import find_method
 from sweetrl.reproduce import run
 from sweetrl.reproduce.run import VARIANT_LISTS
-from sweetrl.reproduce.variants import CONTROLS, DPO, TABLES, VARIANTS, merged, settings_of, variant_named
+from sweetrl.reproduce.variants import DPO, METHODS, TABLES, VARIANTS, merged, settings_of, variant_named
 from sweetrl.settings import OFFICIAL, parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -154,7 +154,7 @@ def test_the_profile_of_pages_is_about_pages() -> None:
     assert (settings.suite, settings.model.base) == ("frontend", "models/base-frontend")
     assert (settings.critic.pairs, settings.critic.gap) == ("all", 0.1)
     variants = [variant_named(name) for name in values["variants"]]
-    assert all(one.pages[0] for one in variants if one.table != CONTROLS), "the paper has numbers for these"
+    assert all(one.pages[0] for one in variants if one.table == METHODS), "the paper has numbers for these"
 
 
 def test_an_unknown_variant_is_one_sentence() -> None:
@@ -181,7 +181,7 @@ def test_the_base_agent_of_a_profile_is_made_in_a_folder_of_its_own(
 
     def stage(place: Path, name: str, *rest: Any) -> None:
         settings = parse_settings(yaml.safe_load((place / "params.yaml").read_text(encoding="utf-8")))
-        assert (name, settings.suite, settings.pretrain.vocabulary) == ("pretrain", "frontend", 640)
+        assert (name, settings.suite, settings.pretrain.vocabulary) == ("pretrain", "frontend", 768)
         (place / "models" / "base-frontend").mkdir(parents=True)
         (place / "models" / "base-frontend" / "recipe.json").write_text("new")
 

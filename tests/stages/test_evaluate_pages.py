@@ -18,18 +18,19 @@ from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY, REPORT, RUNS, TEST_TASKS
 from sweetrl.rollout.environment import OpenEnvironment
 from sweetrl.rollout.scored import scored
-from sweetrl.settings import BrowserSettings, RewardSettings, Settings, parse_settings
+from sweetrl.settings import BrowserSettings, PretrainSettings, RewardSettings, Settings, parse_settings
 from sweetrl.stages.evaluate import evaluate
 from sweetrl.types import Task, Trajectory
 
 FRONTEND = Frontend()
 TASKS = list(generate("test", 4, 3, 2))
-SKILL = {"base": 0.0, "trained": 1.0, "rival": 0.5}
+QUALITIES = {"base": 0.0, "trained": 1.0, "rival": 0.5}
+SKILL = {name: PretrainSettings(poorest=one, best=one, informed=0.0) for name, one in QUALITIES.items()}
 
 
 def play(task: Task, policy: str) -> Trajectory:
     """A dialogue of a demonstrator of known skill."""
-    messages = demonstrate(task, 5, 3, SKILL[policy], SKILL[policy], 0.0).messages
+    messages = demonstrate(task, SKILL[policy], 5, 3).messages
     answer, outcome = FRONTEND.final_answer(messages), FRONTEND.outcome(messages)
     return Trajectory(task, 0, messages, (), answer, outcome=outcome, policy=policy, simulator="scripted")
 

@@ -280,7 +280,8 @@ def test_the_page_that_a_critic_likes_best_is_shown(
     small: Callable[..., Settings], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Best-of-N: who knows the details picks better pages than chance does."""
-    stage.best_of_n(small(best_of_n={"tasks": 4, "max_n": 4, "batch": 4}))
+    demanding = {"options": {"differences": 1}}  # who names one thing at a time leaves room for choices
+    stage.best_of_n(small(simulator=demanding, best_of_n={"tasks": 4, "max_n": 4, "batch": 4}))
     found = read_json(BEST_OF_N)
     rewards = {
         name: [place["reward"]["value"] for place in places if place["n"] in (1, 4)]

@@ -19,7 +19,7 @@ from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import demonstrate
 from sweetrl.learning.ranking import choose_pairs, mean_centered, ranking_metrics
 from sweetrl.screen import Screen
-from sweetrl.settings import RankSettings, Settings
+from sweetrl.settings import PretrainSettings, RankSettings, Settings
 from sweetrl.types import ANSWER_MARKER, AgentTurn, Candidate, Message, Preference, RankedState, Trajectory
 
 FRONTEND = Frontend()
@@ -107,7 +107,7 @@ def test_a_message_is_words_and_a_page() -> None:
 
 def spoken(quality: float, number: int) -> Trajectory:
     task = TASKS[number]
-    messages = demonstrate(task, 5, 3, quality, quality, 0.0).messages
+    messages = demonstrate(task, PretrainSettings(poorest=quality, best=quality, informed=0.0), 5, 3).messages
     turns = tuple(
         AgentTurn(place, one.content, (1, 2), (-0.5, -0.5))
         for place, one in enumerate(messages)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import json
 import random
-import time
 import sys
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path

@@ -15,7 +15,7 @@ from sweetrl.domains.frontend.suite.agents import demonstrate
 from sweetrl.domains.frontend.vision import VisionCritic, fit, load_vision, prompt_values, vision_prompt, vision_prompts
 from sweetrl.errors import UserError
 from sweetrl.learning.adapters import attach_adapter, load_adapter, save_adapter
-from sweetrl.settings import LoraSettings
+from sweetrl.settings import LoraSettings, PretrainSettings
 from sweetrl.types import Reply, Trajectory
 
 TASKS = list(generate("train", 2, 3, 2))
@@ -34,7 +34,11 @@ def render(html: str) -> Page:
 
 
 def dialogue(quality: float, seed: int = 1) -> Trajectory:
-    return Trajectory(TASKS[0], int(quality * 10), demonstrate(TASKS[0], 3, seed, quality, quality, 0.0).messages)
+    return Trajectory(
+        TASKS[0],
+        int(quality * 10),
+        demonstrate(TASKS[0], PretrainSettings(poorest=quality, best=quality, informed=0.0), 3, seed).messages,
+    )
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from sweetrl.learning.critic_kinds import make_critic
 from sweetrl.learning.pairs import trajectory_pairs, write_pairs
 from sweetrl.paths import CRITIC, PAIRS, TRAJECTORIES
 from sweetrl.plugins import load_domain
-from sweetrl.settings import Settings, parse_settings
+from sweetrl.settings import PretrainSettings, Settings, parse_settings
 from sweetrl.stages.train_critic import train_critic
 from sweetrl.types import Reply, Trajectory
 
@@ -34,7 +34,7 @@ def settings(model: str, **changes: Any) -> Settings:
 
 
 def dialogue(attempt: int, quality: float, reward: float) -> Trajectory:
-    messages = demonstrate(TASK, 2, 1, quality, quality, 0.0).messages
+    messages = demonstrate(TASK, PretrainSettings(heed_least=quality, heed_most=quality, informed=0.0), 2, 1).messages
     domain = Frontend()
     return Trajectory(
         TASK, attempt, messages, (), domain.final_answer(messages), reward, outcome=domain.outcome(messages)

@@ -107,7 +107,22 @@ class Frontend(Domain):
         """Return the user who compares two rendered pages by rule."""
         from sweetrl.domains.frontend.users import PageUser
 
-        return PageUser(tools.renderer.render)
+        return PageUser(tools.renderer.render, self._differences())
+
+    def _differences(self) -> int:
+        """How many differences the scripted user points out at a time."""
+        from sweetrl.domains.frontend.users import MOST
+
+        options = self.settings.simulator.options if self.settings.simulator.kind == "scripted" else {}
+        if unknown := options.keys() - {"differences"}:
+            raise UserError(
+                f"params.yaml: simulator.options: the scripted user of pages has no option `{min(unknown)}`; "
+                "it has `differences`."
+            )
+        many = options.get("differences", MOST)
+        if type(many) is not int or many < 1:
+            raise UserError(f"params.yaml: simulator.options.differences: {many!r} is no number of at least 1.")
+        return many
 
     def model_user(self, kind: str, speaker: Callable[[], Speaker], tools: PageTools, **how: Any) -> UserSimulator:
         """Return the user whom a vision model plays."""
@@ -258,11 +273,13 @@ class Frontend(Domain):
     def pretraining(self) -> Pretraining:
         """Each reply is the whole page again; what changes in it is what the user said."""
         from sweetrl.domains.frontend.suite.designs import WORDS
+        from sweetrl.domains.frontend.suite.looks import LOOKS
 
-        return Pretraining(tuple(WORDS), revises=True, pieces=True, positions=4096)
+        phrases = [words for look in LOOKS for words in look.words]
+        return Pretraining((*WORDS, *phrases), revises=True, pieces=True, positions=4096)
 
     def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
         """Play one dialogue of an imperfect agent of the synthetic suite."""
         from sweetrl.domains.frontend.suite.agents import demonstrate
 
-        return demonstrate(task, max_turns, seed, settings.poorest, settings.best, settings.informed)
+        return demonstrate(task, settings, max_turns, seed, self._differences())

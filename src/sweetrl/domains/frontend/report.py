@@ -31,7 +31,7 @@ FAULTS = (
     ("answered", "Ended with an answer", True),
     ("max_turns_reached", "Reached the last turn without one", False),
     ("premature_answers", "Answered with turns left, before the page was right", False),
-    ("details_brought_out", "Hidden details that the user came to tell", True),
+    ("details_brought_out", "Hidden details that the user told, or that were right unsaid", True),
     ("forgotten_details", "Details told, but not on the last page", False),
     ("mistaken_details", "Details told, but with another value on the last page", False),
 )

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 Render = Callable[[str], Page]
 
+MOST = 3
+"""How many differences the scripted user points out at a time, unless told otherwise."""
+
 AGENTS_PAGE = "This is how the assistant's page looks now:"
 NO_AGENTS_PAGE = "The assistant has shown no page in its last message, so there is no picture of one."
 WANTED_PAGE = "This is the page that the person has in mind, which the assistant must not see:"
@@ -42,7 +45,7 @@ class PageUser:
 
     name = "scripted"
 
-    def __init__(self, render: Render, most: int = 3) -> None:
+    def __init__(self, render: Render, most: int = MOST) -> None:
         self.render, self.most = render, most
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:

@@ -9,6 +9,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from sweetrl.domains.frontend.pages import find_page
 from sweetrl.domains.frontend.suite.designs import (
@@ -22,10 +23,14 @@ from sweetrl.domains.frontend.suite.designs import (
     read_page,
     write_page,
 )
+from sweetrl.domains.frontend.suite.looks import LOOKS, hinted_look
 from sweetrl.domains.frontend.suite.sketch import sketch
 from sweetrl.domains.frontend.suite.tasks import read_request, wanted_design
-from sweetrl.domains.frontend.users import PageUser
+from sweetrl.domains.frontend.users import MOST, PageUser
 from sweetrl.types import ANSWER_MARKER, Demonstration, Message, Task
+
+if TYPE_CHECKING:
+    from sweetrl.settings import PretrainSettings
 
 SHOW = ("Here is the page.", "How is this?", "I changed it.")
 # What a part has when the user only says that it is missing.
@@ -47,9 +52,9 @@ QUESTIONS = {
 }
 
 
-def scripted_user() -> PageUser:
+def scripted_user(differences: int = MOST) -> PageUser:
     """The scripted user, who sees the suite's pages as sketches: for agents that write only pages of the suite."""
-    return PageUser(sketch)
+    return PageUser(sketch, differences)
 
 
 def listen(design: Design, words: str) -> Design:
@@ -131,20 +136,32 @@ def belief(messages: Sequence[Message]) -> Design:
 
     ValueError where the request is not one of the suite.
     """
+    return settled(messages)[0]
+
+
+def settled(messages: Sequence[Message]) -> tuple[Design, set[str]]:
+    """Return that page, and the names of the details that the user's words have put right."""
     asked = read_request(messages[0].content)
-    design = asked
+    design, told = asked, set[str]()
     for message in messages[1:]:
         if message.role == "user":
-            design = listen(design, message.content)
+            heard = listen(design, message.content)
+            told.update(detail.name for detail in DETAILS if heard[detail.name] != design[detail.name])
+            design = heard
         else:
             html = find_page(message.content)
             shown = read_page(html, asked.sections) if html is not None else None
             design = shown if shown is not None else design
-    return design
+    return design, told
 
 
 def _fine(messages: Sequence[Message]) -> bool:
     return messages[-1].role == "user" and "looks right" in messages[-1].content
+
+
+def show(design: Design, final: bool, words: str) -> str:
+    """A reply with a page: to be looked at, or the last one."""
+    return f"{ANSWER_MARKER}\n{write_page(design)}" if final else f"{words}\n{write_page(design)}"
 
 
 class OracleAgent:
@@ -157,14 +174,44 @@ class OracleAgent:
         return show(belief(messages), _fine(messages), SHOW[0])
 
 
-def show(design: Design, final: bool, words: str) -> str:
-    """A reply with a page: to be looked at, or the last one."""
-    return f"{ANSWER_MARKER}\n{write_page(design)}" if final else f"{words}\n{write_page(design)}"
+Start = Literal["hints", "usual", "random"]
+
+
+@dataclass(frozen=True)
+class ScriptedAgent:
+    """A control: puts right all that it is told, until the user sees no more differences or the turns are over.
+
+    hints    begins with the look that the request names: what an actor can know, and the bar for trained ones
+    usual    begins with a plain page, whatever the request says
+    random   begins with any look
+    """
+
+    start: Start
+    max_turns: int
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """As reports call it."""
+        return f"scripted:{self.start}"
+
+    def act(self, task: Task, messages: Sequence[Message]) -> str:
+        """The next reply, from what an agent may see."""
+        design = belief(messages)
+        if len(messages) == 1 and self.start != "usual":
+            named = hinted_look(task.problem_description)
+            look = random.Random(f"{self.seed}-{task.id}").choice(LOOKS) if self.start == "random" else named
+            design = look.on(design) if look is not None else design
+        return show(design, _fine(messages) or len(messages) // 2 >= self.max_turns - 1, SHOW[0])
 
 
 @dataclass(frozen=True)
 class Skill:
-    """How good a demonstrator is, from 0 to 1; the faults of the base agent are learnt from these.
+    """How a demonstrator behaves; the base agent learns its habits and its faults from these.
+
+    Its habit is to begin with a plain page, whatever the request says, and to put right what the user points out. In
+    every reply each detail that the named look settles, and of which the user has said nothing, is as the look has it
+    with probability `heed`.
 
     With probability `quality` a reply puts right all that was said. Else it is, in these shares, a page that lacks one
     of the changes (`forget`), one with a detail changed that nobody asked for (`meddle`), a question (`ask`), or the
@@ -172,6 +219,7 @@ class Skill:
     """
 
     quality: float
+    heed: float
     forget: float = 0.4
     meddle: float = 0.3
     ask: float = 0.15
@@ -182,63 +230,73 @@ class Skill:
 class Demonstrator:
     """An imperfect scripted agent: what the base agent is pre-trained on.
 
-    An `informed` one has seen the finished page: it gets half of its hidden details right without being told.
+    An `informed` one has seen the finished page: with probability `heed_page` each of its details is right unsaid.
     """
 
     name = "demonstrator"
 
-    def __init__(self, skill: Skill, max_turns: int, rng: random.Random, informed: bool = False) -> None:
-        self.skill, self.max_turns, self.rng, self.informed = skill, max_turns, rng, informed
+    def __init__(
+        self, skill: Skill, max_turns: int, rng: random.Random, informed: bool = False, heed_page: float = 0.5
+    ) -> None:
+        self.skill, self.max_turns, self.rng = skill, max_turns, rng
+        self.informed, self.heed_page = informed, heed_page
 
     def act(self, task: Task, messages: Sequence[Message]) -> str:
         """The next reply; always a final page in the last turn."""
-        turn = sum(message.role == "assistant" for message in messages)
         rng, skill = self.rng, self.skill
-        settled = belief(messages)
-        if self.informed:
-            truth = wanted_design(task)
-            settled = settled.set({d.name: truth[d.name] for d in DETAILS if rng.random() < 0.5})
+        turn, design = len(messages) // 2, self._design(task, messages)
         fault = 1.0 - skill.quality
         early = turn > 0 and rng.random() < fault * (skill.stop + skill.stop_growth * turn)
         if turn >= self.max_turns - 1 or early or _fine(messages):
-            return show(settled, True, "")
+            return show(design, True, "")
         if rng.random() < skill.quality:
-            return show(settled, False, rng.choice(SHOW))
-        return self._fault(settled, belief(messages[: max(1, len(messages) - 1)]), rng)
+            return show(design, False, rng.choice(SHOW))
+        return self._fault(design, belief(messages[: max(1, len(messages) - 1)]), rng)
 
-    def _fault(self, settled: Design, before: Design, rng: random.Random) -> str:
+    def _design(self, task: Task, messages: Sequence[Message]) -> Design:
+        """The page as it is settled, with what this one knows or heeds unsaid."""
+        design, told = settled(messages)
+        if self.informed:
+            known, share = wanted_design(task), self.heed_page
+        else:
+            look = hinted_look(task.problem_description)
+            known, share = look.on(design) if look is not None else design, self.skill.heed
+        open_ones = [one for one in DETAILS if one.section in ("", *design.sections) and one.name not in told]
+        heeded = {one.name: known[one.name] for one in open_ones if self.rng.random() < share}
+        return design if _fine(messages) else design.set(heeded)
+
+    def _fault(self, design: Design, before: Design, rng: random.Random) -> str:
         kind = rng.random()
         if kind < self.skill.forget:
-            changed = [detail.name for detail in DETAILS if settled[detail.name] != before[detail.name]]
+            changed = [detail.name for detail in DETAILS if design[detail.name] != before[detail.name]]
             if changed:
                 name = rng.choice(changed)
-                return show(settled.set({name: before[name]}), False, rng.choice(SHOW))
+                return show(design.set({name: before[name]}), False, rng.choice(SHOW))
         elif kind < self.skill.forget + self.skill.meddle:
-            open_ones = [detail for detail in DETAILS if detail.section in ("", *settled.sections)]
+            open_ones = [detail for detail in DETAILS if detail.section in ("", *design.sections)]
             detail = rng.choice([one for one in open_ones if one.name != "navigation place"])
-            return show(settled.set({detail.name: rng.choice(detail.values)}), False, rng.choice(SHOW))
+            return show(design.set({detail.name: rng.choice(detail.values)}), False, rng.choice(SHOW))
         elif kind < self.skill.forget + self.skill.meddle + self.skill.ask:
-            names = [name for name in QUESTIONS if BY_NAME[name].section in ("", *settled.sections)]
+            names = [name for name in QUESTIONS if BY_NAME[name].section in ("", *design.sections)]
             return QUESTIONS[rng.choice(names)]
         return show(before, False, rng.choice(SHOW))
 
 
 def demonstrate(
-    task: Task, max_turns: int, seed: int, poorest: float = 0.3, best: float = 1.0, informed: float = 0.25
+    task: Task, settings: PretrainSettings, max_turns: int, seed: int, differences: int = MOST
 ) -> Demonstration:
-    """Play one dialogue of an imperfect demonstrator with the scripted user, without a browser.
+    """Play one dialogue of a demonstrator with the scripted user, without a browser; a function of its arguments.
 
-    A function of its arguments. Its quality is drawn between `poorest` and `best`; with probability `informed` it has
-    seen the finished page.
+    `differences` is how many of them the user points out at a time.
     """
     rng = random.Random(f"page-demonstration-{seed}")
-    skill = Skill(rng.uniform(poorest, best))
-    knows = rng.random() < informed
-    agent, user = Demonstrator(skill, max_turns, rng, knows), scripted_user()
+    skill = Skill(rng.uniform(settings.poorest, settings.best), rng.uniform(settings.heed_least, settings.heed_most))
+    informed = rng.random() < settings.informed
+    agent, user = Demonstrator(skill, max_turns, rng, informed, settings.informed_heed), scripted_user(differences)
     messages = [Message("user", task.problem_description)]
     for _ in range(max_turns):
         messages.append(Message("assistant", agent.act(task, messages)))
         if ANSWER_MARKER in messages[-1].content:
             break
         messages.append(Message("user", user.reply(task, messages, seed)))
-    return Demonstration(tuple(messages), knows)
+    return Demonstration(tuple(messages), informed)

@@ -161,11 +161,31 @@ class Design:
         kept = tuple((d.name, merged[d.name]) for d in DETAILS if d.name in merged and merged[d.name] != d.plain)
         return replace(self, details=kept)
 
+    def seen(self) -> Design:
+        """Return the design as it looks: colours on the same colour are plain."""
+        return self.set({name: BY_NAME[name].plain for name, value in self.details if value in unseen(name, self)})
+
+    def grounded(self) -> Design:
+        """Return the design with a section without a colour, or the page's own could hardly be seen."""
+        if any(self[f"{kind} color"] == NONE for kind in self.sections):
+            return self
+        return self.set({f"{self.sections[-1]} color": NONE})
+
     def stacked(self) -> tuple[str, ...]:
         """The sections from top to bottom."""
         if self["order"] == ASKED:
             return self.sections
         return (self.sections[1], self.sections[0], *self.sections[2:])
+
+
+def unseen(name: str, design: Design) -> tuple[str, ...]:
+    """Values of a detail that would not show on this page."""
+    if BY_NAME[name].section and name.endswith(" color"):
+        return (design["page color"],)
+    if name == "offers boxes":
+        behind = design["offers color"]
+        return (design["page color"] if behind == NONE else behind,)
+    return ()
 
 
 WORDS = tuple(

@@ -15,8 +15,9 @@ def page_faults(trajectory: Trajectory, max_turns: int) -> dict[str, Any] | None
     """Return the columns of a Result that are about details, and the topic; None for any other task.
 
     A detail is told when a sentence of the user, heard by who forgets nothing, sets it to its value. On the last page
-    it is then right, forgotten (still plain), or mistaken (another value). Premature is an answer with turns left that
-    has not every detail of the page right, those included that nobody asked for.
+    it is then right, forgotten (still plain), or mistaken (another value). Untold is one that the user has not told
+    and the last page has not right either, as the look that the request names would have it. Premature is an answer
+    with turns left that has not every detail of the page right, those included that nobody asked for.
     """
     task = trajectory.task
     facts = read_facts(task.hidden_information)
@@ -37,14 +38,15 @@ def page_faults(trajectory: Trajectory, max_turns: int) -> dict[str, Any] | None
         design = heard
     last = _page(trajectory.answer or "", asked)
     at_last = {name: last[name] if last is not None else asked[name] for name in told}
+    right = {name for name in facts if last is not None and last[name] == wanted[name]}
     turns = sum(message.role == "assistant" for message in trajectory.messages)
     return {
         "topic": wanted.topic,
         "details": len(facts),
-        "untold": len(facts) - len(told),
+        "untold": len(facts.keys() - told - right),
         "forgotten": sum(value == asked[name] for name, value in at_last.items()),
         "mistaken": sum(value not in (asked[name], wanted[name]) for name, value in at_last.items()),
-        "premature": trajectory.outcome == "answered" and turns < max_turns and last != wanted,
+        "premature": trajectory.outcome == "answered" and turns < max_turns and (last is None or last.seen() != wanted),
     }
 
 

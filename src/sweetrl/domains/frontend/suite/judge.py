@@ -23,9 +23,10 @@ def worth(task: Task, reply: str) -> float | None:
         return None
     said = visible_reply(reply)
     html = find_page(said)
-    shown = read_page(html, wanted.sections) if html is not None else None
+    page = read_page(html, wanted.sections) if html is not None else None
     right = 0.0
-    if shown is not None:
+    if page is not None:
+        shown = page.seen()
         details = [one.name for one in DETAILS if one.section in ("", *wanted.sections)]
         right = sum(shown[name] == wanted[name] for name in details) / len(details)
         right *= (shown.title == wanted.title) * (set(shown.sections) == set(wanted.sections))

@@ -1,7 +1,8 @@
 """Procedural frontend tasks: a vague request, and a page whose details it does not tell.
 
-A request names what the page is for, its title and its sections; colours, alignment, pictures, columns, navigation,
-footer and order are hidden. Content decides the split, so the splits are disjoint for every seed and every count.
+A request names what the page is for, its title, its sections and a look; colours, alignment, pictures, columns,
+navigation, footer and order are hidden. The look settles many of them, for whoever heeds it. Content decides the split,
+so the splits are disjoint for every seed and every count.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from sweetrl.domains.frontend.suite.designs import (
     NONE,
     TOPICS,
     Design,
+    unseen,
     write_page,
 )
+from sweetrl.domains.frontend.suite.looks import LOOKS, Look, hint
 from sweetrl.types import Task
 
 OPENERS = (
@@ -31,26 +34,26 @@ OPENERS = (
     "I want a website for a",
     "Can you make a page for the",
 )
-CLOSERS = ("You know what I like.", "It should look nice.", "I have a certain look in mind.", "Show me what you have.")
 _REQUEST = re.compile(r'(?:my|our|a|the) (\w+) called "([^"]+)", with the sections ([^.]*)\.')
 
 
 def generate(split: Split, count: int, seed: int, difficulty: int = 3) -> Iterator[Task]:
     """Yield `count` different tasks of `split`; the same arguments give the same tasks.
 
-    A page hides 2 x `difficulty` details, one fewer or one more; each of them can be seen on the page.
+    `difficulty` details of a page, one fewer or one more, are not as its look has them. All that is hidden can be seen.
     """
     rng = random.Random(f"frontend-{split}-{seed}-{difficulty}")
     seen: set[str] = set()
     while len(seen) < count:
-        design = draw_design(rng, difficulty)
+        look = rng.choice(LOOKS)
+        design = draw_design(rng, difficulty, look)
         content = content_of(design)
         if content in seen or split_of(content) != split:
             continue
         seen.add(content)
         yield Task(
             id=f"frontend-{split}-{seed}-{len(seen) - 1:05d}",
-            problem_description=write_request(design, rng),
+            problem_description=write_request(design, look, rng),
             ground_truth=write_page(design),
             hidden_information=write_facts(design),
             suite="frontend",
@@ -62,45 +65,32 @@ def content_of(design: Design) -> str:
     return f"{design.title}|{','.join(design.sections)}|{write_facts(design)}"
 
 
-def draw_design(rng: random.Random, difficulty: int) -> Design:
-    """Draw a title, sections, and the hidden details with values that are not plain."""
+def draw_design(rng: random.Random, difficulty: int, look: Look | None = None) -> Design:
+    """Draw a title, sections and (where none is given) a look, and the details that are not as the look has them."""
     topic = rng.choice(tuple(TOPICS))
-    kinds = rng.sample(tuple(HEADINGS), rng.choice((2, 3)))
-    design = Design(topic, f"{rng.choice(NAMES)} {topic.capitalize()}", tuple(kinds))
-    many = max(1, 2 * difficulty + rng.choice((-1, 0, 1)))
+    kinds = tuple(rng.sample(tuple(HEADINGS), rng.choice((2, 3, 3, 3))))
+    look = look or rng.choice(LOOKS)
+    design = look.on(Design(topic, f"{rng.choice(NAMES)} {topic.capitalize()}", kinds))
     names = [detail.name for detail in DETAILS if detail.section in ("", *kinds)]
-    if "gallery" in kinds and "about" in kinds:  # else nobody could say which picture is meant
-        names.remove("about picture")
-    chosen = set(rng.sample(names, min(many, len(names))))
-    if "navigation place" in chosen:
-        chosen.add("navigation color")
-    colored = [kind for kind in kinds if f"{kind} color" in chosen]
-    if len(colored) == len(kinds):  # else the page's own colour could hardly be seen
-        chosen.discard(f"{colored[-1]} color")
+    if "gallery" in kinds:  # else nobody could say which picture is meant
+        names = [name for name in names if name != "about picture"]
+    if design["navigation color"] == NONE:
+        names.remove("navigation place")
+    chosen = set(rng.sample(names, max(1, difficulty + rng.choice((-1, 0, 1)))))
     # A colour over the page's own must differ from it, or it could not be seen: the page comes first.
     for detail in DETAILS:
         if detail.name in chosen:
-            values = [value for value in detail.values[1:] if value not in _unseen(detail.name, design)]
+            values = [v for v in detail.values if v != design[detail.name] and v not in unseen(detail.name, design)]
             design = design.set({detail.name: rng.choice(values)})
-    return design
+    return design.seen().grounded()
 
 
-def _unseen(name: str, design: Design) -> tuple[str, ...]:
-    """Values of a detail that would not show on this page."""
-    if BY_NAME[name].section and name.endswith(" color"):
-        return (design["page color"],)
-    if name == "offers boxes":
-        behind = design["offers color"]
-        return (design["page color"] if behind == NONE else behind,)
-    return ()
-
-
-def write_request(design: Design, rng: random.Random) -> str:
-    """Word the vague request: what for, the title, the sections; none of the details."""
+def write_request(design: Design, look: Look, rng: random.Random) -> str:
+    """Word the vague request: what for, the title, the sections, the name of a look; none of the details."""
     names = [f'"{HEADINGS[kind]}"' for kind in design.sections]
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
     opener = rng.choice(OPENERS)
-    return f'{opener} {design.topic} called "{design.title}", with the sections {listed}. {rng.choice(CLOSERS)}'
+    return f'{opener} {design.topic} called "{design.title}", with the sections {listed}. {hint(look, rng)}'
 
 
 def read_request(problem_description: str) -> Design:
