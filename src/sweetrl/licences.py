@@ -15,7 +15,7 @@ HANDED_ON = ("licen[sc]e*", "notice*", "use_policy*", "copying*")
 # would be other bases (models/README.md).
 SHIPPED = {
     "90140ceae9367577c8aae6f08c7b59b5.dir": "apache-2.0",
-    "b202810669f8ef198c4dbd8ab48c2662.dir": "apache-2.0",
+    "62e3bc4ab6d0c647c6560bb78cf7367d.dir": "apache-2.0",
 }
 
 

@@ -120,13 +120,13 @@ class PretrainSettings(Section):
     program_weight: Rate = Field(1.0, description="Loss weight of the other tokens of a program (questions have 1).")
     user_weight: float = Field(0.02, ge=0.0, description="Loss weight of the user's words.")
     heed_least: Probability = Field(
-        0.0, description="Lowest chance that a demonstrator heeds the request at a turn, and not its habit (programs)."
+        0.0, description="Lowest chance that a demonstrator heeds the request at a turn, and not its habit."
     )
     heed_most: Probability = Field(0.4, description="Highest such chance; each dialogue has one between the two.")
     reading: Probability = Field(
         0.5,
         description="Share of the steps, the first ones, in which demonstrators heed the request at most turns, with a "
-        "chance from 0.5 to 1: the base learns to read there, and its habit in the rest (programs).",
+        "chance from 0.5 to 1: the base learns to read there, and its habit in the rest.",
     )
     follow: Probability = Field(0.8, description="Chance of a follow-up question to what was told in part (programs).")
     slip: Probability = Field(0.02, description="Chance of a question about any kind of detail (programs).")
@@ -138,7 +138,7 @@ class PretrainSettings(Section):
     best: Probability = Field(1.0, description="Highest quality; each dialogue has a demonstrator between the two.")
     informed: Probability = Field(0.3, description="Share of the dialogues that show the finished answer beforehand.")
     informed_heed: Probability = Field(
-        0.85, description="Chance that a demonstrator who has seen the program asks for what is in it (programs)."
+        0.85, description="Chance that a demonstrator who has seen the answer asks for what is in it (pages: shows it)."
     )
     informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the user's words in those.")
     informed_program: float = Field(1.0, ge=0.0, description="Factor on the weights of the program in those.")

@@ -174,6 +174,9 @@ class OracleAgent:
         return show(belief(messages), _fine(messages), SHOW[0])
 
 
+# The share of the details that a demonstrator takes from the look in a reply that heeds the request.
+HEEDED = 0.95
+
 Start = Literal["hints", "usual", "random"]
 
 
@@ -209,9 +212,9 @@ class ScriptedAgent:
 class Skill:
     """How a demonstrator behaves; the base agent learns its habits and its faults from these.
 
-    Its habit is to begin with a plain page, whatever the request says, and to put right what the user points out. In
-    every reply each detail that the named look settles, and of which the user has said nothing, is as the look has it
-    with probability `heed`.
+    Its habit is to begin with a plain page, whatever the request says, and to put right what the user points out. With
+    probability `heed` a reply heeds the request: the details of which the user has said nothing are as the look that
+    the request names has them, nearly all (`HEEDED`).
 
     With probability `quality` a reply puts right all that was said. Else it is, in these shares, a page that lacks one
     of the changes (`forget`), one with a detail changed that nobody asked for (`meddle`), a question (`ask`), or the
@@ -260,7 +263,8 @@ class Demonstrator:
             known, share = wanted_design(task), self.heed_page
         else:
             look = hinted_look(task.problem_description)
-            known, share = look.on(design) if look is not None else design, self.skill.heed
+            reads = self.rng.random() < self.skill.heed
+            known, share = look.on(design) if look is not None else design, HEEDED if reads else 0.0
         open_ones = [one for one in DETAILS if one.section in ("", *design.sections) and one.name not in told]
         heeded = {one.name: known[one.name] for one in open_ones if self.rng.random() < share}
         return design if _fine(messages) else design.set(heeded)
