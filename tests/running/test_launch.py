@@ -63,6 +63,33 @@ def test_what_all_processes_find_wrong_is_said_once(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("ending", "status"), [("pass", 0), ("raise UserError('no.')", 1), ("sys.exit(143)", 143), ("1 / 0", 1)]
+)
+def test_a_launched_process_ends_with_its_status_whatever_threads_it_leaves(
+    tmp_path: Path, ending: str, status: int
+) -> None:
+    """A process group's threads abort an interpreter that ends without them; here one that would keep it alive."""
+    (tmp_path / "params.yaml").write_text("")
+    (tmp_path / "stage.py").write_text(
+        "import atexit, sys, threading, time\nfrom sweetrl.errors import UserError\n"
+        "from sweetrl.running.stage import stage_main\natexit.register(print, 'put away')\n"
+        f"def stage(settings):\n    threading.Thread(target=time.sleep, args=(600,)).start()\n    {ending}\n"
+        "stage_main(stage)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "stage.py"],
+        cwd=tmp_path,
+        env=os.environ | {launch.LAUNCHED: "2", "RANK": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (status, "put away\n"), done.stderr
+    assert ("ZeroDivisionError" in done.stderr) == (ending == "1 / 0")
+
+
 def test_machines_must_know_of_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(launch.LAUNCHED, raising=False)
     assert launch.nodes_of_environment() == launch.Nodes() and not launch.wants_processes(ModelSettings())

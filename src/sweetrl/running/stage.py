@@ -16,6 +16,7 @@ A stage module is `python -m sweetrl.stages.<module>`:
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import errno
@@ -25,11 +26,12 @@ import random
 import signal
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from sweetrl.errors import UserError, missing_extra
 from sweetrl.io import digest, private_folder, publish, write_json
@@ -208,6 +210,33 @@ def stage_main(function: Callable[[Settings], object], spreads: Callable[[Settin
 
     A UserError is one sentence on stderr and status 1. A stage that `spreads` starts `model.processes` of its kind.
     """
+    if LAUNCHED not in os.environ:
+        _stage_main(function, spreads)
+        return
+    status: object = 1
+    try:
+        _stage_main(function, spreads)
+        status = 0
+    except SystemExit as ending:
+        status = ending.code
+    except BaseException:
+        traceback.print_exc()
+    _leave(status if isinstance(status, int) else 1)
+
+
+def _leave(status: int) -> NoReturn:
+    """End a process of a launcher at once, after what is to be done at exit.
+
+    Its process group has threads of its own; the interpreter does not wait for them, and where one is still at work
+    the process is aborted (status 134) instead of ending with what the stage found.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _stage_main(function: Callable[[Settings], object], spreads: Callable[[Settings], bool] | None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
     for name in ("httpx", "alembic", "mlflow", "great_expectations", "transformers", "absl"):
         logging.getLogger(name).setLevel(logging.WARNING)
