@@ -8,6 +8,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +105,23 @@ def test_reading_an_answer_takes_time_that_grows_with_it(name: str) -> None:
         b'{"v":["s"' + b',"x"' * 260_000 + b"]}",
     ],
 )
-def test_a_frame_of_full_size_takes_less_than_a_second(payload: bytes) -> None:
-    took = []
-    for _ in range(3):  # a collection of all that other tests have left may fall into one
-        began = time.thread_time()
-        assert parse_frame(payload, 100_000).kind == "refused"
-        took.append(time.thread_time() - began)
-    assert min(took) < 1.0
+def test_a_frame_of_full_size_takes_a_few_times_what_json_takes(payload: bytes) -> None:
+    """At most 40 times (nine were measured); what grows with the square of a frame takes thousands."""
+
+    def json_alone() -> None:
+        with suppress(RecursionError):
+            json.loads(payload)
+
+    def least(read: Callable[[], Any]) -> float:
+        took = []
+        for _ in range(3):  # a collection of all that other tests have left may fall into one
+            began = time.thread_time()
+            read()
+            took.append(time.thread_time() - began)
+        return min(took)
+
+    assert parse_frame(payload, 100_000).kind == "refused"
+    assert least(lambda: parse_frame(payload, 100_000)) < 40 * max(least(json_alone), 0.001)
 
 
 ACCEPTED: dict[str, Any] = {
