@@ -296,7 +296,10 @@ class Settings(Section):
         "an installed package, or your own, as in `my_package.forms:Forms` (docs/extending.md).",
     )
     suite_options: dict[str, Any] = Field(
-        default_factory=dict, description="Settings of your own domain, which finds them in `self.options`."
+        default_factory=dict,
+        description="Settings of the domain. `backend` has `hints`: how the requests of generated tasks name what is "
+        "worth asking for, by two words of which neither alone tells it (`grid`), or `plain`, in the words of the "
+        "questions (for a pretrained model and little data). Your own domain finds its settings in `self.options`.",
     )
     method: str = Field(
         "sweet",

@@ -32,9 +32,13 @@ from sweetrl.domains.backend.suite.topics import (
     MATTERS,
     OPENERS,
     PLACES,
+    PLAIN,
     named_kinds,
     word_cell,
 )
+from sweetrl.errors import UserError
+from sweetrl.plugins import load_domain
+from sweetrl.settings import parse_settings
 from sweetrl.types import Split, Task
 
 SEEDS = st.integers(0, 10**6)
@@ -222,6 +226,49 @@ def test_requests_name_the_cells_of_their_details_and_at_most_one_more(
         assert set(request.named) == named_kinds(wish) & set(request.domain.relevant)
         assert all(set(GRID[cell]) & set(request.domain.relevant) for cell in named), "a false hint is plausible, too"
         assert read_facts(task.hidden_information).keys() <= set(request.named)
+
+
+def test_plain_wordings_name_one_cell_each_and_nothing_else_in_a_request_names_one() -> None:
+    assert PLAIN.keys() == GRID.keys() and {len(wordings) for wordings in PLAIN.values()} == {4}
+    for cell, wordings in PLAIN.items():
+        for words in wordings:
+            assert named_kinds(f"Think of {words}.") == set(GRID[cell]), words
+    names = [phrase for domain in DOMAINS for phrase in (*domain.phrases, *domain.functions, *domain.arguments)]
+    for text in (*OPENERS, *PLACES, *CLOSERS, *ASIDES, *names):
+        assert not named_kinds(text), text
+
+
+@settings(max_examples=40)
+@given(seed=SEEDS, difficulty=st.integers(1, 6), split=st.sampled_from(["train", "test"]))
+def test_plain_requests_hint_at_what_is_hidden_in_the_words_of_the_questions(
+    seed: int, difficulty: int, split: Split
+) -> None:
+    for task in generate(split, 5, seed, difficulty, hints="plain"):
+        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
+        wish = task.problem_description.partition(" The signature")[0]
+        hidden = {CELL_OF[name] for name in facts}
+        named = {cell for cell, wordings in PLAIN.items() if any(words in wish for words in wordings)}
+        assert hidden <= named and len(named - hidden) <= 1, wish
+        assert facts.keys() <= set(request.named) == named_kinds(wish) & set(request.domain.relevant)
+        assert not any(character.isdigit() for character in wish), "no value is told"
+        assert not any(question in wish for kind in KINDS for question in (*kind.questions, *kind.follow_ups))
+
+
+def test_the_wording_of_requests_is_an_option_of_the_suite() -> None:
+    plain = load_domain(parse_settings({"suite_options": {"hints": "plain"}}))
+    tasks = list(plain.tasks("test", 5, 3, 2))
+    assert tasks == list(generate("test", 5, 3, 2, hints="plain")) != list(generate("test", 5, 3, 2))
+    assert list(load_domain(parse_settings({})).tasks("test", 5, 3, 2)) == list(generate("test", 5, 3, 2))
+    shown = list(plain.pretraining_tasks(5, 3, 2))
+    assert shown == list(generate("train", 5, 3, 2, DOMAINS, "plain"))
+    with pytest.raises(UserError, match=r"suite_options: unknown parameter `hint` .did you mean `hints`"):
+        load_domain(parse_settings({"suite_options": {"hint": "plain"}}))
+    with pytest.raises(
+        UserError, match=r"suite_options: parameter `hints` = 'coded': Input should be 'grid' or 'plain'"
+    ):
+        load_domain(parse_settings({"suite_options": {"hints": "coded"}}))
+    with pytest.raises(UserError, match="the suite `frontend` has no option `hints`"):
+        load_domain(parse_settings({"suite": "frontend", "suite_options": {"hints": "plain"}}))
 
 
 def test_some_hints_are_false_and_some_words_tell_nothing(some_tasks: list[Task]) -> None:

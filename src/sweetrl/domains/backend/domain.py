@@ -4,21 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
 
 from sweetrl.colbench.domain import Domain, Labels, Pretraining
 from sweetrl.colbench.jsonl import field
 from sweetrl.colbench.prompts import agent_prompt
 from sweetrl.domains.backend import leaks
 from sweetrl.errors import UserError
+from sweetrl.sections import Section
 from sweetrl.types import ANSWER_MARKER, Demonstration, Judgment, Leak, Message, Split, Task, TestRun, Trajectory
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from sweetrl.domains.backend.rewards import CodeScorer
     from sweetrl.protocols import Scorer, UserSimulator
-    from sweetrl.settings import PretrainSettings
+    from sweetrl.settings import PretrainSettings, Settings
 
 REWARD_TOLERANCE = 1e-6
+
+
+class BackendOptions(Section):
+    """`suite_options` of the domain."""
+
+    hints: Literal["grid", "plain"] = Field(
+        "grid",
+        description="How the requests of generated tasks name what is worth asking for: by two words of which neither "
+        "alone tells it (`grid`), or in the words of the questions (`plain`), for a pretrained model and little data.",
+    )
 
 
 class Backend(Domain):
@@ -34,6 +49,7 @@ class Backend(Domain):
     reminder_template = "backend_simulator_reminder"
     judge_template = "judge"
     syntax = "python"
+    choices = BackendOptions()
     contrasts = (
         ("needed", "hinted"),
         ("needed", "plausible"),
@@ -47,6 +63,14 @@ class Backend(Domain):
         ("complete", "irrelevant"),
         ("complete", "repeated"),
     )
+
+    def configured(self, settings: Settings) -> Self:
+        """Return the domain with `settings`; a UserError names an option that it does not have."""
+        from sweetrl.settings import section
+
+        found = super().configured(settings)
+        found.choices = section(BackendOptions, found.options, "params.yaml: suite_options")
+        return found
 
     @property
     def labels(self) -> Labels:
@@ -72,7 +96,7 @@ class Backend(Domain):
         """Yield tasks of the synthetic suite."""
         from sweetrl.domains.backend.suite import generate
 
-        return generate(split, count, seed, difficulty)
+        return generate(split, count, seed, difficulty, hints=self.choices.hints)
 
     def parse_task(self, row: dict[str, Any], where: str, default_id: str) -> Task:
         """Build a Task, which has at least one unit test."""
@@ -183,7 +207,7 @@ class Backend(Domain):
         from sweetrl.domains.backend.suite import generate
         from sweetrl.domains.backend.suite.topics import DOMAINS
 
-        return generate("train", count, seed, difficulty, DOMAINS)
+        return generate("train", count, seed, difficulty, DOMAINS, self.choices.hints)
 
     def demonstrate(self, task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
         """Play one dialogue of an imperfect agent of the synthetic suite."""

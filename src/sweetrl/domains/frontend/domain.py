@@ -17,6 +17,8 @@ from sweetrl.errors import UserError
 from sweetrl.types import Demonstration, Judgment, Leak, Message, Split, Task, Trajectory
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from sweetrl.browser.renderer import Renderer
     from sweetrl.domains.frontend.rewards import FrontendReward
     from sweetrl.evaluation.metrics import Result
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from sweetrl.learning.pairs import TrajectoryPair
     from sweetrl.learning.training import TrainingResult
     from sweetrl.protocols import Critic, Scorer, Speaker, UserSimulator
-    from sweetrl.settings import PretrainSettings
+    from sweetrl.settings import PretrainSettings, Settings
 
 PAGE = "page"  # a reply that shows a page to be looked at
 
@@ -54,6 +56,12 @@ class Frontend(Domain):
     measure = "reward"
     model_kind = "vision"
     syntax = "html"
+
+    def configured(self, settings: Settings) -> Self:
+        """Return the domain with `settings`; it has no options of its own, so any is a UserError."""
+        for option in sorted(settings.suite_options):
+            raise UserError(f"params.yaml: suite_options: the suite `frontend` has no option `{option}`; take it out.")
+        return super().configured(settings)
 
     # Tasks
 

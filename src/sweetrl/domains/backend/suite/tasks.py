@@ -24,6 +24,7 @@ from sweetrl.domains.backend.suite.topics import (
     OPENERS,
     PLACES,
     Domain,
+    Hints,
     named_kinds,
     word_cell,
 )
@@ -111,12 +112,18 @@ def split_of(content: str) -> Split:
 
 
 def generate(
-    split: Split, count: int, seed: int, difficulty: int = 3, domains: Sequence[Domain] | None = None
+    split: Split,
+    count: int,
+    seed: int,
+    difficulty: int = 3,
+    domains: Sequence[Domain] | None = None,
+    hints: Hints = "grid",
 ) -> Iterator[Task]:
     """Yield `count` different tasks of `split`; the same arguments give the same tasks.
 
     A task hides `difficulty` details, one fewer or one more (at least one). Every detail shows in at least one test: a
-    program that lacks it, or has another value for it, fails. `domains` are those of the split by default.
+    program that lacks it, or has another value for it, fails. `domains` are those of the split by default, `hints` says
+    how requests are worded.
     """
     rng = random.Random(f"{split}-{seed}-{difficulty}")
     of = domains or [domain for domain in DOMAINS if split == "test" or not domain.held_out]
@@ -133,7 +140,7 @@ def generate(
         seen.add(content)
         yield Task(
             id=f"synthetic-{split}-{seed}-{len(seen) - 1:05d}",
-            problem_description=draw_request(spec, hint, rng),
+            problem_description=draw_request(spec, hint, rng, hints),
             ground_truth=spec.program(),
             test_cases=tuple((f"test{i + 1}", call) for i, call in enumerate(tests)),
             hidden_information=write_facts(dict(spec.details)),
@@ -184,9 +191,9 @@ def draw_hint(spec: Spec, rng: random.Random, most: int) -> tuple[tuple[str, str
     return tuple(cells)
 
 
-def draw_request(spec: Spec, hint: Sequence[tuple[str, str]], rng: random.Random) -> str:
+def draw_request(spec: Spec, hint: Sequence[tuple[str, str]], rng: random.Random, hints: Hints = "grid") -> str:
     """Word the vague request: the domain, the cells of `hint` and the signature, and none of the details."""
-    *others, last = [word_cell(cell, rng) for cell in hint]
+    *others, last = [word_cell(cell, rng, hints) for cell in hint]
     listed = f"{', '.join(others)} and {last}" if others else last
     said = [
         f"{rng.choice(OPENERS)} {rng.choice(spec.domain.phrases)} {rng.choice(PLACES)}.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -301,6 +302,36 @@ GRID: dict[tuple[str, str], tuple[str, ...]] = {
     ("printed", "totals"): ("rounding", "label"),
 }
 CELL_OF = {kind: cell for cell, kinds in GRID.items() for kind in kinds}
+Hints = Literal["grid", "plain"]
+# The cells as a plain request names them, once for each matter that is asked about in them.
+PLAIN: dict[tuple[str, str], tuple[str, ...]] = {
+    ("small", "entries"): (
+        "negative numbers and zero", "zero and negative numbers", "numbers of zero or less", "zero or negative input",
+    ),
+    ("large", "entries"): (
+        "packs of several units", "packs instead of single units", "the units in a pack", "input that counts packs",
+    ),
+    ("small", "quantities"): ("free units", "a free allowance", "units that are free", "the first units being free"),
+    ("regular", "quantities"): ("bonus units", "a bonus every so often", "units as a bonus", "the bonus that some get"),
+    ("large", "quantities"): (
+        "bulk orders and the extra above a limit", "a limit, the extra above it and bulk orders",
+        "extra cost above a limit and bulk orders", "bulk orders and a limit for extra cost",
+    ),
+    ("regular", "charges"): ("the rate per unit", "a rate for each unit", "the unit rate", "what one unit costs"),
+    ("extra", "charges"): (
+        "insurance and tax", "tax and insurance", "an insurance and a tax", "a tax and an insurance",
+    ),
+    ("small", "charges"): ("a fixed amount", "an amount that is fixed", "a fixed start", "the fixed part"),
+    ("reduced", "charges"): ("a discount", "discounts", "the discount", "some percent of discount"),
+    ("reduced", "totals"): ("a credit", "credits", "the credit", "subtracting a credit"),
+    ("small", "totals"): ("a minimum", "the minimum", "the lowest result", "a least result"),
+    ("large", "totals"): ("a maximum", "the maximum", "the highest result", "a greatest result"),
+    ("shared", "totals"): ("a split by people", "a split of the total", "people who split it", "splitting it"),
+    ("printed", "totals"): (
+        "rounding and the currency", "the currency and rounding", "a currency and how to round",
+        "how to round and which currency to show",
+    ),
+}  # fmt: skip
 _WORDINGS = {
     form.format(aspect=aspect, matter=matter): (name, of)
     for name, aspects in ASPECTS.items()
@@ -308,12 +339,14 @@ _WORDINGS = {
     for of, matters in MATTERS.items()
     for matter in matters
     for form in ("{aspect} {matter}", "{matter} that are {aspect}")
-}
+} | {words: cell for cell, wordings in PLAIN.items() for words in wordings}
 _CELLS = re.compile("|".join(rf"\b{re.escape(words)}\b" for words in _WORDINGS))
 
 
-def word_cell(cell: tuple[str, str], rng: random.Random) -> str:
-    """Word a cell of the grid, three times in four as "low fees", else as "fees that are low"."""
+def word_cell(cell: tuple[str, str], rng: random.Random, hints: Hints = "grid") -> str:
+    """Word a cell of the grid, three times in four as "low fees", else as "fees that are low"; or plainly."""
+    if hints == "plain":
+        return rng.choice(PLAIN[cell])
     aspect, matter = rng.choice(ASPECTS[cell[0]]), rng.choice(MATTERS[cell[1]])
     return f"{aspect} {matter}" if rng.random() < 0.75 else f"{matter} that are {aspect}"
 
