@@ -303,7 +303,7 @@ GRID: dict[tuple[str, str], tuple[str, ...]] = {
 }
 CELL_OF = {kind: cell for cell, kinds in GRID.items() for kind in kinds}
 Hints = Literal["grid", "plain"]
-# The cells as a plain request names them, once for each matter that is asked about in them.
+# The cells as a plain request names them: each wording stands for all kinds of its cell.
 PLAIN: dict[tuple[str, str], tuple[str, ...]] = {
     ("small", "entries"): (
         "negative numbers and zero", "zero and negative numbers", "numbers of zero or less", "zero or negative input",
