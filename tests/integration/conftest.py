@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from sweetrl.engines.make import serving
@@ -18,8 +19,9 @@ from sweetrl.engines.remote import Access
 from sweetrl.engines.server import free_port
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine
+from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
 from sweetrl.models import load_tokenizer
-from sweetrl.settings import EngineSettings, ModelSettings
+from sweetrl.settings import EngineSettings, LoraSettings, ModelSettings
 
 PYTHON, URL = os.environ.get("SWEETRL_VLLM", ""), os.environ.get("SWEETRL_VLLM_URL", "")
 # Small, in this process's reach, and without a thread for each core.
@@ -37,6 +39,18 @@ TOLD = {
     "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{REGISTRY_PORT}",
     "SWEETRL_LORA_MODELS": "agent-to-hand-over",
 }
+USER = "user"
+
+
+def adapter_of(base: Path, folder: Path, noise: float) -> Path:
+    """Write an adapter that differs from the base by a constant."""
+    model, _ = load_base(ModelSettings(base=str(base), threads=1))
+    adapted = attach_adapter(model, LoraSettings(rank=8), 1)
+    for name, value in adapted.named_parameters():
+        if "lora_B" in name:
+            value.data.fill_(noise)
+    save_adapter(adapted, folder, str(base))
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -47,12 +61,17 @@ def base_model() -> Path:
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterator[EngineSettings]:
-    """A server of the base model that runs two adapters side by side."""
+    """A server of the base model that runs two adapters side by side; one of them, USER, from its start."""
     if URL:
+        folder = adapter_of(base_model, tmp_path_factory.mktemp("user") / "adapter", 0.01)
+        body = {"lora_name": USER, "lora_path": str(folder)}
+        assert httpx.post(f"{URL}/load_lora_adapter", json=body, timeout=300).status_code == 200
         yield EngineSettings(kind="vllm", urls=URL, model="base", timeout_seconds=600.0)
+        httpx.post(f"{URL}/unload_lora_adapter", json={"lora_name": USER}, timeout=60).raise_for_status()
         return
     if not PYTHON:
         pytest.skip("vLLM has an environment of its own: run `make test-vllm`")
+    folder = adapter_of(base_model, tmp_path_factory.mktemp("user") / "adapter", 0.01)
     before = {name: os.environ.get(name) for name in SMALL}
     os.environ.update(SMALL)
     settings = EngineSettings(
@@ -62,7 +81,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterat
         + f" '{PYTHON}' -m vllm.entrypoints.openai.api_server --model {{model}}",
         # Prompts prefilled in parts end vLLM 0.32 on CPUs where requests have seeds: its generator has no offset there.
         # An adapter that was unloaded keeps its place until others need it; two are in use at a time.
-        arguments="--enforce-eager --max-loras 3 --no-enable-chunked-prefill",
+        # Named here, the user's model is there again when the server had to be started again.
+        arguments=f"--enforce-eager --max-loras 3 --no-enable-chunked-prefill --lora-modules {USER}={folder}",
         timeout_seconds=600.0,
         start_seconds=1500.0,  # 40 s on an idle machine
     )
@@ -72,6 +92,12 @@ def served(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterat
     finally:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+@pytest.fixture(scope="session")
+def user(served: EngineSettings) -> str:
+    """The name of the user's model: an adapter at the same server. (Not the base: docs/servers.md says why on CPUs.)"""
+    return USER
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,6 @@ from sweetrl.settings import EngineSettings, LoraSettings, ModelSettings, Policy
 from sweetrl.types import Task, Trajectory
 
 TASKS = 50
-USER = "user"
 DOMAIN = Backend()
 SYSTEM = DOMAIN.system_prompt("short")
 LORA = LoraSettings(rank=8)
@@ -68,8 +67,8 @@ def far(served: EngineSettings) -> list[str]:
     return ["--engine", "vllm", "--url", served.urls, "--concurrency", "32"]
 
 
-def with_user(served: EngineSettings) -> list[str]:
-    return [*far(served), "--user-url", served.urls, "--user-model", USER]
+def with_user(served: EngineSettings, user: str) -> list[str]:
+    return [*far(served), "--user-url", served.urls, "--user-model", user]
 
 
 def check(found: Sequence[Trajectory], tasks: Sequence[Task], k: int, local: TransformersEngine) -> None:
@@ -111,27 +110,6 @@ def here(work: Path, base_model: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     parameters(base_model)
     return work
-
-
-def adapter_of(base: Path, folder: Path, noise: float) -> Path:
-    """Write an adapter that differs from the base by a constant."""
-    model, _ = load_base(ModelSettings(base=str(base), threads=1))
-    adapted = attach_adapter(model, LORA, 5)
-    for name, value in adapted.named_parameters():
-        if "lora_B" in name:
-            value.data.fill_(noise)
-    save_adapter(adapted, folder, str(base))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def user(served: EngineSettings, base_model: Path, work: Path) -> Iterator[str]:
-    """The user's model: a second adapter, at the same server under a name of its own."""
-    folder = adapter_of(base_model, work / "user-adapter", 0.01)
-    body = {"lora_name": USER, "lora_path": str(folder)}
-    assert httpx.post(f"{served.urls}/load_lora_adapter", json=body, timeout=300).status_code == 200
-    yield USER
-    httpx.post(f"{served.urls}/unload_lora_adapter", json={"lora_name": USER}, timeout=60).raise_for_status()
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +158,7 @@ def test_fifty_tasks_with_a_model_as_the_user(
     served: EngineSettings, user: str, local: TransformersEngine, base_model: Path
 ) -> None:
     parameters(base_model, max_turns=4, max_new_tokens=96)
-    facts = sweetrl("collect", "--tasks", "tasks.parquet", "--out", "llm", *with_user(served))
+    facts = sweetrl("collect", "--tasks", "tasks.parquet", "--out", "llm", *with_user(served, user))
     assert (facts["user"], facts["dialogues"]) == ("llm", str(TASKS))
     assert float(facts["user generated tokens"]) > 0 and float(facts["user failed requests"]) == 0
     found = list(TrajectoryStore(Path("llm")).read())
@@ -196,7 +174,7 @@ def test_twenty_real_tasks_with_a_trained_agent(
 ) -> None:
     """Two adapters of one server talk with each other: the trained agent and the user's model."""
     parameters(base_model, max_turns=3, max_new_tokens=64)
-    words = ["--tasks", real_backend_tasks, "--limit", 20, "--adapter", trained, *with_user(served)]
+    words = ["--tasks", real_backend_tasks, "--limit", 20, "--adapter", trained, *with_user(served, user)]
     facts = sweetrl("collect", "--out", "real", *words)
     assert (facts["tasks"], facts["dialogues"], facts["success"]) == ("20", "20", "0")
     found = list(TrajectoryStore(Path("real")).read())

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +24,9 @@ from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine, adapter_name
 from sweetrl.protocols import UserSimulator
 from sweetrl.rollout.users import EngineSpeaker
-from sweetrl.settings import AgentSettings, EngineSettings, ModelSettings, RewardSettings
+from sweetrl.settings import AgentSettings, EngineSettings, RewardSettings
 from sweetrl.types import Prompt, Sampling, Task
+from tests.integration.conftest import adapter_of
 
 BASE = Path(__file__).resolve().parents[2] / "models" / "base"
 FAULTS = {"429", "500", "503", "drop", "cut", "stuck", "empty", "not-json", "no-choices", "no-finish", "restart"}
@@ -41,33 +41,10 @@ def access(served: EngineSettings) -> Access:
     return Access((served.urls,), served.model)
 
 
-def adapter_of(folder: Path, noise: float) -> Path:
-    """Write an adapter that differs from the base by a constant."""
-    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
-    from sweetrl.settings import LoraSettings
-
-    model, _ = load_base(ModelSettings(base=str(BASE), threads=1))
-    adapted = attach_adapter(model, LoraSettings(rank=8), 1)
-    for name, value in adapted.named_parameters():
-        if "lora_B" in name:
-            value.data.fill_(noise)
-    save_adapter(adapted, folder, str(BASE))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An adapter that changes what the base says."""
-    return adapter_of(tmp_path_factory.mktemp("adapter") / "policy", 0.02)
-
-
-@pytest.fixture
-def user(served: EngineSettings, tmp_path: Path) -> Iterator[Access]:
-    """The user's model: an adapter under a name of its own. (Not the base: docs/servers.md says why on CPUs.)"""
-    body = {"lora_name": "user", "lora_path": str(adapter_of(tmp_path / "user", 0.01))}
-    assert httpx.post(f"{served.urls}/load_lora_adapter", json=body, timeout=300).status_code == 200
-    yield Access((served.urls,), "user")
-    httpx.post(f"{served.urls}/unload_lora_adapter", json={"lora_name": "user"}, timeout=60).raise_for_status()
+    return adapter_of(BASE, tmp_path_factory.mktemp("adapter") / "policy", 0.02)
 
 
 def prompts(chat: ChatFormat, count: int) -> list[Prompt]:
@@ -207,7 +184,7 @@ def test_candidates_are_those_of_this_process(served: EngineSettings, tmp_path: 
 
 
 def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
-    served: EngineSettings, remote: VllmEngine, adapter: Path, user: Access, fake_server: Any, tmp_path: Path
+    served: EngineSettings, remote: VllmEngine, adapter: Path, user: str, fake_server: Any, tmp_path: Path
 ) -> None:
     """Agent and user's model (two adapters) behind a proxy that drops, delays, cuts, empties, refuses, forgets."""
     from sweetrl.colbench.store import TrajectoryStore
@@ -226,7 +203,7 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
         ):
             through = replace(access(served), urls=(proxy.url,), retry_policy=retry_policy)
             engine = VllmEngine(through, remote.tokenizer, adapter)
-            speaker = OpenAIEngine(replace(through, model=user.model))
+            speaker = OpenAIEngine(replace(through, model=user))
             talker = LlmSimulator(EngineSpeaker(speaker, Sampling(24, 1.0)), DOMAIN, reply_characters=100)
             context = RolloutContext(DOMAIN, engine, engine.chat, talker, scorer, agent)
             store = TrajectoryStore(tmp_path / str(share))

@@ -165,7 +165,10 @@ class ManagedServer:
                 self._dismiss()
                 self.restarts += 1
                 logger.warning(
-                    "the server ended with status %s; starting it again (%s)", self.process.returncode, self.log
+                    "the server ended with status %s; starting it again (%s; it said last: %s)",
+                    self.process.returncode,
+                    self.log,
+                    self.last_words(),
                 )
                 self.process = self._start()
 
