@@ -120,8 +120,8 @@ def clone_project() -> Callable[..., Clone]:
 def first(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[..., Clone]) -> tuple[Clone, str]:
     """A clone after its first run, and what the run printed: made once, whichever test process comes first.
 
-    In the folder SWEETRL_FIRST_RUN, where that is set, it is kept as it was for further test runs of the same sources, at
-    the same path, which MLflow's store holds.
+    In the folder SWEETRL_FIRST_RUN, where that is set, it is kept as it was for further test runs of the same sources,
+    at the same path, which MLflow's store holds.
     """
     session = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
