@@ -47,8 +47,12 @@ def project(base_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(REGISTRY_PORT)]
     command += ["--workers", "1", "--backend-store-uri", f"sqlite:///{root}/server.db"]
     command += ["--artifacts-destination", str(root / "artifacts")]
+    # Its job runner is five processes that nothing here asks for.
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with (root / "mlflow.log").open("w") as log:
-        server = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+        server = subprocess.Popen(
+            command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
         url = f"http://127.0.0.1:{REGISTRY_PORT}"
         until(lambda: _answers(f"{url}/health"), 300)
