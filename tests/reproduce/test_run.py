@@ -200,6 +200,9 @@ def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Pat
     (folder / "seed-data" / "7" / "tasks" / "validation.parquet").write_text("others", encoding="utf-8")
     program.run(["tune", "rft", "7"])
     assert len(read_tuning(folder / "tuning.yaml")) == 4, "other tasks are other runs"
+    (folder / "params.yaml").write_text(yaml.safe_dump({**values, "tuning_tasks": 60}), encoding="utf-8")
+    program.run(["tune", "rft", "7"])
+    assert [one["tasks"] for one in read_tuning(folder / "tuning.yaml")[4:]] == [60, 60]
     assert not any((folder / ".work").iterdir())
 
 
@@ -212,6 +215,24 @@ def test_tuning_trains_a_critic_once_for_settings_that_it_does_not_see(folder: P
     assert [stage for _, stage in calls] == [critic, rank, *policy, *policy, rank, *policy, critic, rank, *policy]
     assert len(read_tuning(folder / "tuning.yaml")) == 4
     assert not any((folder / ".work").iterdir())
+
+
+def test_tuning_goes_on_from_what_the_variant_has_made(folder: Path, calls: Calls) -> None:
+    values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
+    grid = [{}, {"policy.epochs": 3.0}, {"critic.epochs": 3.0}]
+    (folder / "params.yaml").write_text(yaml.safe_dump({**values, "tuning": {"sweet": grid}}), encoding="utf-8")
+    run.variant(Profile(), "sweet", 7)
+    trained = folder / "variants" / "sweet" / "7"
+    calls.clear()
+    program.run(["tune", "sweet", "7"])
+    everything = ["train-critic", "rank", "train-policy", "evaluate"]
+    assert [stage for _, stage in calls] == ["evaluate", "train-policy", "evaluate", *everything]
+    assert {path.name for path in trained.iterdir()} == {"summary.json", "policy", "critic", "preferences"}
+    (folder / "tuning.yaml").unlink()
+    (folder.parents[1] / "models" / "base" / "weights").write_text("others", encoding="utf-8")
+    calls.clear()
+    program.run(["tune", "sweet", "7"])
+    assert [stage for _, stage in calls][:4] == everything, "of another base nothing is taken"
 
 
 def test_a_killed_tuning_goes_on_with_its_policy(folder: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:

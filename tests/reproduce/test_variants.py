@@ -79,7 +79,7 @@ def test_a_profile_names_variants_and_settings_that_there_are(profile: str) -> N
         for changes in grid:
             parse_settings(merged(tree, variant_named(name).settings, changes), f"tuning of {name}")
     assert tree["collect"]["tasks"] <= tree["tasks"]["train"]
-    assert values["choose"]["tasks"] <= tree["tasks"]["validation"]
+    assert max(values["choose"]["tasks"], values.get("tuning_tasks", 0)) <= tree["tasks"]["validation"]
     assert tree["evaluate"]["tasks"] <= tree["tasks"]["test"]
 
 

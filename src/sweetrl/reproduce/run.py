@@ -229,7 +229,15 @@ def variant(profile: Profile, name: str, seed: int) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     done = [stage for stage in (*STAGES, "iterate") if finished(folder, stage)]
-    summary = {"variant": name, "seed": seed, "stages": {stage: _facts(folder, stage) for stage in done}}
+    tree = profile.tree(seed, one.settings)
+    summary = {
+        "variant": name,
+        "seed": seed,
+        # Both for tuning, which goes on from what is the same; the store's place is nobody's result.
+        "base": profile.mark(one, seed)["base"],
+        "parameters": {key: values for key, values in tree.items() if key != "tracking"},
+        "stages": {stage: _facts(folder, stage) for stage in done},
+    }
     if one.table == ONLINE:
         summary["dialogues"] = load_method(settings).dialogues(settings)
     write_json(out / SUMMARY, summary)

@@ -1,8 +1,8 @@
 """How much each method was tuned: runs on validation tasks, kept in the profile's tuning.yaml, which is in git.
 
 `python -m sweetrl.reproduce tune NAME SEED` trains the variant NAME once for each set of settings that params.yaml
-lists under `tuning: NAME:`, lets the policy attempt validation tasks at the profile's temperatures, and adds a run to
-the file:
+lists under `tuning: NAME:`, lets the policy attempt validation tasks (`tuning_tasks`, else `choose.tasks`) at the
+profile's temperatures, and adds a run to the file:
 
     - variant: rft
       seed: 101
@@ -19,6 +19,7 @@ from __future__ import annotations
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.io import digest, publish, read_json, write_json
-from sweetrl.paths import CRITIC, PREFERENCES, RUNS
+from sweetrl.paths import CRITIC, POLICY, PREFERENCES, RUNS
 from sweetrl.reproduce.evaluate import OUT
 from sweetrl.reproduce.outcomes import SUMMARY
 from sweetrl.reproduce.run import Profile, run_plan, train, workspace
@@ -51,9 +52,11 @@ def tune(profile: Profile, name: str, seed: int) -> None:
         raise UserError(
             f"{source}: there are no data of this seed; run `python -m sweetrl.reproduce seed-data {seed}` first."
         )
-    count = int(profile.values["choose"]["tasks"])
+    count = int(profile.values.get("tuning_tasks", profile.values["choose"]["tasks"]))
     plan = {"temperatures": [], "choose": {"grid": profile.temperatures, "tasks": count}, "personas": []}
-    made: list[tuple[Mapping[str, Any], Path]] = []
+    trained = Path(one.folder) / name / str(seed)
+    known = _of_variant(profile, one, trained, seed)
+    made: list[Path] = []
     for number, changes in enumerate(grid, start=1):
         tree = merged(profile.tree(seed, one.settings), changes)
         mark = _mark(profile, one, tree, source, plan)
@@ -61,8 +64,8 @@ def tune(profile: Profile, name: str, seed: int) -> None:
             print(f"tune {name} {seed}: {number} of {len(grid)} is in {path}", flush=True)
             continue
         folder = workspace(profile, f"tune-{name}-{seed}-{mark}", tree)
-        for other, earlier in made:
-            _take_over(earlier, other, folder, tree)
+        for earlier in known:
+            _take_over(earlier, folder, tree)
         train(profile, folder, one, parse_settings(tree, f"tuning of {name}"), f"tune {name}")
         run_plan(profile, folder, plan, seed, f"tune {name}")
         tried = read_json(folder / OUT / SUMMARY)["validation"]
@@ -79,26 +82,54 @@ def tune(profile: Profile, name: str, seed: int) -> None:
                 "digest": mark,
             },
         )
-        made.append((tree, folder))
+        made.append(folder)
+        known.append(_Made(tree, {stage: folder / place for stage, (place, _) in _RESULTS.items()}, _facts_of(folder)))
         print(f"tune {name} {seed}: {number} of {len(grid)} is done; {path}", flush=True)
-    for _, folder in made:
+    for folder in made:
         shutil.rmtree(folder)
 
 
-# What the stages before the policy's make, and the settings that they do not look at.
-_BEFORE = {
-    "train-critic": (CRITIC, {"rank", "judge", "policy", "rft", "multi_turn_dpo", "grpo", "evaluate", "tracking"}),
-    "rank": (PREFERENCES, {"policy", "rft", "multi_turn_dpo", "grpo", "evaluate", "tracking"}),
+_POLICIES = {"policy", "rft", "multi_turn_dpo", "grpo"}
+# What the stages make, and the settings that they do not look at.
+_RESULTS: Mapping[str, tuple[Path, set[str]]] = {
+    "train-critic": (CRITIC, {"rank", "judge", "evaluate", "tracking", *_POLICIES}),
+    "rank": (PREFERENCES, {"evaluate", "tracking", *_POLICIES}),
+    "train-policy": (POLICY, {"evaluate", "tracking"}),
 }
 
 
-def _take_over(earlier: Path, other: Mapping[str, Any], folder: Path, tree: Mapping[str, Any]) -> None:
-    """Copy what an earlier run has made with the same settings: its critic, and its ranked replies."""
-    for stage, (made, ignored) in _BEFORE.items():
-        alike = all(other[name] == tree[name] for name in tree if name not in ignored)
-        if alike and finished(earlier, stage) and not finished(folder, stage):
-            publish(earlier / made, folder / made)
-            write_json(folder / RUNS / f"{stage}.json", read_json(earlier / RUNS / f"{stage}.json"))
+@dataclass(frozen=True)
+class _Made:
+    """What a run with the parameters `tree` has made: where each stage's result is, and the content of its run file."""
+
+    tree: Mapping[str, Any]
+    results: Mapping[str, Path]
+    facts: Mapping[str, Any]
+
+
+def _facts_of(folder: Path) -> dict[str, Any]:
+    return {stage: read_json(folder / RUNS / f"{stage}.json") for stage in _RESULTS if finished(folder, stage)}
+
+
+def _of_variant(profile: Profile, one: Variant, trained: Path, seed: int) -> list[_Made]:
+    """Return what the variant itself has made on this seed; nothing, if there is no result or it has another base."""
+    if not (trained / SUMMARY).exists():
+        return []
+    summary = read_json(trained / SUMMARY)
+    if "parameters" not in summary or summary["base"] != profile.mark(one, seed)["base"]:
+        return []
+    results = {stage: trained / place.name for stage, (place, _) in _RESULTS.items() if (trained / place.name).exists()}
+    return [_Made(summary["parameters"], results, {stage: summary["stages"][stage] for stage in results})]
+
+
+def _take_over(earlier: _Made, folder: Path, tree: Mapping[str, Any]) -> None:
+    """Copy what an earlier run has made with the same settings: its critic, its ranked replies, its policy."""
+    for stage, facts in earlier.facts.items():
+        place, ignored = _RESULTS[stage]
+        alike = all(earlier.tree.get(name) == tree[name] for name in tree if name not in ignored)
+        if alike and not finished(folder, stage):
+            publish(earlier.results[stage], folder / place)
+            write_json(folder / RUNS / f"{stage}.json", facts)
 
 
 def _mark(profile: Profile, one: Variant, tree: Mapping[str, Any], source: Path, plan: Mapping[str, Any]) -> str:
