@@ -21,6 +21,7 @@ from sweetrl.reproduce.tuning import budgets, read_tuning
 from tests.reproduce.made import profile_folder, read_variant, results
 
 Calls = list[tuple[str, str]]
+OF_A_VARIANT = {"summary.json", "parameters.json"}
 LEAST = "profile: x\nseeds: [7]\nvariants: [rft]\ntemperatures: [0]\nchoose: {}\nsettings: {}\n"  # of a profile
 
 
@@ -84,7 +85,7 @@ def test_training_and_measuring_are_parts_of_their_own(folder: Path, calls: Call
     run.variant(Profile(), "sweet", 7)
     assert calls == [("sweet-7", stage) for stage in ("train-critic", "rank", "train-policy")]
     kept = folder / "variants" / "sweet" / "7"
-    assert {path.name for path in kept.iterdir()} == {"summary.json", "policy", "critic", "preferences"}
+    assert {path.name for path in kept.iterdir()} == {*OF_A_VARIANT, "policy", "critic", "preferences"}
     assert set(read_json(kept / "summary.json")["stages"]) == {"train-critic", "rank", "train-policy"}
     calls.clear()
     run.measure(Profile(), "sweet", 7)
@@ -227,7 +228,7 @@ def test_tuning_goes_on_from_what_the_variant_has_made(folder: Path, calls: Call
     program.run(["tune", "sweet", "7"])
     everything = ["train-critic", "rank", "train-policy", "evaluate"]
     assert [stage for _, stage in calls] == ["evaluate", "train-policy", "evaluate", *everything]
-    assert {path.name for path in trained.iterdir()} == {"summary.json", "policy", "critic", "preferences"}
+    assert {path.name for path in trained.iterdir()} == {*OF_A_VARIANT, "policy", "critic", "preferences"}, "it is kept"
     (folder / "tuning.yaml").unlink()
     (folder.parents[1] / "models" / "base" / "weights").write_text("others", encoding="utf-8")
     calls.clear()

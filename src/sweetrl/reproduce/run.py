@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
 WORK = Path(".work")
 STAGES = ("train-critic", "rank", "train-policy")
+PARAMETERS = "parameters.json"  # beside a variant's results: what they were made with, so that tuning goes on from them
 VARIANT_LISTS = ("variants", "large", "online")  # in a profile's params.yaml; each is a matrix of its own in dvc.yaml
 
 
@@ -229,18 +230,13 @@ def variant(profile: Profile, name: str, seed: int) -> None:
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir()
     done = [stage for stage in (*STAGES, "iterate") if finished(folder, stage)]
-    tree = profile.tree(seed, one.settings)
-    summary = {
-        "variant": name,
-        "seed": seed,
-        # Both for tuning, which goes on from what is the same; the store's place is nobody's result.
-        "base": profile.mark(one, seed)["base"],
-        "parameters": {key: values for key, values in tree.items() if key != "tracking"},
-        "stages": {stage: _facts(folder, stage) for stage in done},
-    }
+    summary = {"variant": name, "seed": seed, "stages": {stage: _facts(folder, stage) for stage in done}}
     if one.table == ONLINE:
         summary["dialogues"] = load_method(settings).dialogues(settings)
     write_json(out / SUMMARY, summary)
+    tree = profile.tree(seed, one.settings)  # the store's place is nobody's result
+    parameters = {key: values for key, values in tree.items() if key != "tracking"}
+    write_json(out / PARAMETERS, {"base": profile.mark(one, seed)["base"], "parameters": parameters})
     if one.trained:
         shutil.copytree(folder / POLICY, out / POLICY.name)
     for source in ("models/critic", "data/preferences"):

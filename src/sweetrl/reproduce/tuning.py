@@ -30,7 +30,7 @@ from sweetrl.io import digest, publish, read_json, write_json
 from sweetrl.paths import CRITIC, POLICY, PREFERENCES, RUNS
 from sweetrl.reproduce.evaluate import OUT
 from sweetrl.reproduce.outcomes import SUMMARY
-from sweetrl.reproduce.run import Profile, run_plan, train, workspace
+from sweetrl.reproduce.run import PARAMETERS, Profile, run_plan, train, workspace
 from sweetrl.reproduce.variants import VARIANTS, Variant, merged
 from sweetrl.running.folders import finished
 from sweetrl.settings import parse_settings
@@ -113,13 +113,13 @@ def _facts_of(folder: Path) -> dict[str, Any]:
 
 def _of_variant(profile: Profile, one: Variant, trained: Path, seed: int) -> list[_Made]:
     """Return what the variant itself has made on this seed; nothing, if there is no result or it has another base."""
-    if not (trained / SUMMARY).exists():
+    if not (trained / PARAMETERS).exists():
         return []
-    summary = read_json(trained / SUMMARY)
-    if "parameters" not in summary or summary["base"] != profile.mark(one, seed)["base"]:
+    kept, stages = read_json(trained / PARAMETERS), read_json(trained / SUMMARY)["stages"]
+    if kept["base"] != profile.mark(one, seed)["base"]:
         return []
     results = {stage: trained / place.name for stage, (place, _) in _RESULTS.items() if (trained / place.name).exists()}
-    return [_Made(summary["parameters"], results, {stage: summary["stages"][stage] for stage in results})]
+    return [_Made(kept["parameters"], results, {stage: stages[stage] for stage in results})]
 
 
 def _take_over(earlier: _Made, folder: Path, tree: Mapping[str, Any]) -> None:
