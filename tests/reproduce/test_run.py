@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.reproduce import __main__ as program
-from sweetrl.reproduce import run
+from sweetrl.reproduce import run, tuning
 from sweetrl.reproduce.claims import sha256
 from sweetrl.reproduce.evaluate import OUT, PLAN
 from sweetrl.reproduce.run import Profile
@@ -229,11 +230,26 @@ def test_tuning_goes_on_from_what_the_variant_has_made(folder: Path, calls: Call
     everything = ["train-critic", "rank", "train-policy", "evaluate"]
     assert [stage for _, stage in calls] == ["evaluate", "train-policy", "evaluate", *everything]
     assert {path.name for path in trained.iterdir()} == {*OF_A_VARIANT, "policy", "critic", "preferences"}, "it is kept"
-    (folder / "tuning.yaml").unlink()
-    (folder.parents[1] / "models" / "base" / "weights").write_text("others", encoding="utf-8")
-    calls.clear()
-    program.run(["tune", "sweet", "7"])
-    assert [stage for _, stage in calls][:4] == everything, "of another base nothing is taken"
+    for changed in (folder / "seed-data" / "7" / "pairs.parquet", folder.parents[1] / "models" / "base" / "weights"):
+        before = changed.read_text(encoding="utf-8")
+        changed.write_text("others", encoding="utf-8")
+        (folder / "tuning.yaml").unlink()
+        calls.clear()
+        program.run(["tune", "sweet", "7"])
+        assert [stage for _, stage in calls][:4] == everything, f"with another {changed.name} nothing is taken"
+        changed.write_text(before, encoding="utf-8")
+
+
+def test_tuning_does_not_begin_with_the_policy_of_the_last_iteration(folder: Path, calls: Calls) -> None:
+    trained = folder / "variants" / "sweet" / "7"
+    run.variant(Profile(), "sweet", 7)
+    tree = Profile().tree(7, {"iterations": 3})
+    made = tuning._Made(tree, {"train-policy": trained / "policy"}, {"train-policy": {}})
+    tuning._take_over(made, folder / "three", tree)
+    assert not (folder / "three").exists()
+    once = {**tree, "iterations": 1}
+    tuning._take_over(replace(made, tree=once), folder / "one", once)
+    assert (folder / "one" / "models" / "policy").exists()
 
 
 def test_a_killed_tuning_goes_on_with_its_policy(folder: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -236,7 +236,7 @@ def variant(profile: Profile, name: str, seed: int) -> None:
     write_json(out / SUMMARY, summary)
     tree = profile.tree(seed, one.settings)  # the store's place is nobody's result
     parameters = {key: values for key, values in tree.items() if key != "tracking"}
-    write_json(out / PARAMETERS, {"base": profile.mark(one, seed)["base"], "parameters": parameters})
+    write_json(out / PARAMETERS, {**inputs(profile, one, seed), "parameters": parameters})
     if one.trained:
         shutil.copytree(folder / POLICY, out / POLICY.name)
     for source in ("models/critic", "data/preferences"):
@@ -246,6 +246,11 @@ def variant(profile: Profile, name: str, seed: int) -> None:
         shutil.copytree(folder / kind / "iterations", out / "iterations" / kind)
     publish(out, Path(one.folder) / name / str(seed))
     shutil.rmtree(folder)
+
+
+def inputs(profile: Profile, one: Variant, seed: int) -> dict[str, str]:
+    """Return the hashes of what a variant is trained from: its base and the seed's data."""
+    return {"base": profile.mark(one, seed)["base"], "data": dvc_hash(Path("seed-data") / str(seed))}
 
 
 def train(profile: Profile, folder: Path, one: Variant, settings: Settings, part: str) -> None:

@@ -30,7 +30,7 @@ from sweetrl.io import digest, publish, read_json, write_json
 from sweetrl.paths import CRITIC, POLICY, PREFERENCES, RUNS
 from sweetrl.reproduce.evaluate import OUT
 from sweetrl.reproduce.outcomes import SUMMARY
-from sweetrl.reproduce.run import PARAMETERS, Profile, run_plan, train, workspace
+from sweetrl.reproduce.run import PARAMETERS, Profile, inputs, run_plan, train, workspace
 from sweetrl.reproduce.variants import VARIANTS, Variant, merged
 from sweetrl.running.folders import finished
 from sweetrl.settings import parse_settings
@@ -112,11 +112,11 @@ def _facts_of(folder: Path) -> dict[str, Any]:
 
 
 def _of_variant(profile: Profile, one: Variant, trained: Path, seed: int) -> list[_Made]:
-    """Return what the variant itself has made on this seed; nothing, if there is no result or it has another base."""
+    """Return what the variant itself has made on this seed; nothing, if there is no result or it is of other inputs."""
     if not (trained / PARAMETERS).exists():
         return []
     kept, stages = read_json(trained / PARAMETERS), read_json(trained / SUMMARY)["stages"]
-    if kept["base"] != profile.mark(one, seed)["base"]:
+    if any(kept.get(name) != now for name, now in inputs(profile, one, seed).items()):
         return []
     results = {stage: trained / place.name for stage, (place, _) in _RESULTS.items() if (trained / place.name).exists()}
     return [_Made(kept["parameters"], results, {stage: stages[stage] for stage in results})]
@@ -126,6 +126,8 @@ def _take_over(earlier: _Made, folder: Path, tree: Mapping[str, Any]) -> None:
     """Copy what an earlier run has made with the same settings: its critic, its ranked replies, its policy."""
     for stage, facts in earlier.facts.items():
         place, ignored = _RESULTS[stage]
+        if stage == "train-policy" and tree["iterations"] > 1:
+            continue  # what is kept is the last iteration's, and the first starts from its own
         alike = all(earlier.tree.get(name) == tree[name] for name in tree if name not in ignored)
         if alike and not finished(folder, stage):
             publish(earlier.results[stage], folder / place)
