@@ -4,9 +4,10 @@
     python benchmarks/trees.py --formula     what can be reached, for all shapes; measures nothing
     python benchmarks/trees.py --sweep [--json OUT] [--plot docs/images/trees.png]    cost against size
 
-Everything runs in this one run on the same random dialogues and the same model with random weights, each measurement in
-a process of its own (peak memory), one after the other. Nothing is fetched. `--shape smollm2-135m` and `--shape
-llama-8b` (bfloat16, with a CUDA device) are the shapes of those models, the others are made up.
+Everything runs in this one run on the same random dialogues and the same model with random weights, one measurement
+after the other; on a CPU each in a process of its own (peak memory). Nothing is fetched. `--shape smollm2-135m` and
+`--shape llama-8b` (bfloat16, with a CUDA device) are the shapes of those models, the others are made up. With a CUDA
+device each job is first run unmeasured, because FlexAttention is compiled for the first shapes that it meets.
 
 Lengths follow the official set (uniform, from a seed): 3 to 10 agent turns (`--turns` for another number); 300 to 1,000
 tokens before the first reply (so that the last turns have prefixes of up to about 2,500); replies of 20 to 120 tokens,
@@ -25,9 +26,11 @@ critic   Eq. 2 on all pairs of 4 attempts at a task, which share c, the system p
          which compute an attempt once for each step, however many pairs of the step it is in.
 
 Speed is work per processor second on a CPU, per second on a GPU. `ideal` is how many times more tokens the peer
-computes than we do (training counts three times a forward pass), `share` what of that ratio is reached, and for the
-ranking `arithmetic` how many times more multiply-adds of layers, attention and head: the latter two cannot be shared.
-`utilisation` is these operations (the adapter's left out) against the ceiling of large matrix products, measured here.
+computes than we do (training counts three times a forward pass), `share` what of that ratio is reached, and
+`arithmetic` how many times more multiply-adds of layers, attention and head: the latter two cannot be shared.
+`utilisation` is these operations (padding, the adapter and what is recomputed left out) against the ceiling of large
+matrix products, measured here; `mfu` (llama-8b, H100 or H200) against the data sheet's 989 TFLOP/s. Training by LoRA
+needs twice the forward pass's operations in layers and head (frozen weights) and three times those of attention.
 """
 
 from __future__ import annotations
@@ -40,18 +43,38 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trees_data import LORA, SHAPES, candidates, critic_data, dialogue, multiply_adds, policy_data, sizes
+import numpy as np
+from trees_data import (
+    LORA,
+    SHAPES,
+    candidates,
+    critic_data,
+    dialogue,
+    multiply_adds,
+    policy_data,
+    sizes,
+    training_multiply_adds,
+)
 from trees_peers import Unavailable, rank_vllm, train_trl
 
-from sweetrl.learning.batches import PreferenceData, Row
+from sweetrl.learning.batches import MicroBatch, PreferenceData, Row
 from sweetrl.learning.passes import Layout, length_batches
 from sweetrl.learning.trees.layout import fed, split_rows
 from sweetrl.settings import CriticSettings, PolicySettings
 
-# --- measurements, each in a process of its own ---------------------------------------------------------------------
+HOPPER = 989e12  # bfloat16 operations a second of an H100 or H200 (SXM) by the data sheet, without sparsity
+
+# --- measurements ---------------------------------------------------------------------------------------------------
+
+
+def on_cuda(options: argparse.Namespace) -> bool:
+    import torch
+
+    return torch.cuda.is_available() and options.device != "cpu"
 
 
 def make_model(options: argparse.Namespace, moved: bool = False) -> Any:
@@ -62,7 +85,7 @@ def make_model(options: argparse.Namespace, moved: bool = False) -> Any:
     from sweetrl.learning.adapters import attach_adapter
 
     torch.set_num_threads(options.threads)
-    device = torch.device("cuda" if torch.cuda.is_available() and options.device != "cpu" else "cpu")
+    device = torch.device("cuda" if on_cuda(options) else "cpu")
     torch.manual_seed(0)
     config = LlamaConfig(**SHAPES[options.shape], max_position_embeddings=32768, pad_token_id=0)
     torch.set_default_dtype(torch.bfloat16 if options.shape == "llama-8b" else torch.float32)
@@ -77,19 +100,49 @@ def make_model(options: argparse.Namespace, moved: bool = False) -> Any:
     return model
 
 
+def measure(
+    options: argparse.Namespace,
+    job: Callable[..., dict[str, Any]],
+    *given: Any,
+    moved: bool = False,
+    warm: tuple[Any, ...] | None = None,
+) -> dict[str, Any]:
+    """Run `job(model, *given)`; add its seconds and its peak memory above the model's.
+
+    What `job` itself says of these counts. Unavailable if it says that. On a CUDA device `job(model, *warm)` runs
+    before it, with a model of its own.
+    """
+    if not on_cuda(options):
+        return own_process(options, job, *given, moved=moved)
+    import gc
+
+    import torch
+
+    for arguments in ([] if warm is None else [warm]) + [given]:
+        gc.collect()
+        torch.cuda.empty_cache()
+        model = make_model(options, moved)
+        torch.cuda.synchronize()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        start = time.perf_counter()
+        numbers = job(model, *arguments)
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - start
+        peak = (torch.cuda.max_memory_allocated() - before) / 2**20
+        del model
+    return {"seconds": seconds, "cost": seconds, "peak_mib": peak, "model_mib": before / 2**20} | numbers
+
+
 def own_process(
     options: argparse.Namespace, job: Callable[..., dict[str, Any]], *given: Any, moved: bool = False
 ) -> dict[str, Any]:
-    """Run `job(model, *given)` in a forked process; add its seconds and its peak memory above the model's.
-
-    What `job` itself says of these counts. Unavailable if it says that.
-    """
+    """`measure` on a CPU: in a forked process, whose peak memory is the job's."""
     context = multiprocessing.get_context("fork")
     receive, send = context.Pipe(duplex=False)
 
     def run() -> None:
         model = make_model(options, moved)
-        cuda = next(model.parameters()).is_cuda
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         wall, processor = time.perf_counter(), time.process_time()
         try:
@@ -97,15 +150,9 @@ def own_process(
         except Unavailable as reason:
             send.send(reason)
             return
-        if cuda:
-            import torch
-
-            torch.cuda.synchronize()
         seconds, spent = time.perf_counter() - wall, time.process_time() - processor
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024 - before
-        if cuda:
-            peak = torch.cuda.max_memory_allocated() / 2**20
-        times = {"seconds": seconds, "processor_seconds": spent, "cost": seconds if cuda else spent}
+        times = {"seconds": seconds, "processor_seconds": spent, "cost": spent}
         send.send(times | {"peak_mib": peak} | numbers)
 
     process = context.Process(target=run)
@@ -191,29 +238,51 @@ def pack(rows: Sequence[Row], tokens: int) -> list[list[int]]:
     return result
 
 
-def train(model: Any, kind: str, data: PreferenceData, layout: str, tokens: int, pairs: int = 8) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Counted(Layout):
+    """A layout that adds up the sizes of what it lays out."""
+
+    total: Any = field(default_factory=lambda: np.zeros(3))
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Any]:
+        self.total[:] += sizes(rows, self.backend is not None)
+        return super().collate(rows)
+
+
+def train(
+    model: Any, kind: str, data: PreferenceData, layout: str, tokens: int, checkpointing: bool, pairs: int = 8
+) -> dict[str, Any]:
     """Our trainer on all pairs once; at most `pairs` pairs in a pass. `tokens` counts training three times."""
     from sweetrl.learning import trainers
 
     options: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 1.0, "batch_size": 8, "micro_batch_size": pairs}
     options |= {"tokens": tokens, "layout": layout, "lora": LORA, "checkpoints": 1, "nll": 0.0}
+    options |= {"gradient_checkpointing": checkpointing}
     with tempfile.TemporaryDirectory() as folder:
+        start = time.perf_counter()
         if kind == "policy":
             trainer: Any = trainers.PolicyTrainer(model, data, PolicySettings(**options), Path(folder), 0)
         else:
             trainer = trainers.CriticTrainer(model, data, CriticSettings(**options), Path(folder), 0)
+        referring = time.perf_counter() - start
         make, trained = trainer.make_passes, [0]
+        layout_ = trainer.layout = Counted(trainer.layout.backend, trainer.layout.tokens, trainer.layout.pad_id)
 
-        def counted(step: Any) -> Any:
-            passes = make(step)
+        def counted(step: MicroBatch) -> list[dict[str, Any]]:
+            passes: list[dict[str, Any]] = make(step)
             trained[0] += sum(one["rows"]["input_ids"].numel() for one in passes)
             return passes
 
         trainer.make_passes = counted
         steps = len(trainer.fit())
-    whole = trainer.layout
-    reference = sum(whole.cost([data.rows[index] for index in one]) for one in whole.cut_rows(data.rows))
-    return {"steps": steps, "tokens": 3 * trained[0] + reference}
+    cut = [[data.rows[index] for index in one] for one in layout_.cut_rows(data.rows)]
+    reference = sum(sizes(rows, layout_.backend is not None) for rows in cut)
+    return {
+        "steps": steps,
+        "tokens": 3 * trained[0] + sum(layout_.cost(rows) for rows in cut),
+        "reference_seconds": referring,
+        "sizes": {"training": layout_.total.tolist(), "reference": reference.tolist()},
+    }
 
 
 # --- the comparison -------------------------------------------------------------------------------------------------
@@ -225,7 +294,8 @@ def compare(ours: dict[str, Any], peers: dict[str, dict[str, Any]], more: dict[s
     for name, numbers in peers.items():
         speed = numbers["cost"] / ours["cost"]
         result[name] = numbers | {"speed_up": speed, "share": speed / numbers["ideal"]}
-        bound = f", {more['arithmetic']:.1f} times less arithmetic" if "arithmetic" in more else ""
+        arithmetic = numbers.get("arithmetic", more.get("arithmetic"))
+        bound = f", {arithmetic:.1f} times less arithmetic" if arithmetic else ""
         print(
             f"  trees against {name}: {speed:.1f} times faster ({numbers['ideal']:.1f} times fewer tokens{bound}: "
             f"{100 * speed / numbers['ideal']:.0f} % of the ideal), peak memory {ours['peak_mib']:.0f} against "
@@ -266,46 +336,100 @@ def ranking(options: argparse.Namespace) -> dict[str, Any]:
     everything, some = ([row for rows in one for row in rows] for one in (dialogues, sampled))
     tree, alone = sum(sizes(rows, True) for rows in dialogues), sizes(everything, False)
     print(f"ranking: {len(everything)} candidates, {alone[0]} tokens one at a time, {tree[0]} distinct", flush=True)
-    ours = own_process(options, rank, dialogues, "trees", options.tokens, moved=True)
+    given = (rank, dialogues, "trees", options.tokens)
+    ours = measure(options, *given, moved=True, warm=given[1:])
     expected = dict(zip(map(id, everything), ours.pop("sums"), strict=True))
     peers = {}
     for name in wanted(options, "packed", "padded", *(["vllm"] if options.vllm else [])):
-        given: tuple[Any, ...] = (rank, sampled, name, options.tokens)
-        if name == "vllm":
-            given = (rank_vllm, some, options.vllm, options.threads)
         try:
-            numbers = own_process(options, *given, moved=True)
+            if name == "vllm":
+                numbers = measure(options, rank_vllm, some, options.vllm, options.threads, moved=True)
+            else:
+                warm = (sampled[:1], name, options.tokens)
+                numbers = measure(options, rank, sampled, name, options.tokens, moved=True, warm=warm)
         except Unavailable as reason:
             print(f"  {name} is left out: {reason}", flush=True)
             continue
         error = max(abs(one - expected[id(row)]) for one, row in zip(numbers.pop("sums"), some, strict=True))
-        assert error <= 1e-3 * max(1.0, *map(abs, expected.values())), (name, error)
+        # Whole replies' log-ratios; in bfloat16 each of their tokens' log-probs is rounded.
+        allowed = 0.1 if options.shape == "llama-8b" else 1e-3
+        assert error <= allowed * max(1.0, *map(abs, expected.values())), (name, error)
         share = float(sizes(some, False)[0] / alone[0])
-        numbers |= {key: numbers[key] / share for key in ("cost", "seconds", "processor_seconds")}
+        numbers |= {key: numbers[key] / share for key in ("cost", "seconds", "processor_seconds") if key in numbers}
         peers[name] = numbers | {"ideal": float(alone[0] / tree[0]), "sampled": share, "error": error}
     work = {way: 4.0 * multiply_adds(options.shape, counts) for way, counts in (("tree", tree), ("alone", alone))}
     more = {"tree_sizes": tree.tolist(), "alone_sizes": alone.tolist(), "arithmetic": work["alone"] / work["tree"]}
-    more["ceiling"] = own_process(options, matrix_products)["flops"]
     for numbers, way in ((ours, "tree"), *((one, "alone") for one in peers.values())):
-        numbers["utilisation"] = work[way] / numbers["cost"] / more["ceiling"]
+        numbers["flops"] = work[way] / numbers["cost"]
         numbers["tokens_per_second"] = float(alone[0] if way == "alone" else tree[0]) / numbers["cost"]
-    shares = ", ".join(f"{name} {100 * one['utilisation']:.0f} %" for name, one in {"trees": ours, **peers}.items())
-    print(f"  of the {more['ceiling'] / 1e9:.0f} GFLOP/s of large matrix products: {shares}", flush=True)
+    more["ceiling"] = say_utilisation(options, {"trees": ours, **peers})
     return compare(ours, peers, more)
+
+
+def say_utilisation(options: argparse.Namespace, found: dict[str, dict[str, Any]]) -> float:
+    """Add `utilisation` to each, and `mfu` where the data sheet is known; return the measured ceiling."""
+    ceiling = float(measure(options, matrix_products, warm=())["flops"])
+    for numbers in found.values():
+        numbers["utilisation"] = numbers["flops"] / ceiling
+        if on_cuda(options) and options.shape == "llama-8b":
+            numbers["mfu"] = numbers["flops"] / HOPPER
+    shares = ", ".join(
+        f"{name} {100 * one['utilisation']:.0f} %"
+        + (f" (MFU {100 * one['mfu']:.0f} %)" if "mfu" in one else "")
+        + f", {one['tokens_per_second']:.0f} tokens/s"
+        for name, one in found.items()
+    )
+    print(f"  of the {ceiling / 1e9:.0f} GFLOP/s of large matrix products: {shares}", flush=True)
+    return ceiling
 
 
 def training(options: argparse.Namespace, kind: str, data: PreferenceData, names: list[str]) -> dict[str, Any]:
     print(f"{kind}: {len(data.pairs)} pairs of {len(data.rows)} rows", flush=True)
-    ours = own_process(options, train, kind, data, "trees", options.tokens)
+    few = first_steps(data)
+
+    def ours_or(layout: str, pairs: int = 8) -> dict[str, Any]:
+        more = (layout, options.tokens, options.checkpointing, pairs)
+        # Trees of all sizes are compiled before; flat batches have nothing to compile.
+        return measure(options, train, kind, data, *more, warm=(kind, data if layout == "trees" else few, *more))
+
+    ours = ours_or("trees")
     peers = {}
     for name in names:
         if name == "trl":
-            numbers = own_process(options, train_trl, data, options.trl_micro_batch)
-            numbers["tokens"] = 4 * sum(len(data.rows[index].token_ids) for pair in data.pairs for index in pair)
+            more = (options.trl_micro_batch, options.checkpointing)
+            numbers = measure(options, train_trl, data, *more, warm=(few, *more))
+            rows = [data.rows[index] for pair in data.pairs for index in pair]
+            numbers["tokens"] = 4 * sum(len(row.token_ids) for row in rows)
+            counts = sizes(rows, False).tolist()
+            numbers["sizes"] = {"training": counts, "reference": counts}
         else:
-            numbers = own_process(options, train, kind, data, "flat", options.tokens, 1 if name == "pairs" else 8)
+            numbers = ours_or("flat", 1 if name == "pairs" else 8)
         peers[name] = numbers | {"ideal": numbers["tokens"] / ours["tokens"]}
-    return compare(ours, peers, {"pairs_of_rows": len(data.pairs)})
+    for numbers in (ours, *peers.values()):
+        counts = numbers["sizes"]
+        work = training_multiply_adds(options.shape, counts["training"])
+        work += multiply_adds(options.shape, counts["reference"])
+        numbers["work"] = 2.0 * work
+        numbers["flops"] = numbers["work"] / numbers["cost"]
+        numbers["tokens_per_second"] = (counts["training"][0] + counts["reference"][0]) / numbers["cost"]
+    ceiling = say_utilisation(options, {"trees": ours, **peers})
+    more = {"pairs_of_rows": len(data.pairs), "ceiling": ceiling}
+    for numbers in peers.values():
+        numbers["arithmetic"] = numbers["work"] / ours["work"]
+    return compare(ours, peers, more)
+
+
+def first_steps(data: PreferenceData) -> PreferenceData:
+    """The first 16 pairs, as data of their own."""
+    pairs = data.pairs[:16]
+    kept = sorted({index for pair in pairs for index in pair})
+    place = {index: number for number, index in enumerate(kept)}
+    return PreferenceData(
+        tuple(data.rows[index] for index in kept),
+        tuple((place[one], place[other]) for one, other in pairs),
+        (),
+        tuple(data.groups[index] for index in kept),
+    )
 
 
 def policy(options: argparse.Namespace) -> dict[str, Any]:
@@ -334,7 +458,10 @@ def critic(options: argparse.Namespace) -> dict[str, Any]:
 def cost_against_size(options: argparse.Namespace) -> list[dict[str, Any]]:
     from trees_sweep import plot, sweep
 
-    points = sweep(options, lambda rows, how: own_process(options, rank, [rows], how, options.tokens, moved=True))
+    def one(rows: Sequence[Row], how: str) -> dict[str, Any]:
+        return measure(options, rank, [rows], how, options.tokens, moved=True, warm=([rows], how, options.tokens))
+
+    points = sweep(options, one)
     if options.plot:
         title = f"Ranking, shape {options.shape}, {options.threads} thread" + "s" * (options.threads > 1)
         plot(points, options.plot, title)
@@ -355,6 +482,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=1, help="peers of the ranking compute every Nth candidate")
     parser.add_argument("--vllm", type=Path, metavar="PYTHON", help="of an environment with vLLM")
     parser.add_argument("--trl-micro-batch", type=int, default=2, choices=(1, 2, 4, 8))
+    parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, in all trainings")
     parser.add_argument("--formula", action="store_true", help="say what the formulas give, for all shapes")
     parser.add_argument("--sweep", action="store_true")
     parser.add_argument("--plot", type=Path)

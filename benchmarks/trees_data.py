@@ -116,3 +116,13 @@ def multiply_adds(shape: str, counts: Any) -> float:
     layer = 2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * one["intermediate_size"]
     each = [one["num_hidden_layers"] * layer, one["num_hidden_layers"] * 2 * hidden, hidden * one["vocab_size"]]
     return float(np.dot(np.asarray(each, dtype=float), counts))
+
+
+def training_multiply_adds(shape: str, counts: Any) -> float:
+    """Of a forward and a backward pass where layers and head are frozen under an adapter, whose own are left out.
+
+    What layers and head take in costs a gradient each, their weights none. In attention both operands of both products
+    have gradients.
+    """
+    attention = multiply_adds(shape, np.asarray(counts, dtype=float) * [0, 1, 0])
+    return 2 * multiply_adds(shape, counts) + attention

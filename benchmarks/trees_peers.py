@@ -19,8 +19,8 @@ class Unavailable(Exception):
     """A peer cannot be run here; says why."""
 
 
-def train_trl(model: Any, data: PreferenceData, micro_batch: int) -> dict[str, Any]:
-    """TRL's DPOTrainer on the same pairs of token ids: reference precomputed, no gradient checkpointing."""
+def train_trl(model: Any, data: PreferenceData, micro_batch: int, checkpointing: bool) -> dict[str, Any]:
+    """TRL's DPOTrainer on the same pairs of token ids, the reference precomputed."""
     import datasets
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
@@ -48,7 +48,7 @@ def train_trl(model: Any, data: PreferenceData, micro_batch: int) -> dict[str, A
             learning_rate=1e-5,
             beta=0.1,
             max_length=None,
-            gradient_checkpointing=False,
+            gradient_checkpointing=checkpointing,
             precompute_ref_log_probs=True,
             bf16=False,
             use_cpu=not next(model.parameters()).is_cuda,
