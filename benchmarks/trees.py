@@ -126,7 +126,10 @@ def measure(
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         start = time.perf_counter()
-        numbers = job(model, *arguments)
+        try:
+            numbers = job(model, *arguments)
+        except torch.cuda.OutOfMemoryError as error:
+            raise Unavailable(str(error).splitlines()[0]) from error
         torch.cuda.synchronize()
         seconds = time.perf_counter() - start
         peak = (torch.cuda.max_memory_allocated() - before) / 2**20
@@ -281,6 +284,7 @@ def train(
         "steps": steps,
         "tokens": 3 * trained[0] + sum(layout_.cost(rows) for rows in cut),
         "reference_seconds": referring,
+        "backend": layout_.backend,
         "sizes": {"training": layout_.total.tolist(), "reference": reference.tolist()},
     }
 
@@ -388,7 +392,7 @@ def training(options: argparse.Namespace, kind: str, data: PreferenceData, names
     few = first_steps(data)
 
     def ours_or(layout: str, pairs: int = 8) -> dict[str, Any]:
-        more = (layout, options.tokens, options.checkpointing, pairs)
+        more = (layout, options.training_tokens or options.tokens, options.checkpointing, pairs)
         # Trees of all sizes are compiled before; flat batches have nothing to compile.
         return measure(options, train, kind, data, *more, warm=(kind, data if layout == "trees" else few, *more))
 
@@ -397,7 +401,11 @@ def training(options: argparse.Namespace, kind: str, data: PreferenceData, names
     for name in names:
         if name == "trl":
             more = (options.trl_micro_batch, options.checkpointing)
-            numbers = measure(options, train_trl, data, *more, warm=(few, *more))
+            try:
+                numbers = measure(options, train_trl, data, *more, warm=(few, *more))
+            except Unavailable as reason:
+                print(f"  trl is left out: {reason}", flush=True)
+                continue
             rows = [data.rows[index] for pair in data.pairs for index in pair]
             numbers["tokens"] = 4 * sum(len(row.token_ids) for row in rows)
             counts = sizes(rows, False).tolist()
@@ -473,6 +481,7 @@ def main() -> None:
     parser.add_argument("--shape", choices=SHAPES, default="small")
     parser.add_argument("--dialogues", type=int, default=2, help="dialogues (ranking, policy) or tasks (critic)")
     parser.add_argument("--tokens", type=int, default=16384, help="most tokens in one pass, of all peers")
+    parser.add_argument("--training-tokens", type=int, help="the same where gradients are kept; default: --tokens")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
