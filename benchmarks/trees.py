@@ -19,8 +19,8 @@ ranking  log-probs with and without the adapter of all candidates. Peers: `packe
          Python of an environment that has it). With `--sample N` peers compute every Nth candidate (or as many as fill
          one pass), and their cost is multiplied up by tokens.
 policy   DPO with LoRA on 4 pairs a turn, 8 pairs a step, the reference computed beforehand (counted). Peers: `trl`, its
-         DPOTrainer (where it is installed) with precomputed reference and without gradient checkpointing, on the very
-         same token ids; `flat`, our padded batches.
+         DPOTrainer (where it is installed) with precomputed reference on the very same token ids; `flat`, our padded
+         batches. Without gradient checkpointing, or all with it (`--checkpointing`).
 critic   Eq. 2 on all pairs of 4 attempts at a task, which share c, the system prompt and the request, and nothing after
          it. Peers: `pairs`, every pair a batch of its own, as trainers of preferences do; `flat`, our padded batches,
          which compute an attempt once for each step, however many pairs of the step it is in.
@@ -511,9 +511,15 @@ def main() -> None:
         options.tokens = max(options.tokens, 2**15)  # each dialogue in one pass
         result["sweep"] = cost_against_size(options)
     else:
-        result |= {name: jobs[name](options) for name in options.only.split(",")}
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        for name in options.only.split(","):
+            result[name] = jobs[name](options)
+            write(options.json, result)
+    write(options.json, result)
+
+
+def write(path: Path | None, result: dict[str, Any]) -> None:
+    if path is not None:
+        path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

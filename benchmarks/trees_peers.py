@@ -20,12 +20,21 @@ class Unavailable(Exception):
 
 
 def train_trl(model: Any, data: PreferenceData, micro_batch: int, checkpointing: bool) -> dict[str, Any]:
-    """TRL's DPOTrainer on the same pairs of token ids, the reference precomputed."""
+    """TRL's DPOTrainer on the same pairs of token ids, the reference precomputed.
+
+    It names its cache of the reference's log-probs by a hash of all weights: a minute at 8B, however few the pairs.
+    That is left out.
+    """
+    import uuid
+
     import datasets
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from transformers import PreTrainedTokenizerFast
     from trl import DPOConfig, DPOTrainer
+    from trl.trainer import dpo_trainer
+
+    dpo_trainer.hash_module = lambda module: uuid.uuid4().hex
 
     class OnTokenIds(DPOTrainer):  # type: ignore[misc]
         def _prepare_dataset(self, dataset: Any, *other: Any) -> Any:
