@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from sweetrl.engines.make import LENT, serving
+from sweetrl.errors import UserError
 from sweetrl.settings import Settings, parse_settings
 from tasks.pipeline import StageResult
 from tasks.servers import VARIABLE, RunServer
@@ -96,3 +97,21 @@ def test_the_flow_hands_it_over(settings: Settings, monkeypatch: pytest.MonkeyPa
     run_pipeline(Path.cwd(), Steps(run=run, say=lambda line: None))
     assert found.keys() == {"tasks", "train-critic", "rank"}
     assert not found["tasks"] and not found["train-critic"] and "127.0.0.1" in found["rank"]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gpus", "told"), [("float32", 1, True), ("float32", 0, False), ("bfloat16", 1, False)]
+)
+def test_float32_is_named_where_a_server_on_a_gpu_cannot_start(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, dtype: str, gpus: int, told: bool
+) -> None:
+    """vLLM's kernels for adapters assert half precision, and its last words do not say so."""
+    monkeypatch.setattr("sweetrl.engines.server.gpus_of", lambda command: gpus)
+    Path("server.py").write_text("raise SystemExit('Engine core initialization failed')")
+    with (
+        pytest.raises(UserError) as caught,
+        serving(settings.engine, settings.model.model_copy(update={"dtype": dtype}), Path("stage.log")),
+    ):
+        pass
+    assert "ended with status 1 before it answered: Engine core initialization failed" in str(caught.value)
+    assert str(caught.value).endswith("only: set `model.dtype: bfloat16`.") == told

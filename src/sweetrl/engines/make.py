@@ -96,9 +96,11 @@ def serving(engine: EngineSettings, model: ModelSettings, log: Path, rank: int =
         SERVED,
         rank,
     )
+    gpus = engine.gpus or gpus_of(command)
+    # vLLM itself says nothing but "AssertionError".
+    half = "vLLM's kernels for adapters on a GPU take half precision only: set `model.dtype: bfloat16`"
     with ManagedServer(command, port, log) as server:
-        server.wait_ready(engine.start_seconds)
-        gpus = engine.gpus or gpus_of(command)
+        server.wait_ready(engine.start_seconds, half if gpus and model.dtype == "float32" else "")
         yield engine.model_copy(update={"urls": server.url, "model": SERVED, "gpus": gpus})
 
 

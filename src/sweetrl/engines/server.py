@@ -63,8 +63,11 @@ class ManagedServer:
         self._watcher = threading.Thread(target=self._watch, name="sweetrl-server", daemon=True)
         self._watcher.start()
 
-    def wait_ready(self, seconds: float) -> None:
-        """Return when the server's health page answers; UserError where it ends, or takes more than `seconds`."""
+    def wait_ready(self, seconds: float, advice: str = "") -> None:
+        """Return when the server's health page answers; UserError where it ends, or takes more than `seconds`.
+
+        `advice` is a half sentence on what often ends it; it stands behind the server's last words.
+        """
         import httpx
 
         address = self.url.removesuffix("/v1") + "/health"
@@ -75,7 +78,7 @@ class ManagedServer:
                 if self.process.poll() is not None and self.restarts >= self._allowed:
                     raise UserError(
                         f"{self.log}: the server `{self.command[0]}` ended with status {self.process.returncode} "
-                        f"before it answered: {self.last_words()}"
+                        f"before it answered: {self.last_words()}{advice and f'; {advice}.'}"
                     )
                 with contextlib.suppress(httpx.HTTPError):
                     if client.get(address).status_code == 200:
