@@ -92,10 +92,12 @@ def rank_vllm(model: Any, rows: Sequence[Row], python: Path, threads: int) -> di
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
         save_adapter(model, here / "adapter", "model")
-        model.unload().save_pretrained(here / "model")
+        base = model.unload()
+        base.save_pretrained(here / "model")
         job = {
             "model": str(here / "model"),
             "adapter": str(here / "adapter"),
+            "dtype": str(base.dtype).removeprefix("torch."),
             "rank": LORA.rank,
             "context": max(len(row.token_ids) for row in rows) + 8,
             "sequences": [{"ids": row.token_ids, "start": row.spans[0][0]} for row in rows],

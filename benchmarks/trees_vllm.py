@@ -2,9 +2,9 @@
 
     PYTHON benchmarks/trees_vllm.py JOB OUT        in vLLM's own environment: it imports nothing of the project
 
-JOB is a JSON file with `model`, `adapter`, `rank`, `context` and `sequences`, each {"ids", "start"}. OUT gets the
-processor seconds of vLLM's processes (start-up left out), and for each sequence the sum over its tokens from `start` of
-the log-probs with minus those without the adapter.
+JOB is a JSON file with `model`, `dtype`, `adapter`, `rank`, `context` and `sequences`, each {"ids", "start"}. OUT gets
+the processor seconds of vLLM's processes (start-up left out), and for each sequence the sum over its tokens from
+`start` of the log-probs with minus those without the adapter.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def main() -> None:
     engine = LLM(
         model=job["model"],
         skip_tokenizer_init=True,
-        dtype="float32",
+        dtype=job["dtype"],
         enable_lora=True,
         max_lora_rank=job["rank"],
         max_model_len=job["context"],
