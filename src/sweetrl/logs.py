@@ -21,6 +21,17 @@ QUIET = "SWEETRL_QUIET"  # in the environment: nothing but results and errors is
 FOLDER = SCRATCH / "logs"
 
 
+TALKATIVE = frozenset({"absl", "alembic", "datasets", "great_expectations", "httpx", "mlflow", "transformers"})
+
+
+def worth_saying(record: logging.LogRecord) -> bool:
+    """A filter for handlers: of libraries that tell what they are doing only warnings and errors.
+
+    The level of their loggers would not do: some set it themselves when they are imported.
+    """
+    return record.levelno >= logging.WARNING or record.name.partition(".")[0] not in TALKATIVE
+
+
 def quiet() -> bool:
     """Whether nothing but results and errors is wanted."""
     return os.environ.get(QUIET, "") not in ("", "0")
@@ -44,6 +55,13 @@ class LibraryLog(logging.Handler):
             self.used = True
         except OSError:
             self.handleError(record)
+
+
+def show_progress() -> None:
+    """Let INFO be read on stderr, but for TALKATIVE libraries; where a command has handlers already, it keeps them."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(worth_saying)
 
 
 @contextmanager

@@ -187,6 +187,31 @@ def test_a_stage_says_in_one_sentence_what_is_wrong(here: Path, body: str, code:
     assert done.stderr.startswith(sentence) and len(done.stderr.splitlines()) == bool(sentence)
 
 
+def test_of_talkative_libraries_only_warnings_are_shown(here: Path) -> None:
+    """Whatever level their loggers have set themselves; own code and the project say what they like."""
+    (here / "params.yaml").write_text("{}")
+    program = (
+        "import logging\nfrom sweetrl.running.stage import *\n"
+        "def stage(settings):\n"
+        "    for name in ('great_expectations.docs', 'datasets.config', 'own_domain', 'sweetrl'):\n"
+        "        one = logging.getLogger(name)\n"
+        "        one.setLevel(logging.INFO)\n"
+        "        one.info('%s works', name)\n"
+        "        one.warning('%s warns', name)\n"
+        "stage_main(stage)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0
+    assert done.stderr.splitlines() == [
+        "great_expectations.docs warns",
+        "datasets.config warns",
+        "own_domain works",
+        "own_domain warns",
+        "sweetrl works",
+        "sweetrl warns",
+    ]
+
+
 def test_a_missing_parameter_file_is_one_sentence(here: Path) -> None:
     program = "from sweetrl.running.stage import *\nstage_main(print)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Sequence
 
 from sweetrl.errors import UserError
+from sweetrl.logs import show_progress
 
 USAGE = (
     "name a part: all [WORKERS], base, warm-start, seed-data SEED, base-large, variant NAME SEED, measure NAME SEED, "
@@ -49,7 +49,7 @@ def run(arguments: Sequence[str]) -> None:
 
 def main() -> None:
     """The command line; a UserError is one sentence and status 1."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    show_progress()
     try:
         run(sys.argv[1:])
     except UserError as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import sys
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path, digest, publish
 from sweetrl.learning.supply import Supply
+from sweetrl.logs import show_progress
 from sweetrl.plugins import find_method, load_domain
 from sweetrl.progress import Meter
 from sweetrl.rollout.environment import scorer_of
@@ -311,7 +311,7 @@ def import_standalone(
 
     `held_out` are task files or tables: dialogues about their tasks are left out. Unfinished work lies beside `out`.
     """
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    show_progress()
     check_free(out)
     domain = load_domain(settings)
     for path in [*files, *held_out]:

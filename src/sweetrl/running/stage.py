@@ -35,6 +35,7 @@ from typing import Any, NoReturn
 
 from sweetrl.errors import UserError, missing_extra
 from sweetrl.io import digest, private_folder, publish, write_json
+from sweetrl.logs import show_progress
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.plugins import check_sources
 from sweetrl.progress import first_process
@@ -237,9 +238,7 @@ def _leave(status: int) -> NoReturn:
 
 
 def _stage_main(function: Callable[[Settings], object], spreads: Callable[[Settings], bool] | None) -> None:
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    for name in ("httpx", "alembic", "mlflow", "great_expectations", "transformers", "absl"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    show_progress()
     warnings.filterwarnings("ignore", category=FutureWarning)  # libraries talking to libraries
     signal.signal(signal.SIGTERM, _terminate)
     if not first_process():

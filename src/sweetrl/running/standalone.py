@@ -5,11 +5,9 @@ Unfinished work lies beside the output (or in .scratch): a killed command, given
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import shutil
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -19,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.colbench.scoring import scoring_of
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
+from sweetrl.logs import show_progress
 from sweetrl.paths import SCRATCH
 from sweetrl.plugins import load_domain
 from sweetrl.printing import note
@@ -240,9 +239,7 @@ def _at_temperature(settings: Settings, temperature: float) -> Settings:
 
 def _tasks_of(settings: Settings, tasks: Path, limit: int | None) -> list[Task]:
     """The tasks to attempt, of which the user knows enough; from here on progress is shown."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    for name in ("httpx", "transformers"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    show_progress()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     domain = load_domain(settings)
     found = list(islice(read_any_tasks(tasks, domain), limit))
