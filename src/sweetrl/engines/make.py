@@ -97,7 +97,7 @@ def serving(engine: EngineSettings, model: ModelSettings, log: Path, rank: int =
         rank,
     )
     gpus = engine.gpus or gpus_of(command)
-    # vLLM itself says nothing but "AssertionError".
+    # Its own last words are "Engine core initialization failed", after an assertion without a message.
     half = "vLLM's kernels for adapters on a GPU take half precision only: set `model.dtype: bfloat16`"
     with ManagedServer(command, port, log) as server:
         server.wait_ready(engine.start_seconds, half if gpus and model.dtype == "float32" else "")
