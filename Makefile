@@ -65,8 +65,8 @@ test-flows: environment ## what takes minutes: the examples, `dvc repro` in a cl
 	  tests/end_to_end/test_docs_commands.py tests/end_to_end/test_clean_clone.py \
 	  tests/end_to_end/test_examples.py::test_an_own_domain_is_trained_evaluated_and_registered \
 	  tests/end_to_end/test_examples.py::test_a_change_of_its_source_collects_again tests/tracking \
-	  tests/stages tests/rollout/test_scored.py tests/running tests/learning/test_base_model.py tests/learning/test_base_pages.py \
-	  tests/learning/test_headroom_benchmark.py $(ARGS)
+	  tests/stages tests/rollout/test_scored.py tests/running tests/tasks/test_interruption.py \
+	  tests/learning/test_base_model.py tests/learning/test_base_pages.py tests/learning/test_headroom_benchmark.py $(ARGS)
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)

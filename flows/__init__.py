@@ -21,9 +21,7 @@ DEFAULTS = {
     "DVC_NO_ANALYTICS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-if "PREFECT_API_URL" not in os.environ:
-    DEFAULTS["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # an embedded server that is gone does not come back
-else:
+if "PREFECT_API_URL" in os.environ:
     # What a server answers while its PostgreSQL is away; a run whose last state is refused is shown as running forever.
     DEFAULTS["PREFECT_CLIENT_RETRY_EXTRA_CODES"] = "500"
 for _name, _value in DEFAULTS.items():

@@ -17,7 +17,7 @@ from sweetrl.errors import UserError
 from sweetrl.printing import print_json
 from sweetrl.screen import Screen
 from sweetrl.text import printable
-from tasks.outages import outage
+from tasks.outages import outage, stop_asking
 from tasks.plan import PlannedStage
 from tasks.training import Outcome
 
@@ -25,6 +25,8 @@ from tasks.training import Outcome
 def command_line(action: Callable[[], object]) -> int:
     """Run `action`; errors become one sentence on stderr and status 1, an interruption stops the stages too."""
     signal.signal(signal.SIGTERM, _terminate)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else whoever started this has it ignored
+        signal.signal(signal.SIGINT, _interrupt)
     _silence_traces()
     try:
         action()
@@ -92,6 +94,11 @@ def _leave(code: int) -> None:
 
 def _terminate(number: int, frame: FrameType | None) -> None:
     sys.exit(128 + number)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    stop_asking()
+    signal.default_int_handler(number, frame)
 
 
 def _silence_traces() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 from collections.abc import Iterator
 
 from sweetrl.errors import UserError
@@ -34,6 +36,19 @@ def outage(error: BaseException) -> UserError | None:
                 f"{server} failed or does not answer ({reason(one)}); run the same command again when it does."
             )
     return None
+
+
+def stop_asking() -> None:
+    """Let Prefect's client ask each thing once from now on: for an interruption with the embedded server.
+
+    The signal of a terminal ends that server, too. The client would ask it six times over a minute to write down the
+    crash, each time that it is told of one.
+    """
+    if "PREFECT_API_URL" in os.environ or "prefect" not in sys.modules:
+        return
+    from prefect.settings import get_current_settings
+
+    get_current_settings().client.max_retries = 0
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

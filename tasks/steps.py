@@ -8,11 +8,13 @@ from typing import Any
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
+from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 
 from sweetrl.settings import Settings
 from sweetrl.tracking.registry import Registration, register_policy
 from tasks import ingestion, workspace
+from tasks.outages import stop_asking
 from tasks.pipeline import StageFailed, StageResult, execute_stage, policy_of
 from tasks.promotion import GateResult, judge, take_over
 
@@ -26,7 +28,11 @@ def _worth_another_try(task: Any, run: Any, state: Any) -> bool:
 @task(name="run_stage", task_run_name="{stage}", cache_policy=NO_CACHE)
 def run_stage(stage: str, root: Path, env: dict[str, str]) -> StageResult:
     """Bring one stage of dvc.yaml up to date in a subprocess."""
-    return execute_stage(root, stage, env, get_run_logger().info)
+    try:
+        return execute_stage(root, stage, env, get_run_logger().info)
+    except TerminationSignal:  # Prefect's own: while a flow runs, SIGTERM is caught by it
+        stop_asking()
+        raise
 
 
 def run_stage_task(stage: str) -> Any:

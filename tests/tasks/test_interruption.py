@@ -1,12 +1,15 @@
-"""What a flow leaves behind when its stage fails or when it is interrupted; with Prefect's embedded server."""
+"""What a flow leaves behind when its stage fails or when it is interrupted, and a busy database; with Prefect's
+embedded server."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -74,6 +77,33 @@ def test_an_interrupted_flow_ends_soon_with_everything_it_started(toy, number: i
     assert printed.count("interrupted; finished work is kept") == 1
     assert "Crash detected" not in printed
     assert at_work(toy) == []
+
+
+def write_for(seconds: float, database: Path) -> None:
+    """Commit to Prefect's database a thousand times a second: what has read there cannot write in the same transaction."""
+    with contextlib.closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as connection:
+        connection.execute("CREATE TABLE busy (number)")
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            connection.execute("INSERT INTO busy VALUES (1)")
+            time.sleep(0.001)
+        connection.execute("DROP TABLE busy")
+
+
+@pytest.mark.slow
+def test_a_busy_database_of_the_embedded_server_is_waited_for(toy) -> None:
+    """Prefect's server answers 503 while others write; two such answers, seconds apart, must not end a run."""
+    flow = start(toy)
+    assert flow.stdout is not None
+    writer = threading.Thread(target=write_for, args=(8.0, toy.root / ".prefect/prefect.db"))
+    printed = []
+    for line in flow.stdout:
+        printed.append(line)
+        if "stage 1 of" in line:
+            writer.start()
+    writer.join()
+    assert flow.wait() == 0, "".join(printed)
+    assert toy.runs() == ["first", "second", "third"]
 
 
 @pytest.mark.slow
