@@ -101,11 +101,12 @@ def import_(
     ],
     out: Annotated[Path, typer.Option(help="What to write: a folder of shards.")],
     skip_bad: Annotated[
-        int, typer.Option(help="So many bad rows may be left out, into OUT/bad-rows.jsonl.", min=0)
-    ] = 0,
+        int | None, typer.Option(help="So many bad rows may be left out, into OUT/bad-rows.jsonl.", min=0)
+    ] = None,
     keep_rewards: Annotated[
-        bool, typer.Option("--keep-rewards", help="Take official files' own rewards; logs always keep theirs.")
-    ] = False,
+        bool | None,
+        typer.Option("--keep-rewards/--score", help="Take official files' own rewards; logs always keep theirs."),
+    ] = None,
     held_out: Annotated[
         list[Path] | None, typer.Option(help="Leave out dialogues about the tasks of this file; any number.")
     ] = None,
@@ -113,11 +114,15 @@ def import_(
     changes: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Put dialogues that others have made into shards to train on, and say for which methods they are enough."""
+    """Put dialogues that others have made into shards to train on, and say for which methods they are enough.
+
+    What is not given is as params.yaml says (`collect.skip_bad`, `collect.keep_rewards`).
+    """
     from sweetrl.running.importing import import_standalone
 
     settings = settings_here(suite, changes)
-    changed = settings.collect.model_copy(update={"skip_bad": skip_bad, "keep_rewards": keep_rewards})
+    given = {"skip_bad": skip_bad, "keep_rewards": keep_rewards}
+    changed = settings.collect.model_copy(update={key: one for key, one in given.items() if one is not None})
     found = import_standalone(settings.model_copy(update={"collect": changed}), files, out, held_out or ())
     print_facts("import", facts(found), found if as_json else None)
 

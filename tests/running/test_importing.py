@@ -73,7 +73,8 @@ def test_attempts_are_counted_by_task_whatever_their_number_and_file() -> None:
     assert [one.extra["source"] for one in found] == [*(f"a.jsonl:{at}" for at in (1, 2, 3)),
                                                      *(f"b.jsonl:{at}" for at in (1, 3, 4))]  # fmt: skip
     assert (facts["dialogues"], facts["tasks"], facts["recorded rewards"], facts["bad rows"]) == ("6", "4", "6", "0")
-    assert (facts["for rft"], facts["for multi-turn-dpo"]) == ("enough", "enough")
+    assert facts["for rft"] == "enough"
+    assert facts["for multi-turn-dpo"].startswith("2 preference pairs are fewer than 20 (validate.minimum_pairs)")
     assert facts["for sweet"].startswith("6 of 6 dialogues have no reference")
 
 
@@ -147,6 +148,66 @@ def test_bad_rows_are_named_all_at_once_or_put_aside() -> None:
     assert "at most 10 are allowed; raise agent.max_turns" in kept[5]["why"]
 
 
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (json.dumps(chat("One?", "x")).replace("0.5", "1" * 400), "`reward` is too large a number"),
+        (json.dumps(chat("One?", "x")).replace("0.5", "1e999"), "`reward` is too large a number"),
+        ('{"a\\ud800": 1, "a\\ud800": 2}', "is there twice"),
+    ],
+)
+def test_no_number_and_no_key_ends_an_import_with_a_trace(row: str, said: str) -> None:
+    Path("params.yaml").write_text('reward: {function: "math:fsum"}\n')  # whose bounds are infinite
+    name = write("a.jsonl", row, chat("Two?", "x"))
+    with pytest.raises(UserError, match=f"line 1: .*{said}"):
+        import_(name)
+    assert len(import_(name, "--skip-bad", 1)[1]) == 1
+
+
+def test_what_params_yaml_allows_is_allowed_unless_the_command_says_otherwise() -> None:
+    name = write("a.jsonl", "{", chat("Two?", "x"))
+    Path("params.yaml").write_text("collect: {skip_bad: 1}\n")
+    with pytest.raises(UserError, match="bad rows: 1, of which 0 may be left out"):
+        import_(name, "--skip-bad", 0)
+    assert len(import_(name)[1]) == 1
+
+
+def test_an_answer_is_there_and_is_what_the_last_message_says() -> None:
+    rows = [trajectory_row(one) for one in attempts(list(generate("train", 2, seed=1)))]
+    del rows[0]["answer"]
+    rows[1]["answer"] = "def other(): ..."
+    with pytest.raises(UserError) as error:
+        import_(write("k.jsonl", *rows))
+    assert "line 1: the key `answer` is missing" in str(error.value)
+    assert "line 2: `answer` is not what the dialogue's last message says" in str(error.value)
+
+
+def test_a_file_that_changes_while_it_is_read_is_an_error_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweetrl.running import importing
+
+    name, given = write("a.jsonl", *(chat(f"{number}?", "x") for number in range(3))), importing.Rewards.given
+
+    def slowly(self: Any, members: Sequence[Trajectory]) -> list[Trajectory]:
+        with Path(name).open("a") as log:
+            log.write(json.dumps(chat("Late?", "x")) + "\n")
+        return given(self, members)
+
+    monkeypatch.setattr(importing.Rewards, "given", slowly)
+    Path("params.yaml").write_text("collect: {shard: 2}\n")
+    with pytest.raises(UserError, match=r"a\.jsonl: the file has changed while it was read; import a copy of it"):
+        import_(name)
+    assert not Path("out").exists()
+
+
+def test_a_servers_own_files_are_no_logs() -> None:
+    from sweetrl.running.importing import trajectory_files
+
+    Path("served").mkdir()
+    write("served/.open.jsonl", {"dialogue": "a"})
+    write("served/served-1.jsonl", chat("One?", "x"))
+    assert [path.name for path in trajectory_files(Path("served"))] == ["served-1.jsonl"]
+
+
 def test_bytes_that_are_no_text_are_a_bad_row() -> None:
     Path("a.jsonl").write_bytes(json.dumps(chat("One?", "x")).encode() + b"\n\xff\xfe\n")
     with pytest.raises(UserError, match=r"a\.jsonl: line 2: byte 1 is not UTF-8"):
@@ -186,6 +247,17 @@ def test_the_price_of_questions_is_taken_off_recorded_rewards() -> None:
     asked["messages"] += [{"role": "user", "content": "This."}, {"role": "assistant", "content": "So."}]
     (one,) = import_(write("a.jsonl", asked))[1]
     assert one.reward == pytest.approx(0.4) and one.parts[PRICE] == pytest.approx(-0.1)
+
+
+def test_a_price_is_taken_off_once_by_those_who_read_our_own_files() -> None:
+    Path("params.yaml").write_text("reward: {turn_cost: 0.1}\n")
+    (task,) = generate("train", 1, seed=1)
+    said = ("assistant", "Which?"), ("user", "This."), ("assistant", f"I WANT TO ANSWER:\n{task.ground_truth}")
+    messages = (Message("user", task.problem_description), *(Message(*one) for one in said))
+    ours = Trajectory(task, 0, messages, answer=task.ground_truth, reward=0.9, parts={"task": 1.0, PRICE: -0.1})
+    write_trajectories(Path("k.jsonl"), [ours], 1)
+    (one,) = import_("k.jsonl", "--keep-rewards")[1]
+    assert one.reward == pytest.approx(0.9) and one.parts == {"task": 1.0, PRICE: pytest.approx(-0.1)} and one.success
 
 
 def test_memory_does_not_grow_with_the_number_of_dialogues() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -95,3 +96,24 @@ def test_a_table_of_the_project_is_no_file_of_rows(folder: Path, tmp_path: Path)
     shard = next(folder.glob("*.parquet"))
     result = CliRunner().invoke(cli.app, ["import", str(shard), "--out", str(tmp_path / "out")])
     assert "this is a table of this project (trajectories/2)" in str(result.exception)
+
+
+def test_columns_that_no_row_needs_are_not_read_and_bad_ones_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": "It arrives tomorrow."}]
+    rows = pa.Table.from_pylist([{"messages": said, "reward": 1.0}, {"messages": said, "reward": 0.0}])
+    at = pa.array([1, 2], pa.timestamp("ns"))
+    pq.write_table(rows.append_column("created_at", at), "times.parquet")
+    result = CliRunner().invoke(cli.app, ["import", "times.parquet", "--out", "out", "--json"])
+    assert result.exit_code == 0 and json.loads(result.stdout)["dialogues"] == 2, result.exception
+    inside = pa.StructArray.from_arrays([at], ["at"])
+    words = pa.Array.from_buffers(pa.string(), 2, pa.array([b"\xff\xfe", b"x"], pa.binary()).buffers())
+    for name, column, problem in (
+        ("metadata", inside, r"column `metadata` holds what JSON does not know \(struct<at: timestamp\[ns\]>\)"),
+        ("note", words, "column `note`: a text is not UTF-8"),
+    ):
+        pq.write_table(rows.append_column(name, column), "bad.parquet")
+        result = CliRunner().invoke(cli.app, ["import", "bad.parquet", "--out", "bad"])
+        assert result.exception is not None and re.search(rf"bad\.parquet: {problem}", str(result.exception))

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from sweetrl.colbench.jsonl import field, kind, read_lines, read_rows
+from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 from sweetrl.types import AgentTurn, Message, Role, Task, Trajectory
@@ -208,7 +209,7 @@ def trajectory_row(trajectory: Trajectory, tokenizer_format: PromptFormat = neut
         "answer": NO_ANSWER if trajectory.answer is None else trajectory.answer,
     }
     if trajectory.reward is not None:
-        row["reward"] = trajectory.reward
+        row["reward"] = unpriced(trajectory).reward  # official files know no price of questions
     if trajectory.solved not in (None, replace(trajectory, solved=None).success):
         row["solved"] = trajectory.solved  # the reward does not say it
     return row
@@ -237,7 +238,7 @@ def parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str, 
     if reward is not None and not low <= reward <= high:
         meaning = domain.shown_labels.reward.lower()
         raise UserError(f"{where}: `reward` is {reward:g}, outside {low:g} to {high:g} ({meaning}); correct it.")
-    answer = field(row, "answer", str, where, optional=True)
+    answer = field(row, "answer", str, where, optional="answer" in row)  # null: there is none
     outcome = domain.outcome(messages)
     if outcome == "lost" and answer == NO_ANSWER:
         answer = None

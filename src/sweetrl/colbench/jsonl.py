@@ -7,13 +7,18 @@ so both are refused here.
 from __future__ import annotations
 
 import json
+import math
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sweetrl.errors import UserError
+from sweetrl.text import printable
+
+if TYPE_CHECKING:
+    from pyarrow import Array, DataType, Schema
 
 FORMAT_KEY = b"sweetrl.format"  # in the metadata of the project's own tables
 
@@ -35,7 +40,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     built = dict(pairs)
     if len(built) != len(pairs):
         times = Counter(name for name, _ in pairs)
-        raise _Repeated(next(name for name, _ in pairs if times[name] > 1))
+        raise _Repeated(printable(next(name for name, _ in pairs if times[name] > 1)))
     return built
 
 
@@ -73,7 +78,8 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def _parquet_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the rows of a Parquet file as the lines of a JSON Lines file; a null is a key that is not there.
 
-    The null of `answer` stays, because it says something: there is no answer.
+    The null of `answer` stays, because it says something: there is no answer. Columns of what JSON does not know, such
+    as times, are no keys of any row here and are not read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -84,20 +90,72 @@ def _parquet_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 raise UserError(
                     f"{path}: this is a table of this project ({own.decode()}), no file of rows; see --help."
                 )
+            names = _columns(file.schema_arrow, path)
             number = 0
-            for batch in file.iter_batches(batch_size=64):
-                for row in batch.to_pylist(maps_as_pydicts="strict"):
+            for batch in file.iter_batches(batch_size=64, columns=names):
+                columns = {name: _values(batch.column(name), f"{path}: column `{name}`") for name in names}
+                for row in range(batch.num_rows):
                     number += 1
+                    found = {name: values[row] for name, values in columns.items()}
                     kept = {
-                        key: _without_nulls(value) for key, value in row.items() if value is not None or key == "answer"
+                        name: _without_nulls(value)
+                        for name, value in found.items()
+                        if value is not None or name == "answer"
                     }
                     yield number, json.dumps(kept, ensure_ascii=False).encode()
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file; check the path.") from error
-    except (pa.ArrowException, OSError, TypeError, KeyError) as error:  # no Parquet, or what JSON does not know
+    except (pa.ArrowException, OSError) as error:
         raise UserError(
             f"{path}: this cannot be read as Parquet with rows of text and numbers; write it again."
         ) from error
+
+
+def _columns(schema: Schema, path: Path) -> list[str]:
+    """The columns that rows are made of; a UserError for two of one name, and for a key with times or bytes inside."""
+    import pyarrow as pa
+
+    names = []
+    for one in schema:
+        if one.name in names:
+            raise UserError(f"{path}: the column `{one.name}` is there twice; give each a name of its own.")
+        if _is_json(one.type) or pa.types.is_decimal(one.type):
+            names.append(one.name)
+        elif pa.types.is_nested(one.type):
+            raise UserError(
+                f"{path}: column `{one.name}` holds what JSON does not know ({one.type}); write it as text and "
+                "numbers, or leave the column out."
+            )
+    return names
+
+
+def _is_json(kind: DataType) -> bool:
+    """Whether JSON knows the values of an Arrow type."""
+    import pyarrow.types as types
+
+    if types.is_map(kind):
+        return _is_json(kind.key_type) and _is_json(kind.item_type)
+    if types.is_nested(kind):
+        return all(_is_json(kind.field(index).type) for index in range(kind.num_fields))
+    if types.is_dictionary(kind):
+        return _is_json(kind.value_type)
+    plain = (types.is_null, types.is_boolean, types.is_integer, types.is_floating)
+    texts = (types.is_string, types.is_large_string, types.is_string_view)
+    return any(check(kind) for check in (*plain, *texts))
+
+
+def _values(column: Array, where: str) -> list[Any]:
+    """The values of a column as JSON has them."""
+    import pyarrow as pa
+
+    if pa.types.is_decimal(column.type):
+        column = column.cast(pa.float64())
+    try:
+        return cast(list[Any], column.to_pylist(maps_as_pydicts="strict"))
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: a text is not UTF-8; write the column again, or leave it out.") from error
+    except KeyError as error:
+        raise UserError(f"{where}: a map has a key twice; give each a name of its own.") from error
 
 
 def _without_nulls(value: Any) -> Any:
@@ -167,7 +225,8 @@ def kind(value: Any) -> str:
 def field(row: dict[str, Any], key: str, expected: type, where: str, optional: bool = False) -> Any:
     """Return `row[key]` if it is an `expected` (str, dict, list, int, float); anything else is a UserError.
 
-    With `optional`, a missing key and null give None. A float may be written as a whole number; a boolean is no number.
+    With `optional`, a missing key and null give None. A float may be written as a whole number; a boolean is no number,
+    and neither is what a float cannot hold.
     """
     if key not in row:
         if optional:
@@ -180,4 +239,14 @@ def field(row: dict[str, Any], key: str, expected: type, where: str, optional: b
     if not isinstance(value, accepted) or (isinstance(value, bool) and expected is not bool):
         wanted = _KINDS.get(expected, "a number")
         raise UserError(f"{where}: `{key}` must be {wanted}, found {kind(value)}.")
-    return value
+    return _float(row[key], key, where) if expected is float else value
+
+
+def _float(value: int | float, key: str, where: str) -> float:
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise UserError(f"{where}: `{key}` is too large a number; correct it.")
+    return number

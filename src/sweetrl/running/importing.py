@@ -63,8 +63,11 @@ class Survey:
 
 
 def trajectory_files(place: Path) -> list[Path]:
-    """Return the file that `sources.trajectories` names, or the `.jsonl` and `.parquet` files of a folder, by name."""
-    inside = sorted(place.iterdir()) if place.is_dir() else [place]
+    """Return the file that `sources.trajectories` names, or the `.jsonl` and `.parquet` files of a folder, by name.
+
+    Hidden files are passed over: `sweetrl serve --dialogues` keeps its journal in one.
+    """
+    inside = sorted(one for one in place.iterdir() if one.name[0] != ".") if place.is_dir() else [place]
     found = [path for path in inside if path.suffix in (".jsonl", ".parquet")]
     if not found or not found[0].exists():
         raise UserError(
@@ -82,6 +85,7 @@ class Importer:
 
     def __init__(self, domain: Domain, files: Sequence[Path], held_out: Sequence[Task] = ()) -> None:
         self.domain, self.files = domain, list(files)
+        self._states = {path: _state(path) for path in self.files}
         self.wanted, self.max_turns = domain.settings.collect, domain.settings.agent.max_turns
         self._contents = {(task.problem_description, task.ground_truth) for task in held_out}
         self._requests = {task.problem_description for task in held_out}
@@ -113,6 +117,7 @@ class Importer:
                             facts = {"file": str(path), "line": number, "why": why, "row": row}
                             target.write(dumps(facts, ensure_ascii=False) + "\n")
                     codes.append(code)
+                self._unchanged(path)
             survey.counts["tasks"] = naming.tasks
             self._check(survey, bad)
         return survey
@@ -121,7 +126,7 @@ class Importer:
         """Yield (number, dialogues) of each shard that is `wanted`; lines of others are not even parsed."""
         size, position, members = self.wanted.shard, 0, list[Trajectory]()
         for path, codes in zip(self.files, survey.lines, strict=True):
-            for (number, line), code in zip(raw_lines(path), codes, strict=True):
+            for (number, line), code in zip(raw_lines(path), codes, strict=False):
                 if code < 0:
                     continue
                 index = position // size
@@ -131,8 +136,15 @@ class Importer:
                     members.append(replace(one, task=named, attempt=code))
                 position += 1
                 if members and (position % size == 0 or position == survey.taken):
+                    self._unchanged(path)
                     yield index, members
                     members = []
+            self._unchanged(path)
+
+    def _unchanged(self, path: Path) -> None:
+        """UserError where a file is not what it was at first: its second reading would not be what was checked."""
+        if _state(path) != self._states[path]:
+            raise UserError(f"{path}: the file has changed while it was read; import a copy of it.")
 
     def _look(self, path: Path, number: int, line: bytes, survey: Survey, naming: Naming) -> int:
         """What becomes of a line: the number of its dialogue's attempt, or why it is not taken."""
@@ -182,6 +194,11 @@ class Importer:
         answer = self.domain.final_answer(one.messages)
         if (answer or "").strip() == (one.answer or "").strip():
             one = replace(one, answer=answer)  # files may have stripped it
+        elif answer != one.answer:
+            raise UserError(
+                f"{where}: `answer` is not what the dialogue's last message says; correct one of the two, or leave the "
+                "row out."
+            )
         if not self.wanted.keep_rewards:
             return replace(one, reward=None, solved=None)
         if one.reward is None:
@@ -333,9 +350,27 @@ def import_standalone(
     supply = Supply.of(store, domain)
     publish(scratch, out)
     shutil.rmtree(scratch)
-    lacks = {f"for {name}": find_method(name).lacks(supply) or "enough" for name in ("rft", "multi-turn-dpo", "sweet")}
+    lacks = {f"for {name}": _lacks(name, supply) or "enough" for name in ("rft", "multi-turn-dpo", "sweet")}
     means = {name: found[name] for name in ("success", "reward", "turns")}
     return {**counts, **means, "pairs": supply.pairs, **lacks, "written": str(out)}
+
+
+def _lacks(name: str, supply: Supply) -> str | None:
+    """What a method lacks, as `validate` finds it."""
+    method, least = find_method(name), supply.domain.settings.validate_.minimum_pairs
+    if why := method.lacks(supply):
+        return why
+    if "pairs" in method.needs and supply.pairs < least:
+        return f"{supply.pairs} preference pairs are fewer than {least} (validate.minimum_pairs); bring more dialogues"
+    return None
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None  # reading it says why
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _places(files: Sequence[Path]) -> str:
