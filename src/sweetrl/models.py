@@ -126,28 +126,28 @@ def context_limit(model: Any) -> int:
 
 def context_of(model: Path | str) -> int:
     """As `context_limit`, of a model folder or hub name whose weights are not loaded; a missing one is a UserError."""
-    from transformers import AutoConfig
+    return context_limit(SimpleNamespace(config=_configuration(model)))
 
-    _check_folder(model)
-    check_weights(model)
-    try:
-        config = AutoConfig.from_pretrained(str(model), trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise UserError(_missing(model, "configuration", error)) from error
-    return context_limit(SimpleNamespace(config=config))
+
+def vocabulary_of(model: Path | str) -> int:
+    """Return how many token ids a model folder or hub name has, padding and all; a missing one is a UserError."""
+    return int(_configuration(model).get_text_config().vocab_size)
 
 
 def stored_dtype(model: Path | str) -> str:
     """Return the precision of a model folder's (or hub name's) weights as its configuration says; else `float32`."""
+    return str(_configuration(model).dtype or "float32").removeprefix("torch.")
+
+
+def _configuration(model: Path | str) -> Any:
     from transformers import AutoConfig
 
     _check_folder(model)
     check_weights(model)
     try:
-        found = AutoConfig.from_pretrained(str(model), trust_remote_code=False).dtype
+        return AutoConfig.from_pretrained(str(model), trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UserError(_missing(model, "configuration", error)) from error
-    return str(found or "float32").removeprefix("torch.")
 
 
 def _check_folder(model: Path | str) -> None:

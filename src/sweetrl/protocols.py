@@ -111,7 +111,7 @@ class AsyncEngine(Protocol):
     speaks_tokens: bool
 
     async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        """Return `sampling.n` completions of one prompt; may be awaited in any event loop.
+        """Return `sampling.n` completions of one prompt (fewer where a server withholds some); for any event loop.
 
         Raises EngineError where they cannot be had (NoRoom: the context is full), UserError for what the user must
         fix before anybody gets a reply.

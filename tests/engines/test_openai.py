@@ -121,6 +121,27 @@ def test_a_request_that_is_refused_for_another_reason_says_nothing_about_others(
     assert [body.get("n", 1) for body in server.bodies] == [3, 1, 3]
 
 
+@pytest.mark.parametrize("together", [True, False])
+def test_replies_that_are_withheld_cost_the_others_nothing(fake_server: Any, together: bool) -> None:
+    with fake_server() as server:
+        chat, kept = server._chat, {"seeds": {2}}
+
+        def filtered(body: dict[str, Any]) -> tuple[int, Any]:
+            status, reply = chat(body if together else {**body, "n": 1})
+            for index, choice in enumerate(reply["choices"]):
+                if body["seed"] + index in kept["seeds"]:
+                    choice |= {"finish_reason": "content_filter", "message": {"role": "assistant", "content": None}}
+            return status, reply
+
+        server._chat = filtered
+        engine = make_engine(server.url, concurrency=1)
+        assert len(engine.sample([prompt(1)], Sampling(64, n=3))[0]) == 2
+        kept["seeds"] = {1, 2, 3}
+        with pytest.raises(EngineError, match="content_filter"):
+            engine.sample([prompt(1)], Sampling(64, n=3))
+        engine.close()
+
+
 def test_greedy_replies_are_one_reply(fake_server: Any) -> None:
     """Some servers refuse to say the same several times."""
     with fake_server() as server:
@@ -280,6 +301,7 @@ def test_a_rest_longer_than_the_budget_is_said(fake_server: Any) -> None:
         (401, "bad key", UserError, "put a valid key into A_KEY"),
         (404, "no such model", UserError, "name a served model"),
         (400, "maximum context length is 10 tokens", NoRoom, "leaves no room"),
+        (400, "max_tokens or max_completion_tokens is too large: 9. This model's maximum context length", NoRoom, ""),
         (400, "the picture is too large", EngineError, r"status 400 \(the picture is too large\)"),
     ],
 )

@@ -75,6 +75,28 @@ def test_the_context_limits_the_reply(fake_server: Any, tokenizer: Any) -> None:
     assert issubclass(NoRoom, EngineError)
 
 
+def test_ids_that_the_base_does_not_have_end_everything_and_odd_log_probs_cost_an_attempt(
+    fake_server: Any, tokenizer: Any
+) -> None:
+    with fake_server(tokenizer=tokenizer) as server:
+        complete, odd = server._completions, [10**400, True, float("inf")]
+
+        def completions(body: dict[str, Any]) -> tuple[int, Any]:
+            status, reply = complete(body)
+            if odd:
+                reply["choices"][0]["logprobs"]["token_logprobs"][0] = odd.pop()
+            return status, reply
+
+        server._completions = completions
+        engine = make_engine(tokenizer, server.url)
+        ((one,),) = engine.sample([Prompt((7,), 1)], SAMPLING)
+        assert not odd and engine.usage().retries == 3
+        engine.vocabulary = max(one.token_ids)
+        with pytest.raises(UserError, match=r"the token id \d+, and model\.base has only \d+: another model is served"):
+            engine.sample([Prompt((7,), 1)], SAMPLING)
+        engine.close()
+
+
 def test_an_adapter_is_loaded_once_and_unloaded_at_the_end(fake_server: Any, tokenizer: Any, adapter: Path) -> None:
     with fake_server(tokenizer=tokenizer) as one, fake_server(tokenizer=tokenizer) as two:
         engine = make_engine(tokenizer, one.url, two.url, adapter=adapter)

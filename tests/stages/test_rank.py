@@ -292,6 +292,28 @@ def test_shares_ask_for_their_blocks_and_are_put_together_without_a_server(
     assert written() == together
 
 
+def test_states_whose_replies_hold_no_words_are_lost(
+    here: Callable[[str], Path], fake_server: Any, tokenizer: Any
+) -> None:
+    """A model that thinks may come to its limit before it speaks; an empty ranking would teach nothing."""
+    here("thinking")
+    with fake_server(reply=replies) as server:
+        chat = server._chat
+
+        def thinking(body: dict[str, Any]) -> tuple[int, Any]:
+            status, reply = chat(body)
+            for choice in reply["choices"]:
+                choice |= {"finish_reason": "length", "message": {"role": "assistant", "content": None}}
+            return status, reply
+
+        server._chat = thinking
+        settings = with_server(server.url)
+        engine = settings.engine.model_copy(update={"kind": "openai", "model": "m"})
+        with pytest.raises(UserError, match="all replies end at their limit of 32 tokens without a word; raise agent"):
+            rank(settings.model_copy(update={"engine": engine}))
+    assert not PREFERENCES.exists()
+
+
 def test_lost_states_stop_the_stage_when_there_are_too_many(
     here: Callable[[str], Path], fake_server: Any, tokenizer: Any
 ) -> None:

@@ -42,9 +42,9 @@ def make_agent(engine: EngineSettings, model: ModelSettings, adapter: Path | Non
         return Agent(local, local.chat)
     if engine.kind == "vllm":
         from sweetrl.engines.vllm import VllmEngine
-        from sweetrl.models import load_tokenizer
+        from sweetrl.models import load_tokenizer, vocabulary_of
 
-        remote = VllmEngine(access(engine), load_tokenizer(model.base), adapter)
+        remote = VllmEngine(access(engine), load_tokenizer(model.base), adapter, vocabulary_of(model.base))
         return Agent(remote, remote.chat)
     if adapter is not None:
         raise UserError(

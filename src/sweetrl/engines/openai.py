@@ -14,7 +14,7 @@ from typing import Any
 
 from sweetrl.engines.bodies import clean, error_message
 from sweetrl.engines.pool import Server
-from sweetrl.engines.remote import Access, EmptyReply, FewerReplies, RemoteEngine, choices_of
+from sweetrl.engines.remote import Access, EmptyReply, FewerReplies, RemoteEngine, choices_of, no_room
 from sweetrl.engines.retry import TransientError
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Completion, Content, Prompt, Sampling
@@ -47,6 +47,10 @@ class _Unwanted(Exception):
         self.key = key
 
 
+class Withheld(EngineError):
+    """The server has a reply and does not give it, or it is no words; another one may be had."""
+
+
 class _OneByOne(Exception):
     """The server gives one reply to a request, however many are asked for."""
 
@@ -55,7 +59,8 @@ class OpenAIEngine(RemoteEngine):
     """Replies of `POST /chat/completions`. Prompts need `messages`; completions have text and a finish reason.
 
     Several replies to a prompt are one request. Where a server refuses that, or gives fewer, each is asked for by
-    itself from then on, with the prompt's seed counted up, as servers of several replies do.
+    itself from then on, with the prompt's seed counted up, as servers of several replies do. Of replies that the server
+    withholds (a filter's, tool calls) the others are returned; where it withholds all, that is an EngineError.
     """
 
     speaks_tokens = False
@@ -80,9 +85,14 @@ class OpenAIEngine(RemoteEngine):
             except _OneByOne as error:
                 refusal = str(error)
         # One after the other: many prompts are under way beside this one.
-        found = []
+        found, withheld = list[Completion](), None
         for index in range(sampling.n):
-            found += await super()._asked(replace(prompt, seed=prompt.seed + index), replace(sampling, n=1))
+            try:
+                found += await super()._asked(replace(prompt, seed=prompt.seed + index), replace(sampling, n=1))
+            except Withheld as error:
+                withheld = error
+        if withheld is not None and not found:
+            raise withheld
         if refusal and self._together:  # of the number, then: one is not refused
             self._together = False
             logger.info("%s; each of the %d replies is asked for by itself", refusal, sampling.n)
@@ -114,7 +124,14 @@ class OpenAIEngine(RemoteEngine):
             if sampling.n > 1:
                 raise _OneByOne(str(error)) from error
             raise
-        completions = [read_choice(server.url, one) for one in choices]
+        completions, withheld = list[Completion](), None
+        for one in choices:
+            try:
+                completions.append(read_choice(server.url, one))
+            except Withheld as error:
+                withheld = error
+        if withheld is not None and not completions:
+            raise withheld
         completions = self._count(reply.get("usage"), completions)
         if not all(one.text for one in completions):  # whatever the finish reason
             raise EmptyReply(server.url, completions)
@@ -140,6 +157,9 @@ class OpenAIEngine(RemoteEngine):
         return body
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
+        # A prompt that does not fit is said with the limit's names, too.
+        if no_room(text):
+            super()._refuse(server, status, text, headers)
         # The limit's name has changed over the years, and some servers refuse the old one; some take no top_p.
         for key, word in (("max_tokens", "max_completion_tokens"), ("top_p", "top_p")):
             if status == 400 and word in text:
@@ -148,12 +168,12 @@ class OpenAIEngine(RemoteEngine):
 
 
 def read_choice(url: str, choice: dict[str, Any]) -> Completion:
-    """Return one choice as a completion; TransientError if it is broken off, EngineError if it holds no words."""
+    """Return one choice as a completion; TransientError if it is broken off, Withheld if it is kept back."""
     message, reason = choice.get("message"), choice.get("finish_reason")
     if not isinstance(message, dict):
         raise TransientError(f"{url}: the reply has no message")
     if reason in ("content_filter", "tool_calls", "function_call"):
-        raise EngineError(f"{url}: the model gave no reply (finish reason {reason})")
+        raise Withheld(f"{url}: the model gave no reply (finish reason {reason})")
     if not isinstance(reason, str):
         raise TransientError(f"{url}: the reply is broken off (no finish reason)")
     content = message.get("content")

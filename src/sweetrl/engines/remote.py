@@ -98,6 +98,11 @@ class Busy:
         self._now = now
 
 
+def no_room(text: str) -> bool:
+    """Whether a server's refusal says that the prompt, or the prompt and its reply, do not fit."""
+    return any(word in text.lower() for word in _FULL)
+
+
 class RemoteEngine:
     """An AsyncEngine (and an Engine) over HTTP; subclasses say in `_request` what is sent and how a reply is read.
 
@@ -119,7 +124,7 @@ class RemoteEngine:
         importlib.import_module("httpx")  # here, where nothing waits for the event loop yet
 
     async def ask(self, prompt: Prompt, sampling: Sampling) -> list[Completion]:
-        """Return `sampling.n` completions of one prompt; EngineError where they cannot be had."""
+        """Return `sampling.n` completions of one prompt, or those that are not withheld; EngineError where none is."""
         return await in_background(self._ask(prompt, sampling))
 
     def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
@@ -299,7 +304,7 @@ class RemoteEngine:
                 f"{where}: there is no such model or address; name a served model in `model` and an address that ends "
                 "with /v1 in `urls`."
             )
-        if any(word in text.lower() for word in _FULL):
+        if no_room(text):
             raise NoRoom(f"{server.url}: the dialogue leaves no room for a reply in the model's context ({said})")
         raise EngineError(where)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,10 @@ logger = logging.getLogger("sweetrl")
 _RUNTIME = "start vLLM with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True, --enable-lora and --max-lora-rank"
 
 
+# No log-prob is farther from 0: the largest of 32 bits, which a float holds.
+FARTHEST = 3.4e38
+
+
 class _Gone(Exception):
     """The server knows the model or adapter no more."""
 
@@ -39,19 +42,25 @@ class _Gone(Exception):
 class VllmEngine(RemoteEngine):
     """Replies of a vLLM server (0.10.2 or later) by token ids.
 
-    `tokenizer` is that of the served model; `adapter` is a peft folder at a path that the servers see, too. Without a
-    model's name in `access` the first that the server names is taken.
+    `tokenizer` is that of the served model, which has `vocabulary` token ids; `adapter` is a peft folder at a path that
+    the servers see, too. Without a model's name in `access` the first that the server names is taken.
     """
 
     speaks_tokens = True
 
-    def __init__(self, access: Access, tokenizer: PreTrainedTokenizerBase, adapter: Path | None = None) -> None:
+    def __init__(
+        self,
+        access: Access,
+        tokenizer: PreTrainedTokenizerBase,
+        adapter: Path | None = None,
+        vocabulary: int = 2**31,
+    ) -> None:
         if not access.urls:
             raise UserError("engine vllm: `urls` is empty; name the server, as in http://localhost:8000/v1.")
         super().__init__(access)
         self.tokenizer = tokenizer
         self.chat = ChatFormat(tokenizer)
-        self.adapter = adapter
+        self.adapter, self.vocabulary = adapter, vocabulary
         self._served = access.model
         self._adapter_name = "" if adapter is None else adapter_name(adapter)
         self._loaded: set[str] = set()
@@ -150,8 +159,13 @@ class VllmEngine(RemoteEngine):
         values = logprobs.get("token_logprobs") if isinstance(logprobs, dict) else None
         if not isinstance(values, list) or len(values) != len(ids):
             raise TransientError(f"{url}: the reply has no log-prob for each of its tokens")
-        if not ids or not all(isinstance(one, int | float) and abs(one) < math.inf for one in values):
+        if not ids or not all(type(one) in (int, float) and -FARTHEST <= one <= FARTHEST for one in values):
             raise TransientError(f"{url}: the reply is empty, or its log-probs are no numbers")
+        if max(ids) >= self.vocabulary:
+            raise UserError(
+                f"{url}: a reply has the token id {max(ids)}, and model.base has only {self.vocabulary}: another model "
+                "is served there; start the server with model.base, or name that in `model`."
+            )
         spoken = ids[:-1] if reason == "stop" else ids
         text = str(self.tokenizer.decode(spoken, skip_special_tokens=True))
         return Completion(tuple(ids), tuple(float(one) for one in values), text, reason)

@@ -115,8 +115,9 @@ def ask(
 
     A state is taken from `states` when its turn comes.
 
-    `lost` is told the cause where there are none to be had; what it raises ends everything, and so does a UserError of
-    the engine. A state that leaves no room for a reply has none, and is not lost. `progress` is told of every state.
+    `lost` is told the cause where there are none to be had, or none that holds a token; what it raises ends everything,
+    and so does a UserError of the engine. A state that leaves no room for a reply has none, and is not lost. `progress`
+    is told of every state.
     """
 
     async def visit(item: tuple[State, Trajectory]) -> None:
@@ -129,8 +130,12 @@ def ask(
             lost(str(error))
             progress(1)
             return
-        completions = found if engine.speaks_tokens else [with_ids(one, chat) for one in found]
-        asked.add(state, dialogue, distinct_replies(completions))
+        replies = distinct_replies(found if engine.speaks_tokens else [with_ids(one, chat) for one in found])
+        if found and not replies:  # of a model that thinks, say, when its tokens end before it speaks
+            limit = f"their limit of {sampling.max_new_tokens} tokens"
+            lost(f"all replies end at {limit} without a word; raise agent.max_new_tokens")
+        else:
+            asked.add(state, dialogue, replies)
         progress(1)
 
     wait(side_by_side(iter(states), visit, workers))
