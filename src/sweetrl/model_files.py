@@ -35,6 +35,7 @@ ADAPTER_BYTES = 4 * MIB
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TEMPLATE_BYTES = MIB // 4
 DEPTH = 64
+LAYERS = 4096
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 
 _CONVERT = (
@@ -50,6 +51,8 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
     """
     path = Path(path)
     try:
+        if not path.is_file() and path.exists():
+            raise UserError(f"{path}: this is no regular file; fetch the folder again.")
         with path.open("rb") as file:
             content = file.read(limit + 1)
     except OSError as error:
@@ -74,6 +77,7 @@ def read_object(path: Path, limit: int) -> dict[str, Any]:
 
 def check_tokenizer(model: Path | str) -> None:
     """Refuse a tokenizer that would need code of its own, or whose files are out of all proportion."""
+    _check_regular(Path(model))
     found = {name: read_object(path, TOKENIZERS[name]) for name, path in _files(model, TOKENIZERS)}
     for name, path in _files(model, CONFIGS):
         found[name] = read_object(path, CONFIGS[name])
@@ -84,6 +88,9 @@ def check_tokenizer(model: Path | str) -> None:
                 f"{template}: the chat template has more than {TEMPLATE_BYTES // 1024} KiB; give the model another."
             )
     own = found.get("tokenizer_config.json", {})
+    for key, kinds in (("chat_template", (str, dict, list)), ("model_max_length", (int, float))):
+        if not isinstance(own.get(key), (*kinds, type(None))):
+            raise UserError(f"{model}: tokenizer_config.json: `{key}` is {own[key]!r}; fetch the folder again.")
     if not own.get("auto_map"):
         return
     from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES, tokenizer_class_from_name
@@ -99,8 +106,12 @@ def check_weights(model: Path | str, causal: bool = True) -> None:
 
     `causal` says that it is to be a causal language model, not just any model that transformers knows.
     """
+    _check_regular(Path(model))
     found = {name: read_object(path, CONFIGS[name]) for name, path in _files(model, CONFIGS)}
     config = found.get("config.json", {})
+    for place, count in _layers(config):
+        if count > LAYERS:
+            raise UserError(f"{model}: config.json: `{place}` is {count}; no model has more than {LAYERS}.")
     for place, kernel in _kernels(config):
         raise UserError(
             f"{model}: config.json: `{place}` names the kernel {kernel!r} of the hub, which is code; remove the key."
@@ -133,6 +144,7 @@ def check_adapter(adapter: Path | str) -> dict[str, Any]:
     The base that it names (`base_model_name_or_path`) is what it was trained on, and never looked for.
     """
     folder = Path(adapter)
+    _check_regular(folder)
     path = folder / ADAPTER
     if not path.exists():
         raise UserError(f"{adapter}: there is no peft adapter here ({ADAPTER}); run the stage that trains it.")
@@ -176,6 +188,22 @@ def _files(model: Path | str, names: dict[str, int]) -> Iterator[tuple[str, Path
             continue
         if found is not None:
             yield name, Path(found)
+
+
+def _check_regular(folder: Path) -> None:
+    """Refuse a folder with pipes, sockets or devices in it: who reads one may wait for ever."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise UserError(f"{path}: this is no regular file; fetch the folder again.")
+
+
+def _layers(config: Any, place: str = "") -> Iterator[tuple[str, int]]:
+    """Yield (key, number) of every number of layers in a configuration: they are built before weights are looked at."""
+    for key, value in config.items():
+        if isinstance(value, int) and key.endswith(("layers", "n_layer")):
+            yield f"{place}{key}", value
+        elif isinstance(value, dict):
+            yield from _layers(value, f"{place}{key}.")
 
 
 def _below(value: Any) -> Any:

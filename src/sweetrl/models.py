@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,19 +33,16 @@ def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
 
     _check_folder(model)
     check_tokenizer(model)
-    try:
+    with _said(model, "tokenizer"):
         return AutoTokenizer.from_pretrained(str(model), trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise UserError(_missing(model, "tokenizer", error)) from error
 
 
 def load_weights(model: Path | str, dtype: str) -> Any:
-    """Load a causal language model into CPU memory; a missing one is a UserError. Code in a folder is never run.
+    """Load a causal language model into CPU memory; a missing or incomplete one is a UserError. No code of it is run.
 
     The parameters of a large one know the files that they come from (`weights_files`).
     """
     import torch
-    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -53,9 +52,8 @@ def load_weights(model: Path | str, dtype: str) -> Any:
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(str(model), dtype=getattr(torch, dtype), **SAFE)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(_missing(model, "causal language model", error)) from error
+        with _said(model, "causal language model"):
+            loaded = _complete(AutoModelForCausalLM, model, dtype=getattr(torch, dtype))
     finally:
         if shown:
             logging.enable_progress_bar()
@@ -68,7 +66,7 @@ def load_weights(model: Path | str, dtype: str) -> Any:
 def load_class(kind: Any, model: Path | str, **options: Any) -> Any:
     """Load a model of the transformers class `kind`, under the same rules; OSError or ValueError where it cannot be."""
     check_weights(model, causal=False)
-    return kind.from_pretrained(str(model), **options, **SAFE)
+    return _complete(kind, model, **options)
 
 
 def load_pictures(kind: Any, model: Path | str) -> Any:
@@ -78,18 +76,28 @@ def load_pictures(kind: Any, model: Path | str) -> Any:
 
 
 def load_lora(model: Any, adapter: Path | str) -> Any:
-    """Put the LoRA adapter in the folder `adapter` on `model`; a missing or unsafe one is a UserError.
+    """Put the LoRA adapter in the folder `adapter` on `model`; UserError for one that is missing, unsafe or unfit.
 
     The base that the adapter names is not looked for: it is on `model` now.
     """
-    from peft import LoraConfig, PeftModel
+    from peft import LoraConfig, get_peft_model
 
     check_adapter(adapter)
-    config = LoraConfig.from_pretrained(str(adapter))
-    config.base_model_name_or_path = str(getattr(model, "name_or_path", "") or "")
-    with warnings.catch_warnings():  # peft asks transformers in an old way
+    with _said(adapter, "LoRA adapter for this base"), warnings.catch_warnings():
+        # peft asks transformers in an old way
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-        return PeftModel.from_pretrained(model, str(adapter), config=config)
+        config = LoraConfig.from_pretrained(str(adapter))
+        config.base_model_name_or_path = str(getattr(model, "name_or_path", "") or "")
+        config.inference_mode = True
+        adapted = get_peft_model(model, config)
+        found = adapted.load_adapter(str(adapter), "default")
+    # A tensor that the file lacks stays 0 in peft: the base would be taken for the trained agent.
+    if lacking := sorted(found.missing_keys):
+        raise UserError(
+            f"{adapter}: the adapter lacks {len(lacking)} of the tensors that its configuration asks for on this base "
+            f"({lacking[0]}); it was trained on another base, or is not whole: fetch it again."
+        )
+    return adapted
 
 
 @dataclass(frozen=True)
@@ -144,10 +152,30 @@ def _configuration(model: Path | str) -> Any:
 
     _check_folder(model)
     check_weights(model)
-    try:
+    with _said(model, "configuration"):
         return AutoConfig.from_pretrained(str(model), trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise UserError(_missing(model, "configuration", error)) from error
+
+
+def _complete(kind: Any, model: Path | str, **options: Any) -> Any:
+    """Load a model whose files hold all of its weights: transformers would draw the others at random."""
+    loaded, found = kind.from_pretrained(str(model), output_loading_info=True, **options, **SAFE)
+    if lacking := sorted(found["missing_keys"]):
+        raise UserError(
+            f"{model}: the safetensors lack {len(lacking)} of the model's tensors ({lacking[0]}); fetch the folder "
+            "again, or write the names that the model's type has."
+        )
+    return loaded
+
+
+@contextmanager
+def _said(model: Path | str, what: str) -> Iterator[None]:
+    """Whatever a library raises about somebody else's folder (anything at all) is a UserError."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(_missing(model, what, error)) from error
 
 
 def _check_folder(model: Path | str) -> None:
@@ -168,7 +196,10 @@ def _large_files(folder: Path) -> WeightsFiles | None:
 
 
 def _missing(model: Path | str, what: str, error: BaseException | None = None) -> str:
-    reason = f" ({str(error).strip().splitlines()[0]})" if error is not None and str(error).strip() else ""
+    said = "" if error is None else str(error).strip() or type(error).__name__
+    if isinstance(error, LookupError | ArithmeticError | TypeError | AttributeError):
+        said = f"{type(error).__name__}: {said}"  # of a library that meant nobody to see it: the words alone say little
+    reason = f" that can be loaded ({' '.join(said.split())[:300]})" if said else ""
     return (
         f"{model}: there is no {what} here{reason}; fetch the model (`git pull`, `dvc pull` or `make base-model`) or "
         "set `model.base` in params.yaml."

@@ -13,7 +13,8 @@ from typing import Any
 
 from sweetrl.errors import UserError
 from sweetrl.io import publish, read_json, usual_mode, write_json, write_text
-from sweetrl.licences import base_licence, copy_licence
+from sweetrl.licences import LARGEST, base_licence, copy_licence, is_own
+from sweetrl.model_files import read_object
 from sweetrl.plugins import load_domain
 from sweetrl.progress import StepProgress
 from sweetrl.running.stage import stage_main, stage_run
@@ -109,10 +110,10 @@ def _write_origin(folder: Path, base: str, settings: Settings, facts: dict[str, 
         "base": base,
         "hash": dvc_hash(place) if place.is_dir() else None,
         "license": licence or None,
-        "origin": read_json(known) if known.is_file() else None,
+        "origin": read_object(known, LARGEST) if is_own(known) else None,
     }
     write_json(folder / ORIGIN, origin)
-    if (place / "README.md").is_file():
+    if is_own(place / "README.md"):
         shutil.copyfile(place / "README.md", folder / BASE_CARD)
     made = {"warm_start": settings.warm_start, "pretrain": settings.pretrain}
     recipe = {
