@@ -78,5 +78,5 @@ def _remember(name: str, seen: tuple[int, ...], found: str) -> None:
     place = _place(name)
     if place is not None:
         # A cache that cannot be written costs time, no more.
-        with contextlib.suppress(OSError, UserError):
+        with contextlib.suppress(OSError, UserError, ValueError):  # ValueError: a name that is no UTF-8
             write_json(place, {"path": name, "identity": seen, "md5": found})

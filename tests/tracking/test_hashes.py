@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,3 +33,17 @@ def test_what_dvc_ignores_does_not_change_a_folder(tmp_path: Path) -> None:
     (tmp_path / "__pycache__").mkdir()
     (tmp_path / "__pycache__" / "a.pyc").write_bytes(b"compiled")
     assert dvc_hash(tmp_path) == before
+
+
+def test_a_folder_from_a_hub_has_the_hash_that_dvc_gives_it(tmp_path: Path) -> None:
+    """The hub's client leaves times beside the weights; by the project's .dvcignore they are no part of the folder."""
+    folder = tmp_path / "model"
+    (folder / ".cache/huggingface").mkdir(parents=True)
+    (folder / "weights").write_bytes(b"w")
+    before = dvc_hash(folder)
+    for name in (".gitignore", ".cache/huggingface/.gitignore", ".cache/huggingface/w.metadata", "x.pyc", ".w.part"):
+        (folder / name).write_text("1764144000.5")
+    shutil.copyfile(Path(__file__).parents[2] / ".dvcignore", tmp_path / ".dvcignore")
+    for arguments in (["init", "--no-scm", "-q"], ["add", "-q", "model"]):
+        subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=tmp_path, check=True)
+    assert dvc_hash(folder) == before == yaml.safe_load((tmp_path / "model.dvc").read_text())["outs"][0]["md5"]

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from sweetrl.file_hashes import file_hash
 
-IGNORED = ("__pycache__", ".git", ".dvc")  # what .dvcignore leaves out of folders
+# What DVC leaves out of folders, by itself and by the project's .dvcignore.
+IGNORED = (".git", ".hg", ".dvc", "__pycache__", "*.pyc", ".*.part", ".gitignore", ".cache")
 
 
 def dvc_hash(path: Path) -> str:
@@ -20,8 +22,12 @@ def dvc_hash(path: Path) -> str:
     if not path.is_dir():
         return file_hash(path)
     files = [
-        found for found in path.rglob("*") if found.is_file() and not set(found.relative_to(path).parts) & set(IGNORED)
+        found for found in path.rglob("*") if found.is_file() and not any(map(_ignored, found.relative_to(path).parts))
     ]
     rows = [{"md5": file_hash(found), "relpath": found.relative_to(path).as_posix()} for found in files]
     listing = json.dumps(sorted(rows, key=lambda row: row["relpath"]), sort_keys=True)
     return hashlib.md5(listing.encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def _ignored(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in IGNORED)
