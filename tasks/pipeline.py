@@ -164,6 +164,16 @@ def not_stored(root: Path, stage: str) -> list[str]:
         return sorted(str(out) for out in found.outs if out.use_cache and out.changed_cache())
 
 
+def unrecorded(root: Path) -> list[str]:
+    """Return the outputs of the pipeline that are not what dvc.lock says, and not in DVC's cache as they are."""
+    from dvc.repo import lock_repo
+
+    with open_repo(root) as repo, lock_repo(repo):
+        there = [out for stage in _index(repo).stages for out in stage.outs if out.use_cache and out.exists]
+        changed = [(out, out.get_hash()) for out in there if out.changed_checksum()]
+        return sorted(str(out) for out, found in changed if not out.cache.exists(found.value))
+
+
 def run_facts(root: Path, stage: str) -> dict[str, Any]:
     """Return the stage's run file; empty where there is none (data pulled without it, or the frozen base model)."""
     path = root / RUNS / f"{stage}.json"
@@ -188,7 +198,8 @@ def left(root: Path, stage: str) -> StageResult:
 def stage_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a stage: this Python first on the PATH, no analytics, lines as they are printed."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
-    fixed = {"PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "1", "SWEETRL_DIE_WITH_PARENT": "1"}
+    fixed = {"PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "1"}
+    fixed["SWEETRL_DIE_WITH_PARENT"] = str(os.getpid())
     return {**os.environ, **fixed, **(extra or {})}
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -226,7 +227,15 @@ def _first(text: str, where: str) -> int:
 
 
 def _new_branch(home: Path, name: str, taken: Sequence[Batch]) -> str:
-    """A branch that is neither here nor another machine's; a `name` that is known already is a UserError."""
+    """A branch that is neither here nor another machine's; a `name` that is known already is a UserError.
+
+    So is one that git would not take, or whose worktree's folder would be another's: before a batch is taken.
+    """
+    fits = re.fullmatch(r"[a-zA-Z0-9_]([\w.-]{0,98}\w)?", name, re.ASCII) and ".." not in name
+    if name and (not fits or name.endswith(".lock")):
+        raise UserError(
+            f"{name!r}: a batch's name may have up to 100 letters, digits, `_`, `-` and `.` inside; give another."
+        )
     stem, number = name or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), 1
     known = {batch.branch for batch in taken}
     while True:

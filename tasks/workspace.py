@@ -23,6 +23,7 @@ from sweetrl.io import OWNER_UMASK, atomic_path, private_file, private_folder, w
 from sweetrl.paths import BATCHES, QUALITY_HISTORY
 from sweetrl.settings import known_keys, parse_settings
 from sweetrl.yaml_files import parse_yaml
+from tasks.pipeline import open_repo, unrecorded
 
 RECORDS = ("dvc.lock", "params.yaml")  # what a finished run leaves in git
 PIPELINE = "dvc.yaml"  # whose data are pushed, fetched and checked out; those of other pipelines may be nowhere
@@ -350,8 +351,17 @@ def restore(root: Path, fetch: Callable[[Path], Path]) -> str:
     """Put back dvc.lock and params.yaml as `fetch` delivers them into a folder, and check out the data they name.
 
     The two files as they were are kept in a new folder below .scratch/before-rollback/. Data that are neither in the
-    cache nor in the remote are a UserError, and then nothing has changed.
+    cache nor in the remote are a UserError, and then nothing has changed; so are data here that DVC has not recorded.
     """
+    try:
+        there = unrecorded(root)
+    except UserError:  # a dvc.lock that cannot be read: it is one of the files that are put back
+        there = []
+    if there:
+        raise UserError(
+            f"{root / there[0]}: it holds what DVC has not recorded, and would be lost; keep it (`dvc commit`) or give "
+            f"it up (`dvc checkout --force {there[0]}`), and run the same command again."
+        )
     before = {item: (root / item).read_bytes() for item in RECORDS if (root / item).exists()}
     with tempfile.TemporaryDirectory() as name:
         found = fetch(Path(name))
@@ -362,12 +372,19 @@ def restore(root: Path, fetch: Callable[[Path], Path]) -> str:
     try:
         if remote_name(root):
             dvc(root, "fetch", "-q", "--with-deps", PIPELINE)
-        dvc(root, "checkout", "-q", "--with-deps", PIPELINE)
+        dvc(root, "checkout", "--with-deps", PIPELINE)
     except UserError as error:
-        for item, content in before.items():
-            _write(root / item, content)
-        dvc(root, "checkout", "-q", "--force", PIPELINE)
-        raise UserError(f"{error} (dvc.lock, params.yaml, the data and the alias are as they were)") from error
+        for item in RECORDS:
+            if item in before:
+                _write(root / item, before[item])
+            else:
+                (root / item).unlink(missing_ok=True)
+        as_before = "dvc.lock, params.yaml, the data and the alias are as they were"
+        try:
+            dvc(root, "checkout", PIPELINE)  # without --force: what came into the folders meanwhile stays
+        except UserError:
+            as_before = "dvc.lock, params.yaml and the alias are as they were; `dvc checkout` brings their data back"
+        raise UserError(f"{error} ({as_before})") from error
     where = f" (as they were: {kept.relative_to(root)})" if kept else ""
     return f"dvc.lock, params.yaml and the data are that version's{where}"
 
@@ -395,7 +412,6 @@ def _keep(root: Path, files: Mapping[str, bytes]) -> Path:
 
 def remote_name(root: Path) -> str | None:
     """Return the name of DVC's default remote, if one is set up."""
-    from tasks.pipeline import open_repo
 
     with open_repo(root) as repo:
         return repo.config["core"].get("remote")

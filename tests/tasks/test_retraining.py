@@ -394,6 +394,13 @@ def test_parameters_that_are_wrong_take_no_batch(project: Project) -> None:
     assert "policy: {epochs: 2}" in git(project.home, "show", f"{done.branch}:params.yaml")
 
 
+@pytest.mark.parametrize("name", ["weekly batch", "a/b", "..", "-x", "x.lock", "x" * 101, "ä"])
+def test_a_name_that_no_branch_can_have_takes_no_batch(project: Project, name: str) -> None:
+    with pytest.raises(UserError, match="a batch's name may have"):
+        project.retrain(name=name)
+    assert known(project.home, [REF] if batches.head(project.home, REF) else []) == []
+
+
 def test_a_project_without_git_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "params.yaml").write_text(PARAMS)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))

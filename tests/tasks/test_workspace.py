@@ -137,6 +137,22 @@ def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, 
     assert (home / "data/third.txt").read_text() == "third a"
 
 
+def test_restoring_never_takes_what_dvc_has_not_recorded(toy, tmp_path: Path) -> None:
+    home, kept = toy.root, tmp_path / "kept"
+    run_pipeline(home, Steps(say=quiet))
+    kept.mkdir()
+    (kept / "dvc.lock").write_bytes((home / "dvc.lock").read_bytes())
+    toy.set(third="b")
+    run_pipeline(home, Steps(say=quiet))
+    newer = (home / "dvc.lock").read_bytes()
+    (home / "data/third.txt").unlink()  # a link into the cache, or a copy
+    (home / "data/third.txt").write_text("hours of work by hand")
+    with pytest.raises(UserError, match=r"data/third\.txt: it holds what DVC has not recorded.*`dvc commit`"):
+        workspace.restore(home, lambda folder: kept)
+    assert (home / "data/third.txt").read_text() == "hours of work by hand"
+    assert (home / "dvc.lock").read_bytes() == newer and not (home / ".scratch/before-rollback").exists()
+
+
 def test_a_worktree_needs_a_commit(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
     with pytest.raises(UserError, match="not a git repository with a commit"):
