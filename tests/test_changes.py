@@ -70,6 +70,23 @@ def test_an_unknown_profile_is_answered_with_those_there_are() -> None:
         profile_changes("fronted", ROOT)
 
 
+@pytest.mark.parametrize("text", ["", "- a", "hello", "settings: {1: 2}", "settings: {true: 2}", "settings: [a]"])
+def test_a_profile_that_is_none_is_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "reproduce/mine").mkdir(parents=True)
+    (tmp_path / "reproduce/mine/params.yaml").write_text(text)
+    with pytest.raises(UserError, match="expected a mapping `settings` of dotted parameters"):
+        profile_changes("mine", tmp_path)
+    for name in ("..", "x" * 5000, "mine/", "a\0b"):
+        with pytest.raises(UserError, match=r"there is no reproduce/.*known are mine"):
+            profile_changes(name, tmp_path)
+
+
+def test_a_key_and_one_below_it_cannot_both_be_set() -> None:
+    for keys in (("suite_options.a", "suite_options.a.b"), ("suite_options.a.b", "suite_options.a")):
+        with pytest.raises(UserError, match=r"`suite_options\.a` and `suite_options\.a\.b` cannot both be set"):
+            with_changes(TREE, dict.fromkeys(keys, 1))
+
+
 def test_a_key_that_is_there_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
     """As where the example of the quick start is pasted below the section that is there."""
     path = tmp_path / "params.yaml"

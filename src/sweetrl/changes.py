@@ -40,14 +40,15 @@ def profile_changes(name: str, root: Path = Path()) -> dict[str, Any]:
     `sources.base` goes with it.
     """
     path = root / PROFILES / name / "params.yaml"
-    if not path.exists():
-        known = sorted(one.parent.name for one in (root / PROFILES).glob("*/params.yaml"))
+    known = sorted(one.parent.name for one in (root / PROFILES).glob("*/params.yaml"))
+    if name not in known:
         raise UserError(
-            f"--profile {name}: there is no {PROFILES}/{name}/params.yaml{did_you_mean(name, known)}; "
+            f"--profile {name[:100]}: there is no {PROFILES}/{name[:100]}/params.yaml{did_you_mean(name, known)}; "
             f"known are {', '.join(known) or 'none'}."
         )
-    found = (read_yaml(path) or {}).get("settings")
-    if not isinstance(found, dict):
+    read = read_yaml(path)
+    found = read.get("settings") if isinstance(read, dict) else None
+    if not isinstance(found, dict) or not all(isinstance(key, str) for key in found):
         raise UserError(f"{path}: expected a mapping `settings` of dotted parameters; add it.")
     changes = {key: value for key, value in found.items() if not key.startswith("tracking.")}
     if "model.base" in changes:
@@ -63,6 +64,8 @@ def with_changes(tree: Mapping[str, Any], changes: Mapping[str, Any], where: str
     changed = deepcopy(dict(tree))
     for key, value in changes.items():
         _check_known(key, where)
+        if longer := next((other for other in changes if other.startswith(f"{key}.")), None):
+            raise UserError(f"{where}: `{key}` and `{longer}` cannot both be set; leave one of them.")
         *sections, name = key.split(".")
         inner: Any = changed
         for part in sections:

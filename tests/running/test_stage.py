@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,21 @@ def test_a_stage_says_in_one_sentence_what_is_wrong(here: Path, body: str, code:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False)
     assert done.returncode == code
     assert done.stderr.startswith(sentence) and len(done.stderr.splitlines()) == bool(sentence)
+
+
+def test_a_stage_whose_starter_has_ended_while_it_was_importing_does_not_run(here: Path) -> None:
+    (here / "params.yaml").write_text("seed: 7\n")
+    program = "from sweetrl.running.stage import *\nstage_main(lambda settings: print('ran'))\n"
+    for command, ran in ("exit", False), ("sleep 60", True):
+        starter = subprocess.Popen(["bash", "-c", command])
+        if not ran:
+            while Path(f"/proc/{starter.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                time.sleep(0.01)  # nobody has waited for it: it is dead all the same
+        environment = os.environ | {"SWEETRL_DIE_WITH_PARENT": str(starter.pid)}
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+        starter.kill()
+        starter.wait()
+        assert (done.returncode, done.stdout) == ((0, "ran\n") if ran else (143, "")), done.stderr
 
 
 def test_of_talkative_libraries_only_warnings_are_shown(here: Path) -> None:

@@ -54,7 +54,7 @@ def run_stage_in(folder: Path, stage: str, parent: str | None = None, module: st
     A stage that fails is a UserError that names `part`.
     """
     module = module or f"sweetrl.stages.{stage.replace('-', '_')}"
-    environment = {**os.environ, "SWEETRL_DIE_WITH_PARENT": "1", "PYTHONUNBUFFERED": "1"}
+    environment = {**os.environ, "SWEETRL_DIE_WITH_PARENT": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
     root = environment.setdefault(ROOT_VARIABLE, str(Path.cwd()))  # where the project's own plug-ins are found
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), root]))
     environment.pop(VARIABLE, None)  # a share of the stage around it is not one of this

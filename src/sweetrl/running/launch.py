@@ -70,7 +70,7 @@ def launch(settings: ModelSettings) -> int:
     """Run this very command in `settings.processes` processes (on each node) and return their exit status.
 
     They end together: where one fails the others are ended, and where this one is ended so are they. A killed stage
-    goes on from its last checkpoint, with any number of processes.
+    goes on from its last checkpoint; with another number of processes, which gives other bytes, it begins anew.
     """
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -82,7 +82,7 @@ def launch(settings: ModelSettings) -> int:
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     if settings.sharding == "fsdp2":
         os.environ["ACCELERATE_USE_FSDP"] = "true"
-    os.environ["SWEETRL_DIE_WITH_PARENT"] = "1"
+    os.environ["SWEETRL_DIE_WITH_PARENT"] = str(os.getpid())
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.threads))
     config = LaunchConfig(
         min_nodes=nodes.count,
@@ -98,8 +98,17 @@ def launch(settings: ModelSettings) -> int:
     try:
         elastic_launch(config, sys.executable)(*sys.orig_argv[1:])
     except ChildFailedError as error:
-        status = error.get_first_failure()[1].exitcode
-        return status if status > 0 else 128 - status  # a signal is a negative number there
+        rank, failed = error.get_first_failure()
+        if failed.exitcode > 0:
+            return failed.exitcode
+        number = -failed.exitcode  # a signal, which has left the process no word to say
+        why = ", perhaps for lack of memory" if number == 9 else ""
+        print(
+            f"error: process {rank} of {settings.processes} was killed (signal {number}{why}); run the same command "
+            "again to go on.",
+            file=sys.stderr,
+        )
+        return 128 + number
     except SignalException as error:
         return 128 + error.sigval
     return 0

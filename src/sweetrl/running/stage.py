@@ -237,15 +237,26 @@ def _leave(status: int) -> NoReturn:
     os._exit(status)
 
 
+def _has_ended(process: str) -> bool:
+    """Whether the process of this number is no more; on Linux."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_bytes()
+    except OSError:
+        return True
+    return state.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])  # dead, and its parent has not asked yet
+
+
 def _stage_main(function: Callable[[Settings], object], spreads: Callable[[Settings], bool] | None) -> None:
     show_progress()
     warnings.filterwarnings("ignore", category=FutureWarning)  # libraries talking to libraries
     signal.signal(signal.SIGTERM, _terminate)
     if not first_process():
         os.environ["SWEETRL_TRACKING"] = "off"
-    if os.environ.get("SWEETRL_DIE_WITH_PARENT"):
+    if starter := os.environ.get("SWEETRL_DIE_WITH_PARENT"):
         with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
             ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
+            if _has_ended(starter):  # while this process was still importing
+                sys.exit(128 + signal.SIGTERM)
     try:
         settings = load_settings()
         if LAUNCHED not in os.environ and current_share().whole:  # nobody else is at work here
