@@ -24,7 +24,7 @@ from sweetrl.handover import endpoint as endpoint_module
 from sweetrl.handover.alias import Follower, sampler
 from sweetrl.handover.endpoint import Endpoint, serve
 from sweetrl.handover.line import Line
-from sweetrl.settings import EngineSettings, Settings
+from sweetrl.settings import EngineSettings, ModelSettings, Settings
 from sweetrl.tracking.registry import Registry, register_policy
 from tests.handover.made import MODEL, write_adapter, write_results
 
@@ -227,6 +227,26 @@ def test_an_engine_that_fails_is_a_500_and_the_next_request_is_answered(
     assert served.post({"model": "policy", "messages": REQUEST}).status_code == 200
 
 
+def test_health_follows_the_engine(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def health() -> int:
+        return served.client.get(f"{served.url}/health").status_code
+
+    def fail(*arguments: Any) -> Any:
+        raise RuntimeError("no connection")
+
+    body = {"model": "policy", "messages": REQUEST}
+    with monkeypatch.context() as patch:
+        patch.setattr(served.endpoint.line.speaker.agent.engine, "sample", fail)
+        assert [served.post(body).status_code for _ in range(2)] == [500, 500] and health() == 200
+        served.post(body)
+        assert health() == 503
+    until(lambda: health() == 200)  # without a request: the look itself tries the engine
+    with monkeypatch.context() as patch:
+        patch.setattr(served.endpoint.follower, "ended", lambda: True)
+        assert health() == 503
+    assert health() == 200
+
+
 def test_a_new_champion_takes_over_and_no_request_is_lost(
     project: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,6 +329,35 @@ def test_behind_a_vllm_server_requests_are_not_held_up_by_each_other(
             assert 2 <= server.most_active <= 8
             assert {body["model"] for body in server.bodies} == {loaded}
         until(lambda: server.adapters == {})  # unloaded at the end
+
+
+def test_a_server_of_our_own_keeps_its_base_when_versions_change(
+    project: Path, settings: Settings, fake_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(settings.tracking, project)
+    versions = []
+    for seed in (11, 12):
+        write_adapter(project, seed)
+        write_results(project, seed / 20)
+        versions.append(register_policy(settings, project).version)
+    registry.promote(versions[0], "the first")
+    started: list[Path] = []
+    with fake_server(tokenizer=AutoTokenizer.from_pretrained(project / "models/base")) as server:
+
+        @contextlib.contextmanager
+        def watched(engine: EngineSettings, model: ModelSettings, *more: Any) -> Iterator[Any]:
+            started.append(Path(model.base))
+            yield engine.model_copy(update={"urls": server.url, "model": "base"}), lambda: False
+            assert (started[0] / "config.json").exists(), "the server ends before its base"
+
+        monkeypatch.setattr("sweetrl.handover.alias.watched", watched)
+        with running(f"{MODEL}@champion", settings, engine=EngineSettings(kind="vllm")) as found:
+            registry.promote(versions[1], "better")
+            until(lambda: found.endpoint.line.changes == 1 and len(server.adapters) == 1)
+            assert project not in started[0].parents, "the base came with the version"
+            assert (started[0] / "config.json").exists(), "a server that dies is started from it again"
+            assert found.post({"model": MODEL, "messages": REQUEST}).json()["sweetrl"]["version"] == versions[1]
+    assert not started[0].exists()
 
 
 def test_a_vllm_server_that_refuses_the_adapter_is_one_sentence(

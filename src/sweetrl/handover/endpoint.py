@@ -91,8 +91,11 @@ class Endpoint:
         return JSONResponse({"object": "list", "data": [row]})
 
     async def health(self, request: Request) -> Response:
-        """Say whether requests are answered: 200, or 503 where the work behind the endpoint has ended."""
-        well = bool(self._work) and not any(task.done() for task in self._work)
+        """Say whether requests are answered: 200, or 503 where the work behind the endpoint has ended or fails."""
+        if self.line.failing:
+            self.line.try_again()
+        works = bool(self._work) and not any(task.done() for task in self._work)
+        well = works and not self.line.failing and not self.follower.ended()
         handed = self.line.speaker.handed
         state = {"status": "ok" if well else "failed", "model": handed.name, "version": handed.version}
         return JSONResponse(state, 200 if well else 503)

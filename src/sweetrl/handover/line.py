@@ -8,6 +8,7 @@ because the server makes batches of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import tempfile
 import threading
@@ -22,12 +23,13 @@ from sweetrl.errors import UserError
 from sweetrl.handover.chat_requests import BadRequest, ChatRequest
 from sweetrl.handover.source import Handed
 from sweetrl.tracking.chat_agent import ChatAgent
-from sweetrl.types import Completion, Prompt
+from sweetrl.types import Completion, Prompt, Sampling
 
 logger = logging.getLogger("sweetrl")
 
 WAITING = 256  # requests; more are told to come again
 BATCH = 32  # requests that are answered together
+FAILURES = 3  # of the engine in a row, after which the line counts as failing
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,13 @@ class Line:
         self._news = asyncio.Event()
         self._under_way: Counter[int] = Counter()  # batches, by the identity of who answers them
         self._left: list[Speaker] = []
+        self._failures = 0  # of the engine, since it has last answered
+        self._trial: asyncio.Task[None] | None = None
+
+    @property
+    def failing(self) -> bool:
+        """Whether the engine has failed again and again, and answered nothing since."""
+        return self._failures >= FAILURES
 
     @property
     def waiting(self) -> int:
@@ -96,6 +105,15 @@ class Line:
         finally:
             if one in self._waiting:  # the client has gone before its turn came
                 self._waiting.remove(one)
+
+    def try_again(self) -> None:
+        """Ask for one token, unless that is being done: where a failing endpoint gets no requests, it would stay so."""
+        if self._trial is None or self._trial.done():
+            self._trial = asyncio.create_task(self._try())
+
+    async def _try(self) -> None:
+        with contextlib.suppress(Exception):  # logged where it happens
+            await self.ask(ChatRequest(({"role": "user", "content": "Hello"},), Sampling(1, 0.0), 0, False, False, 1))
 
     def change(self, speaker: Speaker) -> None:
         """Let `speaker` answer from the next batch on; the one before is freed once its batches are done."""
@@ -122,7 +140,7 @@ class Line:
                     batches.add(task)
                     task.add_done_callback(batches.discard)
         finally:
-            for task in batches:
+            for task in (*batches, *([self._trial] if self._trial else [])):
                 task.cancel()
 
     async def _answer(self, speaker: Speaker, batch: Sequence[_Waiting]) -> None:
@@ -134,10 +152,13 @@ class Line:
         except Exception as error:
             logger.exception("a batch of %d requests failed", len(batch))
             answers = [error] * len(batch)
+            self._failures += 1
         finally:
             self._under_way[id(speaker)] -= 1
             self._free()
             self._news.set()
+        if any(isinstance(answer, Answer) for answer in answers):
+            self._failures = 0
         logger.debug("%d requests in %.2f s", len(batch), time.monotonic() - started)
         for one, answer in zip(batch, answers, strict=True):
             if one.answer.done():
