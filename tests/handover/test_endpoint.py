@@ -2,78 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import uvicorn
-from transformers import AutoTokenizer
 
-from sweetrl.engines.server import free_port
 from sweetrl.errors import UserError
 from sweetrl.handover import endpoint as endpoint_module
-from sweetrl.handover.alias import Follower, sampler
-from sweetrl.handover.endpoint import Endpoint, serve
-from sweetrl.handover.line import Line
-from sweetrl.settings import EngineSettings, ModelSettings, Settings
+from sweetrl.handover.alias import sampler
+from sweetrl.handover.endpoint import serve
+from sweetrl.settings import EngineSettings, Settings
 from sweetrl.tracking.registry import Registry, register_policy
 from tests.handover.made import MODEL, write_adapter, write_results
-
-REQUEST = [{"role": "user", "content": "I want a function that computes the price of a ticket."}]
-
-
-@dataclass
-class Running:
-    url: str
-    endpoint: Endpoint
-    client: httpx.Client
-
-    def post(self, body: Any, **options: Any) -> httpx.Response:
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.client.post(f"{self.url}/v1/chat/completions", content=content, timeout=60, **options)
-
-    def metrics(self) -> dict[str, float]:
-        lines = self.client.get(f"{self.url}/metrics").text.splitlines()
-        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
-
-
-@contextlib.contextmanager
-def running(
-    reference: str, settings: Settings, seconds: float = 0.1, engine: EngineSettings | None = None
-) -> Iterator[Running]:
-    follower = Follower(reference, settings, seconds, engine or EngineSettings())
-    with follower.first(Path("serve.log")) as speaker:
-        yield from _answering(Endpoint(Line(speaker), follower))
-
-
-def _answering(made: Endpoint) -> Iterator[Running]:
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(made.app(), host="127.0.0.1", port=port, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        until(lambda: server.started)
-        with httpx.Client(trust_env=False) as client:
-            yield Running(f"http://127.0.0.1:{port}", made, client)
-    finally:
-        server.should_exit = True
-        thread.join(30)
-
-
-def until(condition: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
+from tests.handover.serving import REQUEST, Running, running, until
 
 
 @pytest.fixture(scope="module")
@@ -313,61 +259,3 @@ def test_who_samples() -> None:
         sampler(local, "openai")
     with pytest.raises(UserError, match="samples in this process"):
         sampler(local, "transformers", "http://there:2/v1")
-
-
-def test_behind_a_vllm_server_requests_are_not_held_up_by_each_other(
-    project: Path, settings: Settings, fake_server: Any
-) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
-    with fake_server(tokenizer=tokenizer, latency=lambda body: 0.5) as server:
-        engine = EngineSettings(kind="vllm", urls=server.url, concurrency=8)
-        with running("models/policy", settings, engine=engine) as found, ThreadPoolExecutor(12) as pool:
-            (loaded,) = server.adapters  # before the first request
-            bodies = [{"model": "policy", "messages": REQUEST, "temperature": 1, "seed": n} for n in range(12)]
-            answers = list(pool.map(found.post, bodies))
-            assert [one.status_code for one in answers] == [200] * 12
-            assert 2 <= server.most_active <= 8
-            assert {body["model"] for body in server.bodies} == {loaded}
-        until(lambda: server.adapters == {})  # unloaded at the end
-
-
-def test_a_server_of_our_own_keeps_its_base_when_versions_change(
-    project: Path, settings: Settings, fake_server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registry = Registry(settings.tracking, project)
-    versions = []
-    for seed in (11, 12):
-        write_adapter(project, seed)
-        write_results(project, seed / 20)
-        versions.append(register_policy(settings, project).version)
-    registry.promote(versions[0], "the first")
-    started: list[Path] = []
-    with fake_server(tokenizer=AutoTokenizer.from_pretrained(project / "models/base")) as server:
-
-        @contextlib.contextmanager
-        def watched(engine: EngineSettings, model: ModelSettings, *more: Any) -> Iterator[Any]:
-            started.append(Path(model.base))
-            yield engine.model_copy(update={"urls": server.url, "model": "base"}), lambda: False
-            assert (started[0] / "config.json").exists(), "the server ends before its base"
-
-        monkeypatch.setattr("sweetrl.handover.alias.watched", watched)
-        with running(f"{MODEL}@champion", settings, engine=EngineSettings(kind="vllm")) as found:
-            registry.promote(versions[1], "better")
-            until(lambda: found.endpoint.line.changes == 1 and len(server.adapters) == 1)
-            assert project not in started[0].parents, "the base came with the version"
-            assert (started[0] / "config.json").exists(), "a server that dies is started from it again"
-            assert found.post({"model": MODEL, "messages": REQUEST}).json()["sweetrl"]["version"] == versions[1]
-    assert not started[0].exists()
-
-
-def test_a_vllm_server_that_refuses_the_adapter_is_one_sentence(
-    project: Path, settings: Settings, fake_server: Any
-) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
-    with fake_server(tokenizer=tokenizer) as server:
-        server._adapter = lambda path, body: (404, {"detail": "Not Found"})
-        with (
-            pytest.raises(UserError, match="the server loads no adapters"),
-            running("models/policy", settings, engine=EngineSettings(kind="vllm", urls=server.url)),
-        ):
-            pass

@@ -71,6 +71,11 @@ def _new_folder() -> Folder:
     return tempfile.TemporaryDirectory(prefix="sweetrl-serve-", ignore_cleanup_errors=True)
 
 
+def _base_of(handed: Handed) -> tuple[str, str]:
+    """Return what says which base an adapter is on: the hash of its folder, or the hub's name and revision."""
+    return handed.config.base_hash or handed.config.base, handed.config.base_revision
+
+
 @dataclass
 class Follower:
     """Keeps `line` at the version that the alias in `reference` points to; an adapter's folder is never asked again.
@@ -83,8 +88,8 @@ class Follower:
     seconds: float
     engine: EngineSettings = field(default_factory=EngineSettings)
     registry: Registry | None = None
-    base_hash: str = ""
-    """The base that a server of our own serves; a version on another one cannot take over."""
+    base: tuple[str, str] | None = None
+    """The base that a vLLM server serves, ours or not (`_base_of`); a version on another one cannot take over."""
     failures: int = 0
     """How often the registry or a new version could not be had; the agent before goes on answering."""
     ended: Callable[[], bool] = lambda: False
@@ -104,7 +109,7 @@ class Follower:
         if self.engine.kind != "vllm":
             yield load_speaker(handed, self.engine, folder)
             return
-        self.base_hash = handed.config.base_hash
+        self.base = _base_of(handed)
         base = ModelSettings(base=handed.base, dtype=handed.config.dtype)
         # Later versions may have another rank; the largest that params.yaml asks for fits, too.
         rank = max(adapter_rank(handed.adapter), self.settings.policy.lora.rank)
@@ -154,7 +159,7 @@ class Follower:
             return None
         folder = _new_folder()
         handed = from_registry(self.registry, number, Path(folder.name))
-        if self.base_hash and handed.config.base_hash != self.base_hash:
+        if self.base is not None and _base_of(handed) != self.base:
             raise UserError(
                 f"{handed.title} is an adapter on another base than the server's; start `sweetrl serve` anew."
             )
