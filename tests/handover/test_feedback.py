@@ -39,9 +39,10 @@ class Line:
     async def close(self) -> None:
         pass
 
-    async def ask(self, request: Any) -> Answer:
+    async def ask(self, read: Any) -> Answer:
+        request = read(self.speaker.handed.config)
         replies = [Completion((1,), (), f"turn {request.turn}", "stop") for _ in range(request.sampling.n)]
-        return Answer(replies, 1, self.speaker.handed)
+        return Answer(request, replies, 1, self.speaker.handed)
 
 
 def client_of(recorder: Recorder | None) -> TestClient:

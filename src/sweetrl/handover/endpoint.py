@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from sweetrl.errors import UserError
 from sweetrl.handover.alias import Follower
-from sweetrl.handover.chat_requests import LONGEST_BODY, BadRequest, ChatRequest, read_request
+from sweetrl.handover.chat_requests import LONGEST_BODY, BadRequest, read_body, read_request
 from sweetrl.handover.line import Answer, Line
 from sweetrl.handover.numbers import Numbers
 from sweetrl.handover.recorder import Recorder, read_feedback
@@ -107,12 +107,12 @@ class Endpoint:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _answer(self, request: Request) -> Response:
-        body = await _read(request)
-        asked = read_request(body, self.line.speaker.handed.config, self.names)
-        answer = await self.line.ask(asked)
+        value = read_body(await _read(request))
+        answer = await self.line.ask(lambda config: read_request(value, config, self.names))
+        asked = answer.request
         self.numbers.prompt_tokens += answer.prompt_tokens
         self.numbers.generated_tokens += sum(len(one.token_ids) for one in answer.completions)
-        written = _written(asked, answer, self.names[0])
+        written = _written(answer, self.names[0])
         if self.recorder is not None:
             replies = [one.text for one in answer.completions]
             if (kept := self.recorder.turn(asked, replies, answer.handed.title)) is not None:
@@ -219,7 +219,7 @@ async def _no_page(request: Request, error: Exception) -> Response:
     return _refusal("There is no such page; POST to /v1/chat/completions, or GET /v1/models.", status, "not_found")
 
 
-def _written(asked: ChatRequest, answer: Answer, model: str) -> dict[str, Any]:
+def _written(answer: Answer, model: str) -> dict[str, Any]:
     """Return the answer as OpenAI's chat completions write it; `sweetrl` says who replied, and at which turn."""
     generated = sum(len(one.token_ids) for one in answer.completions)
     config = answer.handed.config
@@ -235,7 +235,7 @@ def _written(asked: ChatRequest, answer: Answer, model: str) -> dict[str, Any]:
             "completion_tokens": generated,
             "total_tokens": answer.prompt_tokens + generated,
         },
-        "sweetrl": {"version": answer.handed.version, "turn": asked.turn, "max_turns": config.max_turns},
+        "sweetrl": {"version": answer.handed.version, "turn": answer.request.turn, "max_turns": config.max_turns},
     }
 
 

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from sweetrl.engines.background import in_thread
 from sweetrl.errors import UserError
 from sweetrl.handover.chat_requests import BadRequest, ChatRequest
 from sweetrl.handover.source import Handed
-from sweetrl.tracking.chat_agent import ChatAgent
+from sweetrl.tracking.chat_agent import AgentConfig, ChatAgent
 from sweetrl.types import Completion, Prompt, Sampling
 
 logger = logging.getLogger("sweetrl")
@@ -55,10 +55,15 @@ class Speaker:
                 self.folder.cleanup()
 
 
+Read = Callable[[AgentConfig], ChatRequest]
+"""Makes a request to the agent of a config; a BadRequest where that agent refuses it."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """The replies to a request, the length of its prompt in tokens, and who replied."""
 
+    request: ChatRequest
     completions: list[Completion]
     prompt_tokens: int
     handed: Handed
@@ -66,6 +71,7 @@ class Answer:
 
 @dataclass
 class _Waiting:
+    read: Read
     request: ChatRequest
     answer: asyncio.Future[Answer]
 
@@ -93,11 +99,15 @@ class Line:
         """How many requests wait."""
         return len(self._waiting)
 
-    async def ask(self, request: ChatRequest) -> Answer:
-        """Return the answer to `request`; a BadRequest where the line is too long or the dialogue does not fit."""
+    async def ask(self, read: Read) -> Answer:
+        """Return the answer to the request that `read` makes for whoever answers it.
+
+        A BadRequest where that one refuses it, where the line is too long, and where the dialogue does not fit.
+        """
+        request = read(self.speaker.handed.config)
         if len(self._waiting) >= WAITING:
             raise BadRequest(f"{WAITING} requests are waiting already; come again in a moment.", 503, "overloaded")
-        one = _Waiting(request, asyncio.get_running_loop().create_future())
+        one = _Waiting(read, request, asyncio.get_running_loop().create_future())
         self._waiting.append(one)
         self._news.set()
         try:
@@ -113,13 +123,23 @@ class Line:
 
     async def _try(self) -> None:
         with contextlib.suppress(Exception):  # logged where it happens
-            await self.ask(ChatRequest(({"role": "user", "content": "Hello"},), Sampling(1, 0.0), 0, False, False, 1))
+            hello = ChatRequest(({"role": "user", "content": "Hello"},), Sampling(1, 0.0), 0, False, False, 1)
+            await self.ask(lambda config: hello)
 
     def change(self, speaker: Speaker) -> None:
-        """Let `speaker` answer from the next batch on; the one before is freed once its batches are done."""
+        """Let `speaker` answer from the next batch on; the one before is freed once its batches are done.
+
+        What waits is read again: the new one has limits, a system prompt and sampling of its own.
+        """
         self._left.append(self.speaker)
         self.speaker = speaker
         self.changes += 1
+        for one in self._waiting:
+            try:
+                one.request = one.read(speaker.handed.config)
+            except BadRequest as error:
+                if not one.answer.done():
+                    one.answer.set_exception(error)
         self._news.set()
         self._free()
 
@@ -215,7 +235,7 @@ def _reply(speaker: Speaker, requests: Sequence[ChatRequest]) -> list[Answer | B
     if prompts:
         replies = agent.engine.sample(list(prompts.values()), requests[0].sampling)
         for (number, prompt), completions in zip(prompts.items(), replies, strict=True):
-            found[number] = Answer(completions, len(prompt.token_ids), speaker.handed)
+            found[number] = Answer(requests[number], completions, len(prompt.token_ids), speaker.handed)
     return [found[number] for number in range(len(requests))]
 
 
