@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -171,6 +173,41 @@ def test_an_engine_that_fails_is_a_500_and_the_next_request_is_answered(
         response = served.post({"model": "policy", "messages": REQUEST})
     assert response.status_code == 500 and "memory" not in response.text
     assert served.post({"model": "policy", "messages": REQUEST}).status_code == 200
+
+
+def test_a_client_that_goes_gives_its_place_back(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = served.endpoint.line.speaker.agent.engine
+    sample, begun, go_on, asked = engine.sample, threading.Event(), threading.Event(), []
+
+    def slow(prompts: Any, sampling: Any) -> Any:
+        asked.append(len(prompts))
+        begun.set()
+        assert go_on.wait(60)
+        return sample(prompts, sampling)
+
+    def gone() -> float:
+        return served.metrics().get('sweetrl_requests_total{status="499"}', 0)
+
+    monkeypatch.setattr(engine, "sample", slow)
+    body = json.dumps({"model": "policy", "messages": REQUEST}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    before = gone()
+    with ThreadPoolExecutor(2) as pool:
+        under_way = pool.submit(served.post, body)
+        assert begun.wait(60)
+        clients = [socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) for _ in range(5)]
+        for client in clients:
+            client.sendall(head + body)
+        until(lambda: served.endpoint.line.waiting == 5)
+        stays = pool.submit(served.post, body)
+        until(lambda: served.endpoint.line.waiting == 6)
+        for client in clients:
+            client.close()
+        until(lambda: served.endpoint.line.waiting == 1)
+        go_on.set()
+        assert under_way.result().status_code == stays.result().status_code == 200
+    until(lambda: gone() == before + 5)
+    assert asked == [1, 1]
 
 
 def test_health_follows_the_engine(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -32,6 +32,8 @@ from sweetrl.settings import EngineSettings, Settings
 from sweetrl.types import Completion
 
 logger = logging.getLogger("sweetrl")
+
+Result = TypeVar("Result")
 
 VLLM_LOG = SCRATCH / "serve.log"  # what a vLLM server of ours says
 BODY_SECONDS = 30.0  # in which a request's body must arrive
@@ -108,7 +110,8 @@ class Endpoint:
 
     async def _answer(self, request: Request) -> Response:
         value = read_body(await _read(request))
-        answer = await self.line.ask(lambda config: read_request(value, config, self.names))
+        asking = self.line.ask(lambda config: read_request(value, config, self.names))
+        answer = await _unless_gone(request, asking)
         asked = answer.request
         self.numbers.prompt_tokens += answer.prompt_tokens
         self.numbers.generated_tokens += sum(len(one.token_ids) for one in answer.completions)
@@ -189,6 +192,22 @@ async def _told(answer: Callable[[Request], Awaitable[Response]], request: Reque
     except Exception:
         logger.exception("a request failed")
         return _refusal("The agent failed on this request; the server's log says why.", 500, "server_error")
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return what `work` gives; where the client goes first, cancel it and raise ClientDisconnect.
+
+    Nobody else would notice, and clients that give up and ask again would fill the line. The body must be read already.
+    """
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
 
 
 async def _read(request: Request) -> bytes:
