@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sweetrl.errors import UserError
 from sweetrl.handover.alias import Follower
@@ -26,7 +29,7 @@ from sweetrl.handover.chat_requests import LONGEST_BODY, BadRequest, read_body, 
 from sweetrl.handover.line import Answer, Line
 from sweetrl.handover.numbers import Numbers
 from sweetrl.handover.recorder import Recorder, read_feedback
-from sweetrl.listening import listening, serve_app
+from sweetrl.listening import for_this_machine_only, listening, other_site, own_name, serve_app
 from sweetrl.paths import SCRATCH
 from sweetrl.settings import EngineSettings, Settings
 from sweetrl.types import Completion
@@ -44,11 +47,15 @@ TIDY_SECONDS = 30.0  # between two looks at files of dialogues that are to be ha
 class Endpoint:
     """The endpoint's pages over a `line`, and what they count; `follower` keeps the line at its alias.
 
-    A `recorder` keeps the dialogues whose clients agree.
+    A `recorder` keeps the dialogues whose clients agree. `host` is the address of this machine that only this machine
+    reaches: what web sites ask there through a browser is refused. None where others reach the endpoint, under names
+    that it does not know.
     """
 
-    def __init__(self, line: Line, follower: Follower, recorder: Recorder | None = None) -> None:
-        self.line, self.follower, self.recorder = line, follower, recorder
+    def __init__(
+        self, line: Line, follower: Follower, recorder: Recorder | None = None, host: str | None = "127.0.0.1"
+    ) -> None:
+        self.line, self.follower, self.recorder, self.host = line, follower, recorder, host
         self.numbers = Numbers()
         self.numbers.dialogues = recorder.counts if recorder is not None else None
         self.started = int(time.time())
@@ -70,6 +77,7 @@ class Endpoint:
                 Route("/health", self.health),
                 Route("/metrics", self.metrics),
             ],
+            middleware=[] if self.host is None else [Middleware(_Guard, self.host)],
             lifespan=self._lifespan,
             exception_handlers={404: _no_page, 405: _no_page},
         )
@@ -155,6 +163,24 @@ class Endpoint:
             await self.line.close()
 
 
+class _Guard:
+    """Refuses what a page of another site asks, which could hold dialogues and call them successes."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self.app, self.host = app, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else None
+        app: ASGIApp = self.app
+        if headers is not None and not own_name(headers.get("host", ""), self.host):
+            app = _refusal(
+                "This host name is not the endpoint's; ask at the address that it printed.", 403, "foreign_host"
+            )
+        elif headers is not None and other_site(headers):
+            app = _refusal("Pages of other sites may not ask this endpoint.", 403, "foreign_site")
+        await app(scope, receive, send)
+
+
 def serve(
     reference: str,
     settings: Settings,
@@ -173,7 +199,7 @@ def serve(
         recorder = None if dialogues is None else Recorder(dialogues)
         follower = Follower(reference, settings, seconds, engine or EngineSettings())
         with follower.first(VLLM_LOG) as speaker:
-            endpoint = Endpoint(Line(speaker), follower, recorder)
+            endpoint = Endpoint(Line(speaker), follower, recorder, host if for_this_machine_only(listener) else None)
 
             def opened(address: str) -> None:
                 print(f"serving {speaker.handed.title} as {endpoint.names[0]} at {address}/v1", flush=True)
