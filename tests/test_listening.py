@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from sweetrl.errors import UserError
-from sweetrl.listening import listening, serve_app
+from sweetrl.listening import for_this_machine_only, listening, serve_app
 
 Receive, Send = Callable[[], Awaitable[dict[str, Any]]], Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -64,3 +64,9 @@ def test_an_address_that_is_taken_is_one_sentence() -> None:
         port = listener.getsockname()[1]
         with pytest.raises(UserError, match=r"nothing can be served there \(address already in use\); choose another"):
             listening("127.0.0.1", port).__enter__()
+
+
+def test_who_reaches_an_address() -> None:
+    for host, only_here in (("127.0.0.1", True), ("127.0.0.5", True), ("localhost", True), ("0.0.0.0", False)):
+        with listening(host, 0) as listener:
+            assert for_this_machine_only(listener) is only_here

@@ -1,10 +1,15 @@
-"""A server of ours at an address of this machine: the address is taken first, and told when it accepts connections."""
+"""A server of ours at an address of this machine: the address is taken first, and told when it accepts connections.
+
+Web pages of somebody else reach such an address, too, through a browser on this machine: `own_name` and `other_site`
+tell their requests from those of people and programs here.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from sweetrl.errors import UserError
@@ -44,3 +49,29 @@ def serve_app(app: Any, listener: socket.socket, host: str, opened: Callable[[st
                 opened(address)
 
     Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=patience)).run(sockets=[listener])
+
+
+def for_this_machine_only(listener: socket.socket) -> bool:
+    """Whether nobody but this machine reaches the socket's address."""
+    return ipaddress.ip_address(listener.getsockname()[0]).is_loopback
+
+
+def own_name(header: str, host: str) -> bool:
+    """Whether a Host header names this machine: a number, localhost, its own name, or `host`, which it is bound to.
+
+    A name of others may lead here (DNS rebinding).
+    """
+    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
+    name = name.strip("[]").lower()
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return name in ("localhost", host.lower(), socket.gethostname().lower())
+
+
+def other_site(headers: Mapping[str, str]) -> bool:
+    """Whether a page of another site sends a request with these headers; only browsers say from where they ask."""
+    if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
+        return True
+    origin = headers.get("origin")
+    return origin is not None and origin.partition("://")[2] != headers.get("host")

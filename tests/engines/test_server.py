@@ -59,7 +59,7 @@ def test_a_server_is_started_again_and_ends_with_its_children(tmp_path: Path) ->
         while server.restarts == 0 and time.monotonic() < deadline:
             time.sleep(0.02)
         server.wait_ready(60)
-        assert server.process.pid != first and server.restarts == 1
+        assert server.process.pid != first and server.restarts == 1 and not server.given_up
         pids = [int(line.split()[1]) for line in (tmp_path / "log").read_text().splitlines()]
         pids += [server.process.pid]
     deadline = time.monotonic() + 20
@@ -105,6 +105,7 @@ def test_a_server_that_cannot_live_says_why(tmp_path: Path) -> None:
     server = ManagedServer(command, free_port(), tmp_path / "log", restarts=1)
     with pytest.raises(UserError, match="ended with status 1 before it answered: no such model"):
         server.wait_ready(60)
+    assert server.given_up
     server.close()
     slow = ManagedServer([sys.executable, "-c", "import time; time.sleep(600)"], free_port(), tmp_path / "slow")
     with pytest.raises(UserError, match=r"has not answered within 0.1 s; raise `engine.start_seconds`"):

@@ -2,78 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
+import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-import uvicorn
-from transformers import AutoTokenizer
 
-from sweetrl.engines.server import free_port
 from sweetrl.errors import UserError
 from sweetrl.handover import endpoint as endpoint_module
-from sweetrl.handover.alias import Follower, sampler
-from sweetrl.handover.endpoint import Endpoint, serve
-from sweetrl.handover.line import Line
+from sweetrl.handover.alias import sampler
+from sweetrl.handover.endpoint import serve
 from sweetrl.settings import EngineSettings, Settings
 from sweetrl.tracking.registry import Registry, register_policy
 from tests.handover.made import MODEL, write_adapter, write_results
-
-REQUEST = [{"role": "user", "content": "I want a function that computes the price of a ticket."}]
-
-
-@dataclass
-class Running:
-    url: str
-    endpoint: Endpoint
-    client: httpx.Client
-
-    def post(self, body: Any, **options: Any) -> httpx.Response:
-        content = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return self.client.post(f"{self.url}/v1/chat/completions", content=content, timeout=60, **options)
-
-    def metrics(self) -> dict[str, float]:
-        lines = self.client.get(f"{self.url}/metrics").text.splitlines()
-        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
-
-
-@contextlib.contextmanager
-def running(
-    reference: str, settings: Settings, seconds: float = 0.1, engine: EngineSettings | None = None
-) -> Iterator[Running]:
-    follower = Follower(reference, settings, seconds, engine or EngineSettings())
-    with follower.first(Path("serve.log")) as speaker:
-        yield from _answering(Endpoint(Line(speaker), follower))
-
-
-def _answering(made: Endpoint) -> Iterator[Running]:
-    port = free_port()
-    server = uvicorn.Server(uvicorn.Config(made.app(), host="127.0.0.1", port=port, log_level="warning"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    try:
-        until(lambda: server.started)
-        with httpx.Client(trust_env=False) as client:
-            yield Running(f"http://127.0.0.1:{port}", made, client)
-    finally:
-        server.should_exit = True
-        thread.join(30)
-
-
-def until(condition: Any, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.02)
+from tests.handover.serving import REQUEST, Running, running, until
 
 
 @pytest.fixture(scope="module")
@@ -227,6 +175,61 @@ def test_an_engine_that_fails_is_a_500_and_the_next_request_is_answered(
     assert served.post({"model": "policy", "messages": REQUEST}).status_code == 200
 
 
+def test_a_client_that_goes_gives_its_place_back(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = served.endpoint.line.speaker.agent.engine
+    sample, begun, go_on, asked = engine.sample, threading.Event(), threading.Event(), []
+
+    def slow(prompts: Any, sampling: Any) -> Any:
+        asked.append(len(prompts))
+        begun.set()
+        assert go_on.wait(60)
+        return sample(prompts, sampling)
+
+    def gone() -> float:
+        return served.metrics().get('sweetrl_requests_total{status="499"}', 0)
+
+    monkeypatch.setattr(engine, "sample", slow)
+    body = json.dumps({"model": "policy", "messages": REQUEST}).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    before = gone()
+    with ThreadPoolExecutor(2) as pool:
+        under_way = pool.submit(served.post, body)
+        assert begun.wait(60)
+        clients = [socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) for _ in range(5)]
+        for client in clients:
+            client.sendall(head + body)
+        until(lambda: served.endpoint.line.waiting == 5)
+        stays = pool.submit(served.post, body)
+        until(lambda: served.endpoint.line.waiting == 6)
+        for client in clients:
+            client.close()
+        until(lambda: served.endpoint.line.waiting == 1)
+        go_on.set()
+        assert under_way.result().status_code == stays.result().status_code == 200
+    until(lambda: gone() == before + 5)
+    assert asked == [1, 1]
+
+
+def test_health_follows_the_engine(served: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    def health() -> int:
+        return served.client.get(f"{served.url}/health").status_code
+
+    def fail(*arguments: Any) -> Any:
+        raise RuntimeError("no connection")
+
+    body = {"model": "policy", "messages": REQUEST}
+    with monkeypatch.context() as patch:
+        patch.setattr(served.endpoint.line.speaker.agent.engine, "sample", fail)
+        assert [served.post(body).status_code for _ in range(2)] == [500, 500] and health() == 200
+        served.post(body)
+        assert health() == 503
+    until(lambda: health() == 200)  # without a request: the look itself tries the engine
+    with monkeypatch.context() as patch:
+        patch.setattr(served.endpoint.follower, "ended", lambda: True)
+        assert health() == 503
+    assert health() == 200
+
+
 def test_a_new_champion_takes_over_and_no_request_is_lost(
     project: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,32 +296,3 @@ def test_who_samples() -> None:
         sampler(local, "openai")
     with pytest.raises(UserError, match="samples in this process"):
         sampler(local, "transformers", "http://there:2/v1")
-
-
-def test_behind_a_vllm_server_requests_are_not_held_up_by_each_other(
-    project: Path, settings: Settings, fake_server: Any
-) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
-    with fake_server(tokenizer=tokenizer, latency=lambda body: 0.5) as server:
-        engine = EngineSettings(kind="vllm", urls=server.url, concurrency=8)
-        with running("models/policy", settings, engine=engine) as found, ThreadPoolExecutor(12) as pool:
-            (loaded,) = server.adapters  # before the first request
-            bodies = [{"model": "policy", "messages": REQUEST, "temperature": 1, "seed": n} for n in range(12)]
-            answers = list(pool.map(found.post, bodies))
-            assert [one.status_code for one in answers] == [200] * 12
-            assert 2 <= server.most_active <= 8
-            assert {body["model"] for body in server.bodies} == {loaded}
-        until(lambda: server.adapters == {})  # unloaded at the end
-
-
-def test_a_vllm_server_that_refuses_the_adapter_is_one_sentence(
-    project: Path, settings: Settings, fake_server: Any
-) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
-    with fake_server(tokenizer=tokenizer) as server:
-        server._adapter = lambda path, body: (404, {"detail": "Not Found"})
-        with (
-            pytest.raises(UserError, match="the server loads no adapters"),
-            running("models/policy", settings, engine=EngineSettings(kind="vllm", urls=server.url)),
-        ):
-            pass

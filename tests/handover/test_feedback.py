@@ -39,15 +39,16 @@ class Line:
     async def close(self) -> None:
         pass
 
-    async def ask(self, request: Any) -> Answer:
+    async def ask(self, read: Any) -> Answer:
+        request = read(self.speaker.handed.config)
         replies = [Completion((1,), (), f"turn {request.turn}", "stop") for _ in range(request.sampling.n)]
-        return Answer(replies, 1, self.speaker.handed)
+        return Answer(request, replies, 1, self.speaker.handed)
 
 
-def client_of(recorder: Recorder | None) -> TestClient:
+def client_of(recorder: Recorder | None, host: str | None = "127.0.0.1") -> TestClient:
     follower: Any = SimpleNamespace(reference="agent@champion", registry=None, failures=0)
     line: Any = Line()
-    return TestClient(Endpoint(line, follower, recorder).app())
+    return TestClient(Endpoint(line, follower, recorder, host).app(), "http://127.0.0.1:8000")
 
 
 @pytest.fixture
@@ -57,8 +58,9 @@ def client(tmp_path: Path) -> Iterator[TestClient]:
 
 
 def ask(client: TestClient, *messages: dict[str, str], **values: Any) -> dict[str, Any]:
+    headers = values.pop("headers", None)
     body = {"model": "agent", "messages": list(messages), **values}
-    response = client.post("/v1/chat/completions", json=body)
+    response = client.post("/v1/chat/completions", json=body, headers=headers)
     assert response.status_code == 200, response.text
     return response.json()["sweetrl"]
 
@@ -103,3 +105,41 @@ def test_feedback_is_no_page_where_nothing_is_kept() -> None:
         assert "dialogue" not in ask(client, FEW, metadata={"consent": "true"})
         assert client.post("/v1/feedback", json={}).status_code == 404
         assert "sweetrl_dialogues_total" not in client.get("/metrics").text
+
+
+OWN = [{"Host": name} for name in ("127.0.0.1:8000", "localhost", "LOCALHOST:9000", "[::1]:8000", "10.0.0.7")]
+OWN += [{"Host": "localhost:8000", "Origin": "http://localhost:8000", "Sec-Fetch-Site": "same-origin"}]
+FOREIGN = [
+    {"Host": "evil.example"},
+    {"Host": "evil.example:8000", "Origin": "http://evil.example:8000"},
+    {"Host": "localhost.evil.example"},
+    {"Origin": "https://evil.example"},
+    {"Origin": "null"},
+    {"Origin": "http://127.0.0.1:3000"},
+    {"Sec-Fetch-Site": "cross-site"},
+]
+
+
+@pytest.mark.parametrize("headers", OWN)
+def test_names_of_this_machine_are_answered(client: TestClient, headers: dict[str, str]) -> None:
+    body = json.dumps({"model": "agent", "messages": [FEW]})
+    assert client.post("/v1/chat/completions", content=body, headers=headers).status_code == 200
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_web_sites_write_no_dialogues(client: TestClient, tmp_path: Path, headers: dict[str, str]) -> None:
+    body = json.dumps({"model": "agent", "messages": [FEW], "metadata": {"consent": "true"}})
+    headers = {**headers, "Content-Type": "text/plain"}
+    for page in ("/v1/chat/completions", "/v1/feedback"):
+        refused = client.post(page, content=body, headers=headers)
+        error = refused.json()["error"]
+        assert refused.status_code == 403 and error["type"] == "invalid_request_error"
+        assert error["message"].endswith(".") and error["message"].count(".") == 1
+    assert client.get("/v1/models", headers=headers).status_code == 403
+    assert (tmp_path / "kept/.open.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("headers", FOREIGN)
+def test_where_others_reach_it_the_endpoint_takes_every_name(headers: dict[str, str]) -> None:
+    with client_of(None, host=None) as client:
+        assert ask(client, FEW, headers=headers)["turn"] == 1

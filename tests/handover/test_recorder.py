@@ -169,6 +169,45 @@ def test_files_are_handed_on_when_they_are_full_or_old(
     assert waiting not in kept.open and kept.counts["forgotten"] == 1
 
 
+def test_withdrawn_and_forgotten_words_leave_the_disk(kept: Recorder, now: list[float]) -> None:
+    def words() -> bytes:
+        return b"".join(path.read_bytes() for path in kept.folder.iterdir() if path.is_file())
+
+    withdrawn = kept.turn(asked({"role": "user", "content": "private words"}), [REPLY], "a")
+    stopped = kept.turn(asked({"role": "user", "content": "second thoughts"}), [REPLY], "a")
+    other = kept.turn(asked(USER), [REPLY], "a")
+    assert withdrawn and stopped and other
+    kept.feedback(Feedback(withdrawn, {}, consent=False))
+    kept.turn(asked({"role": "user", "content": "x"}, consent=False, dialogue=stopped), [REPLY], "a")
+    kept.tidy()
+    assert b"private words" not in words() and b"second thoughts" not in words()
+    assert USER["content"].encode() in words() and list(kept.open) == [other]
+    now[0] += module.FORGOTTEN
+    kept.tidy()
+    assert USER["content"].encode() not in words()
+
+
+def test_the_journal_does_not_grow_without_end(
+    kept: Recorder, now: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "GROWN", 10_000)
+    journal, name, largest = kept.folder / ".open.jsonl", "", 0
+    for _ in range(200):
+        name = kept.turn(asked({"role": "user", "content": "x" * 1000}, dialogue=name), [REPLY], "a") or ""
+        largest = max(largest, journal.stat().st_size)
+        kept.tidy()
+    assert len(kept.open) == 1 and largest < 13_000
+    monkeypatch.setattr(module, "GROWN", 0)
+    kept.tidy()
+    before = journal.stat().st_ino
+    kept.tidy()
+    assert journal.stat().st_ino == before, "written anew once it has doubled, and not each time"
+    kept._lock.close()
+    (kept.folder / "..open.jsonl.killed.part").write_text("words")
+    again = Recorder(kept.folder, lambda: now[0])
+    assert list(again.open) == [name] and not (kept.folder / "..open.jsonl.killed.part").exists()
+
+
 def test_the_oldest_gives_way_where_too_many_are_open(kept: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "OPEN", 2)
     names = [kept.turn(asked(USER), [REPLY], "a") for _ in range(3)]

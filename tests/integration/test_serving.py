@@ -18,7 +18,7 @@ import yaml
 from sweetrl.settings import EngineSettings, Settings, load_settings
 from sweetrl.tracking.registry import Registry, register_policy
 from tests.handover.made import MODEL, write_adapter, write_results
-from tests.handover.test_endpoint import Running, running, until
+from tests.handover.serving import Running, running, until
 from tests.integration.conftest import REGISTRY_PORT, URL
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]

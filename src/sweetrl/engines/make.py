@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,12 +76,21 @@ def serving(engine: EngineSettings, model: ModelSettings, log: Path, rank: int =
     Where a server of the same model and settings is lent to this process, it is taken. `log` is the file of the
     server's output, `rank` the largest rank of the adapters that it must load.
     """
+    with watched(engine, model, log, rank) as (served, _):
+        yield served
+
+
+@contextmanager
+def watched(
+    engine: EngineSettings, model: ModelSettings, log: Path, rank: int = 16
+) -> Iterator[tuple[EngineSettings, Callable[[], bool]]]:
+    """Do as `serving` does, and yield a function, too: whether the server of our own has ended for good."""
     if not needs_server(engine):
-        yield engine
+        yield engine, lambda: False
         return
     lent = _lent(engine, model, rank)
     if lent is not None:
-        yield lent
+        yield lent, lambda: False
         return
     from sweetrl.engines.server import ManagedServer, free_port, gpus_of, vllm_command
 
@@ -101,7 +110,8 @@ def serving(engine: EngineSettings, model: ModelSettings, log: Path, rank: int =
     half = "vLLM's kernels for adapters on a GPU take half precision only: set `model.dtype: bfloat16`"
     with ManagedServer(command, port, log) as server:
         server.wait_ready(engine.start_seconds, half if gpus and model.dtype == "float32" else "")
-        yield engine.model_copy(update={"urls": server.url, "model": SERVED, "gpus": gpus})
+        served = engine.model_copy(update={"urls": server.url, "model": SERVED, "gpus": gpus})
+        yield served, lambda: server.given_up
 
 
 def needs_server(engine: EngineSettings) -> bool:

@@ -63,6 +63,11 @@ class ManagedServer:
         self._watcher = threading.Thread(target=self._watch, name="sweetrl-server", daemon=True)
         self._watcher.start()
 
+    @property
+    def given_up(self) -> bool:
+        """Whether the process has ended and is not started again."""
+        return self.restarts >= self._allowed and self.process.poll() is not None
+
     def wait_ready(self, seconds: float, advice: str = "") -> None:
         """Return when the server's health page answers; UserError where it ends, or takes more than `seconds`.
 
@@ -75,7 +80,7 @@ class ManagedServer:
         # No proxy of the environment stands between us and our own machine. Making a client takes longer than asking.
         with httpx.Client(timeout=2.0, trust_env=False) as client:
             while time.monotonic() < deadline:
-                if self.process.poll() is not None and self.restarts >= self._allowed:
+                if self.given_up:
                     raise UserError(
                         f"{self.log}: the server `{self.command[0]}` ended with status {self.process.returncode} "
                         f"before it answered: {self.last_words()}{advice and f'; {advice}.'}"

@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import logging
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweetrl.engines.background import in_thread
-from sweetrl.engines.make import access, adapter_rank, needs_server, serving
+from sweetrl.engines.make import access, adapter_rank, watched
 from sweetrl.errors import UserError
 from sweetrl.handover.line import Line, Speaker
 from sweetrl.handover.source import Handed, fetch, from_registry, is_folder
@@ -41,13 +41,14 @@ def sampler(settings: EngineSettings, kind: str | None = None, url: str = "") ->
     return settings.model_copy(update={"kind": "transformers", "urls": "", "model": ""})
 
 
-def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder) -> Speaker:
+def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder | None = None) -> Speaker:
     """Load an agent whose adapter may lie in `folder`: into this process, or into the vLLM server of `engine`.
 
     The folder is removed when nobody reads it any more: a server that was started again reads the adapter again.
+    Without a `folder` the caller keeps what the agent lies in.
     """
     if engine.kind != "vllm":
-        with folder:
+        with folder or contextlib.nullcontext():
             return Speaker(handed, ChatAgent.load(handed.base, handed.adapter, handed.config))
     from sweetrl.engines.vllm import VllmEngine
     from sweetrl.models import load_tokenizer
@@ -60,13 +61,19 @@ def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder) -> Spea
             remote.close()
             raise
     except BaseException:
-        folder.cleanup()
+        if folder is not None:
+            folder.cleanup()
         raise
     return Speaker(handed, ChatAgent(remote, handed.config), batch=1, at_once=engine.concurrency, folder=folder)
 
 
 def _new_folder() -> Folder:
     return tempfile.TemporaryDirectory(prefix="sweetrl-serve-", ignore_cleanup_errors=True)
+
+
+def _base_of(handed: Handed) -> tuple[str, str]:
+    """Return what says which base an adapter is on: the hash of its folder, or the hub's name and revision."""
+    return handed.config.base_hash or handed.config.base, handed.config.base_revision
 
 
 @dataclass
@@ -81,10 +88,12 @@ class Follower:
     seconds: float
     engine: EngineSettings = field(default_factory=EngineSettings)
     registry: Registry | None = None
-    base_hash: str = ""
-    """The base that a server of our own serves; a version on another one cannot take over."""
+    base: tuple[str, str] | None = None
+    """The base that a vLLM server serves, ours or not (`_base_of`); a version on another one cannot take over."""
     failures: int = 0
     """How often the registry or a new version could not be had; the agent before goes on answering."""
+    ended: Callable[[], bool] = lambda: False
+    """Whether a server of our own has ended for good."""
 
     @contextlib.contextmanager
     def first(self, log: Path) -> Iterator[Speaker]:
@@ -97,15 +106,16 @@ class Follower:
             self.registry = self.open()
         folder = _new_folder()
         handed = fetch(self.reference, self.settings, Path(folder.name))
-        if not needs_server(self.engine):
+        if self.engine.kind != "vllm":
             yield load_speaker(handed, self.engine, folder)
             return
-        self.base_hash = handed.config.base_hash
+        self.base = _base_of(handed)
         base = ModelSettings(base=handed.base, dtype=handed.config.dtype)
         # Later versions may have another rank; the largest that params.yaml asks for fits, too.
         rank = max(adapter_rank(handed.adapter), self.settings.policy.lora.rank)
-        with serving(self.engine, base, log, rank) as self.engine:
-            yield load_speaker(handed, self.engine, folder)
+        # A server of ours that dies is started again from the base in the folder, whichever version answers by then.
+        with folder, watched(self.engine, base, log, rank) as (self.engine, self.ended):
+            yield load_speaker(handed, self.engine)
 
     def open(self) -> Registry:
         """Return the registry that `reference` names a model of."""
@@ -149,7 +159,7 @@ class Follower:
             return None
         folder = _new_folder()
         handed = from_registry(self.registry, number, Path(folder.name))
-        if self.base_hash and handed.config.base_hash != self.base_hash:
+        if self.base is not None and _base_of(handed) != self.base:
             raise UserError(
                 f"{handed.title} is an adapter on another base than the server's; start `sweetrl serve` anew."
             )

@@ -77,9 +77,8 @@ def read_body(body: bytes) -> dict[str, Any]:
     return value
 
 
-def read_request(body: bytes, config: AgentConfig, names: tuple[str, ...]) -> ChatRequest:
-    """Return the request in `body` to the agent of `config`, which is called by one of `names`."""
-    value = read_body(body)
+def read_request(value: Mapping[str, Any], config: AgentConfig, names: tuple[str, ...]) -> ChatRequest:
+    """Return the request in a body's `value` to the agent of `config`, which is called by one of `names`."""
     model = value.get("model")
     if not isinstance(model, str) or model not in names:
         raise BadRequest(f"There is no model {_shown(model)} here; set `model` to {names[0]}.", 404, "model_not_found")

@@ -11,27 +11,32 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sweetrl.errors import UserError
 from sweetrl.handover.alias import Follower
-from sweetrl.handover.chat_requests import LONGEST_BODY, BadRequest, ChatRequest, read_request
+from sweetrl.handover.chat_requests import LONGEST_BODY, BadRequest, read_body, read_request
 from sweetrl.handover.line import Answer, Line
 from sweetrl.handover.numbers import Numbers
 from sweetrl.handover.recorder import Recorder, read_feedback
-from sweetrl.listening import listening, serve_app
+from sweetrl.listening import for_this_machine_only, listening, other_site, own_name, serve_app
 from sweetrl.paths import SCRATCH
 from sweetrl.settings import EngineSettings, Settings
 from sweetrl.types import Completion
 
 logger = logging.getLogger("sweetrl")
+
+Result = TypeVar("Result")
 
 VLLM_LOG = SCRATCH / "serve.log"  # what a vLLM server of ours says
 BODY_SECONDS = 30.0  # in which a request's body must arrive
@@ -42,11 +47,15 @@ TIDY_SECONDS = 30.0  # between two looks at files of dialogues that are to be ha
 class Endpoint:
     """The endpoint's pages over a `line`, and what they count; `follower` keeps the line at its alias.
 
-    A `recorder` keeps the dialogues whose clients agree.
+    A `recorder` keeps the dialogues whose clients agree. `host` is the address of this machine that only this machine
+    reaches: what web sites ask there through a browser is refused. None where others reach the endpoint, under names
+    that it does not know.
     """
 
-    def __init__(self, line: Line, follower: Follower, recorder: Recorder | None = None) -> None:
-        self.line, self.follower, self.recorder = line, follower, recorder
+    def __init__(
+        self, line: Line, follower: Follower, recorder: Recorder | None = None, host: str | None = "127.0.0.1"
+    ) -> None:
+        self.line, self.follower, self.recorder, self.host = line, follower, recorder, host
         self.numbers = Numbers()
         self.numbers.dialogues = recorder.counts if recorder is not None else None
         self.started = int(time.time())
@@ -68,6 +77,7 @@ class Endpoint:
                 Route("/health", self.health),
                 Route("/metrics", self.metrics),
             ],
+            middleware=[] if self.host is None else [Middleware(_Guard, self.host)],
             lifespan=self._lifespan,
             exception_handlers={404: _no_page, 405: _no_page},
         )
@@ -91,8 +101,11 @@ class Endpoint:
         return JSONResponse({"object": "list", "data": [row]})
 
     async def health(self, request: Request) -> Response:
-        """Say whether requests are answered: 200, or 503 where the work behind the endpoint has ended."""
-        well = bool(self._work) and not any(task.done() for task in self._work)
+        """Say whether requests are answered: 200, or 503 where the work behind the endpoint has ended or fails."""
+        if self.line.failing:
+            self.line.try_again()
+        works = bool(self._work) and not any(task.done() for task in self._work)
+        well = works and not self.line.failing and not self.follower.ended()
         handed = self.line.speaker.handed
         state = {"status": "ok" if well else "failed", "model": handed.name, "version": handed.version}
         return JSONResponse(state, 200 if well else 503)
@@ -104,12 +117,13 @@ class Endpoint:
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     async def _answer(self, request: Request) -> Response:
-        body = await _read(request)
-        asked = read_request(body, self.line.speaker.handed.config, self.names)
-        answer = await self.line.ask(asked)
+        value = read_body(await _read(request))
+        asking = self.line.ask(lambda config: read_request(value, config, self.names))
+        answer = await _unless_gone(request, asking)
+        asked = answer.request
         self.numbers.prompt_tokens += answer.prompt_tokens
         self.numbers.generated_tokens += sum(len(one.token_ids) for one in answer.completions)
-        written = _written(asked, answer, self.names[0])
+        written = _written(answer, self.names[0])
         if self.recorder is not None:
             replies = [one.text for one in answer.completions]
             if (kept := self.recorder.turn(asked, replies, answer.handed.title)) is not None:
@@ -149,6 +163,24 @@ class Endpoint:
             await self.line.close()
 
 
+class _Guard:
+    """Refuses what a page of another site asks, which could hold dialogues and call them successes."""
+
+    def __init__(self, app: ASGIApp, host: str) -> None:
+        self.app, self.host = app, host
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope) if scope["type"] == "http" else None
+        app: ASGIApp = self.app
+        if headers is not None and not own_name(headers.get("host", ""), self.host):
+            app = _refusal(
+                "This host name is not the endpoint's; ask at the address that it printed.", 403, "foreign_host"
+            )
+        elif headers is not None and other_site(headers):
+            app = _refusal("Pages of other sites may not ask this endpoint.", 403, "foreign_site")
+        await app(scope, receive, send)
+
+
 def serve(
     reference: str,
     settings: Settings,
@@ -167,7 +199,7 @@ def serve(
         recorder = None if dialogues is None else Recorder(dialogues)
         follower = Follower(reference, settings, seconds, engine or EngineSettings())
         with follower.first(VLLM_LOG) as speaker:
-            endpoint = Endpoint(Line(speaker), follower, recorder)
+            endpoint = Endpoint(Line(speaker), follower, recorder, host if for_this_machine_only(listener) else None)
 
             def opened(address: str) -> None:
                 print(f"serving {speaker.handed.title} as {endpoint.names[0]} at {address}/v1", flush=True)
@@ -186,6 +218,22 @@ async def _told(answer: Callable[[Request], Awaitable[Response]], request: Reque
     except Exception:
         logger.exception("a request failed")
         return _refusal("The agent failed on this request; the server's log says why.", 500, "server_error")
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return what `work` gives; where the client goes first, cancel it and raise ClientDisconnect.
+
+    Nobody else would notice, and clients that give up and ask again would fill the line. The body must be read already.
+    """
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
+    finally:
+        working.cancel()
+        gone.cancel()
 
 
 async def _read(request: Request) -> bytes:
@@ -216,7 +264,7 @@ async def _no_page(request: Request, error: Exception) -> Response:
     return _refusal("There is no such page; POST to /v1/chat/completions, or GET /v1/models.", status, "not_found")
 
 
-def _written(asked: ChatRequest, answer: Answer, model: str) -> dict[str, Any]:
+def _written(answer: Answer, model: str) -> dict[str, Any]:
     """Return the answer as OpenAI's chat completions write it; `sweetrl` says who replied, and at which turn."""
     generated = sum(len(one.token_ids) for one in answer.completions)
     config = answer.handed.config
@@ -232,7 +280,7 @@ def _written(asked: ChatRequest, answer: Answer, model: str) -> dict[str, Any]:
             "completion_tokens": generated,
             "total_tokens": answer.prompt_tokens + generated,
         },
-        "sweetrl": {"version": answer.handed.version, "turn": asked.turn, "max_turns": config.max_turns},
+        "sweetrl": {"version": answer.handed.version, "turn": answer.request.turn, "max_turns": config.max_turns},
     }
 
 

@@ -8,12 +8,13 @@ because the server makes batches of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,13 +22,14 @@ from sweetrl.engines.background import in_thread
 from sweetrl.errors import UserError
 from sweetrl.handover.chat_requests import BadRequest, ChatRequest
 from sweetrl.handover.source import Handed
-from sweetrl.tracking.chat_agent import ChatAgent
-from sweetrl.types import Completion, Prompt
+from sweetrl.tracking.chat_agent import AgentConfig, ChatAgent
+from sweetrl.types import Completion, Prompt, Sampling
 
 logger = logging.getLogger("sweetrl")
 
 WAITING = 256  # requests; more are told to come again
 BATCH = 32  # requests that are answered together
+FAILURES = 3  # of the engine in a row, after which the line counts as failing
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,15 @@ class Speaker:
                 self.folder.cleanup()
 
 
+Read = Callable[[AgentConfig], ChatRequest]
+"""Makes a request to the agent of a config; a BadRequest where that agent refuses it."""
+
+
 @dataclass(frozen=True)
 class Answer:
     """The replies to a request, the length of its prompt in tokens, and who replied."""
 
+    request: ChatRequest
     completions: list[Completion]
     prompt_tokens: int
     handed: Handed
@@ -64,6 +71,7 @@ class Answer:
 
 @dataclass
 class _Waiting:
+    read: Read
     request: ChatRequest
     answer: asyncio.Future[Answer]
 
@@ -78,17 +86,28 @@ class Line:
         self._news = asyncio.Event()
         self._under_way: Counter[int] = Counter()  # batches, by the identity of who answers them
         self._left: list[Speaker] = []
+        self._failures = 0  # of the engine, since it has last answered
+        self._trial: asyncio.Task[None] | None = None
+
+    @property
+    def failing(self) -> bool:
+        """Whether the engine has failed again and again, and answered nothing since."""
+        return self._failures >= FAILURES
 
     @property
     def waiting(self) -> int:
         """How many requests wait."""
         return len(self._waiting)
 
-    async def ask(self, request: ChatRequest) -> Answer:
-        """Return the answer to `request`; a BadRequest where the line is too long or the dialogue does not fit."""
+    async def ask(self, read: Read) -> Answer:
+        """Return the answer to the request that `read` makes for whoever answers it.
+
+        A BadRequest where that one refuses it, where the line is too long, and where the dialogue does not fit.
+        """
+        request = read(self.speaker.handed.config)
         if len(self._waiting) >= WAITING:
             raise BadRequest(f"{WAITING} requests are waiting already; come again in a moment.", 503, "overloaded")
-        one = _Waiting(request, asyncio.get_running_loop().create_future())
+        one = _Waiting(read, request, asyncio.get_running_loop().create_future())
         self._waiting.append(one)
         self._news.set()
         try:
@@ -97,11 +116,30 @@ class Line:
             if one in self._waiting:  # the client has gone before its turn came
                 self._waiting.remove(one)
 
+    def try_again(self) -> None:
+        """Ask for one token, unless that is being done: where a failing endpoint gets no requests, it would stay so."""
+        if self._trial is None or self._trial.done():
+            self._trial = asyncio.create_task(self._try())
+
+    async def _try(self) -> None:
+        with contextlib.suppress(Exception):  # logged where it happens
+            hello = ChatRequest(({"role": "user", "content": "Hello"},), Sampling(1, 0.0), 0, False, False, 1)
+            await self.ask(lambda config: hello)
+
     def change(self, speaker: Speaker) -> None:
-        """Let `speaker` answer from the next batch on; the one before is freed once its batches are done."""
+        """Let `speaker` answer from the next batch on; the one before is freed once its batches are done.
+
+        What waits is read again: the new one has limits, a system prompt and sampling of its own.
+        """
         self._left.append(self.speaker)
         self.speaker = speaker
         self.changes += 1
+        for one in self._waiting:
+            try:
+                one.request = one.read(speaker.handed.config)
+            except BadRequest as error:
+                if not one.answer.done():
+                    one.answer.set_exception(error)
         self._news.set()
         self._free()
 
@@ -122,7 +160,7 @@ class Line:
                     batches.add(task)
                     task.add_done_callback(batches.discard)
         finally:
-            for task in batches:
+            for task in (*batches, *([self._trial] if self._trial else [])):
                 task.cancel()
 
     async def _answer(self, speaker: Speaker, batch: Sequence[_Waiting]) -> None:
@@ -134,10 +172,13 @@ class Line:
         except Exception as error:
             logger.exception("a batch of %d requests failed", len(batch))
             answers = [error] * len(batch)
+            self._failures += 1
         finally:
             self._under_way[id(speaker)] -= 1
             self._free()
             self._news.set()
+        if any(isinstance(answer, Answer) for answer in answers):
+            self._failures = 0
         logger.debug("%d requests in %.2f s", len(batch), time.monotonic() - started)
         for one, answer in zip(batch, answers, strict=True):
             if one.answer.done():
@@ -194,7 +235,7 @@ def _reply(speaker: Speaker, requests: Sequence[ChatRequest]) -> list[Answer | B
     if prompts:
         replies = agent.engine.sample(list(prompts.values()), requests[0].sampling)
         for (number, prompt), completions in zip(prompts.items(), replies, strict=True):
-            found[number] = Answer(completions, len(prompt.token_ids), speaker.handed)
+            found[number] = Answer(requests[number], completions, len(prompt.token_ids), speaker.handed)
     return [found[number] for number in range(len(requests))]
 
 

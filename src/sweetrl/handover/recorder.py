@@ -1,9 +1,10 @@
 """What a served agent has said, kept as dialogues to learn from: with the client's consent, once their outcome is told.
 
 A dialogue is open from its first answer on, in memory and in the journal `.open.jsonl`; the server that comes after a
-death goes on with it. When its outcome comes, it is one row of a file as `sweetrl import` reads them
-(docs/own-dialogues.md). Files have a hidden name while they grow, and are renamed when they are full or old: whoever
-lists the folder sees whole ones. Everything is for its owner alone. What nobody agreed to is written nowhere.
+death goes on with it. The journal is written anew when it has grown, and soon after a dialogue was withdrawn or
+forgotten: until then it holds their words. When its outcome comes, a dialogue is one row of a file as `sweetrl import`
+reads them (docs/own-dialogues.md). Files have a hidden name while they grow, and are renamed when they are full or old:
+whoever lists the folder sees whole ones. Everything is for its owner alone. What nobody agreed to is written nowhere.
 """
 
 from __future__ import annotations
@@ -26,10 +27,20 @@ from sweetrl.colbench.markers import visible_reply
 from sweetrl.engines.bodies import clean
 from sweetrl.errors import UserError
 from sweetrl.handover.chat_requests import BadRequest, ChatRequest, read_body
-from sweetrl.io import PART, append_row, atomic_path, private_file, private_folder, read_rows, write_text
+from sweetrl.io import (
+    PART,
+    append_row,
+    atomic_path,
+    private_file,
+    private_folder,
+    read_rows,
+    remove_leftovers,
+    write_text,
+)
 
 JOURNAL = ".open.jsonl"  # hidden, as what is being written is: an ingest of the folder passes it over
 FULL = 16 * 2**20  # bytes of a file before the next one is begun
+GROWN = 16 * 2**20  # bytes of the journal below which it is not written anew for its length
 OLD = 3600.0  # seconds before a file that is not full is handed on
 FORGOTTEN = 7 * 86400.0  # seconds without a word after which no outcome is waited for
 OPEN = 10_000  # dialogues that wait for their outcome; the oldest gives way
@@ -77,6 +88,8 @@ class Recorder:
         self._part: Path | None = None
         self._begun = 0.0
         self._size = 0
+        self._whole = 0  # bytes of the journal when it was last written anew
+        self._stale = False  # words stand in the journal that nobody waits for any more
         self._recover()
 
     def turn(self, request: ChatRequest, replies: Sequence[str], model: str) -> str | None:
@@ -100,6 +113,7 @@ class Recorder:
         except (OSError, UserError):  # the answer is what counts
             self.counts["failed"] += 1
             self._forget(name)
+            self._stale = True
             return None
         self._keep(row)
         self._make_room()
@@ -131,21 +145,32 @@ class Recorder:
         return "kept"
 
     def tidy(self) -> None:
-        """Hand a file on that is old, and forget dialogues whose outcome never came; for every now and then."""
-        if self._part is not None and self.clock() - self._begun >= OLD:
-            self.rotate()
+        """Forget dialogues whose outcome never came, hand a file on that is old, and free the journal of old words.
+
+        For every now and then.
+        """
         for name in [name for name, one in self.open.items() if self.clock() - one.heard >= FORGOTTEN]:
             self._end(name, "forgotten")
+        if self._part is not None and self.clock() - self._begun >= OLD:
+            self.rotate()
+        elif self._stale or (self.folder / JOURNAL).stat().st_size > max(GROWN, 2 * self._whole):
+            self._rewrite()
 
     def rotate(self) -> None:
         """Give the file that is being written its name, if there is one; the journal is written anew."""
         if self._part is not None:
             _hand_on(self._part)
             self._part = None
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Write the journal anew, whole or not at all, with the dialogues that are open and nothing else."""
         with atomic_path(self.folder / JOURNAL) as temporary, temporary.open("w", encoding="utf-8") as out:
             for name, one in self.open.items():
                 row = {"dialogue": name, "time": one.heard, "said": one.said, "model": one.model}
                 out.write(json.dumps(row) + "\n")
+        self._whole = (self.folder / JOURNAL).stat().st_size
+        self._stale = False
 
     def close(self) -> None:
         """Hand the last file on and let others have the folder."""
@@ -160,6 +185,7 @@ class Recorder:
 
     def _recover(self) -> None:
         """Take up what a server before has left: open dialogues, and files without their name."""
+        remove_leftovers(self.folder / JOURNAL)
         written = set[str]()
         for part in sorted(self.folder.glob(f".served-*{PART}")):
             read_rows(part, lambda row: written.add(row["id"]))
@@ -193,6 +219,7 @@ class Recorder:
         """Note that a dialogue is open no longer; where that cannot be noted, a later server forgets it in time."""
         self._forget(name)
         self.counts[how] += 1
+        self._stale = self._stale or how != "kept"
         try:
             append_row(self.folder / JOURNAL, {"dialogue": name, "end": how})
         except (OSError, UserError):

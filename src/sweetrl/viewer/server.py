@@ -6,9 +6,6 @@ What a page of somebody else could ask for through the reader's browser is refus
 
 from __future__ import annotations
 
-import contextlib
-import ipaddress
-import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import resources
@@ -20,7 +17,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from sweetrl.errors import UserError
-from sweetrl.listening import listening, serve_app
+from sweetrl.listening import listening, other_site, own_name, serve_app
 from sweetrl.settings import Settings
 from sweetrl.viewer.dialogue import Dialogues, pictures, runs
 from sweetrl.viewer.heat import Heat
@@ -159,28 +156,14 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
 
 def refusal(request: Request, host: str) -> str:
     """Say why a request is not answered; empty for one that is."""
-    if not _own_name(request.headers.get("host", ""), host):
+    if not own_name(request.headers.get("host", ""), host):
         return "This host name is not the viewer's; open it by the address that it printed."
-    site = request.headers.get("sec-fetch-site", "none")
-    if request.url.path != "/" and site not in ("same-origin", "none"):
+    if request.url.path != "/" and other_site(request.headers):
         return "Other sites may not ask for this."
-    if request.method not in ("GET", "HEAD"):
-        if not request.headers.get("content-type", "").startswith("application/json"):
-            return "Changes are asked for as JSON."
-        origin = request.headers.get("origin")
-        if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
-            return "Other sites may not ask for this."
+    as_json = request.headers.get("content-type", "").startswith("application/json")
+    if request.method not in ("GET", "HEAD") and not as_json:
+        return "Changes are asked for as JSON."
     return ""
-
-
-def _own_name(header: str, host: str) -> bool:
-    """Whether a Host header names this machine: a number, localhost, its own name. A name of others may lead here."""
-    name = header.rpartition(":")[0] if header.rpartition(":")[2].isdecimal() else header
-    name = name.strip("[]").lower()
-    with contextlib.suppress(ValueError):
-        ipaddress.ip_address(name)
-        return True
-    return name in ("localhost", host.lower(), socket.gethostname().lower())
 
 
 def asset_names() -> list[str]:

@@ -1,0 +1,120 @@
+"""The endpoint before a vLLM server: many requests at a time, changes of version, and a server of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from sweetrl.errors import UserError
+from sweetrl.handover.alias import Follower
+from sweetrl.handover.line import Line
+from sweetrl.handover.source import Handed
+from sweetrl.settings import EngineSettings, ModelSettings, Settings
+from sweetrl.tracking.chat_agent import AgentConfig
+from sweetrl.tracking.registry import Registry, register_policy
+from tests.handover.made import MODEL, write_adapter, write_results
+from tests.handover.serving import REQUEST, running, until
+
+
+def test_behind_a_vllm_server_requests_are_not_held_up_by_each_other(
+    project: Path, settings: Settings, fake_server: Any
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
+    with fake_server(tokenizer=tokenizer, latency=lambda body: 0.5) as server:
+        engine = EngineSettings(kind="vllm", urls=server.url, concurrency=8)
+        with running("models/policy", settings, engine=engine) as found, ThreadPoolExecutor(12) as pool:
+            (loaded,) = server.adapters  # before the first request
+            bodies = [{"model": "policy", "messages": REQUEST, "temperature": 1, "seed": n} for n in range(12)]
+            answers = list(pool.map(found.post, bodies))
+            assert [one.status_code for one in answers] == [200] * 12
+            assert 2 <= server.most_active <= 8
+            assert {body["model"] for body in server.bodies} == {loaded}
+        until(lambda: server.adapters == {})  # unloaded at the end
+
+
+def test_a_server_of_our_own_keeps_its_base_when_versions_change(
+    project: Path, settings: Settings, fake_server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry = Registry(settings.tracking, project)
+    versions = []
+    for seed in (11, 12):
+        write_adapter(project, seed)
+        write_results(project, seed / 20)
+        versions.append(register_policy(settings, project).version)
+    registry.promote(versions[0], "the first")
+    started: list[Path] = []
+    with fake_server(tokenizer=AutoTokenizer.from_pretrained(project / "models/base")) as server:
+
+        @contextlib.contextmanager
+        def watched(engine: EngineSettings, model: ModelSettings, *more: Any) -> Iterator[Any]:
+            started.append(Path(model.base))
+            yield engine.model_copy(update={"urls": server.url, "model": "base"}), lambda: False
+            assert (started[0] / "config.json").exists(), "the server ends before its base"
+
+        monkeypatch.setattr("sweetrl.handover.alias.watched", watched)
+        with running(f"{MODEL}@champion", settings, engine=EngineSettings(kind="vllm")) as found:
+            registry.promote(versions[1], "better")
+            until(lambda: found.endpoint.line.changes == 1 and len(server.adapters) == 1)
+            assert project not in started[0].parents, "the base came with the version"
+            assert (started[0] / "config.json").exists(), "a server that dies is started from it again"
+            assert found.post({"model": MODEL, "messages": REQUEST}).json()["sweetrl"]["version"] == versions[1]
+    assert not started[0].exists()
+
+
+@pytest.mark.parametrize("url", ["", "http://127.0.0.1:1/v1"])
+@pytest.mark.parametrize(
+    ("first", "second", "same"),
+    [
+        ({"base": "models/base", "base_hash": "1"}, {"base": "models/base", "base_hash": "2"}, False),
+        ({"base": "models/base", "base_hash": "1"}, {"base": "models/moved", "base_hash": "1"}, True),
+        ({"base": "org/small"}, {"base": "org/large"}, False),
+        ({"base": "org/small", "base_revision": "1"}, {"base": "org/small", "base_revision": "2"}, False),
+        ({"base": "org/small", "base_revision": "1"}, {"base": "org/small", "base_revision": "1"}, True),
+    ],
+)
+def test_a_version_on_another_base_does_not_take_over_at_a_vllm_server(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, url: str, first: Any, second: Any, same: bool
+) -> None:
+    def handed(version: str, values: Any) -> Handed:
+        return Handed(MODEL, version, Path("adapter"), values["base"], AgentConfig(**values))
+
+    @contextlib.contextmanager
+    def watched(engine: EngineSettings, *more: Any) -> Iterator[Any]:
+        yield engine, lambda: False
+
+    registry = SimpleNamespace(name=MODEL, aliases=lambda: {"champion": "2"})
+    for name, value in {
+        "Registry": lambda *more: registry,
+        "fetch": lambda *more: handed("1", first),
+        "from_registry": lambda *more: handed("2", second),
+        "load_speaker": lambda found, *more: SimpleNamespace(handed=found, close=lambda: None),
+        "adapter_rank": lambda path: 4,
+        "watched": watched,
+    }.items():
+        monkeypatch.setattr(f"sweetrl.handover.alias.{name}", value)
+    follower = Follower(f"{MODEL}@champion", settings, 0.1, EngineSettings(kind="vllm", urls=url))
+    with follower.first(Path("serve.log")) as speaker:
+        line = Line(speaker)
+        assert asyncio.run(follower.look(line)) is same
+    assert line.speaker.handed.version == ("2" if same else "1") and follower.failures == (not same)
+
+
+def test_a_vllm_server_that_refuses_the_adapter_is_one_sentence(
+    project: Path, settings: Settings, fake_server: Any
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
+    with fake_server(tokenizer=tokenizer) as server:
+        server._adapter = lambda path, body: (404, {"detail": "Not Found"})
+        with (
+            pytest.raises(UserError, match="the server loads no adapters"),
+            running("models/policy", settings, engine=EngineSettings(kind="vllm", urls=server.url)),
+        ):
+            pass
