@@ -187,6 +187,23 @@ def test_a_registered_version_loads_back_and_answers_a_dialogue_turn(
         loaded.predict([*dialogue, {"role": "assistant", "content": "What is the rate?"}])
 
 
+def test_a_registered_version_refuses_what_the_endpoint_refuses(project: Path, settings: Settings, first: str) -> None:
+    import mlflow
+
+    loaded = mlflow.pyfunc.load_model(f"models:/agent-under-test/{first}")
+    dialogue = [{"role": "user", "content": "I want a function that computes the price of a ticket."}]
+    for wrong in (-1.0, 2.5, float("nan"), float("inf")):
+        with pytest.raises(UserError, match=r"`temperature` is .*; it must be a number from 0 to 2\."):
+            loaded.predict(dialogue, params={"temperature": wrong})
+    for none in (0, -5):
+        with pytest.raises(UserError, match=rf"`max_new_tokens` is {none}; it must be a whole number from 1\."):
+            loaded.predict(dialogue, params={"max_new_tokens": none})
+    with pytest.raises(UserError, match="tokens leave no room for a reply in the model's context of"):
+        loaded.predict([{"role": "user", "content": "price " * 5000}])
+    most = loaded.predict(dialogue, params={"seed": 3, "max_new_tokens": 10**12})
+    assert most == loaded.predict(dialogue, params={"seed": 3}), "more than the agent's own is the agent's own"
+
+
 def test_a_version_holds_code_base_requirements_example_and_description(
     project: Path, settings: Settings, first: str, tmp_path: Path
 ) -> None:
