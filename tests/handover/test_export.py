@@ -16,12 +16,15 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.handover import export as handover
 from sweetrl.handover import source
+from sweetrl.handover.card import model_card
 from sweetrl.handover.source import copy_version, from_registry
 from sweetrl.licences import base_licence
 from sweetrl.settings import Settings
 from sweetrl.tracking import roles
+from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.registry import Registry, register_policy
+from tests.handover.made import write_adapter
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("I want a function that computes the price of a ticket.", "The rate is 7.", "price(hours)")
@@ -123,6 +126,47 @@ def test_results_of_another_policy_are_left_out(project: Path, settings: Setting
     finally:
         report.write_text(before)
     assert "No evaluation of exactly this adapter is recorded" in (tmp_path / "out/README.md").read_text()
+
+
+def test_the_card_has_the_parameters_that_the_stages_saw(project: Path, settings: Settings, tmp_path: Path) -> None:
+    today = settings.model_copy(update={"seed": 99, "method": "rft"})
+    handover.export("models/policy", today, tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    assert "| seed | 7 |" in card and "| seed | 99 |" not in card
+    assert "suite `backend` and method `sweet`" in card and "rft" not in card
+
+
+def test_nothing_is_said_of_an_adapter_that_dvc_does_not_know(
+    project: Path, settings: Settings, tmp_path: Path
+) -> None:
+    kept = shutil.copytree(project / "models/policy", tmp_path / "kept")
+    write_adapter(project, 5)
+    try:
+        handover.export("models/policy", settings, tmp_path / "out")
+        adapter = dvc_hash(project / "models/policy")
+    finally:
+        shutil.rmtree(project / "models/policy")
+        shutil.copytree(kept, project / "models/policy")
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"| adapter | {adapter} |" in card and "data/trajectories" not in card and "models/policy" not in card
+    assert "The data that it was trained on are not recorded." in card and "The parameters are not recorded." in card
+    assert "| commit | unknown |" in card and "| dvc.lock | unknown |" in card
+    assert "a method that is not recorded" in card and "No evaluation of exactly this adapter is recorded" in card
+
+
+@pytest.mark.parametrize(
+    ("base", "content", "named"),
+    [("models/base", "0123.dir", False), ("org/name", "", True), ("a/path/of/mine", "", False), ("gpt2", "", True)],
+)
+def test_the_card_names_a_base_to_the_hub_only_by_the_hubs_name(
+    base: str, content: str, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no folder of the project is
+    handed = source.Handed("agent", "1", tmp_path, str(tmp_path), AgentConfig(base, content))
+    for merged in (True, False):
+        assert metadata(model_card(handed, source.Facts("4567.dir"), merged)).get("base_model") == (
+            base if named else None
+        )
 
 
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(

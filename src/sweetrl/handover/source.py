@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,13 @@ from sweetrl.file_hashes import file_hash
 from sweetrl.io import read_json
 from sweetrl.models import check_adapter
 from sweetrl.paths import EVALUATION, POLICY
+from sweetrl.plugins import KEYS, SIMULATORS
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config, find_base
+from sweetrl.tracking.dvc_lock import LockedStage, locked_stages, stages_behind
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.lineage import lineage, split_reference
-from sweetrl.tracking.registry import Registry, chosen_code, cost, data_hashes, stage_runs
+from sweetrl.tracking.registry import Registry, cost, stage_runs
 from sweetrl.tracking.roles import refuse_critic
 from sweetrl.tracking.runs import flatten, git_state
 from sweetrl.tracking.store import require_store
@@ -146,27 +148,49 @@ def facts_of(handed: Handed, settings: Settings, folder: Path) -> Facts:
     known = Facts(dvc_hash(handed.adapter), handed.config.base_hash)
     if handed.adapter.resolve() != (root / POLICY).resolve():
         return known
+    stages = locked_stages(root)
+    behind = stages_behind(stages, POLICY, known.adapter_hash)
+    if not behind:  # params.yaml, the data and the commit of today are another policy's
+        return known
     commit, dirty = git_state(root)
-    lock = root / "dvc.lock"
-    data = data_hashes(root)
-    # Reports of another policy, or of a run that DVC knows nothing of, say nothing about this one.
-    evaluated = (
-        data.get(POLICY.as_posix()) == known.adapter_hash
-        and (root / EVALUATION).exists()
-        and data.get(EVALUATION.as_posix()) == file_hash(root / EVALUATION)
-    )
-    return Facts(
-        known.adapter_hash,
-        known.base_hash,
+    params: dict[str, str] = {}
+    for stage in reversed(behind):
+        params |= flatten(stage.params)
+    report = _evaluation(stages, root, known.adapter_hash)
+    data = {path: found for stage in reversed([*report, *behind]) for path, found in stage.data.items()}
+    return replace(
+        known,
         commit=commit,
         dirty=dirty,
-        dvc_lock=file_hash(lock) if lock.exists() else "",
-        code=chosen_code(settings, root),
-        data=data,
-        params=flatten(settings.model_dump(mode="json", by_alias=True)),
-        evaluation=read_json(root / EVALUATION) if evaluated else {},
-        cost=cost(stage_runs(root)) if evaluated else {},
+        dvc_lock=file_hash(root / "dvc.lock"),
+        code=_code(params, behind, settings),
+        data=dict(sorted(data.items())),
+        params=params,
+        evaluation=read_json(root / EVALUATION) if report else {},
+        cost=cost(stage_runs(root)) if report else {},
     )
+
+
+def _evaluation(stages: Sequence[LockedStage], root: Path, adapter_hash: str) -> list[LockedStage]:
+    """The stage that wrote the report which lies here, if it was about this adapter."""
+    if not (root / EVALUATION).exists():
+        return []
+    content = file_hash(root / EVALUATION)
+    wrote = [stage for stage in stages if stage.outs.get(EVALUATION.as_posix()) == content]
+    return [stage for stage in wrote if stage.data.get(POLICY.as_posix()) == adapter_hash][:1]
+
+
+def _code(params: Mapping[str, str], stages: Sequence[LockedStage], settings: Settings) -> dict[str, str]:
+    """Which domain, method, reward and user the stages saw, your own with the hash of its source."""
+    read = {path: content for stage in stages for path, content in stage.deps.items()}
+    found: dict[str, str] = {}
+    for group, (key, place) in KEYS.items():
+        name = params.get(key, "")
+        if not name or (group == "simulators" and name in SIMULATORS):
+            continue
+        own = ":" in name  # a path to a class, my_package.my_module:MyClass
+        found[key] = f"{name} {read.get(str(getattr(settings.sources, place)), '')}".strip() if own else name
+    return found
 
 
 def _registered(handed: Handed, settings: Settings, folder: Path) -> Facts:

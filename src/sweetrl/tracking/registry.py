@@ -17,12 +17,12 @@ from sweetrl.paths import EVALUATION, POLICY, RESULTS, RUNS, TEST_TASKS
 from sweetrl.plugins import KEYS, check_sources, chosen, load_domain
 from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.chat_agent import agent_config
+from sweetrl.tracking.dvc_lock import locked_stages
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.notes import version_note
 from sweetrl.tracking.packing import log_version, write_dialogue_facts
 from sweetrl.tracking.runs import git_state
 from sweetrl.tracking.store import Store, connect, is_missing, reason
-from sweetrl.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
@@ -269,17 +269,9 @@ def headline(path: Path) -> dict[str, Any]:
 
 def data_hashes(root: Path) -> dict[str, str]:
     """Return path -> DVC hash of every stage's data, as dvc.lock has them; sources and run files are left out."""
-    path = root / "dvc.lock"
-    if not path.exists():
-        return {}
     found: dict[str, str] = {}
-    try:
-        for stage in (read_yaml(path) or {}).get("stages", {}).values():
-            for item in [*stage.get("deps", []), *stage.get("outs", [])]:
-                if "md5" in item and not item["path"].startswith(("src/", RUNS.as_posix())):
-                    found[item["path"]] = item["md5"]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: this is not what DVC writes; `git checkout dvc.lock` brings it back.") from error
+    for stage in locked_stages(root):
+        found |= stage.data
     return dict(sorted(found.items()))
 
 
