@@ -64,3 +64,9 @@ def test_an_address_that_is_taken_is_one_sentence() -> None:
         port = listener.getsockname()[1]
         with pytest.raises(UserError, match=r"nothing can be served there \(address already in use\); choose another"):
             listening("127.0.0.1", port).__enter__()
+
+
+@pytest.mark.parametrize("host", ["ü..", "a" * 64 + ".invalid"])
+def test_a_host_that_is_none_is_one_sentence(host: str) -> None:
+    with pytest.raises(UserError, match=r"nothing can be served there \(.+\); choose another --host\."):
+        listening(host, 0).__enter__()

@@ -12,7 +12,7 @@ from sweetrl.errors import UserError
 
 @contextlib.contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a socket at the address, for `serve_app`; one that is taken is a UserError.
+    """Yield a socket at the address, for `serve_app`; one that is taken, or is none, is a UserError.
 
     Who needs time before it can serve (to load a model) takes the address before that.
     """
@@ -21,9 +21,13 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise UserError(f"{host}:{port}: nothing can be served there ({reason}); choose another --port.") from error
+        except (OSError, TypeError, UnicodeError) as error:  # the latter two of a host that is no name at all
+            no_host = not isinstance(error, OSError) or isinstance(error, socket.gaierror)
+            reason = (getattr(error, "strerror", None) or str(error)).lower()
+            option = "--host" if no_host else "--port"
+            raise UserError(
+                f"{host}:{port}: nothing can be served there ({reason}); choose another {option}."
+            ) from error
         yield listener
 
 

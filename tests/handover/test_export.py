@@ -188,6 +188,43 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
     assert [path.name for path in full.iterdir()] == ["mine.txt"]
 
 
+def test_a_place_that_takes_no_folder_is_one_sentence(project: Path, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file/x", tmp_path / "file/x/y", Path("/proc/x")):
+        with pytest.raises(UserError, match=rf"{out}: no folder can be made here"):
+            handover.export("models/policy", settings, out)
+
+
+def test_of_two_exports_into_one_folder_one_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    refused = pytest.raises(UserError, match="out: something else was written here in the meantime; name a new folder")
+    with refused, handover.new_folder(out) as first, handover.new_folder(out) as second:
+        (first / "a").write_text("first")
+        (second / "a").write_text("second")
+    assert (out / "a").read_text() == "second" and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("said", [{}, {"do_sample": False}])
+def test_a_base_that_has_sampling_values_alone_is_merged(
+    said: dict[str, Any], project: Path, settings: Settings, tmp_path: Path
+) -> None:
+    """As many fine-tunes have them: transformers loads such a generation config, and does not save it."""
+    config = project / "models/base/generation_config.json"
+    before = config.read_text()
+    plain = {key: value for key, value in json.loads(before).items() if key != "do_sample"}
+    try:
+        config.write_text(json.dumps({**plain, **said, "temperature": 0.6, "top_p": 0.9}))
+        handover.export("models/policy", settings, tmp_path / "out", merge=True)
+        config.write_text(json.dumps({**plain, "early_stopping": True}))
+        with pytest.raises(UserError, match=r"generation_config\.json cannot be saved again .*early_stopping"):
+            handover.export("models/policy", settings, tmp_path / "no", merge=True)
+    finally:
+        config.write_text(before)
+    saved = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert (saved["temperature"], saved["top_p"], saved["do_sample"]) == (0.6, 0.9, True)
+    assert not (tmp_path / "no").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

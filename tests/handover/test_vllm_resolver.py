@@ -40,7 +40,17 @@ def test_an_alias_and_a_number_are_the_registered_adapter(project: Path, champio
 
 @pytest.mark.parametrize(
     "name",
-    ["gpt-4", "other@champion", f"{MODEL}@nobody", f"{MODEL}/999", f"../{MODEL}@champion", f"{MODEL}@a b", MODEL, ""],
+    [
+        "gpt-4",
+        "other@champion",
+        f"{MODEL}@nobody",
+        f"{MODEL}/999",
+        f"{MODEL}/99999999999999999999",
+        f"../{MODEL}@champion",
+        f"{MODEL}@a b",
+        MODEL,
+        "",
+    ],
 )
 def test_other_names_are_none_of_ours(project: Path, champion: str, name: str) -> None:
     assert find_adapter(name, str(project / "models/base"), frozenset({MODEL})) is None

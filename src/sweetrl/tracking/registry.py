@@ -59,7 +59,7 @@ class Registry:
     """The model registry behind `tracking.model`; every method talks to the store."""
 
     def __init__(self, settings: TrackingSettings, root: Path | None = None, store: Store | None = None):
-        self.name = settings.model
+        self.name = checked_name(settings.model)
         self.store = store or connect(settings, root)
         self.client = self.store.client
 
@@ -82,7 +82,7 @@ class Registry:
         wanted = reference.removeprefix("@")
         aliases = self.aliases()
         number = aliases.get(wanted, wanted)
-        if number.isdecimal():
+        if known_number(number):
             try:
                 return self.client.get_model_version(self.name, number)
             except MlflowException as error:
@@ -223,6 +223,20 @@ class Registry:
         for key, value in tags.items():
             self.client.set_model_version_tag(self.name, version, key, value)
         self.describe(version)
+
+
+def checked_name(name: str) -> str:
+    """Return the name of a registered model; one that MLflow does not take, or not in a search, is a UserError."""
+    wrong = [sign for sign in name if sign in "/:\"'`\\" or not sign.isprintable()]
+    if wrong or not name.strip():
+        what = f"it has {wrong[0]!r} in it" if wrong else "it is empty"
+        raise UserError(f"{name}: this is no name of a registered model ({what}); write MODEL, MODEL@ALIAS or MODEL/3.")
+    return name
+
+
+def known_number(text: str) -> bool:
+    """Whether `text` can be a version's number: databases keep it in 32 bits, and fail on a longer one."""
+    return text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 2**31
 
 
 def model_id(version: ModelVersion) -> str:
