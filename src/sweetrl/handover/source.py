@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
@@ -23,6 +23,9 @@ from sweetrl.tracking.roles import refuse_critic
 from sweetrl.tracking.runs import flatten, git_state
 from sweetrl.tracking.store import require_store
 from sweetrl.yaml_files import read_yaml
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
 
 
 @dataclass(frozen=True)
@@ -116,19 +119,8 @@ def from_registry(registry: Registry, reference: str, folder: Path) -> Handed:
 def copy_version(registry: Registry, reference: str, folder: Path) -> Handed:
     """Copy the version into `folder` without looking for its base: `base` is the one stored with it, or empty."""
     version = registry.get(reference)
+    config = config_of(registry, version, folder)
     artifacts = registry.download(version, "artifacts", folder)
-    described = read_yaml(registry.download(version, "MLmodel", folder))
-    try:
-        values = dict(described["flavors"]["python_function"]["config"])
-        if "max_turns" not in values:  # registered before versions said how their agent talks
-            agent = load_settings(registry.download(version, "lineage/params.yaml", folder)).evaluated_agent
-            values |= {key: getattr(agent, key) for key in ("max_turns", "max_new_tokens", "temperature")}
-        config = AgentConfig.read(values)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{registry.name} version {version.version}: its MLmodel does not say how an agent talks, so "
-            "sweetrl has not registered it; name another version."
-        ) from error
     adapters = sorted(artifacts.rglob("adapter_config.json"))
     if not adapters:
         raise UserError(
@@ -138,6 +130,22 @@ def copy_version(registry: Registry, reference: str, folder: Path) -> Handed:
     bundled = artifacts / "base"
     base = str(bundled) if bundled.is_dir() else ""
     return Handed(registry.name, str(version.version), adapters[0].parent, base, config)
+
+
+def config_of(registry: Registry, version: ModelVersion, folder: Path) -> AgentConfig:
+    """Return how the agent of a version talks; only what says so is copied into `folder`, and that is small."""
+    described = read_yaml(registry.download(version, "MLmodel", folder))
+    try:
+        values = dict(described["flavors"]["python_function"]["config"])
+        if "max_turns" not in values:  # registered before versions said how their agent talks
+            agent = load_settings(registry.download(version, "lineage/params.yaml", folder)).evaluated_agent
+            values |= {key: getattr(agent, key) for key in ("max_turns", "max_new_tokens", "temperature")}
+        return AgentConfig.read(values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{registry.name} version {version.version}: its MLmodel does not say how an agent talks, so "
+            "sweetrl has not registered it; name another version."
+        ) from error
 
 
 def facts_of(handed: Handed, settings: Settings, folder: Path) -> Facts:
