@@ -16,6 +16,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from sweetrl import __version__, cli, command_line, renamed
+from sweetrl.logs import LibraryLog
 from sweetrl.printing import note
 
 
@@ -149,3 +150,10 @@ def test_run_hands_its_options_to_the_flow(tmp_path: Path, monkeypatch: pytest.M
     handed = "--set=a=1 --set=b=2 --profile=small --from=rank --until=evaluate --dry-run --json"
     assert called == [(sys.executable, [sys.executable, "-m", "flows.run", *handed.split()], "1")]
     assert "SWEETRL_QUIET" not in os.environ
+
+
+def test_a_log_that_cannot_be_written_is_no_news(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    log = LibraryLog(tmp_path / "file/work.log")
+    log.handle(logging.LogRecord("asyncio", logging.ERROR, "", 0, "no files left", (), None))
+    assert capsys.readouterr().err == "" and not log.used

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.errors import UserError
-from sweetrl.io import atomic_path, digest, read_json, write_json, write_text
+from sweetrl.io import atomic_path, digest, private_folder, read_json, write_json, write_text
 
 
 def test_a_file_appears_whole_and_leaves_nothing_beside_it(tmp_path: Path):
@@ -50,6 +50,15 @@ def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path: Path):
 def test_other_operating_system_errors_are_not_hidden(tmp_path: Path):
     with pytest.raises(PermissionError), atomic_path(tmp_path / "a.txt"):
         raise PermissionError(errno.EACCES, "Permission denied")
+
+
+@pytest.mark.parametrize("place", ["file", "file/below", "file/far/below", "dangling"])
+def test_what_stands_in_the_way_of_a_folder_is_one_sentence(tmp_path: Path, place: str):
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nothing" / "at" / "all")
+    with pytest.raises(UserError, match=rf"{place}: no folder can be made here \(.*\); name another one\."):
+        private_folder(tmp_path / place)
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_equal_values_give_equal_bytes(tmp_path: Path):

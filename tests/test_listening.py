@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
-from collections.abc import Awaitable, Callable
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -70,3 +76,86 @@ def test_who_reaches_an_address() -> None:
     for host, only_here in (("127.0.0.1", True), ("127.0.0.5", True), ("localhost", True), ("0.0.0.0", False)):
         with listening(host, 0) as listener:
             assert for_this_machine_only(listener) is only_here
+
+
+@pytest.mark.parametrize("host", ["ü..", "a" * 64 + ".invalid"])
+def test_a_host_that_is_none_is_one_sentence(host: str) -> None:
+    with pytest.raises(UserError, match=r"nothing can be served there \(.+\); choose another --host\."):
+        listening(host, 0).__enter__()
+
+
+SERVER = """
+import asyncio, resource
+from sweetrl import listening as module
+
+async def app(scope, receive, send):
+    if scope["type"] == "lifespan":
+        for state in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{state}.complete"})
+        return
+    if scope["path"] == "/slow":
+        await asyncio.sleep(1.5)
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
+    await send({"type": "http.response.body", "body": b"well"})
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+module.HEAD_SECONDS = 1.0
+with module.listening("127.0.0.1", 0) as listener:
+    module.serve_app(app, listener, "127.0.0.1", lambda address: print(address, flush=True), patience=1)
+"""
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.URL, Path]]:
+    """A server in a process that may open 64 files, and what it says on stderr."""
+    said = tmp_path_factory.mktemp("limited") / "stderr"
+    with said.open("wb") as err:
+        process = subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, stderr=err, env=os.environ)
+    assert process.stdout is not None
+    try:
+        yield httpx.URL(process.stdout.readline().decode().strip()), said
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stdout.close()
+
+
+def connected(url: httpx.URL, words: bytes) -> socket.socket:
+    found = socket.create_connection((url.host, url.port or 0), timeout=10)
+    found.sendall(words)
+    return found
+
+
+def ended(one: socket.socket) -> bool:
+    try:
+        return one.recv(1) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_connections_that_say_little_do_not_stop_a_server(limited: tuple[httpx.URL, Path]) -> None:
+    url, said = limited
+    with contextlib.ExitStack() as held:
+        sockets = [held.enter_context(connected(url, b"GET /health HTTP/1.1\r\n")) for _ in range(300)]
+        for _ in range(3):
+            assert httpx.get(f"{url}/health", trust_env=False, timeout=10).text == "well"
+        started = time.monotonic()
+        assert all(ended(one) for one in sockets)
+        assert time.monotonic() - started < 8.0
+    assert said.read_text() == ""
+
+
+def test_the_head_of_a_request_has_its_time_and_the_answer_has_its_own(limited: tuple[httpx.URL, Path]) -> None:
+    url, said = limited
+    assert httpx.get(f"{url}/slow", trust_env=False, timeout=10).text == "well", "an answer may take longer"
+    head = b"GET /health HTTP/1.1\r\nHost: here\r\n\r\n"
+    with connected(url, head) as one:
+        while not (answer := one.recv(4096)).endswith(b"well"):
+            assert answer, "closed without an answer"
+        for letter in head[:8]:  # a second request, letter by letter
+            time.sleep(0.2)
+            with contextlib.suppress(OSError):
+                one.sendall(bytes([letter]))
+        assert ended(one)
+    assert said.read_text() == ""

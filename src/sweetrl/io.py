@@ -28,25 +28,40 @@ OWNER_FOLDER = 0o700
 OWNER_UMASK = 0o077
 
 
+@contextmanager
+def making_folder(path: Path) -> Iterator[None]:
+    """What keeps the folder `path` from being made (a file in its place, or above it) is a UserError."""
+    try:
+        yield
+    except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+        why = (error.strerror or type(error).__name__).lower()
+        raise UserError(f"{path}: no folder can be made here ({why}); name another one.") from error
+
+
 def private_folder(path: Path) -> Path:
     """Make the folder `path`, with the parents that are missing, for its owner alone; return `path`.
 
-    One that is there stays as it is: it may be shared on purpose.
+    One that is there stays as it is: it may be shared on purpose. A file in its place, or above it, is a UserError.
     """
     path = Path(path)
+    with making_folder(path):
+        _make_folder(path)
+    return path
+
+
+def _make_folder(path: Path) -> None:
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)  # another process may be faster
         folder.chmod(OWNER_FOLDER)
     if not path.is_dir():
         path.mkdir()  # raises what stands in the way
-    return path
 
 
 def private_file(path: Path) -> Path:
     """Make `path`, which is written to in place, an empty file for its owner alone where it is missing; return it."""
     path = Path(path)
-    private_folder(path.parent)
+    _make_folder(path.parent)
     with suppress(FileExistsError):
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, OWNER_FILE)
         os.fchmod(handle, OWNER_FILE)  # the umask may have taken more

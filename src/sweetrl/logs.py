@@ -11,7 +11,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from sweetrl.io import private_file
@@ -49,12 +49,11 @@ class LibraryLog(logging.Handler):
         """Write one record; where the file cannot be written, nothing is."""
         if record.name.partition(".")[0] == "sweetrl":
             return
-        try:
+        # Logging's own way to say so is a traceback for each record: of a server without files left, gigabytes of them.
+        with suppress(OSError):
             with private_file(self.path).open("a", encoding="utf-8") as file:
                 file.write(self.format(record) + "\n")
             self.used = True
-        except OSError:
-            self.handleError(record)
 
 
 def show_progress() -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from sweetrl.engines import decoding
+from sweetrl.engines.sampling import uniforms
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.errors import UserError
 from sweetrl.types import Completion, Prompt, Sampling
@@ -150,6 +152,26 @@ def test_a_session_with_many_samples_keeps_the_prompts(engine: TransformersEngin
     completions = session.sample(longer, Sampling(10, n=4))
     assert engine.usage().cached_tokens - before == sum(len(prompt.token_ids) for prompt in prompts)
     check_logprobs(engine.model, longer, completions)
+
+
+def test_no_more_numbers_are_drawn_than_fit_into_the_context(
+    engine: TransformersEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request for any number of tokens takes the memory of those that fit, and its reply keeps its bytes."""
+    asked: list[int] = []
+
+    def counted(seed: int, sample: int, count: int) -> Any:
+        asked.append(count)
+        return uniforms(seed, sample, count)
+
+    monkeypatch.setattr(decoding, "uniforms", counted)
+    rooms = (9, 30, 4)  # every row of a batch has as many numbers as the one with most room
+    prompts = [Prompt((7,) * (engine.context - room), seed) for seed, room in enumerate(rooms)]
+    replies = engine.sample(prompts, Sampling(100_000, n=2))
+    assert set(asked) == {30}
+    assert tokens_of(replies) == tokens_of(engine.sample(prompts, Sampling(30, n=2)))
+    apart = [engine.sample([prompt], Sampling(room, n=2))[0] for prompt, room in zip(prompts, rooms, strict=True)]
+    assert tokens_of(replies) == tokens_of(apart)
 
 
 def test_replies_stop_at_the_end_of_the_context(engine: TransformersEngine) -> None:

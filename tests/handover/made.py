@@ -47,4 +47,7 @@ def write_results(root: Path, reward: float) -> None:
     write_json(root / "reports/evaluation.json", report)
     outs = [{"path": path, "md5": dvc_hash(root / path)} for path in ("models/policy", "reports/evaluation.json")]
     outs.append({"path": "data/trajectories", "md5": "0123abcd.dir"})
-    (root / "dvc.lock").write_text(yaml.safe_dump({"stages": {"all": {"cmd": "x", "outs": outs}}}))
+    agent = {"max_turns": 3, "max_new_tokens": 12, "temperature": 0.0}
+    seen = {"seed": 7, "suite": "backend", "method": "sweet", "agent": agent, "simulator": {"kind": "scripted"}}
+    stage = {"cmd": "x", "params": {"params.yaml": seen}, "outs": outs}
+    (root / "dvc.lock").write_text(yaml.safe_dump({"stages": {"all": stage}}))

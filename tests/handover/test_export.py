@@ -16,12 +16,15 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.handover import export as handover
 from sweetrl.handover import source
+from sweetrl.handover.card import model_card
 from sweetrl.handover.source import copy_version, from_registry
 from sweetrl.licences import base_licence
 from sweetrl.settings import Settings
 from sweetrl.tracking import roles
+from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.registry import Registry, register_policy
+from tests.handover.made import write_adapter
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("I want a function that computes the price of a ticket.", "The rate is 7.", "price(hours)")
@@ -125,6 +128,47 @@ def test_results_of_another_policy_are_left_out(project: Path, settings: Setting
     assert "No evaluation of exactly this adapter is recorded" in (tmp_path / "out/README.md").read_text()
 
 
+def test_the_card_has_the_parameters_that_the_stages_saw(project: Path, settings: Settings, tmp_path: Path) -> None:
+    today = settings.model_copy(update={"seed": 99, "method": "rft"})
+    handover.export("models/policy", today, tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    assert "| seed | 7 |" in card and "| seed | 99 |" not in card
+    assert "suite `backend` and method `sweet`" in card and "rft" not in card
+
+
+def test_nothing_is_said_of_an_adapter_that_dvc_does_not_know(
+    project: Path, settings: Settings, tmp_path: Path
+) -> None:
+    kept = shutil.copytree(project / "models/policy", tmp_path / "kept")
+    write_adapter(project, 5)
+    try:
+        handover.export("models/policy", settings, tmp_path / "out")
+        adapter = dvc_hash(project / "models/policy")
+    finally:
+        shutil.rmtree(project / "models/policy")
+        shutil.copytree(kept, project / "models/policy")
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"| adapter | {adapter} |" in card and "data/trajectories" not in card and "models/policy" not in card
+    assert "The data that it was trained on are not recorded." in card and "The parameters are not recorded." in card
+    assert "| commit | unknown |" in card and "| dvc.lock | unknown |" in card
+    assert "a method that is not recorded" in card and "No evaluation of exactly this adapter is recorded" in card
+
+
+@pytest.mark.parametrize(
+    ("base", "content", "named"),
+    [("models/base", "0123.dir", False), ("org/name", "", True), ("a/path/of/mine", "", False), ("gpt2", "", True)],
+)
+def test_the_card_names_a_base_to_the_hub_only_by_the_hubs_name(
+    base: str, content: str, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no folder of the project is
+    handed = source.Handed("agent", "1", tmp_path, str(tmp_path), AgentConfig(base, content))
+    for merged in (True, False):
+        assert metadata(model_card(handed, source.Facts("4567.dir"), merged)).get("base_model") == (
+            base if named else None
+        )
+
+
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
     project: Path, settings: Settings, tmp_path: Path
 ) -> None:
@@ -142,6 +186,43 @@ def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
         handover.export("models/base", settings, tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
     assert [path.name for path in full.iterdir()] == ["mine.txt"]
+
+
+def test_a_place_that_takes_no_folder_is_one_sentence(project: Path, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file/x", tmp_path / "file/x/y", Path("/proc/x")):
+        with pytest.raises(UserError, match=rf"{out}: no folder can be made here"):
+            handover.export("models/policy", settings, out)
+
+
+def test_of_two_exports_into_one_folder_one_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    refused = pytest.raises(UserError, match="out: something else was written here in the meantime; name a new folder")
+    with refused, handover.new_folder(out) as first, handover.new_folder(out) as second:
+        (first / "a").write_text("first")
+        (second / "a").write_text("second")
+    assert (out / "a").read_text() == "second" and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("said", [{}, {"do_sample": False}])
+def test_a_base_that_has_sampling_values_alone_is_merged(
+    said: dict[str, Any], project: Path, settings: Settings, tmp_path: Path
+) -> None:
+    """As many fine-tunes have them: transformers loads such a generation config, and does not save it."""
+    config = project / "models/base/generation_config.json"
+    before = config.read_text()
+    plain = {key: value for key, value in json.loads(before).items() if key != "do_sample"}
+    try:
+        config.write_text(json.dumps({**plain, **said, "temperature": 0.6, "top_p": 0.9}))
+        handover.export("models/policy", settings, tmp_path / "out", merge=True)
+        config.write_text(json.dumps({**plain, "early_stopping": True}))
+        with pytest.raises(UserError, match=r"generation_config\.json cannot be saved again .*early_stopping"):
+            handover.export("models/policy", settings, tmp_path / "no", merge=True)
+    finally:
+        config.write_text(before)
+    saved = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert (saved["temperature"], saved["top_p"], saved["do_sample"]) == (0.6, 0.9, True)
+    assert not (tmp_path / "no").exists()
 
 
 @pytest.mark.parametrize(

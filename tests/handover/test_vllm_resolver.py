@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from sweetrl.handover.vllm_resolver import MODELS, find_adapter, register
+from sweetrl.handover.vllm_resolver import MODELS, _other_base, find_adapter, register
 from sweetrl.settings import Settings
+from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.registry import Registry, register_policy
 from tests.handover.made import MODEL
@@ -40,7 +41,17 @@ def test_an_alias_and_a_number_are_the_registered_adapter(project: Path, champio
 
 @pytest.mark.parametrize(
     "name",
-    ["gpt-4", "other@champion", f"{MODEL}@nobody", f"{MODEL}/999", f"../{MODEL}@champion", f"{MODEL}@a b", MODEL, ""],
+    [
+        "gpt-4",
+        "other@champion",
+        f"{MODEL}@nobody",
+        f"{MODEL}/999",
+        f"{MODEL}/99999999999999999999",
+        f"../{MODEL}@champion",
+        f"{MODEL}@a b",
+        MODEL,
+        "",
+    ],
 )
 def test_other_names_are_none_of_ours(project: Path, champion: str, name: str) -> None:
     assert find_adapter(name, str(project / "models/base"), frozenset({MODEL})) is None
@@ -54,6 +65,43 @@ def test_another_base_is_refused(
     assert "another base than the server's" in caplog.text
     assert find_adapter(f"{MODEL}@champion", "meta/other", frozenset({MODEL})) is None
     assert "the server has meta/other" in caplog.text
+
+
+def test_who_is_refused_costs_no_copy_of_the_adapter(
+    project: Path, champion: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[str] = []
+    download = Registry.download
+
+    def counted(registry: Registry, version: Any, path: str, folder: Path) -> Path:
+        copied.append(path)
+        return download(registry, version, path, folder)
+
+    monkeypatch.setattr(Registry, "download", counted)
+    assert find_adapter(f"{MODEL}@champion", "meta/other", frozenset({MODEL})) is None
+    assert copied == ["MLmodel"]
+
+
+@pytest.mark.parametrize(
+    ("served", "right"),
+    [
+        ("org/name", True),
+        ("/cache/hub/models--org--name/snapshots/0123", True),
+        ("/cache/hub/models--org--name/snapshots/0123/", True),
+        ("/cache/hub/models--org--name/snapshots/4567", False),
+        ("/cache/hub/models--org--other/snapshots/0123", False),
+        ("/cache/hub/models--org--name/refs/0123", False),
+        ("0123", False),
+    ],
+)
+def test_the_hubs_cache_of_the_base_is_the_base(served: str, right: bool) -> None:
+    """With HF_HUB_OFFLINE=1 vLLM calls the base by the folder that it has in the cache."""
+    said = _other_base(AgentConfig("org/name", base_revision="0123"), served)
+    assert said == (
+        "" if right else f"the adapter was trained on org/name (revision 0123), and the server has {served}."
+    )
+    unknown = _other_base(AgentConfig("org/name"), "/cache/hub/models--org--name/snapshots/4567")
+    assert unknown == "", "of which revision it was is not known"
 
 
 @dataclass

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweetrl.errors import UserError
+from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.io import write_json
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.tracking.hashes import dvc_hash
@@ -185,6 +185,40 @@ def test_a_registered_version_loads_back_and_answers_a_dialogue_turn(
     assert isinstance(loaded.predict(longer), str)
     with pytest.raises(Exception, match="must be user, assistant, user"):
         loaded.predict([*dialogue, {"role": "assistant", "content": "What is the rate?"}])
+
+
+def test_a_registered_version_refuses_what_the_endpoint_refuses(project: Path, settings: Settings, first: str) -> None:
+    import mlflow
+
+    loaded = mlflow.pyfunc.load_model(f"models:/agent-under-test/{first}")
+    dialogue = [{"role": "user", "content": "I want a function that computes the price of a ticket."}]
+    for wrong in (-1.0, 2.5, float("nan"), float("inf")):
+        with pytest.raises(UserError, match=r"`temperature` is .*; it must be a number from 0 to 2\."):
+            loaded.predict(dialogue, params={"temperature": wrong})
+    for none in (0, -5):
+        with pytest.raises(UserError, match=rf"`max_new_tokens` is {none}; it must be a whole number from 1\."):
+            loaded.predict(dialogue, params={"max_new_tokens": none})
+    with pytest.raises(UserError, match="tokens leave no room for a reply in the model's context of"):
+        loaded.predict([{"role": "user", "content": "price " * 5000}])
+    most = loaded.predict(dialogue, params={"seed": 3, "max_new_tokens": 10**12})
+    assert most == loaded.predict(dialogue, params={"seed": 3}), "more than the agent's own is the agent's own"
+
+
+@pytest.mark.parametrize("number", ["99999999999999999999", "2147483648", "9" * 5000, "٣"])
+def test_a_number_that_no_version_can_have_is_unknown(
+    number: str, project: Path, settings: Settings, first: str
+) -> None:
+    sentence = "there is no such alias or version; known are @challenger, 1"
+    with pytest.raises(UnknownVersion, match=sentence):
+        Registry(settings.tracking, project).get(number)
+    with pytest.raises(UnknownVersion, match=sentence):
+        lineage(f"agent-under-test/{number}", settings.tracking, project)
+
+
+@pytest.mark.parametrize("name", ["it's", 'a "name"', "a/b", "a:b", "a\nb", " "])
+def test_a_name_that_no_registered_model_can_have_is_one_sentence(name: str, project: Path, settings: Settings) -> None:
+    with pytest.raises(UserError, match="this is no name of a registered model"):
+        Registry(settings.tracking.model_copy(update={"model": name}), project)
 
 
 def test_a_version_holds_code_base_requirements_example_and_description(

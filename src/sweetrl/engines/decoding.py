@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.cache import CacheShape, PrefixCache, RowCache, place
@@ -69,7 +69,7 @@ class _Batch:
     last: np.ndarray  # the token drawn last, not yet in the cache
     ended: np.ndarray
     after: np.ndarray  # columns written since the row ended
-    uniforms: np.ndarray | None  # [rows, max_new_tokens]
+    uniforms: np.ndarray | None  # [rows, the longest budget]
 
     def alive(self) -> list[int]:
         return [row for row, ended in enumerate(self.ended.tolist()) if not ended]
@@ -104,6 +104,10 @@ class Decoder:
             budget = min(sampling.max_new_tokens, self.limits.context - len(prompt.token_ids))
             samples = range(sampling.n)
             replies.append([Reply(prompt.token_ids, prompt.seed, sample, budget, [], []) for sample in samples])
+        # No row draws more numbers than its budget has tokens, and the first ones of a stream do not depend on how many
+        # follow: a request for more tokens than the model can read takes no memory for them.
+        longest = max((group[0].budget for group in replies if group), default=1)
+        sampling = replace(sampling, max_new_tokens=longest)
         groups: dict[tuple[int, ...], list[Reply]] = {}
         for group in replies:
             if group and group[0].open and group[0].prompt:

@@ -53,9 +53,23 @@ def _metadata(handed: Handed, merged: bool, licence: str) -> dict[str, Any]:
         "license": simple or (UNKNOWN if not licence else "other"),
         "tags": ["sweetrl", "multi-turn", *([] if merged else ["lora"])],
     }
-    if not Path(handed.config.base).exists():  # a folder's path is no name on the Hub
+    if _on_the_hub(handed):
         found["base_model"] = handed.config.base
     return found
+
+
+def _on_the_hub(handed: Handed) -> bool:
+    """Whether the base's name is one on the Hub: models/base would be the repository of somebody who is called so."""
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    if handed.config.base_hash or Path(handed.config.base).exists():  # what was trained on was a folder
+        return False
+    try:
+        validate_repo_id(handed.config.base)
+    except HFValidationError:
+        return False
+    return True
 
 
 def _lines(handed: Handed, facts: Facts, merged: bool) -> Iterator[str]:
@@ -85,8 +99,9 @@ def _lines(handed: Handed, facts: Facts, merged: bool) -> Iterator[str]:
 def _use(handed: Handed, merged: bool) -> Iterator[str]:
     yield "## How to use\n"
     yield f"```python\nimport json\n\n{MERGED_USE if merged else ADAPTER_USE}{TALK}\n```\n"
+    settings = "the settings it was evaluated with" if handed.version else "the settings of its project's params.yaml"
     yield (
-        f"`agent.json` has the system prompt and the settings it was evaluated with: at most {handed.config.max_turns} "
+        f"`agent.json` has the system prompt and {settings}: at most {handed.config.max_turns} "
         f"turns, {handed.config.max_new_tokens} tokens a reply, temperature {handed.config.temperature:g}, "
         f"top_p {handed.config.top_p:g}. With another system prompt it is another agent.\n"
     )
@@ -104,9 +119,11 @@ def _origin(handed: Handed, facts: Facts, licence: str) -> Iterator[str]:
         "dvc.lock": facts.dvc_lock or UNKNOWN,
     }
     yield from _table(("what", "which"), rows)
-    if facts.data:
-        yield "Data, by DVC hash:\n"
-        yield from _table(("data", "hash"), facts.data)
+    if not facts.data:
+        yield "The data that it was trained on are not recorded.\n"
+        return
+    yield "Data, by DVC hash:\n"
+    yield from _table(("data", "hash"), facts.data)
 
 
 def _results(evaluation: Mapping[str, Any]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from sweetrl.engines.transformers import load_model, stop_ids
 from sweetrl.errors import UserError
 from sweetrl.handover.card import model_card
 from sweetrl.handover.source import Handed, facts_of, fetch
-from sweetrl.io import usual_mode, write_json, write_text
+from sweetrl.io import making_folder, usual_mode, write_json, write_text
 from sweetrl.models import load_tokenizer
 from sweetrl.settings import Settings
 
@@ -62,13 +63,19 @@ def new_folder(out: Path) -> Iterator[Path]:
     out = Path(out)
     if out.is_file() or (out.is_dir() and any(out.iterdir())):
         raise UserError(f"{out}: there is something here already; name a new folder, or remove it first.")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+    with making_folder(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
     try:
         yield temporary
         for path in (temporary, *temporary.iterdir()):  # weights are written for their owner alone
             path.chmod(usual_mode(path.is_dir()))
-        temporary.replace(out)
+        try:
+            temporary.replace(out)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise UserError(f"{out}: something else was written here in the meantime; name a new folder.") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -76,6 +83,7 @@ def new_folder(out: Path) -> Iterator[Path]:
 def _write_model(handed: Handed, tokenizer: Any, folder: Path, merge: bool) -> None:
     if merge:
         model = load_model(handed.base, handed.adapter, handed.config.dtype, "cpu")
+        _make_saveable(model.generation_config, handed.base)
         if hasattr(model, "merge_and_unload"):  # in lower precisions the adapter stays beside the weights
             model = model.merge_and_unload()
         # Every end that a reply of the agent can have: what plain `generate` needs to stop where the agent does.
@@ -90,6 +98,23 @@ def _write_model(handed: Handed, tokenizer: Any, folder: Path, merge: bool) -> N
     source = Path(handed.base) / "generation_config.json"
     if source.is_file():
         shutil.copyfile(source, folder / source.name)
+
+
+def _make_saveable(config: Any, base: str) -> None:
+    """Let a generation config pass the checks of saving, which are stricter than those of loading; else a UserError.
+
+    Many fine-tunes set a temperature or top_p and leave `do_sample` out: transformers loads that, and refuses to save
+    it. Who sets them wants them used, as servers do in any case.
+    """
+    try:
+        config.validate(strict=True)
+    except ValueError:
+        config.do_sample = True
+    try:
+        config.validate(strict=True)
+    except ValueError as error:
+        why = " ".join(str(error).split())[:300]
+        raise UserError(f"{base}: its generation_config.json cannot be saved again ({why}); correct it.") from error
 
 
 @contextlib.contextmanager

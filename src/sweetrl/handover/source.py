@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import read_json
 from sweetrl.models import check_adapter
 from sweetrl.paths import EVALUATION, POLICY
+from sweetrl.plugins import KEYS, SIMULATORS
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config, find_base
+from sweetrl.tracking.dvc_lock import LockedStage, locked_stages, stages_behind
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.lineage import lineage, split_reference
-from sweetrl.tracking.registry import Registry, chosen_code, cost, data_hashes, stage_runs
+from sweetrl.tracking.registry import Registry, cost, stage_runs
 from sweetrl.tracking.roles import refuse_critic
 from sweetrl.tracking.runs import flatten, git_state
 from sweetrl.tracking.store import require_store
 from sweetrl.yaml_files import read_yaml
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
 
 
 @dataclass(frozen=True)
@@ -114,19 +119,8 @@ def from_registry(registry: Registry, reference: str, folder: Path) -> Handed:
 def copy_version(registry: Registry, reference: str, folder: Path) -> Handed:
     """Copy the version into `folder` without looking for its base: `base` is the one stored with it, or empty."""
     version = registry.get(reference)
+    config = config_of(registry, version, folder)
     artifacts = registry.download(version, "artifacts", folder)
-    described = read_yaml(registry.download(version, "MLmodel", folder))
-    try:
-        values = dict(described["flavors"]["python_function"]["config"])
-        if "max_turns" not in values:  # registered before versions said how their agent talks
-            agent = load_settings(registry.download(version, "lineage/params.yaml", folder)).evaluated_agent
-            values |= {key: getattr(agent, key) for key in ("max_turns", "max_new_tokens", "temperature")}
-        config = AgentConfig.read(values)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{registry.name} version {version.version}: its MLmodel does not say how an agent talks, so "
-            "sweetrl has not registered it; name another version."
-        ) from error
     adapters = sorted(artifacts.rglob("adapter_config.json"))
     if not adapters:
         raise UserError(
@@ -138,6 +132,22 @@ def copy_version(registry: Registry, reference: str, folder: Path) -> Handed:
     return Handed(registry.name, str(version.version), adapters[0].parent, base, config)
 
 
+def config_of(registry: Registry, version: ModelVersion, folder: Path) -> AgentConfig:
+    """Return how the agent of a version talks; only what says so is copied into `folder`, and that is small."""
+    described = read_yaml(registry.download(version, "MLmodel", folder))
+    try:
+        values = dict(described["flavors"]["python_function"]["config"])
+        if "max_turns" not in values:  # registered before versions said how their agent talks
+            agent = load_settings(registry.download(version, "lineage/params.yaml", folder)).evaluated_agent
+            values |= {key: getattr(agent, key) for key in ("max_turns", "max_new_tokens", "temperature")}
+        return AgentConfig.read(values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{registry.name} version {version.version}: its MLmodel does not say how an agent talks, so "
+            "sweetrl has not registered it; name another version."
+        ) from error
+
+
 def facts_of(handed: Handed, settings: Settings, folder: Path) -> Facts:
     """Return what is known of where `handed` comes from; `folder` takes what must be fetched for that."""
     if handed.version:
@@ -146,27 +156,49 @@ def facts_of(handed: Handed, settings: Settings, folder: Path) -> Facts:
     known = Facts(dvc_hash(handed.adapter), handed.config.base_hash)
     if handed.adapter.resolve() != (root / POLICY).resolve():
         return known
+    stages = locked_stages(root)
+    behind = stages_behind(stages, POLICY, known.adapter_hash)
+    if not behind:  # params.yaml, the data and the commit of today are another policy's
+        return known
     commit, dirty = git_state(root)
-    lock = root / "dvc.lock"
-    data = data_hashes(root)
-    # Reports of another policy, or of a run that DVC knows nothing of, say nothing about this one.
-    evaluated = (
-        data.get(POLICY.as_posix()) == known.adapter_hash
-        and (root / EVALUATION).exists()
-        and data.get(EVALUATION.as_posix()) == file_hash(root / EVALUATION)
-    )
-    return Facts(
-        known.adapter_hash,
-        known.base_hash,
+    params: dict[str, str] = {}
+    for stage in reversed(behind):
+        params |= flatten(stage.params)
+    report = _evaluation(stages, root, known.adapter_hash)
+    data = {path: found for stage in reversed([*report, *behind]) for path, found in stage.data.items()}
+    return replace(
+        known,
         commit=commit,
         dirty=dirty,
-        dvc_lock=file_hash(lock) if lock.exists() else "",
-        code=chosen_code(settings, root),
-        data=data,
-        params=flatten(settings.model_dump(mode="json", by_alias=True)),
-        evaluation=read_json(root / EVALUATION) if evaluated else {},
-        cost=cost(stage_runs(root)) if evaluated else {},
+        dvc_lock=file_hash(root / "dvc.lock"),
+        code=_code(params, behind, settings),
+        data=dict(sorted(data.items())),
+        params=params,
+        evaluation=read_json(root / EVALUATION) if report else {},
+        cost=cost(stage_runs(root)) if report else {},
     )
+
+
+def _evaluation(stages: Sequence[LockedStage], root: Path, adapter_hash: str) -> list[LockedStage]:
+    """The stage that wrote the report which lies here, if it was about this adapter."""
+    if not (root / EVALUATION).exists():
+        return []
+    content = file_hash(root / EVALUATION)
+    wrote = [stage for stage in stages if stage.outs.get(EVALUATION.as_posix()) == content]
+    return [stage for stage in wrote if stage.data.get(POLICY.as_posix()) == adapter_hash][:1]
+
+
+def _code(params: Mapping[str, str], stages: Sequence[LockedStage], settings: Settings) -> dict[str, str]:
+    """Which domain, method, reward and user the stages saw, your own with the hash of its source."""
+    read = {path: content for stage in stages for path, content in stage.deps.items()}
+    found: dict[str, str] = {}
+    for group, (key, place) in KEYS.items():
+        name = params.get(key, "")
+        if not name or (group == "simulators" and name in SIMULATORS):
+            continue
+        own = ":" in name  # a path to a class, my_package.my_module:MyClass
+        found[key] = f"{name} {read.get(str(getattr(settings.sources, place)), '')}".strip() if own else name
+    return found
 
 
 def _registered(handed: Handed, settings: Settings, folder: Path) -> Facts:

@@ -56,19 +56,21 @@ def find_adapter(name: str, served: str, models: frozenset[str]) -> Path | None:
     found = _NAMED.fullmatch(name)
     if found is None or found["model"] not in models:
         return None
-    from sweetrl.handover.source import copy_version
+    from sweetrl.handover.source import config_of, copy_version
     from sweetrl.settings import TrackingSettings
     from sweetrl.tracking.registry import Registry
 
     registry = Registry(TrackingSettings(model=found["model"]))
     folder = tempfile.TemporaryDirectory(prefix="sweetrl-lora-", ignore_cleanup_errors=True)
     try:
-        handed = copy_version(registry, found["version"], Path(folder.name))
+        version = registry.get(found["version"])
+        # Before anything large is copied: who is refused asks again.
+        if reason := _other_base(config_of(registry, version, Path(folder.name)), served):
+            logger.warning("%s: %s", name, reason)
+            return None
+        handed = copy_version(registry, str(version.version), Path(folder.name))
     except UnknownVersion as error:
         logger.warning("%s: %s", name, error)
-        return None
-    if reason := _other_base(handed.config, served):
-        logger.warning("%s: %s", name, reason)
         return None
     _kept.append(folder)
     logger.info("%s is version %s of %s", name, handed.version, handed.name)
@@ -86,6 +88,15 @@ def _other_base(config: AgentConfig, served: str) -> str:
         if dvc_hash(Path(served)) == config.base_hash:
             return ""
         return f"the adapter was trained on another base than the server's {served} (hash {config.base_hash[:8]})."
-    if config.base == served:
+    if config.base == served or _is_snapshot(Path(served), config):
         return ""
-    return f"the adapter was trained on {config.base}, and the server has {served}."
+    revision = f" (revision {config.base_revision[:12]})" if config.base_revision else ""
+    return f"the adapter was trained on {config.base}{revision}, and the server has {served}."
+
+
+def _is_snapshot(served: Path, config: AgentConfig) -> bool:
+    """Whether `served` is the hub's cache of the base: with HF_HUB_OFFLINE=1, vLLM takes that folder for the name."""
+    *_, repository, kind, revision = ("", "", "", *served.parts)
+    if (repository, kind) != (f"models--{config.base.replace('/', '--')}", "snapshots"):
+        return False
+    return not config.base_revision or revision == config.base_revision

@@ -16,13 +16,16 @@ from sweetrl.errors import UserError
 from sweetrl.tracking.chat_agent import AgentConfig, ChatAgent, find_base
 from sweetrl.types import Prompt, Sampling
 
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.0, 2.0
+
 
 class AgentModel(PythonModel):
     """The agent behind `mlflow.pyfunc.load_model(...)`.
 
     `predict` takes one dialogue, a list of {"role", "content"} that ends with the user's words, and returns the
     reply.
-    Parameters: temperature, seed, max_new_tokens. Equal dialogue, seed and machine give the equal reply.
+    Parameters: temperature, seed, max_new_tokens. Equal dialogue, seed and machine give the equal reply. What the
+    endpoint refuses (a temperature outside its range, a dialogue longer than the model's context) is a UserError here.
     """
 
     def load_context(self, context: Any) -> None:
@@ -36,13 +39,30 @@ class AgentModel(PythonModel):
         """Return the agent's reply to `model_input` (no type hints: MLflow would take them for a schema)."""
         values = {"temperature": 1.0, "seed": 0, "max_new_tokens": 1024} | (params or {})
         messages = read_messages(model_input)
-        sampling = Sampling(
-            max_new_tokens=int(values["max_new_tokens"]),
-            temperature=float(values["temperature"]),
-            top_p=self.config.top_p,
+        sampling = read_sampling(values, self.config)
+        ids = self.agent.prompt_ids(messages)
+        context = self.agent.engine.context
+        if len(ids) >= context:
+            raise UserError(
+                f"the dialogue's {len(ids)} tokens leave no room for a reply in the model's context of {context}; "
+                "begin a new one."
+            )
+        return self.agent.engine.sample([Prompt(ids, int(values["seed"]))], sampling)[0][0].text
+
+
+def read_sampling(values: Mapping[str, Any], config: AgentConfig) -> Sampling:
+    """Return how the parameters `values` let the agent of `config` sample, in the ranges that the endpoint has.
+
+    More new tokens than the agent's own become the agent's own; less than one, or no such temperature, is a UserError.
+    """
+    temperature, tokens = float(values["temperature"]), int(values["max_new_tokens"])
+    if temperature != config.temperature and not LEAST_TEMPERATURE <= temperature <= MOST_TEMPERATURE:  # nor NaN
+        raise UserError(
+            f"`temperature` is {temperature:g}; it must be a number from {LEAST_TEMPERATURE:g} to {MOST_TEMPERATURE:g}."
         )
-        prompt = Prompt(self.agent.prompt_ids(messages), int(values["seed"]))
-        return self.agent.engine.sample([prompt], sampling)[0][0].text
+    if tokens < 1:
+        raise UserError(f"`max_new_tokens` is {tokens}; it must be a whole number from 1.")
+    return Sampling(min(tokens, config.max_new_tokens), temperature, config.top_p)
 
 
 def read_messages(value: Any) -> list[dict[str, str]]:

@@ -21,7 +21,7 @@ from sweetrl.paths import POLICY
 from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.chat_agent import agent_config
 from sweetrl.tracking.hashes import dvc_hash
-from sweetrl.tracking.registry import Registration, Registry, evaluation_tags
+from sweetrl.tracking.registry import Registration, Registry, evaluation_tags, known_number
 from sweetrl.tracking.runs import DataInput
 from sweetrl.tracking.store import EMBEDDED, is_missing, tracking_uri
 
@@ -166,7 +166,7 @@ class EmbeddedRecords(Records):
         """As above. What is unknown here is asked of MLflow's client, which says what is known."""
         wanted = reference.removeprefix("@")
         number = self._aliases().get(wanted, wanted)
-        found = next(self._versions("version = ?", int(number)), None) if number.isdecimal() else None
+        found = next(self._versions("version = ?", int(number)), None) if known_number(number) else None
         return super().get(reference) if found is None else found
 
     def find(self, adapter: str, base: str) -> VersionFacts | None:

@@ -17,12 +17,12 @@ from sweetrl.paths import EVALUATION, POLICY, RESULTS, RUNS, TEST_TASKS
 from sweetrl.plugins import KEYS, check_sources, chosen, load_domain
 from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.chat_agent import agent_config
+from sweetrl.tracking.dvc_lock import locked_stages
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.notes import version_note
 from sweetrl.tracking.packing import log_version, write_dialogue_facts
 from sweetrl.tracking.runs import git_state
 from sweetrl.tracking.store import Store, connect, is_missing, reason
-from sweetrl.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
@@ -59,7 +59,7 @@ class Registry:
     """The model registry behind `tracking.model`; every method talks to the store."""
 
     def __init__(self, settings: TrackingSettings, root: Path | None = None, store: Store | None = None):
-        self.name = settings.model
+        self.name = checked_name(settings.model)
         self.store = store or connect(settings, root)
         self.client = self.store.client
 
@@ -82,7 +82,7 @@ class Registry:
         wanted = reference.removeprefix("@")
         aliases = self.aliases()
         number = aliases.get(wanted, wanted)
-        if number.isdecimal():
+        if known_number(number):
             try:
                 return self.client.get_model_version(self.name, number)
             except MlflowException as error:
@@ -225,6 +225,20 @@ class Registry:
         self.describe(version)
 
 
+def checked_name(name: str) -> str:
+    """Return the name of a registered model; one that MLflow does not take, or not in a search, is a UserError."""
+    wrong = [sign for sign in name if sign in "/:\"'`\\" or not sign.isprintable()]
+    if wrong or not name.strip():
+        what = f"it has {wrong[0]!r} in it" if wrong else "it is empty"
+        raise UserError(f"{name}: this is no name of a registered model ({what}); write MODEL, MODEL@ALIAS or MODEL/3.")
+    return name
+
+
+def known_number(text: str) -> bool:
+    """Whether `text` can be a version's number: databases keep it in 32 bits, and fail on a longer one."""
+    return text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) < 2**31
+
+
 def model_id(version: ModelVersion) -> str:
     """Return the id of the logged model behind a version (`ModelVersion.model_id` itself stays empty)."""
     return str(version.source).removeprefix("models:/")
@@ -269,17 +283,9 @@ def headline(path: Path) -> dict[str, Any]:
 
 def data_hashes(root: Path) -> dict[str, str]:
     """Return path -> DVC hash of every stage's data, as dvc.lock has them; sources and run files are left out."""
-    path = root / "dvc.lock"
-    if not path.exists():
-        return {}
     found: dict[str, str] = {}
-    try:
-        for stage in (read_yaml(path) or {}).get("stages", {}).values():
-            for item in [*stage.get("deps", []), *stage.get("outs", [])]:
-                if "md5" in item and not item["path"].startswith(("src/", RUNS.as_posix())):
-                    found[item["path"]] = item["md5"]
-    except (AttributeError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: this is not what DVC writes; `git checkout dvc.lock` brings it back.") from error
+    for stage in locked_stages(root):
+        found |= stage.data
     return dict(sorted(found.items()))
 
 

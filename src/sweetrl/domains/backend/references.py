@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from sweetrl.errors import UserError
 from sweetrl.io import private_folder
 from sweetrl.sandbox.claims import distribution_of, well_formed
 from sweetrl.sandbox.client import Sandbox
@@ -122,5 +123,5 @@ class References:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 json.dump([[result.kind, result.tree, result.detail] for result in results], file)
             Path(name).replace(target)
-        except OSError:  # a cache that cannot be written is no reason to stop
+        except (OSError, UserError):  # a cache that cannot be written is no reason to stop
             pass

@@ -1,0 +1,68 @@
+"""What dvc.lock says of how a result was made: the stages behind it, with data and parameters as they saw them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.paths import RUNS
+from sweetrl.yaml_files import read_yaml
+
+
+@dataclass(frozen=True)
+class LockedStage:
+    """A stage as dvc.lock has it: path -> DVC hash of what it read and wrote, and the parameters that it saw.
+
+    `params` are nested as in params.yaml, or have dotted names.
+    """
+
+    deps: Mapping[str, str] = field(default_factory=dict)
+    outs: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def data(self) -> dict[str, str]:
+        """What it read and wrote, without sources and run files."""
+        kept = {**self.deps, **self.outs}.items()
+        return {path: found for path, found in kept if not path.startswith(("src/", RUNS.as_posix()))}
+
+
+def locked_stages(root: Path) -> list[LockedStage]:
+    """Return the stages of the project's dvc.lock, none where there is no such file; a broken one is a UserError."""
+    path = root / "dvc.lock"
+    if not path.exists():
+        return []
+    try:
+        return [_stage(values) for values in (read_yaml(path) or {}).get("stages", {}).values()]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: this is not what DVC writes; `git checkout dvc.lock` brings it back.") from error
+
+
+def stages_behind(stages: list[LockedStage], path: Path, content: str) -> list[LockedStage]:
+    """Return the stages that made the result with the hash `content` at `path`: its own first, then those before it.
+
+    A stage that has run again since, with another result, is not among them. None made it: the list is empty.
+    """
+    wanted, found = [(path.as_posix(), content)], list[LockedStage]()
+    for place, known in wanted:  # it grows on the way
+        for stage in stages:
+            if stage.outs.get(place) == known and stage not in found:
+                found.append(stage)
+                wanted.extend(stage.deps.items())
+    return found
+
+
+def _stage(values: Mapping[str, Any]) -> LockedStage:
+    params: dict[str, Any] = {}
+    for of_file in values.get("params", {}).values():
+        params |= of_file
+    return LockedStage(dict(_hashes(values.get("deps", []))), dict(_hashes(values.get("outs", []))), params)
+
+
+def _hashes(items: list[Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    for item in items:
+        if "md5" in item:
+            yield item["path"], item["md5"]
