@@ -60,13 +60,14 @@ test: environment ## the everyday tests
 	@$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Of the examples only the own domain: the guides, which are run whole, have the own method and the own reward.
-test-flows: environment ## what takes minutes: the examples, `dvc repro` in a clean clone, an MLflow server, stages killed half-way
+test-flows: environment ## what takes minutes: the whole pipeline, the examples, an MLflow server, stages killed half-way
 	@$(ONE_THREAD) $(BIN)/python -m pytest -m "slow and not vllm" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder \
-	  tests/end_to_end/test_docs_commands.py tests/end_to_end/test_clean_clone.py \
+	  tests/end_to_end/test_docs_commands.py tests/end_to_end/test_clean_clone.py tests/end_to_end/test_train.py \
 	  tests/end_to_end/test_examples.py::test_an_own_domain_is_trained_evaluated_and_registered \
 	  tests/end_to_end/test_examples.py::test_a_change_of_its_source_collects_again tests/tracking \
-	  tests/stages tests/rollout/test_scored.py tests/running tests/tasks/test_interruption.py \
-	  tests/learning/test_base_model.py tests/learning/test_base_pages.py tests/learning/test_headroom_benchmark.py $(ARGS)
+	  tests/stages tests/rollout tests/running tests/tasks tests/api tests/methods tests/reproduce tests/test_docs.py \
+	  tests/domains/frontend/test_synthetic.py tests/learning/test_base_model.py tests/learning/test_base_pages.py \
+	  tests/learning/test_headroom_benchmark.py tests/learning/test_trees.py $(ARGS)
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)

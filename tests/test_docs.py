@@ -179,6 +179,7 @@ def test_the_python_of_the_readme_runs(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert "reward" in capsys.readouterr().out and names["critic"]
 
 
+@pytest.mark.slow
 def test_the_python_of_extending_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(REPOSITORY)
     names: dict[str, Any] = {}

@@ -31,6 +31,7 @@ def dialogues(env: sweetrl.Domain, policy: sweetrl.Policy) -> list[sweetrl.Traje
     return list(sweetrl.collect(env, policy, tasks=6, attempts=4, seed=7))
 
 
+@pytest.mark.slow
 def test_a_first_look_fits_on_a_page_and_runs() -> None:
     lines = LOOK.read_text(encoding="utf-8").splitlines()
     assert len([line for line in lines if line.strip()]) <= 25

@@ -118,27 +118,27 @@ def clone_project() -> Callable[..., Clone]:
 
 @pytest.fixture(scope="session")
 def first(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[..., Clone]) -> tuple[Clone, str]:
-    """A clone after its first run, and what the run printed: made once, whichever test process comes first.
-
-    In the folder SWEETRL_FIRST_RUN, where that is set, it is kept as it was for further test runs of the same sources,
-    at the same path, which MLflow's store holds.
-    """
-    session = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        session = session.parent
-    shared = Path(os.environ.get("SWEETRL_FIRST_RUN") or session)
-    root, printed, kept, restored = shared / "first", shared / "first.txt", shared / "kept", session / "first.restored"
+    """A clone after its first run, and what the run printed: made once, whichever test process comes first."""
+    shared = shared_folder(tmp_path_factory)
+    root, printed = shared / "first", shared / "first.txt"
     with filelock.FileLock(shared / "first.lock"):
         if not printed.exists():
             shutil.rmtree(root, ignore_errors=True)  # what a run that failed in another process left
             clone = clone_project(root)
             done = clone.run("flows.train")
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-            if shared != session:
-                shutil.copytree(root, kept, symlinks=True)
+            shutil.copytree(root, shared / "kept", symlinks=True)
             printed.write_text(done.stdout)
-        elif shared != session and not restored.exists():
-            shutil.rmtree(root)
-            shutil.copytree(kept, root, symlinks=True)
-        restored.touch()
     return Clone(root), printed.read_text()
+
+
+@pytest.fixture(scope="session")
+def first_kept(tmp_path_factory: pytest.TempPathFactory, first: tuple[Clone, str]) -> Path:
+    """A copy of the first run's clone as that left it, whatever other tests do there: to be copied, not changed."""
+    return shared_folder(tmp_path_factory) / "kept"
+
+
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that all processes of a test run have in common."""
+    folder = tmp_path_factory.getbasetemp()
+    return folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder

@@ -58,10 +58,10 @@ for line in sys.stdin:
 
 
 @pytest.fixture(scope="module")
-def ready(tmp_path_factory: pytest.TempPathFactory, first: tuple[Clone, str]) -> Clone:
+def ready(tmp_path_factory: pytest.TempPathFactory, first: tuple[Clone, str], first_kept: Path) -> Clone:
     """A small project on which `make run` has ended once; its `.venv` is this environment."""
     clone = type(first[0])(tmp_path_factory.mktemp("docs") / "ready")
-    shutil.copytree(first[0].root, clone.root, symlinks=True)
+    shutil.copytree(first_kept, clone.root, symlinks=True)
     (clone.root / ".venv").mkdir()
     for name in ("bin", "lib", "pyvenv.cfg"):
         (clone.root / ".venv" / name).symlink_to(Path(sys.prefix) / name)

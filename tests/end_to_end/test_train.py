@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
 STAGES = ["tasks", "collect", "validate", "train-critic", "rank", "train-policy", "evaluate", "summary"]
 
 # Whole pipelines beside other work: a run may take several times as long as on an idle machine.
-pytestmark = pytest.mark.timeout(3600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]  # `make test-flows`
 
 
 def test_the_first_run_ends_with_a_summary(first: tuple[Clone, str]) -> None:
@@ -90,16 +89,13 @@ def test_the_registered_version_answers_a_dialogue_turn(
 def test_a_second_run_has_nothing_to_do(first: tuple[Clone, str]) -> None:
     clone, _ = first
     lock = (clone.root / "dvc.lock").read_bytes()
-    started = time.monotonic()
     done = clone.run("flows.train")
-    seconds = time.monotonic() - started
     assert done.returncode == 0, done.stderr[-3000:]
     for stage in ["pretrain", *STAGES]:
         assert any(line.split()[:2] == [stage, "skipped"] for line in done.stdout.splitlines()), stage
     assert "version 1 is registered already (@champion)" in done.stdout
     assert "nothing had changed" in done.stdout
     assert (clone.root / "dvc.lock").read_bytes() == lock
-    assert seconds < 60, "on an idle machine it takes a few seconds"
 
 
 def test_a_failing_stage_is_one_sentence_and_a_failed_run(

@@ -77,7 +77,7 @@ ATTACKS.always(
 ATTACKS.always(
     "legitimate",
     "an alarm of its own",
-    "signal.signal(signal.SIGALRM, lambda *a: None)\nsignal.setitimer(signal.ITIMER_REAL, 0.001)\nsignal.pause()",
+    "signal.signal(signal.SIGALRM, lambda *a: None)\nsignal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)\nsignal.pause()",
     "full",
     "import signal",
 )

@@ -365,6 +365,7 @@ def test_passes_keep_to_the_budget_and_neighbours_together() -> None:
     assert len([1 for a, b in pairwise(order) if a != b]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["critic", "policy"])
 def test_fifty_steps_end_with_the_weights_of_the_flat_path(kind: str, tmp_path: Path) -> None:
     from sweetrl.learning import trainers

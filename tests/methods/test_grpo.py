@@ -51,6 +51,7 @@ def settings(**changes: Any) -> Settings:
     return parse_settings(VALUES | changes)
 
 
+@pytest.mark.slow
 def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_bytes(
     project: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

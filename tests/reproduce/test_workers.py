@@ -70,6 +70,7 @@ def test_every_stage_of_dvc_yaml_is_a_part(name: str) -> None:
     assert all(part.after <= expected for part in workers.parts(profile))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 3])
 def test_parts_begin_after_what_they_need(profile: Profile, count: int) -> None:
     workers.run_all(profile, count, program(profile))

@@ -152,6 +152,7 @@ def says(body: dict[str, Any]) -> str:
     return f"It is {len(body['messages'][0]['content'])}."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["openai", "vllm"])
 def test_faults_of_every_kind_change_nothing(
     fake_server: Any, chat: ChatFormat, cast: Any, tmp_path: Path, kind: str
@@ -261,6 +262,7 @@ def command(url: str, folder: Path) -> list[str]:
     return [sys.executable, "-c", RUN, url, str(folder)]
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_moments(fake_server: Any, tmp_path: Path) -> None:
     kill_often(fake_server, tmp_path, 3, random.Random(5))
 

@@ -126,6 +126,7 @@ def official(project: Path) -> Iterator[Callable[..., list[Task]]]:
     yield write
 
 
+@pytest.mark.slow
 def test_an_official_file_is_scored_and_trained_on(official: Callable[..., list[Task]]) -> None:
     tasks = official()
     write_task_table(VALIDATION_TASKS, tasks[4:5])

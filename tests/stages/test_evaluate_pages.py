@@ -71,6 +71,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_pages_are_compared_and_shown(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_trajectories(project / "rival.jsonl", [play(task, "rival") for task in TASKS[:3]], 1)
     evaluate(settings(rival="rival.jsonl"))

@@ -252,6 +252,7 @@ def kind_counts(dialogues: Iterable[Trajectory]) -> Counter[str]:
     return Counter(FRONTEND.reply_type(turn.raw) for one in dialogues for turn in one.turns)
 
 
+@pytest.mark.slow
 def test_a_policy_of_pages_learns_from_its_own_attempts(
     small: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -276,6 +277,7 @@ def test_a_policy_of_pages_learns_from_its_own_attempts(
     assert run["metrics"]["groups_with_signal"] > 0.0
 
 
+@pytest.mark.slow
 def test_the_page_that_a_critic_likes_best_is_shown(
     small: Callable[..., Settings], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -103,6 +103,7 @@ def test_an_evaluation_loads_the_adapter_into_the_server(fake_server: Any, proje
     assert (tokenizer.decode(one.turns[0].token_ids[:-1]), one.turns[0].finish_reason) == (one.turns[0].raw, "stop")
 
 
+@pytest.mark.slow
 def test_mlflow_has_the_account(fake_server: Any, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens, wall and GPU-seconds of the stage and of each dialogue, for both policies of an evaluation."""
     from sweetrl.tracking.registry import cost, stage_runs

@@ -152,6 +152,7 @@ def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(project: Callabl
     assert not list((killed / ".scratch").glob("*")), "scratch folders go when a stage has succeeded"
 
 
+@pytest.mark.slow
 def test_missing_inputs_are_one_sentence(project: Callable[[str], Path]) -> None:
     folder = project("incomplete")
     (folder / "data/pairs.parquet").unlink()
@@ -347,6 +348,7 @@ def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], m
         train_policy(parse_settings({"method": "rft", "model": {"device": "cpu", "threads": 1}}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["regression-head", "value-head"])
 def test_a_critic_with_a_head_resumes_and_ranks(
     project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, kind: str

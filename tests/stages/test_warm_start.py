@@ -83,6 +83,7 @@ def test_the_result_is_a_folder_like_any_other_with_the_bases_licence(project: P
     assert facts["metrics"]["readers"] == 5 and facts["inputs"]["base"]["path"] == str(PRETRAINED)
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sweetrl.learning import trainers
 

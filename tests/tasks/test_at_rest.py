@@ -49,6 +49,7 @@ CHANGES: dict[str, tuple[set[str], Callable[..., object]]] = {
 }
 
 
+@pytest.mark.slow
 def test_every_change_is_noticed(toy) -> None:
     full = run_pipeline(toy.root, STEPS)
     kept = toy.root.with_name("kept")
@@ -68,6 +69,7 @@ def test_every_change_is_noticed(toy) -> None:
         assert changed_stages(toy.root) == changed, name
 
 
+@pytest.mark.slow
 def test_a_run_with_nothing_to_do_loads_neither_prefect_nor_mlflow(toy) -> None:
     run_pipeline(toy.root, STEPS)
     done = subprocess.run(

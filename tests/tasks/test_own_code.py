@@ -61,6 +61,7 @@ def words(root: Path) -> list[str]:
     return [task.ground_truth for task in read_task_table(root / "data/tasks/train.parquet")]
 
 
+@pytest.mark.slow
 def test_a_stage_runs_again_when_the_code_of_its_own_domain_changes(project: Path) -> None:
     def status() -> str:
         assert changed_stages(project, ["tasks"]) == {"tasks"}

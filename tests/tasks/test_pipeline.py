@@ -98,6 +98,7 @@ def alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.slow
 def test_a_stage_past_its_limit_is_stopped_with_its_children(toy) -> None:
     toy.set(first="hang")
     with pytest.raises(StageFailed, match="took longer than its limit of 15 s"):

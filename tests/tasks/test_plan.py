@@ -49,6 +49,7 @@ def test_a_plan_is_what_a_run_then_does(toy) -> None:
     assert first.why == ("output data/first.txt: not there",) and second.why == ("input data/first.txt: not there",)
 
 
+@pytest.mark.slow
 def test_some_of_the_stages_run_and_nothing_is_registered_while_others_are_stale(toy) -> None:
     until = run_pipeline(toy.root, steps(), selection=Selection(until="second"))
     assert toy.runs() == ["first", "second"]

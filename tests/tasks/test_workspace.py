@@ -44,6 +44,7 @@ def dvc(root: Path, *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=root, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_a_worktree_runs_beside_the_checkout_shares_its_cache_and_is_merged(toy, tmp_path: Path) -> None:
     """The remote is set up as the guide says and not committed, and the cache lies where config.local says."""
     home = toy.root
@@ -104,6 +105,7 @@ def test_a_push_that_leaves_data_out_or_has_no_remote_says_so(toy, tmp_path: Pat
         workspace.check_pushed(home, "store")
 
 
+@pytest.mark.slow
 def test_restoring_brings_back_lock_parameters_and_data_or_changes_nothing(toy, tmp_path: Path) -> None:
     home, kept = toy.root, tmp_path / "kept"
     run_pipeline(home, Steps(say=quiet))

@@ -157,6 +157,7 @@ def test_whoever_listens_arrives_at_the_page() -> None:
     assert 3.5 < mean(turns) < 8 and max(turns) < 12
 
 
+@pytest.mark.slow
 def test_only_who_begins_with_the_look_arrives_within_the_turns() -> None:
     """The bands of decision 12, for the turns and the user of reproduce/frontend."""
 
