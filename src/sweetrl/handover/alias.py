@@ -51,10 +51,10 @@ def load_speaker(handed: Handed, engine: EngineSettings, folder: Folder | None =
         with folder or contextlib.nullcontext():
             return Speaker(handed, ChatAgent.load(handed.base, handed.adapter, handed.config))
     from sweetrl.engines.vllm import VllmEngine
-    from sweetrl.models import load_tokenizer
+    from sweetrl.models import load_tokenizer, vocabulary_of
 
     try:
-        remote = VllmEngine(access(engine), load_tokenizer(handed.base), handed.adapter)
+        remote = VllmEngine(access(engine), load_tokenizer(handed.base), handed.adapter, vocabulary_of(handed.base))
         try:
             remote.load_adapter()
         except BaseException:
