@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sweetrl.errors import UserError
+from sweetrl.ingest import batches
 from sweetrl.ingest.batches import Made, checks_of, kind_of, make_batch
 from sweetrl.ingest.sources import Changed, Folder
 from sweetrl.ingest.state import State
@@ -194,6 +195,36 @@ def test_bad_files_can_be_looked_at_again(intake: Intake) -> None:
     made = intake.take(again=True)
     assert made is not None and (made.rows, made.repeated, made.bad) == (1, 1, 0)
     assert intake.take(again=True) is None
+
+
+def test_each_file_with_something_bad_has_its_turn_to_be_looked_at_again(intake: Intake) -> None:
+    intake.set(ingest={"files": 1})
+    for name in "ab":
+        (intake.source / f"{name}.jsonl").write_text("bad\n")
+    for again in (False, False, True, True, True):
+        intake.take(again=again)
+    (intake.source / "z.jsonl").write_text("bad\n")
+    intake.take(again=True)
+    looked = [json.loads(path.read_text())["name"] for path in sorted((intake.state.folder / "seen").iterdir())]
+    assert looked == ["a.jsonl", "b.jsonl", "a.jsonl", "b.jsonl", "a.jsonl", "z.jsonl"], "new ones go first"
+
+
+def test_a_file_of_bad_rows_is_put_aside_as_a_whole_and_others_are_taken(
+    intake: Intake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "BAD_ROWS", 3)
+    monkeypatch.setattr(batches, "MOST_BAD", 3)
+    write(intake.source / "a.jsonl", chat(1))
+    lines = [json.dumps(chat(1)), json.dumps(chat(2)), *["bad"] * 4, json.dumps(chat(3))]
+    (intake.source / "b.jsonl").write_text("\n".join(lines))
+    (intake.source / "c.jsonl").write_text("\n".join([json.dumps(chat(2)), *["bad"] * 3]))
+    write(intake.source / "d.jsonl", chat(4))
+    made = intake.take()
+    assert made is not None and (made.rows, made.files, made.bad, made.later) == (2, 3, 4, 1)
+    assert [row["line"] for row in intake.aside("000001")] == [None, 2, 3, 4]
+    assert "more than 3 of its rows are bad" in intake.aside("000001")[0]["why"]
+    assert len(intake.rows(made.batch)) == 2, "that of a.jsonl, and that of c.jsonl, which b.jsonl had, too"
+    assert (made := intake.take()) is not None and (made.rows, made.later) == (1, 0)
 
 
 def test_a_window_holds_the_newest_batches(intake: Intake) -> None:

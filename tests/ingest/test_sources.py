@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -150,6 +151,37 @@ def test_a_store_that_refuses_is_one_sentence_without_keys(bucket: Any, monkeypa
     with pytest.raises(UserError, match="the store refuses to list its files") as told:
         list(Bucket("team", "").entries(LIMIT))
     assert "a-secret-key" not in str(told.value)
+
+
+@pytest.mark.parametrize("lie", [{"Size": None}, {"ETag": None}, {"Key": None}, {"Size": -5}])
+def test_a_store_that_lies_about_a_file_is_one_sentence(bucket: Any, lie: dict[str, Any]) -> None:
+    bucket.put_object(Bucket="team", Key="a.jsonl", Body=b"{}")
+    store = Bucket("team", "")
+    listed = {"Key": "a.jsonl", "Size": 2, "ETag": '"0"'} | lie
+    page = {"Contents": [{key: value for key, value in listed.items() if value is not None}]}
+    store.client = SimpleNamespace(get_paginator=lambda name: SimpleNamespace(paginate=lambda **words: [page]))
+    with pytest.raises(UserError, match="the store lists a file without name, size or ETag"):
+        list(store.entries(LIMIT))
+
+
+def test_folders_in_folders_have_an_end_and_those_that_go_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.joinpath(*["d"] * 40).mkdir(parents=True)
+    (tmp_path / "/".join("d" * 40) / "b.jsonl").write_text("{}\n")
+    (tmp_path / "d/a.jsonl").write_text("{}\n")
+    assert [entry.name for entry in Folder(tmp_path).entries(LIMIT)] == ["d/a.jsonl"]
+    assert "lies 32 folders deep" in caplog.text
+    scandir = os.scandir
+
+    def refuse(place: Path) -> Any:
+        if place != tmp_path:
+            raise PermissionError(13, "Permission denied")
+        return scandir(place)
+
+    monkeypatch.setattr(sources.os, "scandir", refuse)
+    with pytest.raises(UserError, match="d: this folder may not be read; let it be read"):
+        list(Folder(tmp_path).entries(LIMIT))
 
 
 def test_a_source_that_names_nothing_says_so(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,8 @@ from sweetrl.paths import TEST_TASKS, VALIDATION_TASKS
 from sweetrl.settings import IngestSettings, Settings
 
 MIB = 2**20
+BAD_ROWS = 1000  # of one file; one with more is put aside as a whole
+MOST_BAD = 10 * BAD_ROWS  # of one ingest; the files behind are left for the next one
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def make_batch(
     files in which something was bad are looked at once more: rows that were taken before are not taken twice.
     """
     wanted = settings.ingest
-    new, later = _new(source, state.seen(source.place, again), wanted)
+    new, later = _new(source, state.seen(source.place), again, wanted)
     if not new:
         return None
     private_folder(out)
@@ -121,11 +123,19 @@ def make_batch(
     )
 
 
-def _new(source: Source, seen: set[Entry], wanted: IngestSettings) -> tuple[list[Entry], int]:
-    """The files to look at now, and how many are left for later."""
+def _new(
+    source: Source, seen: Mapping[Entry, tuple[str, int]], again: bool, wanted: IngestSettings
+) -> tuple[list[Entry], int]:
+    """The files to look at now, and how many are left for later.
+
+    With `again` also those in which something was bad: behind the new ones, that looked at longest ago first.
+    """
+    found: Iterable[Entry] = source.entries(wanted.file_mib * MIB)
+    if again:
+        found = sorted(found, key=lambda entry: seen.get(entry, ("", 0))[0])
     chosen, size, later = list[Entry](), 0, 0
-    for entry in source.entries(wanted.file_mib * MIB):
-        if entry in seen:
+    for entry in found:
+        if entry in seen and not (again and seen[entry][1]):
             continue
         fits = not chosen or size + entry.size <= wanted.total_mib * MIB or _file_fault(entry, wanted)
         if later or len(chosen) >= wanted.files or not fits:
@@ -146,11 +156,17 @@ def _file_fault(entry: Entry, wanted: IngestSettings) -> str | None:
 def _read(
     source: Source, entries: Sequence[Entry], part: Path, known: set[str], wanted: IngestSettings
 ) -> tuple[_Taken, int]:
-    """Write the rows of `entries` that are new and can be read to `part`; the second value counts changed files."""
+    """Write the rows of `entries` that are new and can be read to `part`; the second value counts files left for later.
+
+    Those have changed while they were read, or so much was bad before them that the next ingest is to look at them.
+    """
     taken, left = _Taken(), 0
     with tempfile.TemporaryDirectory(dir=part.parents[1]) as folder, part.open("wb") as out:
         staged = Path(folder) / "file"
         for entry in entries:
+            if len(taken.bad) >= MOST_BAD:
+                left += 1
+                continue
             look = Look(source.place, entry.name, entry.size, entry.tag)
             if fault := _file_fault(entry, wanted):
                 look.bad = 1
@@ -162,6 +178,7 @@ def _read(
             except Changed:  # the next run sees it as it is then
                 left += 1
                 continue
+            before = (out.tell(), len(taken.origins), len(taken.bad))
             taken.looks.append(look)
             for row in read_rows(staged, wanted):
                 if wanted.kind == "dialogues" and row.consent is False:
@@ -175,6 +192,14 @@ def _read(
                     known.add(digest)
                     out.write(row.line + b"\n")
                     taken.origins.append((len(taken.looks) - 1, row.number, digest))
+                if look.bad > BAD_ROWS:  # a file of nothing else would fill memory and the quarantine
+                    known.difference_update(digest for *_, digest in taken.origins[before[1] :])
+                    del taken.origins[before[1] :], taken.bad[before[2] :]
+                    out.seek(before[0])
+                    out.truncate()
+                    look.bad, look.repeated, look.without_consent = 1, 0, 0
+                    taken.bad.append(Bad(entry.name, None, f"more than {BAD_ROWS} of its rows are bad; none was taken"))
+                    break
     return taken, left
 
 

@@ -6,6 +6,7 @@ Names are chosen by others. They are looked up in the source and shown to people
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import stat
 from collections.abc import Iterator
@@ -17,12 +18,15 @@ from typing import Any, Protocol
 from sweetrl.errors import UserError
 from sweetrl.text import printable
 
+logger = logging.getLogger("sweetrl")
+
 PAGE = 1000  # keys that S3 lists at a time, its own limit
 CHUNK = 2**20  # bytes that are fetched at a time
 LONGEST_NAME = 1024  # bytes, S3's own limit
 END = ".jsonl"
 SCHEME = "s3://"
 ATTEMPTS = 5  # at one request
+FOLDERS = 32  # in one another; what lies deeper is passed over
 TIMES: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60}  # seconds
 
 
@@ -124,14 +128,22 @@ class Folder:
             raise Changed
 
     def _names(self, folder: Path, above: str) -> Iterator[str]:
-        with os.scandir(folder) as found:
-            for one in found:
-                name = f"{above}{one.name}"
-                if one.is_dir(follow_symlinks=False):
-                    if not being_written(name):
-                        yield from self._names(folder / one.name, f"{name}/")
-                elif one.is_file(follow_symlinks=False) and not being_written(name):
-                    yield name
+        try:
+            found = list(os.scandir(folder))
+        except FileNotFoundError:  # removed meanwhile
+            return
+        except PermissionError as error:
+            raise UserError(f"{printable(str(folder))}: this folder may not be read; let it be read.") from error
+        for one in found:
+            name = f"{above}{one.name}"
+            if being_written(name):
+                continue
+            if one.is_file(follow_symlinks=False):
+                yield name
+            elif one.is_dir(follow_symlinks=False) and name.count("/") >= FOLDERS:
+                logger.warning("%s is passed over: it lies %d folders deep", printable(name)[:200], FOLDERS)
+            elif one.is_dir(follow_symlinks=False):
+                yield from self._names(folder / one.name, f"{name}/")
 
     def _open(self, name: str) -> Any:
         """Open a regular file; one that has become a link or a pipe meanwhile is gone."""
@@ -170,9 +182,11 @@ class Bucket:
             )
             for page in pages:
                 for found in page.get("Contents", ()):
-                    name = str(found["Key"])
+                    name, size, tag = (found.get(key) for key in ("Key", "Size", "ETag"))
+                    if not name or not tag or not isinstance(size, int) or size < 0:
+                        raise UserError(f"{self.place}: the store lists a file without name, size or ETag; mend it.")
                     if not name.endswith("/") and not being_written(name.removeprefix(self.prefix)):
-                        yield Entry(name, int(found["Size"]), str(found["ETag"]).strip('"'))
+                        yield Entry(str(name), size, str(tag).strip('"'))
 
     def fetch(self, entry: Entry, target: Path, limit: int) -> None:
         """Download the object to `target`, if it is still the one that was listed."""

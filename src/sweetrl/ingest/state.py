@@ -61,9 +61,9 @@ class State:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def seen(self, source: str, again: bool = False) -> set[Entry]:
-        """Return the files of `source` that were looked at; with `again`, without those in which something was bad."""
-        found = dict[Entry, int]()
+    def seen(self, source: str) -> dict[Entry, tuple[str, int]]:
+        """Return the files of `source` that were looked at: the last ingest that did, and how much was bad in them."""
+        found = dict[Entry, tuple[str, int]]()
         for path in sorted((self.folder / SEEN).glob("*.jsonl")):
             for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
                 try:
@@ -73,8 +73,8 @@ class State:
                         f"{path}: line {number} is no ingest's; take the data of the branch `ingest` once more."
                     ) from error
                 if look.source == source:
-                    found[Entry(look.name, look.size, look.tag)] = look.bad
-        return {entry for entry, bad in found.items() if not (again and bad)}
+                    found[Entry(look.name, look.size, look.tag)] = (path.stem, look.bad)
+        return found
 
     def digests(self) -> set[str]:
         """Return the digests of all rows that were taken."""
