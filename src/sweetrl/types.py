@@ -76,6 +76,9 @@ class TestResult:
     detail: str = ""
 
 
+OUTGROWN = "the dialogue outgrew the agent's context"  # what the `error` of such a dialogue begins with
+
+
 @dataclass(frozen=True)
 class Trajectory:
     """One attempt at one task, finished or lost.
@@ -101,6 +104,11 @@ class Trajectory:
     extra: dict[str, str] = field(default_factory=dict)
     parts: dict[str, float] = field(default_factory=dict)
     solved: bool | None = None
+
+    @property
+    def outgrown(self) -> bool:
+        """Whether it was lost because agent and user said more than the agent's context holds."""
+        return self.outcome == "lost" and bool(self.turns) and self.error.startswith(OUTGROWN)
 
     @property
     def success(self) -> bool:

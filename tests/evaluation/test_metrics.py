@@ -20,7 +20,7 @@ from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.domains.backend.suite.users import REFUSAL
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import Result, compare, paired, read_results, result_of, write_results
-from sweetrl.types import Message, Task, TestResult, Trajectory
+from sweetrl.types import OUTGROWN, AgentTurn, Message, Task, TestResult, Trajectory
 
 BACKEND = Backend()
 
@@ -271,6 +271,21 @@ def test_a_lost_dialogue_takes_its_task_out_for_both():
     assert len(before) == len(after) == 58
     assert [one.task_id for one in before] == [one.task_id for one in after]
     assert compare(rows, resamples=200)["tasks_lost"] == 2
+
+
+def test_who_outgrows_the_context_has_failed_and_who_is_lost_to_others_has_not():
+    task = Task("t-0", "Why?", "a")
+    said = (Message("user", "Why?"), Message("assistant", "What?"), Message("user", "This."))
+    lost = Trajectory(task, 0, said, (AgentTurn(1, "What?"),), outcome="lost", error=f"{OUTGROWN}: no room")
+    assert (result_of(lost, "trained", BACKEND).reward, result_of(lost, "trained", BACKEND).success) == (0.0, False)
+    for others in (replace(lost, error="the user fell silent"), replace(lost, messages=said[:1], turns=())):
+        assert result_of(others, "trained", BACKEND).reward is None
+
+
+def test_two_tasks_of_one_id_are_no_comparison():
+    rows = results()
+    with pytest.raises(UserError, match="task t003: there are several results of one policy"):
+        compare([*rows, rows[3]], resamples=200)
 
 
 def test_without_tasks_there_is_nothing_to_compare():

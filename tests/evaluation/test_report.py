@@ -6,12 +6,13 @@ import pytest
 
 from sweetrl.domains.backend import Backend
 from sweetrl.evaluation.charts import inline_svg
-from sweetrl.evaluation.metrics import compare, result_of
+from sweetrl.evaluation.metrics import Result, compare, result_of
 from sweetrl.evaluation.report import (
     VIEWER,
     Report,
     example_states,
     examples,
+    headline,
     p_value,
     percent,
     points,
@@ -121,8 +122,23 @@ def test_the_headline_and_the_verdict(report, html):
     gain = report.comparison["difference"]["success"]
     helped = {**report.comparison, "difference": {"success": {**gain, "low": 0.1, "p_value": 1e-9}}}
     assert verdict(helped).startswith("Training helped") and "p\u00a0<\u00a00.001" in verdict(helped)
-    hurt = {**report.comparison, "difference": {"success": {**gain, "value": -0.2, "low": -0.3, "high": -0.1}}}
+    worse = {**gain, "value": -0.2, "low": -0.3, "high": -0.1, "p_value": 0.01}
+    hurt = {**report.comparison, "difference": {"success": worse}}
     assert verdict(hurt).startswith("Training hurt: success changed by −20.0 points")
+
+
+@pytest.mark.parametrize(("tasks", "gained", "lost"), [(2, 2, 0), (100, 3, 0), (500, 4, 0)])
+def test_nothing_is_shown_where_the_test_does_not_agree(tasks, gained, lost):
+    """With few tasks that differ a bootstrap's interval may lie above zero."""
+    rows = []
+    for index in range(tasks):
+        for policy, success in (("base", gained <= index < gained + lost), ("trained", index < gained)):
+            row = Result(f"t{index}", policy, "taxi", float(success), success, "answered", 0, 1, 2, 1, 0)
+            rows.append(row)
+    found = compare(rows, resamples=500)
+    assert found["difference"]["success"]["low"] > 0 and found["difference"]["success"]["p_value"] > 0.05
+    assert verdict(found).startswith("No difference is shown")
+    assert headline(found, "success", "Success")["tone"] == "open"
 
 
 def test_one_example_of_each_kind(report):

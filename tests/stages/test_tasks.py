@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sweetrl.api.rollouts import tasks_of
 from sweetrl.colbench.store import read_task_table
 from sweetrl.domains.backend.suite import generate
 from sweetrl.errors import UserError
 from sweetrl.paths import TASKS, TEST_TASKS, TRAIN_TASKS, VALIDATION_TASKS
+from sweetrl.plugins import load_domain
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.tasks import tasks
 from sweetrl.types import Task
@@ -104,6 +107,19 @@ def test_a_domain_that_cannot_fill_the_splits_is_refused(name: str, said: str) -
         tasks(settings(f"mine:{name}"))
     assert str(refused.value) == said
     assert not TASKS.exists()
+
+
+def test_two_tasks_of_one_id_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results are told apart by it: the last one would stand for both."""
+    domain = load_domain(settings("mine:Words"))
+    made = type(domain).tasks
+    monkeypatch.setattr(
+        type(domain), "tasks", lambda self, *given: (replace(one, id="one") for one in made(self, *given))
+    )
+    with pytest.raises(UserError, match="mine:Words: training tasks: two tasks are called 'one'"):
+        tasks(settings("mine:Words"))
+    with pytest.raises(UserError, match="two tasks are called 'one'"):
+        tasks_of(domain, 2, 2, None)
 
 
 def test_a_domain_that_has_fewer_is_taken_where_fewer_are_asked_for() -> None:

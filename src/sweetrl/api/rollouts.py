@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.api.policy import Policy
+from sweetrl.colbench.files import check_ids
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import digest, read_json, write_json
@@ -303,6 +304,7 @@ def tasks_of(env: Domain, tasks: Tasks, count: int, seed: int | None, split: Spl
         found = [env.own(task) for task in tasks]
     if not found:
         raise UserError(f"{env.name}: there are no tasks to attempt; give some.")
+    check_ids(found, env.name)
     return found
 
 

@@ -59,6 +59,15 @@ def read_tasks(path: Path, domain: Domain) -> Iterator[Task]:
         raise UserError(f"{path}: the file holds no tasks; expected one JSON object a line.")
 
 
+def check_ids(tasks: Iterable[Task], where: str) -> None:
+    """Raise a UserError that begins with `where` for two tasks of one id: results are told apart by it."""
+    seen: set[str] = set()
+    for task in tasks:
+        if task.id in seen:
+            raise UserError(f"{where}: two tasks are called {task.id!r}; give every task its own `id`.")
+        seen.add(task.id)
+
+
 def task_row(task: Task) -> dict[str, Any]:
     """Return the official row of `task` (with its id, which official readers ignore)."""
     row: dict[str, Any] = {

@@ -66,14 +66,18 @@ COLUMNS = tuple(field.name for field in fields(Result))
 
 
 def result_of(trajectory: Trajectory, policy: str, domain: Domain, max_turns: int = 10) -> Result:
-    """Describe one finished dialogue of `policy` ("base" or "trained"); the agent had at most `max_turns` turns."""
+    """Describe one finished dialogue of `policy` ("base" or "trained"); the agent had at most `max_turns` turns.
+
+    One that outgrew the agent's context after its first reply has failed: its reward is the domain's least. Lost to
+    others (a server, the user), or too long from the start, it has none.
+    """
     questions = domain.questions(trajectory)
     known: dict[str, Any] = {"topic": _group(trajectory), "repeated": _repeated_words(questions)}
     known |= domain.diagnose(trajectory, questions, max_turns)
     return Result(
         task_id=trajectory.task.id,
         policy=policy,
-        reward=trajectory.reward,
+        reward=domain.reward_range[0] if trajectory.outgrown else trajectory.reward,
         success=trajectory.success,
         outcome=trajectory.outcome,
         tests_passed=sum(test.passed for test in trajectory.tests),
@@ -222,6 +226,9 @@ def _of_held_out(before: Sequence[Result], after: Sequence[Result], confidence: 
 
 def paired(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
     """Return the scored results before and after on the same tasks, in the order of the tasks."""
+    twice = [key for key, count in Counter((one.task_id, one.policy) for one in results).items() if count > 1]
+    if twice:
+        raise UserError(f"task {twice[0][0]}: there are several results of one policy; give every task its own id.")
     before = {result.task_id: result for result in results if result.policy == BEFORE and result.reward is not None}
     after = {result.task_id: result for result in results if result.policy == AFTER and result.reward is not None}
     tasks = [task for task in before if task in after]

@@ -103,7 +103,7 @@ def page(report: Report) -> dict[str, Any]:
         "comparison": comparison,
         "level": level(comparison),
         "verdict": verdict(comparison),
-        "tone": tone(comparison["difference"]["success"]),
+        "tone": tone(comparison["difference"]["success"], comparison["confidence"]),
         "headline": [
             headline(comparison, "success", report.domain.shown_labels.success),
             headline(comparison, "reward", report.domain.shown_labels.reward),
@@ -122,7 +122,7 @@ def page(report: Report) -> dict[str, Any]:
     }
 
 
-def verdict(comparison: Mapping[str, Any], key: str = "success", what: str = "success", kind: str | None = None) -> str:
+def verdict(comparison: Mapping[str, Any], key: str = "success", what: str = "success") -> str:
     """Say in one sentence what the comparison shows about success, or about another difference."""
     gain = comparison["difference"][key]
     test = "exact McNemar" if key == "success" else gain["test"]
@@ -136,7 +136,7 @@ def verdict(comparison: Mapping[str, Any], key: str = "success", what: str = "su
         "worse": f"Training hurt: {what} changed by {numbers}.",
         "open": f"No difference is shown: {what} changed by {numbers}.",
     }
-    return words[kind or tone(gain)]
+    return words[tone(gain, comparison["confidence"])]
 
 
 def level(comparison: Mapping[str, Any]) -> str:
@@ -144,8 +144,13 @@ def level(comparison: Mapping[str, Any]) -> str:
     return percent(comparison["confidence"], 0)
 
 
-def tone(difference: Mapping[str, Any]) -> str:
-    """Whether an interval lies above zero, below it, or around it."""
+def tone(difference: Mapping[str, Any], confidence: float) -> str:
+    """Whether a difference is shown: its interval lies on one side of zero, and its test agrees, as at the gate.
+
+    On few tasks that differ a bootstrap alone is too sure.
+    """
+    if difference["p_value"] >= 1.0 - confidence:
+        return "open"
     if difference["low"] > 0:
         return "better"
     return "worse" if difference["high"] < 0 else "open"
@@ -158,7 +163,7 @@ def headline(comparison: Mapping[str, Any], key: str, title: str) -> dict[str, A
         "before": comparison["policies"][BEFORE][key],
         "after": comparison["policies"][AFTER][key],
         "difference": comparison["difference"][key],
-        "tone": tone(comparison["difference"][key]),
+        "tone": tone(comparison["difference"][key], comparison["confidence"]),
     }
 
 

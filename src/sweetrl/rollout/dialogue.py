@@ -13,7 +13,7 @@ from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import SimulatorError, UserLeft
 from sweetrl.protocols import AsyncUserSimulator, UserSimulator
 from sweetrl.rollout.ledger import DialogueCost
-from sweetrl.types import AgentTurn, Completion, Prompt, Task, Trajectory
+from sweetrl.types import OUTGROWN, AgentTurn, Completion, Prompt, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -60,7 +60,7 @@ class Dialogue:
         A completion without tokens where tokens are spoken is one that had no room: the dialogue is lost.
         """
         if self.chat is not None and not completion.token_ids:
-            self.error = f"the dialogue's {len(self.ids)} tokens leave no room for a reply in the model's context"
+            self.error = f"{OUTGROWN}: its {len(self.ids)} tokens leave no room for a reply in the model's context"
             return
         self.prompt_tokens += completion.prompt_tokens
         self.generated_tokens += completion.generated_tokens

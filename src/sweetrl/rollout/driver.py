@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 
 from sweetrl.engines.background import in_thread, side_by_side, wait
-from sweetrl.errors import EngineError
+from sweetrl.errors import EngineError, NoRoom
 from sweetrl.protocols import AsyncEngine, AsyncUserSimulator, UserSimulator
 from sweetrl.rollout.dialogue import Dialogue
-from sweetrl.types import Completion, Sampling
+from sweetrl.types import OUTGROWN, Completion, Sampling
 
 Speak = Callable[[Sequence[Dialogue]], Sequence[Completion]]  # what the agent says in each of the dialogues
 
@@ -87,7 +87,7 @@ async def _advance(dialogue: Dialogue, engine: AsyncEngine, simulator: UserSimul
         try:
             (completion,) = await engine.ask(dialogue.prompt(), sampling)
         except EngineError as error:
-            dialogue.error = str(error)
+            dialogue.error = f"{OUTGROWN}: {error}" if isinstance(error, NoRoom) else str(error)
             return
         dialogue.take(completion)
         if dialogue.done:

@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 
 from sweetrl.colbench.domain import Domain
-from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.files import check_ids, read_tasks
 from sweetrl.colbench.store import write_task_table
 from sweetrl.errors import UserError
 from sweetrl.paths import TASKS
@@ -80,6 +80,8 @@ def _check_generated(domain: Domain, learn: list[Task], test: list[Task]) -> Non
                 f"{domain.spec}: the test task {task.id} is also among the first {wanted.test_first}, which have "
                 "served (tasks.test_first); `tasks` must go on with tasks of other contents."
             )
+    check_ids(learn, f"{domain.spec}: training tasks")
+    check_ids(test, f"{domain.spec}: test tasks")
     known = {(task.problem_description, task.ground_truth, task.hidden_information) for task in learn}
     for task in test:
         if (task.problem_description, task.ground_truth, task.hidden_information) in known:

@@ -47,16 +47,14 @@ def designs(report: Report, pages: Pages) -> dict[str, Any]:
     comparison = report.comparison
     before, after = paired(report.results)
     change = comparison["difference"]["reward"]
-    # On few tasks a bootstrap is too sure: the test must agree, as at the gate.
-    kind = tone(change) if change["p_value"] < 1.0 - comparison["confidence"] else "open"
     policies = {name: {**one, **comparison["policies"][name]} for name, one in comparison["pages"]["policies"].items()}
     return {
         "comparison": comparison,
         "level": level(comparison),
         "reward": pages.reward,
         "rival": pages.rival,
-        "verdict": verdict(comparison, "reward", f"the mean reward ({pages.reward})", kind),
-        "tone": kind,
+        "verdict": verdict(comparison, "reward", f"the mean reward ({pages.reward})"),
+        "tone": tone(change, comparison["confidence"]),
         "headline": [
             headline(comparison, "reward", f"Likeness to the reference ({pages.reward})"),
             headline(comparison, "success", "Equal to the reference"),
