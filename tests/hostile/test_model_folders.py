@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import json
-import os
 import pickle
 import shutil
 import socket
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 
 from sweetrl.errors import UserError
+from tests.hostile.conftest import change, load
 
 CODE = """
 from pathlib import Path
@@ -66,27 +65,6 @@ def nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(builtins, "input", lambda *given: asked.append("input") or "y")
     monkeypatch.setattr(socket.socket, "connect", refuse)
     return asked
-
-
-def change(path: Path, **values: Any) -> None:
-    found = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(found | values))
-
-
-def load(folder: Path) -> Any:
-    from sweetrl.models import load_tokenizer, load_weights
-
-    return load_tokenizer(folder), load_weights(folder, "float32")
-
-
-@pytest.fixture
-def adapter(tiny_model: Path, tmp_path: Path) -> Path:
-    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
-    from sweetrl.settings import LoraSettings, ModelSettings
-
-    base, _ = load_base(ModelSettings(base=str(tiny_model), device="cpu"))
-    save_adapter(attach_adapter(base, LoraSettings(rank=2), 0), tmp_path / "adapter", "models/base")
-    return tmp_path / "adapter"
 
 
 @pytest.mark.parametrize("where", ["config.json", "tokenizer_config.json"])
@@ -178,83 +156,6 @@ def test_the_base_that_an_adapter_names_is_never_looked_for(
     loaded: Any = load_adapter(model, adapter)
     assert loaded.peft_config["default"].base_model_name_or_path == str(tiny_model)
     assert loaded.get_base_model() is model
-
-
-def test_an_adapter_of_another_architecture_is_not_taken_for_the_base(tiny_model: Path, adapter: Path) -> None:
-    """peft leaves what a file lacks at 0: the base would be measured as the trained agent."""
-    from safetensors.torch import load_file, save_file
-
-    from sweetrl.models import load_lora, load_weights
-
-    weights = load_file(adapter / "adapter_model.safetensors")
-    for changed in ({name.replace("layers", "h"): value for name, value in weights.items()}, {}):
-        save_file(changed, adapter / "adapter_model.safetensors")
-        with pytest.raises(UserError, match=rf"the adapter lacks {len(weights)} of the tensors"):
-            load_lora(load_weights(tiny_model, "float32"), adapter)
-
-
-def test_weights_that_are_not_whole_are_refused_and_not_drawn_at_random(folder: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    weights = load_file(folder / "model.safetensors")
-    for changed in (
-        {name: value for name, value in weights.items() if ".layers.0." not in name},
-        {f"base_model.model.{name}": value for name, value in weights.items()},
-    ):
-        save_file(changed, folder / "model.safetensors", metadata={"format": "pt"})
-        with pytest.raises(
-            UserError, match=r"the safetensors lack \d+ of the model's tensors \(.*fetch the folder again"
-        ):
-            load(folder)
-
-
-@pytest.mark.parametrize(
-    ("file", "values"),
-    [
-        ("config.json", {"quantization_config": {"quant_method": "awq", "bits": 4}}),
-        ("config.json", {"attn_implementation": "flash_attention_2"}),
-        ("config.json", {"hidden_size": "abc"}),
-        ("config.json", {"num_attention_heads": 0}),
-        ("config.json", {"hidden_act": "nope"}),
-        ("config.json", {"model_type": ["llama"]}),
-        ("config.json", {"vocab_size": 7}),
-        ("config.json", {"num_hidden_layers": 10**8}),
-        ("tokenizer.json", {"added_tokens": 3}),
-        ("tokenizer_config.json", {"chat_template": 3}),
-        ("tokenizer_config.json", {"model_max_length": "x"}),
-        ("tokenizer_config.json", {"tokenizer_class": 3}),
-    ],
-)
-def test_what_libraries_cannot_load_is_one_sentence(folder: Path, file: str, values: dict[str, Any]) -> None:
-    change(folder / file, **values)
-    with pytest.raises(UserError) as told:
-        load(folder)
-    assert str(folder) in str(told.value) and "\n" not in str(told.value)
-
-
-def test_a_pipe_in_a_folder_is_not_waited_for(folder: Path) -> None:
-    (folder / "generation_config.json").unlink(missing_ok=True)
-    os.mkfifo(folder / "generation_config.json")
-    with pytest.raises(UserError, match=r"generation_config\.json: this is no regular file"):
-        load(folder)
-
-
-def test_a_link_out_of_a_folder_is_no_licence(tmp_path: Path) -> None:
-    from sweetrl.licences import base_licence, copy_licence
-
-    (tmp_path / "id_rsa").write_text("secret")
-    base, out, hub = tmp_path / "base", tmp_path / "out", tmp_path / "models--a--b"
-    for place in (base, out, hub / "blobs", hub / "snapshots/1"):
-        place.mkdir(parents=True)
-    for name in ("LICENSE", "README.md", "NOTICE"):
-        (base / name).symlink_to(tmp_path / "id_rsa")
-    assert (copy_licence(base, out), base_licence(base)) == ([], "")
-    (hub / "blobs/0a").write_text("MIT License")
-    (hub / "snapshots/1/LICENSE").symlink_to("../../blobs/0a")
-    assert (copy_licence(hub / "snapshots/1", out), base_licence(hub / "snapshots/1")) == (["LICENSE"], "MIT License")
-    assert (out / "LICENSE").read_text() == "MIT License"
-    (base / "COPYING").write_bytes(b"x" * (2**20 + 1))
-    assert copy_licence(base, out) == []
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,7 @@ def test_a_result_that_dvc_could_not_store_is_no_result(toy, stage: str, content
     assert execute_stage(toy.root, stage, {}, quiet).status == "ran"
 
 
+@pytest.mark.slow
 def test_a_commit_and_a_push_that_leave_data_out_are_failures(toy, tmp_path: Path) -> None:
     store = tmp_path / "store"
     workspace.dvc(toy.root, "remote", "add", "-q", "-d", "store", str(store))
@@ -74,6 +75,7 @@ def test_a_commit_and_a_push_that_leave_data_out_are_failures(toy, tmp_path: Pat
     assert workspace.push(toy.root)[0].startswith("data to store")
 
 
+@pytest.mark.slow
 def test_the_run_cache_is_pushed_by_need_and_pulled_with_the_pipeline(toy, tmp_path: Path) -> None:
     store, other = tmp_path / "store", tmp_path / "other"
     (toy.root / "sub").mkdir()  # a pipeline that was never run

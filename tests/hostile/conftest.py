@@ -1,0 +1,30 @@
+"""Folders of weights that tests may spoil."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def change(path: Path, **values: Any) -> None:
+    found = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(found | values))
+
+
+def load(folder: Path) -> Any:
+    from sweetrl.models import load_tokenizer, load_weights
+
+    return load_tokenizer(folder), load_weights(folder, "float32")
+
+
+@pytest.fixture
+def adapter(tiny_model: Path, tmp_path: Path) -> Path:
+    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+    from sweetrl.settings import LoraSettings, ModelSettings
+
+    base, _ = load_base(ModelSettings(base=str(tiny_model), device="cpu"))
+    save_adapter(attach_adapter(base, LoraSettings(rank=2), 0), tmp_path / "adapter", "models/base")
+    return tmp_path / "adapter"
