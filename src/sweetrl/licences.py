@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -59,13 +60,15 @@ def _text(path: Path) -> str:
 def is_own(path: Path) -> bool:
     """Whether `path` is a text of the folder that it lies in, and no link to a file elsewhere on this machine.
 
-    The folders of a hub's cache hold links to the files beside them, in `blobs`.
+    The folders of a hub's cache hold links to the files beside them, in `blobs`; those of DVC may hold links into its
+    cache (`cache.type symlink`).
     """
     if not path.is_file() or path.stat().st_size > LARGEST:
         return False
     folder, real = path.parent.resolve(), path.resolve()
-    blobs = folder.parent.parent / "blobs"
-    return real.is_relative_to(folder) or (folder.parent.name == "snapshots" and real.parent == blobs)
+    of_hub = folder.parent.name == "snapshots" and real.parent == folder.parent.parent / "blobs"
+    of_dvc = re.search(r"/files/md5/[0-9a-f]{2}/[0-9a-f]{30}$", real.as_posix()) is not None
+    return real.is_relative_to(folder) or of_hub or of_dvc
 
 
 def _lower(path: Path) -> Path:

@@ -92,5 +92,11 @@ def test_a_link_out_of_a_folder_is_no_licence(tmp_path: Path) -> None:
     (hub / "snapshots/1/LICENSE").symlink_to("../../blobs/0a")
     assert (copy_licence(hub / "snapshots/1", out), base_licence(hub / "snapshots/1")) == (["LICENSE"], "MIT License")
     assert (out / "LICENSE").read_text() == "MIT License"
+    cached = tmp_path / "cache/files/md5/0a" / ("b" * 30)
+    cached.parent.mkdir(parents=True)
+    cached.write_text("BSD License")
+    (base / "LICENSE.txt").symlink_to(cached)  # a folder that DVC has linked
+    assert base_licence(base) == "BSD License"
+    (base / "LICENSE.txt").unlink()
     (base / "COPYING").write_bytes(b"x" * (2**20 + 1))
     assert copy_licence(base, out) == []

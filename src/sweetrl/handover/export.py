@@ -16,6 +16,7 @@ from sweetrl.errors import UserError
 from sweetrl.handover.card import model_card
 from sweetrl.handover.source import Handed, facts_of, fetch
 from sweetrl.io import making_folder, usual_mode, write_json, write_text
+from sweetrl.licences import is_own
 from sweetrl.models import load_tokenizer
 from sweetrl.settings import Settings
 
@@ -96,7 +97,7 @@ def _write_model(handed: Handed, tokenizer: Any, folder: Path, merge: bool) -> N
         if path.is_file() and path.name.startswith("adapter_"):
             shutil.copyfile(path, folder / path.name)
     source = Path(handed.base) / "generation_config.json"
-    if source.is_file():
+    if is_own(source):
         shutil.copyfile(source, folder / source.name)
 
 
