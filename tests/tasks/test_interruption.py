@@ -24,6 +24,11 @@ from tasks.batches import REF, known
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def as_at_a_terminal() -> None:
+    """In the child: take SIGINT, which whoever runs the tests in the background may have had ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(toy, module: str = "flows.train", **env: str) -> subprocess.Popen[str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     own = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
@@ -35,6 +40,7 @@ def start(toy, module: str = "flows.train", **env: str) -> subprocess.Popen[str]
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=as_at_a_terminal,
     )
 
 
