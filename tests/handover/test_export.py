@@ -67,13 +67,21 @@ def test_a_merged_folder_replies_as_base_and_adapter_do(project: Path, settings:
 
 
 def test_an_adapter_folder_has_its_tokenizer_and_its_card(project: Path, settings: Settings, tmp_path: Path) -> None:
-    from peft import PeftModel
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+    from peft import AutoPeftModelForCausalLM, PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     out = tmp_path / "adapter"
     handover.export("models/policy", settings, out)
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(project / "models/base"), out)
     assert model.peft_config["default"].r == 4 and AutoTokenizer.from_pretrained(out).chat_template
+    named = model.peft_config["default"]
+    assert (named.base_model_name_or_path, named.revision) == ("./models/base", None)
+    assert AutoPeftModelForCausalLM.from_pretrained(out).peft_config["default"].r == 4  # we are in the project
+    with pytest.raises(HFValidationError):  # elsewhere, nobody's repository on the hub is meant
+        validate_repo_id(named.base_model_name_or_path)
+    assert source.from_folder(out, settings).base == "models/base"
     card = (out / "README.md").read_text()
     assert metadata(card)["library_name"] == "peft" and metadata(card)["license"] == "unknown"
     assert dvc_hash(project / "models/policy") in card and dvc_hash(project / "models/base") in card
@@ -167,6 +175,23 @@ def test_the_card_names_a_base_to_the_hub_only_by_the_hubs_name(
         assert metadata(model_card(handed, source.Facts("4567.dir"), merged)).get("base_model") == (
             base if named else None
         )
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "revision"),
+    [
+        (AgentConfig("org/name", base_revision="0a1b"), "org/name", "0a1b"),
+        (AgentConfig("org/name"), "org/name", None),
+        (AgentConfig("models/base", "0123.dir"), "./models/base", None),
+        (AgentConfig("./models/base", "0123.dir"), "./models/base", None),
+        (AgentConfig("../base", "0123.dir"), "../base", None),
+        (AgentConfig("/models/base", "0123.dir"), "/models/base", None),
+    ],
+)
+def test_pefts_auto_classes_look_for_a_base_on_the_hub_only_if_it_is_there(
+    config: AgentConfig, name: str, revision: str | None
+) -> None:
+    assert handover.named_base(config) == {"base_model_name_or_path": name, "revision": revision}
 
 
 def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(

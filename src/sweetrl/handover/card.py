@@ -53,23 +53,9 @@ def _metadata(handed: Handed, merged: bool, licence: str) -> dict[str, Any]:
         "license": simple or (UNKNOWN if not licence else "other"),
         "tags": ["sweetrl", "multi-turn", *([] if merged else ["lora"])],
     }
-    if _on_the_hub(handed):
+    if handed.config.on_the_hub:
         found["base_model"] = handed.config.base
     return found
-
-
-def _on_the_hub(handed: Handed) -> bool:
-    """Whether the base's name is one on the Hub: models/base would be the repository of somebody who is called so."""
-    from huggingface_hub.errors import HFValidationError
-    from huggingface_hub.utils import validate_repo_id
-
-    if handed.config.base_hash or Path(handed.config.base).exists():  # what was trained on was a folder
-        return False
-    try:
-        validate_repo_id(handed.config.base)
-    except HFValidationError:
-        return False
-    return True
 
 
 def _lines(handed: Handed, facts: Facts, merged: bool) -> Iterator[str]:

@@ -15,10 +15,12 @@ from sweetrl.engines.transformers import load_model, stop_ids
 from sweetrl.errors import UserError
 from sweetrl.handover.card import model_card
 from sweetrl.handover.source import Handed, facts_of, fetch
-from sweetrl.io import making_folder, usual_mode, write_json, write_text
+from sweetrl.io import making_folder, read_json, usual_mode, write_json, write_text
 from sweetrl.licences import is_own
+from sweetrl.model_files import ADAPTER
 from sweetrl.models import load_tokenizer
 from sweetrl.settings import Settings
+from sweetrl.tracking.chat_agent import AgentConfig
 
 
 def export(reference: str, settings: Settings, out: Path, merge: bool = False) -> Handed:
@@ -96,9 +98,23 @@ def _write_model(handed: Handed, tokenizer: Any, folder: Path, merge: bool) -> N
     for path in handed.adapter.iterdir():
         if path.is_file() and path.name.startswith("adapter_"):
             shutil.copyfile(path, folder / path.name)
+    config = read_json(folder / ADAPTER)
+    write_json(folder / ADAPTER, config | named_base(handed.config))
     source = Path(handed.base) / "generation_config.json"
     if is_own(source):
         shutil.copyfile(source, folder / source.name)
+
+
+def named_base(config: AgentConfig) -> dict[str, str | None]:
+    """Where peft's Auto classes find the base: on the hub in its revision, else in a folder from where one is.
+
+    A folder's bare name, models/base, would be taken for a repository on the hub wherever there is no such folder.
+    """
+    if config.on_the_hub:
+        return {"base_model_name_or_path": config.base, "revision": config.base_revision or None}
+    path = Path(config.base)
+    relative = not path.is_absolute() and path.parts[:1] != ("..",)
+    return {"base_model_name_or_path": f"./{path}" if relative else str(path), "revision": None}
 
 
 def _make_saveable(config: Any, base: str) -> None:

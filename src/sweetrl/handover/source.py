@@ -101,7 +101,7 @@ def from_folder(adapter: Path, settings: Settings) -> Handed:
     config = check_adapter(adapter)
     refuse_critic(adapter, config)
     trained_on = config.get("base_model_name_or_path")
-    if trained_on and trained_on != settings.model.base:
+    if trained_on and Path(trained_on) != Path(settings.model.base):  # an exported one says ./models/base
         raise UserError(
             f"{adapter}: the adapter was trained on {trained_on}, but `model.base` in params.yaml is "
             f"{settings.model.base}; set `model.base` to the adapter's base."

@@ -48,6 +48,20 @@ class AgentConfig:
         known = {field.name for field in fields(cls)}
         return cls(**{key: value for key, value in values.items() if key in known})
 
+    @property
+    def on_the_hub(self) -> bool:
+        """Whether `base` is a name on the hub: models/base would be the repository of somebody who is called so."""
+        from huggingface_hub.errors import HFValidationError
+        from huggingface_hub.utils import validate_repo_id
+
+        if self.base_hash or Path(self.base).exists():  # what was trained on was a folder
+            return False
+        try:
+            validate_repo_id(self.base)
+        except HFValidationError:
+            return False
+        return True
+
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, as MLflow and JSON keep them."""
         return asdict(self)
