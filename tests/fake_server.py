@@ -55,6 +55,7 @@ class FakeServer:
     port: int = 0
     active: int = 0
     most_active: int = 0
+    gone: int = 0
 
     def __enter__(self) -> FakeServer:
         self.loop = asyncio.new_event_loop()
@@ -116,7 +117,7 @@ class FakeServer:
                 return await self._send(writer, *(far or near))
             self.bodies.append(body)
             self.headers.append(headers)
-            return await self._complete(writer, path, body, self._fault())
+            return await self._complete(reader, writer, path, body, self._fault())
         finally:
             self.active -= 1
 
@@ -128,7 +129,20 @@ class FakeServer:
             return ""
         return self.faults[number // 10_000 % len(self.faults)]
 
-    async def _complete(self, writer: asyncio.StreamWriter, path: str, body: dict[str, Any], fault: str) -> bool:
+    async def _patient(self, reader: asyncio.StreamReader, seconds: float) -> bool:
+        """Whether the client waits so long; one that hangs up is counted, as vLLM ends its requests."""
+        said = asyncio.ensure_future(reader.read(1))
+        done, _ = await asyncio.wait({said}, timeout=seconds)
+        if done:
+            self.gone += 1
+            return False
+        said.cancel()
+        await asyncio.gather(said, return_exceptions=True)
+        return True
+
+    async def _complete(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str, body: dict[str, Any], fault: str
+    ) -> bool:
         self.seen[fault] += 1
         if fault == "drop":
             return False
@@ -142,7 +156,8 @@ class FakeServer:
             return False
         if fault in ("429", "500", "503"):
             return await self._send(writer, int(fault), {"error": {"message": "busy"}}, {"Retry-After": self.pause})
-        await asyncio.sleep(self.latency(body))
+        if (seconds := self.latency(body)) and not await self._patient(reader, seconds):
+            return False
         if fault == "not-json":
             return await self._send(writer, 200, "<html>Bad gateway</html>")
         near = self._chat if path.endswith("/chat/completions") else self._completions

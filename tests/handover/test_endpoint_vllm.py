@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import re
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,6 +41,43 @@ def test_behind_a_vllm_server_requests_are_not_held_up_by_each_other(
             assert 2 <= server.most_active <= 8
             assert {body["model"] for body in server.bodies} == {loaded}
         until(lambda: server.adapters == {})  # unloaded at the end
+
+
+def test_what_a_client_that_has_gone_asked_for_is_not_computed_to_its_end(
+    project: Path, settings: Settings, fake_server: Any
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
+    slow = [60.0]
+    with fake_server(tokenizer=tokenizer, latency=lambda body: slow[0]) as server:
+        engine = EngineSettings(kind="vllm", urls=server.url, concurrency=1)
+        with running("models/policy", settings, engine=engine) as found:
+            body = {"model": "policy", "messages": REQUEST}
+            address, text = found.url.removeprefix("http://"), json.dumps(body)
+            with socket.create_connection(address.split(":")) as client:
+                head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {address}\r\nContent-Length: {len(text)}\r\n\r\n"
+                client.sendall((head + text).encode())
+                until(lambda: server.requests == 1)
+            until(lambda: server.gone == 1, 30)
+            slow[0] = 0.0  # and its place is free
+            assert found.post(body).status_code == 200
+            assert not found.endpoint.line.failing
+
+
+def test_a_dialogue_that_a_server_has_no_room_for_is_a_sentence_without_its_address(
+    project: Path, settings: Settings, fake_server: Any
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(project / "models/base")
+    with fake_server(tokenizer=tokenizer) as server:
+        engine = EngineSettings(kind="vllm", urls=server.url)
+        with running("models/policy", settings, engine=engine) as found:
+            server.context = 10  # less than the server has said
+            response = found.post({"model": "policy", "messages": REQUEST})
+            assert response.status_code == 400
+            assert response.json()["error"]["code"] == "context_length_exceeded"
+            assert re.fullmatch(
+                r"The dialogue's \d+ tokens leave no room for a reply in the model's context; begin a new one\.",
+                response.json()["error"]["message"],
+            )
 
 
 def test_a_server_of_our_own_keeps_its_base_when_versions_change(

@@ -14,14 +14,15 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sweetrl.engines.background import in_thread
-from sweetrl.errors import UserError
+from sweetrl.errors import NoRoom, UserError
 from sweetrl.handover.chat_requests import BadRequest, ChatRequest
 from sweetrl.handover.source import Handed
+from sweetrl.protocols import AsyncEngine
 from sweetrl.tracking.chat_agent import AgentConfig, ChatAgent
 from sweetrl.types import Completion, Prompt, Sampling
 
@@ -167,8 +168,21 @@ class Line:
         """Let `speaker` answer a batch, and make room for the next one."""
         started = time.monotonic()
         answers: Sequence[Answer | BaseException]
+        work = asyncio.ensure_future(_replies(speaker, [one.request for one in batch]))
+
+        def cancel(answer: asyncio.Future[Answer]) -> None:
+            if all(one.answer.done() for one in batch):
+                work.cancel()
+
+        if isinstance(speaker.agent.engine, AsyncEngine):  # a server need not compute what nobody waits for any more
+            for one in batch:
+                one.answer.add_done_callback(cancel)
         try:
-            answers = await in_thread(_reply, speaker, [one.request for one in batch])
+            answers = await work
+        except asyncio.CancelledError:
+            if not all(one.answer.done() for one in batch):  # not the clients have gone, but the line ends
+                raise
+            return
         except Exception as error:
             logger.exception("a batch of %d requests failed", len(batch))
             answers = [error] * len(batch)
@@ -213,30 +227,52 @@ def _close(speaker: Speaker) -> None:
         logger.exception("%s could not be freed", speaker.handed.title)
 
 
-def _reply(speaker: Speaker, requests: Sequence[ChatRequest]) -> list[Answer | BaseException]:
+async def _replies(speaker: Speaker, requests: Sequence[ChatRequest]) -> list[Answer | BaseException]:
     """Answer `requests`, which are sampled alike; one whose dialogue does not fit gets its sentence."""
-    agent = speaker.agent
-    found: dict[int, Answer | BaseException] = {}
-    prompts: dict[int, Prompt] = {}
-    for number, request in enumerate(requests):
+    engine, sampling = speaker.agent.engine, requests[0].sampling
+    prompts = await in_thread(_prompts, speaker.agent, requests)
+    fit = [prompt for prompt in prompts if isinstance(prompt, Prompt)]
+    replies: Iterator[list[Completion] | BadRequest]
+    if isinstance(engine, AsyncEngine):  # who cancels this, cancels what the server is asked
+        replies = iter(await asyncio.gather(*(_asked(engine, prompt, sampling) for prompt in fit)))
+    else:
+        replies = iter(await in_thread(engine.sample, fit, sampling) if fit else [])
+    answers: list[Answer | BaseException] = []
+    for request, prompt in zip(requests, prompts, strict=True):
+        if isinstance(prompt, BadRequest):
+            answers.append(prompt)
+        elif isinstance(reply := next(replies), BadRequest):
+            answers.append(reply)
+        else:
+            answers.append(Answer(request, reply, len(prompt.token_ids), speaker.handed))
+    return answers
+
+
+async def _asked(engine: AsyncEngine, prompt: Prompt, sampling: Sampling) -> list[Completion] | BadRequest:
+    try:
+        return await engine.ask(prompt, sampling)
+    except NoRoom:
+        return _no_room(prompt.token_ids, "")
+
+
+def _prompts(agent: ChatAgent, requests: Sequence[ChatRequest]) -> list[Prompt | BadRequest]:
+    found: list[Prompt | BadRequest] = []
+    for request in requests:
         try:
             ids = agent.prompt_ids(_plain(request.messages))
         except UserError as error:
-            found[number] = BadRequest(str(error))
+            found.append(BadRequest(str(error)))
             continue
-        if len(ids) >= agent.engine.context:
-            found[number] = BadRequest(
-                f"The dialogue's {len(ids)} tokens leave no room for a reply in the model's context of "
-                f"{agent.engine.context}; begin a new one.",
-                code="context_length_exceeded",
-            )
-            continue
-        prompts[number] = Prompt(ids, request.seed)
-    if prompts:
-        replies = agent.engine.sample(list(prompts.values()), requests[0].sampling)
-        for (number, prompt), completions in zip(prompts.items(), replies, strict=True):
-            found[number] = Answer(requests[number], completions, len(prompt.token_ids), speaker.handed)
-    return [found[number] for number in range(len(requests))]
+        fits = len(ids) < agent.engine.context
+        found.append(Prompt(ids, request.seed) if fits else _no_room(ids, f" of {agent.engine.context}"))
+    return found
+
+
+def _no_room(ids: Sequence[int], context: str) -> BadRequest:
+    return BadRequest(
+        f"The dialogue's {len(ids)} tokens leave no room for a reply in the model's context{context}; begin a new one.",
+        code="context_length_exceeded",
+    )
 
 
 def _plain(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
