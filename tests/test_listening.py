@@ -96,11 +96,17 @@ async def app(scope, receive, send):
         return
     if scope["path"] == "/slow":
         await asyncio.sleep(1.5)
+    while scope["method"] == "POST":
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        if not message["more_body"]:
+            break
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
     await send({"type": "http.response.body", "body": b"well"})
 
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-module.HEAD_SECONDS = 1.0
+module.PART_SECONDS = 1.0
 with module.listening("127.0.0.1", 0) as listener:
     module.serve_app(app, listener, "127.0.0.1", lambda address: print(address, flush=True), patience=1)
 """
@@ -134,10 +140,14 @@ def ended(one: socket.socket) -> bool:
         return True
 
 
-def test_connections_that_say_little_do_not_stop_a_server(limited: tuple[httpx.URL, Path]) -> None:
+POST = b"POST /health HTTP/1.1\r\nHost: here\r\nContent-Length: 6\r\n\r\n"
+
+
+@pytest.mark.parametrize("words", [b"GET /health HTTP/1.1\r\n", POST, POST + b"a bod"])
+def test_connections_that_say_little_do_not_stop_a_server(limited: tuple[httpx.URL, Path], words: bytes) -> None:
     url, said = limited
     with contextlib.ExitStack() as held:
-        sockets = [held.enter_context(connected(url, b"GET /health HTTP/1.1\r\n")) for _ in range(300)]
+        sockets = [held.enter_context(connected(url, words)) for _ in range(300)]
         for _ in range(3):
             assert httpx.get(f"{url}/health", trust_env=False, timeout=10).text == "well"
         started = time.monotonic()
@@ -155,6 +165,23 @@ def test_the_head_of_a_request_has_its_time_and_the_answer_has_its_own(limited: 
             assert answer, "closed without an answer"
         for letter in head[:8]:  # a second request, letter by letter
             time.sleep(0.2)
+            with contextlib.suppress(OSError):
+                one.sendall(bytes([letter]))
+        assert ended(one)
+    assert said.read_text() == ""
+
+
+def test_the_body_of_a_request_has_a_time_of_its_own(limited: tuple[httpx.URL, Path]) -> None:
+    url, said = limited
+    with connected(url, b"") as one:
+        for part in (POST, b"a ", b"body"):
+            time.sleep(0.4 if part == b"body" else 0.5)  # 1.4 s in all, and the body came within 1 s
+            one.sendall(part)
+        while not (answer := one.recv(4096)).endswith(b"well"):
+            assert answer, "closed without an answer"
+    with connected(url, POST) as one:
+        for letter in b"a bod":
+            time.sleep(0.3)
             with contextlib.suppress(OSError):
                 one.sendall(bytes([letter]))
         assert ended(one)

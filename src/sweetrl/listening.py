@@ -3,9 +3,9 @@
 Web pages of somebody else reach such an address, too, through a browser on this machine: `own_name` and `other_site`
 tell their requests from those of people and programs here.
 
-uvicorn waits for a request's head as long as the client likes, and its `limit_concurrency` looks at whole heads only.
-Who opens connections and says little would so take all files that the process may open; here such connections are
-closed.
+uvicorn waits for a request's head and body as long as the client likes, and its `limit_concurrency` looks at whole
+heads only. Who opens connections and says little would so take all files that the process may open; here such
+connections are closed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 
 from sweetrl.errors import UserError
 
-HEAD_SECONDS = 30.0  # in which the whole head of a request must arrive, on a new connection and after an answer
+# In which the whole head of a request must arrive, on a new connection and after an answer; and then its whole body.
+PART_SECONDS = 30.0
 MOST_CONNECTIONS = 4096
 QUEUE = 2048  # connections that the system keeps until they are accepted
 
@@ -50,11 +51,12 @@ def serve_app(app: Any, listener: socket.socket, host: str, opened: Callable[[st
     """Serve the ASGI application `app` until interrupted; then requests have `patience` seconds to end.
 
     `opened` is told the address, as in http://127.0.0.1:8000, once connections are accepted there. A connection
-    without a request under way is closed after HEAD_SECONDS. Half of the files that the process may open are for
-    connections: where more come, the one that has been without a request for longest gives way.
+    whose next request has no whole head within PART_SECONDS, or no whole body within as many after it, is closed. Half
+    of the files that the process may open are for connections: where more come, the one that has kept us waiting for
+    longest gives way.
     """
     import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+    from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listener.getsockname()[1]}"
@@ -62,7 +64,8 @@ def serve_app(app: Any, listener: socket.socket, host: str, opened: Callable[[st
     most = MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, files // 2)
 
     class Protocol(H11Protocol):
-        idle: asyncio.TimerHandle | None = None  # runs while no request is under way
+        idle: asyncio.TimerHandle | None = None  # runs while the client has not said a whole request
+        read: RequestResponseCycle | None = None  # the last request whose head has come
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -74,13 +77,14 @@ def serve_app(app: Any, listener: socket.socket, host: str, opened: Callable[[st
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            if self.cycle is not None and not self.cycle.response_complete:
-                self._stop()
+            self._look()
 
         def on_response_complete(self) -> None:
             super().on_response_complete()  # may begin the next request, if that was sent already
             if self.cycle.response_complete:
                 self._wait()
+            else:
+                self._look()
 
         def connection_lost(self, error: Exception | None) -> None:
             self._stop()
@@ -91,9 +95,18 @@ def serve_app(app: Any, listener: socket.socket, host: str, opened: Callable[[st
             self.connections.discard(self)
             self.transport.abort()
 
+        def _look(self) -> None:
+            if self.cycle is None or self.cycle.response_complete:
+                return
+            if not self.cycle.more_body:
+                self._stop()
+            elif self.read is not self.cycle:  # its body has a time of its own
+                self._wait()
+            self.read = self.cycle
+
         def _wait(self) -> None:
             self._stop()
-            self.idle = self.loop.call_later(HEAD_SECONDS, self.drop)
+            self.idle = self.loop.call_later(PART_SECONDS, self.drop)
 
         def _stop(self) -> None:
             if self.idle is not None:

@@ -39,7 +39,7 @@ logger = logging.getLogger("sweetrl")
 Result = TypeVar("Result")
 
 VLLM_LOG = SCRATCH / "serve.log"  # what a vLLM server of ours says
-BODY_SECONDS = 30.0  # in which a request's body must arrive
+BODY_SECONDS = 25.0  # in which a request's body must arrive; the connection lasts longer, so that this can be said
 RETRY_AFTER = "2"  # seconds, for clients that came when the line was full
 TIDY_SECONDS = 30.0  # between two looks at files of dialogues that are to be handed on
 
