@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.settings import load_settings
 from sweetrl.tracking.registry import CHAMPION, Registry
-from tasks.journal import one_at_a_time
+from tasks.journal import promoting
 from tasks.steps import notify
 from tasks.workspace import commit_records, head, only_run, restore
 
@@ -43,7 +42,7 @@ def rollback(root: str = ".", data: bool = True) -> Rollback:
     settings = load_settings(folder / "params.yaml")
     registry = Registry(settings.tracking, folder)
     in_git = bool(head(folder))
-    with only_run(folder), one_at_a_time(folder, "promotion") if in_git else contextlib.nullcontext():
+    with promoting(folder, get_run_logger().info), only_run(folder):
         left, to = intention(registry, folder)
         write_json(folder / INTENT, {"left": left, "to": to})
         done = "data and lock file left as they are"

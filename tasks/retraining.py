@@ -29,7 +29,7 @@ from sweetrl.yaml_files import parse_yaml
 from tasks.batches import Batch, is_taken, take_batch, taken_now
 from tasks.fresh import fresh_test_first
 from tasks.ingestion import any_batch, batch_named, batch_parameters, next_batch, provide
-from tasks.journal import DONE, Journal, journals, new_journal, one_at_a_time
+from tasks.journal import DONE, Journal, journals, new_journal, one_at_a_time, promoting
 from tasks.outages import outage
 from tasks.promotion import GateResult, champion
 from tasks.training import Outcome, Steps, run_pipeline
@@ -330,7 +330,7 @@ def crown(
         return None, "", ""
     order, settings = journal.last("taking") or {}, load_settings(tree / "params.yaml")
     home, branch, merged = Path(order["home"]), _branch(journal), ""
-    with one_at_a_time(home, "promotion"):
+    with promoting(home, steps.say):
         if result.won and champion(settings, home) != result.before:  # another one has won meanwhile
             result = ours.gate(settings, tree, result.version)
         verdict = journal.last("decided") or {}
@@ -375,7 +375,7 @@ def withdraw(home: Path) -> list[str]:
         order, branch = journal.last("taking") or {}, _branch(journal)
         settings = load_settings(home / "params.yaml")
         version = journal.fact("registered", "version")
-        with recording_at(settings, home), one_at_a_time(home, "promotion"):
+        with recording_at(settings, home), promoting(home, print):
             if version is not None:
                 registry = Registry(settings.tracking, home)
                 if journal.fact("decided", "promote") and CHAMPION in registry.aliases_of(version):
