@@ -44,10 +44,10 @@ def rollback(root: str = ".", data: bool = True) -> Rollback:
     in_git = bool(head(folder))
     with promoting(folder, get_run_logger().info), only_run(folder):
         left, to = intention(registry, folder)
+        wanted = registry.get(to)
         write_json(folder / INTENT, {"left": left, "to": to})
         done = "data and lock file left as they are"
         if data:
-            wanted = registry.get(to)
             try:
                 done = restore(folder, lambda where: registry.download(wanted, "lineage", where))
             except UserError:
@@ -56,7 +56,14 @@ def rollback(root: str = ".", data: bool = True) -> Rollback:
             if in_git:
                 commit_records(folder, f"Roll back to version {to} of {registry.name}")
                 done += ", and committed"
-        if registry.aliases().get(CHAMPION) != to:
+        champion = registry.aliases().get(CHAMPION)
+        if champion not in (None, left, to):  # by another machine
+            (folder / INTENT).unlink()
+            raise UserError(
+                f"{registry.name}: version {champion} has become champion while this folder went back to version {to}; "
+                f"roll back once more, or `python -m flows.promote {registry.name}/{to} --by-hand REASON`."
+            )
+        if champion != to:
             registry.step_back()
         (folder / INTENT).unlink()
     notify("rolled-back", registry.name, to, {"left": left})
@@ -69,7 +76,8 @@ def intention(registry: Registry, folder: Path) -> tuple[str, str]:
     champion = registry.aliases().get(CHAMPION)
     if (folder / INTENT).exists():
         found = read_json(folder / INTENT)
-        if champion in (found["left"], found["to"]):
+        there = {str(version.version) for version in registry.versions()}
+        if champion in (found["left"], found["to"]) and found["to"] in there:
             return found["left"], found["to"]
     before = registry.champion_before().version
     return str(champion), before

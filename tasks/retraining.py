@@ -24,7 +24,7 @@ from sweetrl.errors import UserError
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.registry import CHAMPION, Registration, Registry
 from sweetrl.tracking.runs import RETRAINING_TAG, RunLog
-from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
+from sweetrl.tracking.store import check_active, connect, tracking_enabled, tracking_uri
 from sweetrl.yaml_files import parse_yaml
 from tasks.batches import Batch, is_taken, take_batch, taken_now
 from tasks.fresh import fresh_test_first
@@ -283,6 +283,8 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
     )
     try:
         with recording_at(settings, home):
+            if tracking_enabled():
+                check_active(connect(settings.tracking, home))
             tree = prepare(journal)
             outcome = run_pipeline(tree, ours, home, journal.fact("run", "id"))
             result, merged, left = crown(journal, ours, steps, tree, outcome.gate)
