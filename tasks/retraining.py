@@ -115,11 +115,15 @@ def go_on(home: Path, steps: Steps, changes: Mapping[str, Any] | None = None) ->
 def unfinished(home: Path) -> Iterator[Journal]:
     """Yield the journals of `home` that a death or an error has left, each held while it is looked at.
 
-    A retraining whose batch was never taken is none; and what finished ones have left behind is removed.
+    A retraining whose batch was never taken is none; and what finished ones have left behind is removed. One of a
+    checkout that is gone, or was moved here, is ours now.
     """
     for journal in journals(home):
-        if journal.fact("taking", "home") != str(home):
+        theirs = journal.fact("taking", "home")
+        if theirs is None or (theirs != str(home) and (Path(theirs).exists() or journal.last(DONE))):
             continue
+        if theirs != str(home):
+            _adopt(journal, home)
         if not journal.last(DONE) and not journal.last("taken"):
             taking = journal.last("taking") or {}
             try:
@@ -135,6 +139,13 @@ def unfinished(home: Path) -> Iterator[Journal]:
                 close_worktree(home, _branch(journal))
         else:
             yield journal
+
+
+def _adopt(journal: Journal, home: Path) -> None:
+    """Make an unfinished retraining one of the checkout `home`, with its worktree, where that was moved along."""
+    facts = {key: value for key, value in (journal.last("taking") or {}).items() if key not in ("step", "time")}
+    journal.note("taking", **{**facts, "home": str(home)})
+    git(home, "worktree", "repair", str(worktree_folder(home, _branch(journal))), check=False)
 
 
 def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: bool, push: bool) -> Journal:
@@ -313,6 +324,11 @@ def prepare(journal: Journal) -> Path:
     tree = open_worktree(home, branch, fresh=not journal.last("worktree"))
     if not trained:
         newest = head(home, order["onto"] or "HEAD")
+        if not newest:
+            raise UserError(
+                f"{home}: the branch {order['onto']}, on which {branch} began, is gone; bring it back, or {WITHDRAW} "
+                "leaves the batch out."
+            )
         if head(tree) != newest:  # what is not trained yet is trained on the code of today
             git(tree, "reset", "-q", "--hard", newest)
         git(tree, "checkout", "-q", "HEAD", "--", "params.yaml")  # whole again, where it was being written
@@ -338,7 +354,9 @@ def crown(
         verdict = journal.last("decided") or {}
         crowned = result.champion == result.version == verdict.get("version") and bool(verdict["promote"])
         if not result.won and not crowned:
-            return result, "", ""
+            if journal.last("merged"):  # the alias could not be moved then, and now it is somebody else's
+                merged = f"merged before version {result.champion} became champion; `git revert` takes it out of {home}"
+            return result, merged, ""
         if order["merge"]:
             try:
                 if take_in_main(home, tree, order["onto"]) and order["push"]:
