@@ -65,7 +65,7 @@ test-flows: environment ## what takes minutes: the whole pipeline, the examples,
 	  tests/end_to_end/test_docs_commands.py tests/end_to_end/test_clean_clone.py tests/end_to_end/test_train.py \
 	  tests/end_to_end/test_examples.py::test_an_own_domain_is_trained_evaluated_and_registered \
 	  tests/end_to_end/test_examples.py::test_a_change_of_its_source_collects_again tests/tracking \
-	  tests/stages tests/rollout tests/running tests/tasks tests/api tests/methods tests/reproduce tests/test_docs.py \
+	  tests/stages tests/rollout tests/running tests/flows tests/tasks tests/api tests/methods tests/reproduce tests/test_docs.py \
 	  tests/domains/frontend/test_synthetic.py tests/learning/test_base_model.py tests/learning/test_base_pages.py \
 	  tests/learning/test_headroom_benchmark.py tests/learning/test_trees.py $(ARGS)
 

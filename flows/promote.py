@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from prefect import flow
+from prefect.logging import get_run_logger
 
 from flows.arguments import parser
 from flows.console import command_line
@@ -13,6 +14,7 @@ from sweetrl.errors import UserError
 from sweetrl.settings import load_settings
 from sweetrl.tracking.lineage import split_reference
 from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry
+from tasks.journal import promoting
 from tasks.promotion import GateResult
 from tasks.steps import gate, notify, promote_model
 from tasks.workspace import only_run
@@ -28,16 +30,17 @@ def promote(reference: str = f"@{CHALLENGER}", reason: str = "", root: str = "."
         raise UserError(
             f"{reference}: the gate decides about {settings.tracking.model} (tracking.model in params.yaml)."
         )
-    registry = Registry(settings.tracking, folder)
+    registry, say = Registry(settings.tracking, folder), get_run_logger().info
     version = str(registry.get(alias).version)
     if reason:
-        before = registry.aliases().get(CHAMPION)
-        if before == version:
-            return GateResult(version, False, version, before, f"version {version} is the champion already.")
-        registry.promote(version, f"by hand: {reason}")
+        with promoting(folder, say):
+            before = registry.aliases().get(CHAMPION)
+            if before == version:
+                return GateResult(version, False, version, before, f"version {version} is the champion already.")
+            registry.promote(version, f"by hand: {reason}")
         result = GateResult(version, True, version, before, f"promoted by hand: {reason}")
     else:
-        with only_run(folder):
+        with promoting(folder, say), only_run(folder):
             result = gate(settings, folder, version)
             result = promote_model(settings, folder, result) if result.won else result
     if result.promoted:

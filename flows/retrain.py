@@ -45,7 +45,8 @@ def retrain(
         announce(one.outcome)
         promoted = one.outcome.gate is not None and one.outcome.gate.promoted
         if one.left or not promoted:
-            get_run_logger().info(one.left or f"not promoted: branch {one.branch} keeps the run, nothing is merged")
+            merged = one.merged or "nothing is merged"
+            get_run_logger().info(one.left or f"not promoted: branch {one.branch} keeps the run, {merged}")
     return done
 
 

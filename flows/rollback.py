@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.settings import load_settings
 from sweetrl.tracking.registry import CHAMPION, Registry
-from tasks.journal import one_at_a_time
+from tasks.journal import promoting
 from tasks.steps import notify
 from tasks.workspace import commit_records, head, only_run, restore
 
@@ -43,12 +42,12 @@ def rollback(root: str = ".", data: bool = True) -> Rollback:
     settings = load_settings(folder / "params.yaml")
     registry = Registry(settings.tracking, folder)
     in_git = bool(head(folder))
-    with only_run(folder), one_at_a_time(folder, "promotion") if in_git else contextlib.nullcontext():
+    with promoting(folder, get_run_logger().info), only_run(folder):
         left, to = intention(registry, folder)
+        wanted = registry.get(to)
         write_json(folder / INTENT, {"left": left, "to": to})
         done = "data and lock file left as they are"
         if data:
-            wanted = registry.get(to)
             try:
                 done = restore(folder, lambda where: registry.download(wanted, "lineage", where))
             except UserError:
@@ -57,7 +56,14 @@ def rollback(root: str = ".", data: bool = True) -> Rollback:
             if in_git:
                 commit_records(folder, f"Roll back to version {to} of {registry.name}")
                 done += ", and committed"
-        if registry.aliases().get(CHAMPION) != to:
+        champion = registry.aliases().get(CHAMPION)
+        if champion not in (None, left, to):  # by another machine
+            (folder / INTENT).unlink()
+            raise UserError(
+                f"{registry.name}: version {champion} has become champion while this folder went back to version {to}; "
+                f"roll back once more, or `python -m flows.promote {registry.name}/{to} --by-hand REASON`."
+            )
+        if champion != to:
             registry.step_back()
         (folder / INTENT).unlink()
     notify("rolled-back", registry.name, to, {"left": left})
@@ -70,7 +76,8 @@ def intention(registry: Registry, folder: Path) -> tuple[str, str]:
     champion = registry.aliases().get(CHAMPION)
     if (folder / INTENT).exists():
         found = read_json(folder / INTENT)
-        if champion in (found["left"], found["to"]):
+        there = {str(version.version) for version in registry.versions()}
+        if champion in (found["left"], found["to"]) and found["to"] in there:
             return found["left"], found["to"]
     before = registry.champion_before().version
     return str(champion), before

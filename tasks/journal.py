@@ -12,7 +12,7 @@ import fcntl
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -34,11 +34,29 @@ def common_folder(root: Path) -> Path:
 
 
 @contextlib.contextmanager
-def one_at_a_time(root: Path, what: str) -> Iterator[None]:
-    """Let one process of this machine after the other do `what` in the repository; the others wait."""
+def one_at_a_time(root: Path, what: str, say: Callable[[str], object] | None = None) -> Iterator[None]:
+    """Let one process of this machine after the other do `what` in the repository; the others wait, and `say` so."""
     path = common_folder(root) / f"{what}.lock"
     with private_file(path).open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if say is not None:
+                say(f"{root}: waiting until another process of this repository has ended its {what}")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def promoting(root: Path, say: Callable[[str], object] | None = None) -> Iterator[None]:
+    """Let one process after the other move the champion's alias, and what moves with it: a branch, a checkout.
+
+    Where there is no git, or its folder cannot be written, there are no retrainings, and nobody is waited for.
+    """
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(UserError):
+            if os.access(common_folder(root).parent, os.W_OK):
+                stack.enter_context(one_at_a_time(root, "promotion", say))
         yield
 
 

@@ -24,12 +24,12 @@ from sweetrl.errors import UserError
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.registry import CHAMPION, Registration, Registry
 from sweetrl.tracking.runs import RETRAINING_TAG, RunLog
-from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
+from sweetrl.tracking.store import check_active, connect, tracking_enabled, tracking_uri
 from sweetrl.yaml_files import parse_yaml
 from tasks.batches import Batch, is_taken, take_batch, taken_now
 from tasks.fresh import fresh_test_first
 from tasks.ingestion import any_batch, batch_named, batch_parameters, next_batch, provide
-from tasks.journal import DONE, Journal, journals, new_journal, one_at_a_time
+from tasks.journal import DONE, Journal, journals, new_journal, one_at_a_time, promoting
 from tasks.outages import outage
 from tasks.promotion import GateResult, champion
 from tasks.training import Outcome, Steps, run_pipeline
@@ -115,11 +115,15 @@ def go_on(home: Path, steps: Steps, changes: Mapping[str, Any] | None = None) ->
 def unfinished(home: Path) -> Iterator[Journal]:
     """Yield the journals of `home` that a death or an error has left, each held while it is looked at.
 
-    A retraining whose batch was never taken is none; and what finished ones have left behind is removed.
+    A retraining whose batch was never taken is none; and what finished ones have left behind is removed. One of a
+    checkout that is gone, or was moved here, is ours now.
     """
     for journal in journals(home):
-        if journal.fact("taking", "home") != str(home):
+        theirs = journal.fact("taking", "home")
+        if theirs is None or (theirs != str(home) and (Path(theirs).exists() or journal.last(DONE))):
             continue
+        if theirs != str(home):
+            _adopt(journal, home)
         if not journal.last(DONE) and not journal.last("taken"):
             taking = journal.last("taking") or {}
             try:
@@ -135,6 +139,13 @@ def unfinished(home: Path) -> Iterator[Journal]:
                 close_worktree(home, _branch(journal))
         else:
             yield journal
+
+
+def _adopt(journal: Journal, home: Path) -> None:
+    """Make an unfinished retraining one of the checkout `home`, with its worktree, where that was moved along."""
+    facts = {key: value for key, value in (journal.last("taking") or {}).items() if key not in ("step", "time")}
+    journal.note("taking", **{**facts, "home": str(home)})
+    git(home, "worktree", "repair", str(worktree_folder(home, _branch(journal))), check=False)
 
 
 def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: bool, push: bool) -> Journal:
@@ -283,6 +294,8 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
     )
     try:
         with recording_at(settings, home):
+            if tracking_enabled():
+                check_active(connect(settings.tracking, home))
             tree = prepare(journal)
             outcome = run_pipeline(tree, ours, home, journal.fact("run", "id"))
             result, merged, left = crown(journal, ours, steps, tree, outcome.gate)
@@ -311,6 +324,11 @@ def prepare(journal: Journal) -> Path:
     tree = open_worktree(home, branch, fresh=not journal.last("worktree"))
     if not trained:
         newest = head(home, order["onto"] or "HEAD")
+        if not newest:
+            raise UserError(
+                f"{home}: the branch {order['onto']}, on which {branch} began, is gone; bring it back, or {WITHDRAW} "
+                "leaves the batch out."
+            )
         if head(tree) != newest:  # what is not trained yet is trained on the code of today
             git(tree, "reset", "-q", "--hard", newest)
         git(tree, "checkout", "-q", "HEAD", "--", "params.yaml")  # whole again, where it was being written
@@ -330,13 +348,15 @@ def crown(
         return None, "", ""
     order, settings = journal.last("taking") or {}, load_settings(tree / "params.yaml")
     home, branch, merged = Path(order["home"]), _branch(journal), ""
-    with one_at_a_time(home, "promotion"):
+    with promoting(home, steps.say):
         if result.won and champion(settings, home) != result.before:  # another one has won meanwhile
             result = ours.gate(settings, tree, result.version)
         verdict = journal.last("decided") or {}
         crowned = result.champion == result.version == verdict.get("version") and bool(verdict["promote"])
         if not result.won and not crowned:
-            return result, "", ""
+            if journal.last("merged"):  # the alias could not be moved then, and now it is somebody else's
+                merged = f"merged before version {result.champion} became champion; `git revert` takes it out of {home}"
+            return result, merged, ""
         if order["merge"]:
             try:
                 if take_in_main(home, tree, order["onto"]) and order["push"]:
@@ -375,7 +395,7 @@ def withdraw(home: Path) -> list[str]:
         order, branch = journal.last("taking") or {}, _branch(journal)
         settings = load_settings(home / "params.yaml")
         version = journal.fact("registered", "version")
-        with recording_at(settings, home), one_at_a_time(home, "promotion"):
+        with recording_at(settings, home), promoting(home, print):
             if version is not None:
                 registry = Registry(settings.tracking, home)
                 if journal.fact("decided", "promote") and CHAMPION in registry.aliases_of(version):

@@ -19,6 +19,7 @@ from sweetrl.tracking.notes import NOTE, run_note
 from sweetrl.tracking.registry import Registration, data_hashes, headline, register_policy
 from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
 from sweetrl.tracking.store import tracking_enabled, tracking_uri
+from tasks.journal import promoting
 from tasks.pipeline import Selection, StageResult, changed_stages, execute_stage, left, skipped, stage_order
 from tasks.promotion import GateResult, judge, settled, take_over
 from tasks.servers import RunServer
@@ -143,7 +144,10 @@ def _register(
     if at_rest and steps.settled(registration):
         return registration, None
     gate = steps.gate(settings, root, registration.version)
-    return registration, steps.promote(settings, root, gate) if gate.won else gate
+    if not gate.won:
+        return registration, gate
+    with promoting(home, steps.say):  # a retraining or a rollback of this repository may be at it
+        return registration, steps.promote(settings, root, gate)
 
 
 def describe(result: StageResult) -> str:

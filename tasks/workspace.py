@@ -37,7 +37,10 @@ def git(root: Path, *arguments: str, check: bool = True) -> subprocess.Completed
     done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
     if check and done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        raise UserError(f"{root}: `git {' '.join(arguments[:2])}` failed: {lines[-1]}")
+        words = arguments
+        while words[:1] == ("-c",):
+            words = words[2:]
+        raise UserError(f"{root}: `git {' '.join(words[:2])}` failed: {lines[-1]}")
     return done
 
 
@@ -209,9 +212,9 @@ def commit_records(root: Path, message: str) -> str:
 
 def identity(root: Path) -> list[str]:
     """Return git's options that name who commits, where git does not know it itself."""
-    if git(root, "config", "user.email", check=False).returncode:
-        return ["-c", "user.name=sweetrl", "-c", "user.email=sweetrl@localhost"]
-    return []
+    ours = {"user.name": "sweetrl", "user.email": "sweetrl@localhost"}
+    unknown = [key for key in ours if git(root, "config", key, check=False).returncode]
+    return [word for key in unknown for word in ("-c", f"{key}={ours[key]}")]
 
 
 def push(root: Path, branch: str | None = None) -> list[str]:

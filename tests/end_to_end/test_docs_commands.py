@@ -22,6 +22,7 @@ import pytest
 import yaml
 
 from tasks.workspace import git
+from tests.signals import as_at_a_terminal
 
 if TYPE_CHECKING:
     from tests.end_to_end.conftest import Clone
@@ -108,7 +109,8 @@ class Reader:
         script = f"{command}\ncode=$?\n{{ pwd; env -0; }} > {state}\nexit $code\n"
         run: dict[str, Any] = {"cwd": self.place, "env": self.environment, "start_new_session": True}
         if "server" in block.comments:
-            server = subprocess.Popen(["bash", "-c", command], **run, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+            run |= {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "preexec_fn": as_at_a_terminal}
+            server = subprocess.Popen(["bash", "-c", command], **run)
             self.servers.append(server)
             wait_for(self.small(block.comments["server"]), server)
         else:

@@ -92,6 +92,43 @@ def test_a_rollback_whose_data_cannot_be_had_changes_nothing(project: Project, m
     assert not (project.home / rollback.INTENT).exists()
 
 
+def test_a_champion_that_was_deleted_is_passed_over(project: Project) -> None:
+    """Nobody could go back behind it, and each attempt left what the next one had to finish."""
+    project.client.set_registered_model_tag("", "deleted", "2")
+    done = rollback.rollback.fn(str(project.home))
+    assert (done.left, done.champion) == ("3", "1")
+    project.check_done("1")
+    with pytest.raises(UserError, match="there is no earlier champion to return to"):
+        rollback.rollback.fn(str(project.home))
+    assert not (project.home / rollback.INTENT).exists()
+
+
+def test_a_rollback_that_died_is_not_finished_where_its_version_was_deleted(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(rollback, "commit_records", lambda *arguments: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            rollback.rollback.fn(str(project.home))
+    project.client.set_registered_model_tag("", "deleted", "2")
+    assert rollback.rollback.fn(str(project.home)).champion == "1"
+    project.check_done("1")
+
+
+def test_a_champion_of_another_machine_that_comes_meanwhile_stays(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The alias went to the one before it, whose data were not those that had been brought back."""
+    commit = rollback.commit_records
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            rollback, "commit_records", lambda *given: (commit(*given), project.registry().promote("1", "elsewhere"))
+        )
+        with pytest.raises(UserError, match="version 1 has become champion while this folder went back to version 2"):
+            rollback.rollback.fn(str(project.home))
+    assert project.champion() == "1" and not (project.home / rollback.INTENT).exists()
+
+
 @pytest.mark.parametrize("where", ["restore", "commit_records", "step_back", "behind step_back"])
 def test_a_rollback_that_died_is_finished_and_goes_no_further_back(
     project: Project, monkeypatch: pytest.MonkeyPatch, where: str

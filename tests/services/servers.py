@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from tests.signals import as_at_a_terminal
+
 START_SECONDS = 600.0  # beside other busy processes MLflow's server takes minutes
 KEY, SECRET = "team", "of-the-team"
 PASSWORD = "only-in-tests"
@@ -38,6 +40,7 @@ def own_port() -> int:
 
 
 def die_with_parent() -> None:
+    as_at_a_terminal()  # what the worker starts inherits it
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

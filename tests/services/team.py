@@ -29,6 +29,7 @@ from tests.services.servers import (
     plain_environment,
     s3_environment,
 )
+from tests.signals import as_at_a_terminal
 
 BUCKET = "team"
 RUN_SECONDS = 2700.0  # a retraining with real stages, on two cores with much other load
@@ -193,6 +194,7 @@ class Checkout:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            preexec_fn=as_at_a_terminal,
         )
 
     def run(self, module: str, *arguments: str, seconds: float = RUN_SECONDS) -> Done:

@@ -42,6 +42,12 @@ def git(root: Path, *arguments: str) -> str:
     return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
 
 
+class Page(list[Any]):
+    """What MLflow hands out of a search; there is no next one."""
+
+    token = None
+
+
 class Client:
     """As much of MLflow's client as `Registry` needs for aliases and tags, kept in one file."""
 
@@ -61,6 +67,12 @@ class Client:
 
     def get_registered_model(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(**self.read())
+
+    def search_model_versions(self, query: str, page_token: str | None = None) -> Any:
+        found = self.read()
+        numbers = [str(number + 1) for number in range(len(found["versions"]))]
+        kept = [number for number in numbers if number not in found["tags"].get("deleted", "").split()]
+        return Page(SimpleNamespace(version=number) for number in kept)
 
     def set_registered_model_tag(self, name: str, key: str, value: str) -> None:
         self.change("tags", lambda tags: tags | {key: value})

@@ -20,13 +20,9 @@ from sweetrl.settings import TrackingSettings
 from sweetrl.tracking.store import connect
 from tasks import workspace
 from tasks.batches import REF, known
+from tests.signals import as_at_a_terminal
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def as_at_a_terminal() -> None:
-    """In the child: take SIGINT, which whoever runs the tests in the background may have had ignored."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def start(toy, module: str = "flows.train", **env: str) -> subprocess.Popen[str]:

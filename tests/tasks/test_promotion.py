@@ -18,7 +18,7 @@ from sweetrl.io import write_json
 from sweetrl.settings import GateSettings, Settings, parse_settings
 from sweetrl.tracking import comparisons, packing
 from sweetrl.tracking.gate_plan import plan
-from sweetrl.tracking.registry import Registration, Registry, register_policy
+from sweetrl.tracking.registry import Registration, Registry, model_id, register_policy
 from sweetrl.tracking.store import connect
 from tasks import promotion, training
 from tasks.fresh import drawing, fresh_test_first
@@ -407,3 +407,22 @@ def test_a_copy_of_the_test_tasks_is_no_new_file(tmp_path: Path) -> None:
 
     assert known("a.jsonl") == known("b.jsonl") != known("c.jsonl")
     assert known("missing.jsonl") != known("gone.jsonl")
+
+
+def test_what_was_deleted_in_the_store_is_one_sentence_each(project: Project) -> None:
+    settings, root = project.settings, project.root
+    first, second = project.train("first", rewards(0.3, 1)), project.train("second", rewards(0.9, 2))
+    decide(settings, root, first)
+    registry = Registry(settings.tracking, root)
+    place = registry.client.get_logged_model(model_id(registry.get(first))).artifact_location.removeprefix("file://")
+    shutil.rmtree(Path(place) / "evaluation")
+    with pytest.raises(UserError, match=rf"version {first}: evaluation cannot be had .*No such artifact"):
+        decide(settings, root, second)
+    assert registry.aliases()["champion"] == first
+    registry.client.delete_experiment(registry.store.experiment_id)
+    known = len(registry.versions())
+    with pytest.raises(UserError, match=r"the experiment sweetrl was deleted.*experiments restore --experiment-id 1"):
+        project.train("third", rewards(0.9, 3))
+    assert len(registry.versions()) == known
+    registry.client.restore_experiment(registry.store.experiment_id)
+    assert project.train("third", rewards(0.9, 3))

@@ -164,3 +164,30 @@ def test_a_worktree_needs_a_commit(tmp_path: Path) -> None:
 def test_a_failing_git_command_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="`git rev-parse HEAD` failed: "):
         workspace.git(tmp_path, "rev-parse", "HEAD")
+
+
+@pytest.mark.parametrize("known", [(), ("user.name",), ("user.email",), ("user.name", "user.email")])
+def test_commits_need_neither_name_nor_address_of_a_user(
+    known: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's user has neither in its container, or only what somebody has set."""
+    for name in ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_COMMITTER_EMAIL", "EMAIL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    workspace.git(tmp_path, "init", "-q")
+    workspace.git(tmp_path, "config", "user.useConfigOnly", "true")  # as where the system knows no name
+    for key in known:
+        workspace.git(tmp_path, "config", key, "robot")
+    (tmp_path / "params.yaml").write_text("seed: 7\n")
+    assert workspace.commit_records(tmp_path, "Records")
+    said = workspace.git(tmp_path, "log", "--format=%an %ae").stdout.split()
+    ours = {"user.name": "sweetrl", "user.email": "sweetrl@localhost"}
+    assert said == ["robot" if key in known else value for key, value in ours.items()]
+    hook = tmp_path / ".git/hooks/pre-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\necho no commits today >&2\nexit 1\n")
+    hook.chmod(0o755)
+    (tmp_path / "params.yaml").write_text("seed: 8\n")
+    with pytest.raises(UserError, match=r": `git commit -q` failed: no commits today$"):
+        workspace.commit_records(tmp_path, "More")

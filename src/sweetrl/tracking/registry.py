@@ -22,7 +22,7 @@ from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.notes import version_note
 from sweetrl.tracking.packing import log_version, write_dialogue_facts
 from sweetrl.tracking.runs import git_state
-from sweetrl.tracking.store import Store, connect, is_missing, reason
+from sweetrl.tracking.store import Store, check_active, connect, is_missing, reason
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
@@ -181,7 +181,7 @@ class Registry:
             self.client.update_model_version(self.name, version, text)
 
     def champion_before(self) -> Promotion:
-        """Return the champion before the current one; a UserError where there is none."""
+        """Return the champion before the current one, a UserError where there is none; deleted ones are passed over."""
         return self._at_least_two()[-2]
 
     def step_back(self) -> tuple[Promotion, Promotion]:
@@ -192,7 +192,11 @@ class Registry:
         return left, before
 
     def _at_least_two(self) -> list[Promotion]:
+        """The history, whose last entries are a champion that can be returned to and the one that is it now."""
         history = self.history()
+        there = {str(version.version) for version in self.versions()} - {one.version for one in history[-1:]}
+        while len(history) > 1 and history[-2].version not in there:
+            del history[-2]
         if len(history) < 2:
             raise UserError(f"{self.name}: there is no earlier champion to return to.")
         return history
@@ -202,12 +206,18 @@ class Registry:
         self.client.set_registered_model_tag(self.name, HISTORY, text)
 
     def download(self, version: ModelVersion, path: str, folder: Path) -> Path:
-        """Copy one file or folder stored with a version into `folder`."""
+        """Copy one file or folder stored with a version into `folder`; what cannot be had is a UserError."""
         import mlflow
 
-        where = self.client.get_logged_model(model_id(version)).artifact_location
-        uri = f"{where.rstrip('/')}/{path}"
-        return Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(folder), tracking_uri=self.store.uri))
+        try:
+            where = self.client.get_logged_model(model_id(version)).artifact_location
+            uri = f"{where.rstrip('/')}/{path}"
+            return Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(folder), tracking_uri=self.store.uri))
+        except Exception as error:  # every kind of store has errors of its own
+            raise UserError(
+                f"{self.name} version {version.version}: {path} cannot be had from its artifacts ({reason(error)}); "
+                "nothing was changed, so try again when their store answers, if they are still there."
+            ) from error
 
     def rewards(self, version: ModelVersion) -> dict[str, float]:
         """Return the version's per-task rewards as they were stored with it: task id -> reward."""
@@ -363,6 +373,7 @@ def register_policy(
     }
     source_run = _existing_run(registry.store, [runs.get("train-policy", {}).get("run_id"), parent_run])
     base = (home or root) / config.base
+    check_active(registry.store)
     version = log_version(registry.store, settings, root, config, base if base.is_dir() else None, tags, source_run)
     # Nothing makes looking and creating one step: of two that were as fast as each other, the later one gives way.
     first = registry.find(adapter, config.base_hash)

@@ -105,6 +105,16 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
         return Store(client, uri, identifier)
 
 
+def check_active(store: Store) -> None:
+    """Raise a UserError where somebody has deleted the experiment: MLflow keeps it, and takes nothing new for it."""
+    experiment = store.client.get_experiment(store.experiment_id)
+    if experiment.lifecycle_stage == "deleted":
+        raise UserError(
+            f"{store.uri}: the experiment {experiment.name} was deleted, so nothing can be recorded; bring it back "
+            f"(`mlflow experiments restore --experiment-id {store.experiment_id}`), or set `tracking.experiment`."
+        )
+
+
 def reason(error: BaseException) -> str:
     """Return what has happened in a few words: clients wrap a refused connection several times."""
     text = " ".join(str(error).split())

@@ -1,0 +1,140 @@
+"""Whoever moves the champion's alias waits for those who are at it: promotions by hand, the gate, runs, rollbacks."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows import promote, rollback
+from sweetrl.errors import UserError
+from sweetrl.settings import load_settings
+from sweetrl.tracking.registry import Registration, Registry
+from tasks import promotion, retraining, training, workspace
+from tasks.journal import promoting
+from tests.flows.test_rollback import Registered
+from tests.tasks.fake_project import Project, git, light
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """What the flows have said."""
+    return []
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[str]) -> Project:
+    """Versions 1 to 3 were champion, one after the other; 4 is registered."""
+    made = Project.make(tmp_path)
+    light(monkeypatch, made)
+
+    def registry(settings: Any, root: Path) -> Registry:
+        found = Registered(settings, root, made.registry().store)
+        found.project = made
+        return found
+
+    for module in (promote, promotion, rollback):
+        monkeypatch.setattr(module, "Registry", registry)
+    for flow in (promote, rollback):
+        monkeypatch.setattr(flow, "notify", lambda *arguments: None)
+        monkeypatch.setattr(flow, "get_run_logger", lambda: SimpleNamespace(info=lambda *words: said.append(words[0])))
+    monkeypatch.setattr(promotion, "_note", lambda *arguments: None)
+    monkeypatch.setattr(promote, "gate", made.judge)
+    monkeypatch.setattr(promote, "promote_model", promotion.take_over)
+    monkeypatch.setattr(workspace, "remote_name", lambda root: None)
+    made.client.change(
+        "versions", lambda known: [*known, "lock of batch 40\n", "lock of batch 80\n", "lock of a run\n"]
+    )
+    for version in ("2", "3"):
+        made.registry().promote(version, "better")
+    return made
+
+
+def by_hand(project: Project) -> object:
+    return promote.promote.fn("sweetrl-agent/1", "demo", str(project.home))
+
+
+def gate(project: Project) -> object:
+    return promote.promote.fn("sweetrl-agent/4", root=str(project.home))
+
+
+def run(project: Project) -> object:
+    """The end of `make run`, whose version 4 is better than the champion."""
+    registration = Registration("sweetrl-agent", "4", True)
+    steps = replace(project.steps(), register=lambda *arguments: registration, promote=promotion.take_over)
+    parent: Any = SimpleNamespace(run_id=None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "tracking_enabled", lambda: True)
+        for name in ("POLICY", "EVALUATION"):
+            patch.setattr(training, name, Path("params.yaml"))  # there
+        return training._register(load_settings(project.home / "params.yaml"), *[project.home] * 2, steps, parent, [])
+
+
+def test_a_promotion_during_a_rollback_comes_behind_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch, said: list[str]
+) -> None:
+    """It came between the data and the alias, and the alias then went to a version that nobody had named."""
+    restore, other = rollback.restore, threading.Thread(target=by_hand, args=(project,))
+
+    def restoring(*arguments: Any) -> str:
+        other.start()
+        other.join(1)
+        return restore(*arguments)
+
+    monkeypatch.setattr(rollback, "restore", restoring)
+    assert rollback.rollback.fn(str(project.home)).champion == "2"
+    other.join(60)
+    assert [entry.version for entry in project.registry().history()] == ["1", "2", "1"]
+    assert project.champion() == "1" and (project.home / "dvc.lock").read_text() == "lock of batch 40\n"
+    assert any("waiting until another process of this repository has ended its promotion" in line for line in said)
+
+
+@pytest.mark.parametrize("who", ["a run", "the gate", "by hand"])
+def test_a_promotion_during_a_retrainings_merge_comes_behind_its_alias(
+    project: Project, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    """It came between the two, so that what was merged was not the champion."""
+    merge = retraining.merge
+    promote_here = {"a run": run, "the gate": gate, "by hand": by_hand}[who]
+    refused: list[UserError] = []
+
+    def other() -> None:
+        try:
+            promote_here(project)
+        except UserError as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=other)
+
+    def merging(*arguments: Any) -> str:
+        done = merge(*arguments)
+        thread.start()
+        thread.join(1)
+        return done
+
+    monkeypatch.setattr(retraining, "merge", merging)
+    (done,) = project.retrain()
+    thread.join(60)
+    assert not done.left and not list(retraining.unfinished(project.home))
+    assert [entry.version for entry in project.registry().history()][:4] == ["1", "2", "3", "5"]
+    assert (project.home / "dvc.lock").read_text() == "lock of batch 4\n"
+    assert project.champion() == {"a run": "5", "the gate": "4", "by hand": "1"}[who]
+    if who == "a run":
+        assert "version 5 has become champion while version 4 was compared" in str(refused.pop())
+    assert not refused
+
+
+def test_a_folder_outside_git_and_one_that_cannot_be_written_wait_for_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    with promoting(tmp_path):
+        assert list(tmp_path.iterdir()) == []
+    git(tmp_path, "init", "-q")
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with promoting(tmp_path):
+        assert not (tmp_path / ".git/sweetrl").exists()
