@@ -253,7 +253,7 @@ def _sight(asked: Question, rules: GateSettings, alpha: float) -> str:
         return f"The two versions reach the same on each of the {count:,} tasks."
     seen = detectable_difference(count, spread, alpha, rules.power)
     shown = (
-        f"On {count:,} tasks a true difference of {seen:.3f} or more is seen with a chance of {100 * rules.power:.0f} %"
+        f"On {count:,} tasks a true difference of {seen:.3f} or more is seen with a chance of {100 * rules.power:.6g} %"
         if seen is not None
         else f"On {count:,} tasks no difference at all can be seen"
     )

@@ -134,7 +134,7 @@ def sentences(slices: Sequence[Slice], margin: float, confidence: float) -> list
     unclear = sorted((one for one in slices if one.status == "unclear"), key=lambda one: one.difference)
     if lost:
         shown = [
-            f"{one.name} ({one.difference:+.3f} on {one.tasks} tasks, {100 * confidence:.0f} % interval "
+            f"{one.name} ({one.difference:+.3f} on {one.tasks} tasks, {100 * confidence:.6g} % interval "
             f"{one.low:+.3f} to {one.high:+.3f})"
             for one in sorted(lost, key=lambda one: one.difference)
         ]
