@@ -73,8 +73,8 @@ def compare_slices(
         if column not in groups:
             known = ", ".join(sorted(groups)) or "none"
             raise UserError(
-                f"params.yaml: `gate.slices` names `{column}`, which the results of the versions do not have; known "
-                f"are {known}."
+                f"params.yaml: `gate.slices` names `{column}`, which the results of the versions do not have, or which "
+                f"says what became of a task and not which one it is; of those named only these are groups: {known}."
             )
     scale = max([1.0, *(abs(value) for value in differences.values())])
     spread = sum(value**2 for value in differences.values()) / max(1, len(differences))
