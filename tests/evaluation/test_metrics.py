@@ -308,6 +308,7 @@ def test_a_full_context_is_never_better_than_another_failure():
         ({"function": f"{__name__}:Penalty"}, -1.0, -1.0),
         ({"function": f"{__name__}:Penalty", "turn_cost": 0.1}, -1.1, -1.1),
         ({"function": f"{__name__}:endless"}, None, -0.75),  # then it is the least of those that were measured
+        ({"function": "no_such_module:reward"}, None, -0.75),  # the viewer shows dialogues of others, too
     ):
         domain = BACKEND.configured(parse_settings({"reward": changes}))
         assert result_of(lost, "trained", domain).reward == alone

@@ -98,9 +98,12 @@ def reward_of(trajectory: Trajectory, domain: Domain) -> float | None:
     if not trajectory.outgrown:
         return trajectory.reward
     wanted = domain.settings.reward
-    least = (
-        getattr(find_reward(wanted.function), "reward_range", ANY_REWARD) if wanted.function else domain.reward_range
-    )[0]
+    least = domain.reward_range[0]
+    if wanted.function:
+        try:
+            least = getattr(find_reward(wanted.function), "reward_range", ANY_REWARD)[0]
+        except UserError:  # not here, where somebody else's dialogues are looked at
+            return None
     return least - price(trajectory, wanted.turn_cost) if isfinite(least) else None
 
 
