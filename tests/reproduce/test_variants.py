@@ -128,6 +128,17 @@ def test_of_a_pretrained_model_training_time_information_is_the_only_difference_
 
 
 @pytest.mark.parametrize("profile", PROFILES)
+def test_what_a_profile_sets_for_a_variant_makes_dvc_train_and_measure_it_again(profile: str) -> None:
+    folder = ROOT / "reproduce" / profile
+    stages = yaml.safe_load((folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    assert "variant_settings" in yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
+    for name in {"variant", "measure", "large", "measure-large", "online", "measure-online"} & stages.keys():
+        (project_keys,) = (one["../../params.yaml"] for one in stages[name]["params"] if isinstance(one, dict))
+        assert {"settings", "variant_settings"} <= {one for one in stages[name]["params"] if isinstance(one, str)}
+        assert name.startswith("measure") or "preset" in project_keys, name
+
+
+@pytest.mark.parametrize("profile", PROFILES)
 def test_what_a_profile_depends_on_is_there_and_what_it_makes_is_ignored(profile: str) -> None:
     folder = ROOT / "reproduce" / profile
     stages = yaml.safe_load((folder / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
