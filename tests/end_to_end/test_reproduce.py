@@ -39,6 +39,7 @@ def test_variants_run_once_and_make_a_report(
     values["choose"] = {"grid": [0.0, 0.5, 1.0], "tasks": project["tasks"]["validation"]}
     values |= {"personas": ["terse"], "persona_variants": ["sweet"], "tuning": {"rft": [{"rft.epochs": 1.0}]}}
     values |= {"seeds": [7], "variants": VARIANTS, "critics": ["sweet", "value-head", "random"], "best_of_n_seeds": [7]}
+    values |= {"large_seeds": [7], "online_seeds": [7]}
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
 
     repro = ("repro", str((folder / "dvc.yaml").relative_to(clone.root)))

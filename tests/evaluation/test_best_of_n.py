@@ -171,6 +171,32 @@ def test_a_lost_dialogue_leaves_its_task_out_of_every_point(chat: ChatFormat) ->
         assert place["success"]["n"] == 6 - len(lost) and place["tasks_lost"] == len(lost)
 
 
+def test_who_outgrows_the_context_has_failed(chat: ChatFormat) -> None:
+    """As in an evaluation: a critic that likes long replies lost its tasks for all critics, and looked no worse."""
+
+    class Small(Engine):
+        def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+            full = [Completion((), (), "", "length")] * sampling.n
+            found = super().sample(prompts, sampling)
+            return [full if len(one.token_ids) > 90 else said for one, said in zip(prompts, found, strict=True)]
+
+    critics, tasks = {"good": Likes("a")}, [make_task(number) for number in range(6)]
+    free, points = (
+        best_of_n(tasks, context_of(chat, engine), critics, NUMBERS, seed=5) for engine in (Engine(chat), Small(chat))
+    )
+    full = [point for point, one in zip(points, free, strict=True) if point != one]
+    assert full and all((point.reward, point.success) == (0.0, False) and point.turns for point in full)
+    assert curves(points, resamples=200)["good"][0]["tasks_lost"] == 0
+
+
+def test_where_everything_is_lost_there_is_no_curve() -> None:
+    points = [Point("good", n, f"t{task}", None, 1, False) for n in (1, 2) for task in range(5)]
+    kept = [Point("good", n, "t9", 1.0, 1, True) for n in (1, 2)]
+    for some, count in ((points, 5), ([*points, *kept], 6)):
+        with pytest.raises(UserError, match=rf"Best-of-N: 5 of {count} tasks have a dialogue that was lost"):
+            curves(some)
+
+
 def test_success_is_what_the_score_says(chat: ChatFormat) -> None:
     class Solved(Letters):
         def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:

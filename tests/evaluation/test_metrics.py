@@ -1,3 +1,4 @@
+import math
 import random
 from dataclasses import replace
 
@@ -19,7 +20,8 @@ from sweetrl.domains.backend.suite.judge import step_in
 from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.domains.backend.suite.users import REFUSAL
 from sweetrl.errors import UserError
-from sweetrl.evaluation.metrics import Result, compare, paired, read_results, result_of, write_results
+from sweetrl.evaluation.metrics import Result, compare, paired, read_results, result_of, results_of, write_results
+from sweetrl.settings import parse_settings
 from sweetrl.types import OUTGROWN, AgentTurn, Message, Task, TestResult, Trajectory
 
 BACKEND = Backend()
@@ -280,6 +282,43 @@ def test_who_outgrows_the_context_has_failed_and_who_is_lost_to_others_has_not()
     assert (result_of(lost, "trained", BACKEND).reward, result_of(lost, "trained", BACKEND).success) == (0.0, False)
     for others in (replace(lost, error="the user fell silent"), replace(lost, messages=said[:1], turns=())):
         assert result_of(others, "trained", BACKEND).reward is None
+
+
+class Penalty:
+    reward_range = (-1.0, 0.0)
+
+    def __call__(self, task, dialogue):
+        return -0.5
+
+
+def endless(task, dialogue):
+    return -0.5
+
+
+def test_a_full_context_is_never_better_than_another_failure():
+    """It had the domain's least reward, 0, where questions cost something and where `reward.function` goes below 0."""
+    task = Task("t-0", "Why?", "a")
+    said = (Message("user", "Why?"), Message("assistant", "What?"), Message("user", "This."))
+    lost = Trajectory(task, 0, said, (AgentTurn(1, "What?"),), outcome="lost", error=f"{OUTGROWN}: no room")
+    spoken = {
+        "trained": [lost, replace(lost, task=replace(task, id="t-1"), outcome="answered", reward=-0.75, error="")]
+    }
+    for changes, alone, together in (
+        ({"turn_cost": 0.1}, -0.1, -0.1),
+        ({"function": f"{__name__}:Penalty"}, -1.0, -1.0),
+        ({"function": f"{__name__}:Penalty", "turn_cost": 0.1}, -1.1, -1.1),
+        ({"function": f"{__name__}:endless"}, None, -0.75),  # then it is the least of those that were measured
+        ({"function": "no_such_module:reward"}, None, -0.75),  # the viewer shows dialogues of others, too
+    ):
+        domain = BACKEND.configured(parse_settings({"reward": changes}))
+        assert result_of(lost, "trained", domain).reward == alone
+        assert [one.reward for one in results_of(spoken, domain)] == [together, -0.75]
+        assert results_of({"trained": [lost]}, domain)[0].reward == alone
+
+    class Unbounded(Backend):
+        reward_range = (-math.inf, math.inf)  # as an OpenEnv environment's unless it says otherwise
+
+    assert results_of(spoken, Unbounded())[0].reward == -0.75
 
 
 def test_two_tasks_of_one_id_are_no_comparison():

@@ -13,6 +13,7 @@ from sweetrl.evaluation.report import (
     example_states,
     examples,
     headline,
+    level,
     p_value,
     percent,
     points,
@@ -83,6 +84,11 @@ class Checker(HTMLParser):
     def handle_endtag(self, tag):
         if tag not in VOID:
             assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize(("confidence", "shown"), [(0.95, "95"), (0.975, "97.5"), (0.999, "99.9"), (0.9999, "99.99")])
+def test_the_level_is_the_one_that_was_asked_for(confidence, shown):
+    assert level({"confidence": confidence}) == f"{shown}\u00a0%"
 
 
 def test_the_page_is_whole_and_stands_alone(html):

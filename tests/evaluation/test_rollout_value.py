@@ -193,6 +193,32 @@ def test_a_value_is_the_mean_of_dialogues_played_one_by_one(chat: ChatFormat, sa
     assert len(different) > 5, "continuations differ"
 
 
+def test_a_continuation_that_outgrows_the_context_has_failed(chat: ChatFormat) -> None:
+    """It was left out of the mean: a reply that mostly ends so was worth what the rest of them reached."""
+
+    class Full(Engine):
+        full = 0
+
+        def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+            found = super().sample(prompts, sampling)
+            return [[self.room(prompt, *said)] for prompt, said in zip(prompts, found, strict=True)]
+
+        def room(self, prompt: Prompt, said: Completion) -> Completion:
+            if prompt.seed % 3:
+                return said
+            self.full += 1
+            return Completion((), (), "", "length")
+
+    class Ones(Letters):
+        def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+            return [Score(1.0) for _ in dialogues]
+
+    engine = Full(chat)
+    context = replace(context_of(chat, engine), scorer=Ones())
+    found = RolloutValueCritic(context, 8, SEED).rate([(dialogue_of(0, chat, True), [candidates(chat)[:1]])])
+    assert 0 < engine.full < 8 and found == [[[1 - engine.full / 8]]]
+
+
 def test_all_continuations_advance_in_lock_step_each_with_seeds_of_its_own(chat: ChatFormat) -> None:
     engine = Engine(chat)
     critic = RolloutValueCritic(context_of(chat, engine), ROLLOUTS, SEED)

@@ -1,4 +1,5 @@
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from sweetrl.evaluation.statistics import (
     mcnemar_exact,
     paired_difference,
     paired_p_value,
+    sign_flip_bound,
     t_interval,
     wilson_interval,
 )
@@ -87,6 +89,18 @@ def test_permutation_p_is_uniform_without_a_difference():
         for trial in range(200)
     ]
     assert 0.01 <= np.mean(np.array(p_values) < 0.05) <= 0.10
+
+
+def test_the_bound_of_the_permutation_p_is_never_below_it():
+    rng = np.random.default_rng(5)
+    for trial in range(60):
+        count = int(rng.integers(2, 11))
+        gaps = rng.normal(rng.normal(), 1.0, count) if trial % 2 else np.ones(count)
+        exact = paired_p_value(np.zeros(count), gaps, 2**count)
+        assert sign_flip_bound(np.zeros(count), gaps) >= exact
+    assert sign_flip_bound([1.0, 0.0], [1.0, 0.0]) == 1.0
+    assert sign_flip_bound([0.0] * 200, [1.0] * 200) == pytest.approx(2 * math.exp(-100))
+    assert 0.0 < sign_flip_bound([0.0] * 5000, [1.0] * 5000) < 1e-300
 
 
 def test_mcnemar_known_values():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sweetrl.errors import UserError
-from sweetrl.gate.decision import Decision, decide, first_decision, question, too_few
+from sweetrl.gate.decision import Decision, decide, first_decision, question, times, too_few
 from sweetrl.gate.measured import Measured
 from sweetrl.gate.page import render
 from sweetrl.gate.spending import level
@@ -42,6 +42,11 @@ def test_promotion_of_a_clear_winner() -> None:
     assert decision.as_dict()["interval"] == list(decision.interval)
     assert decision.champion_mean is not None and decision.challenger_mean is not None
     assert decision.difference == pytest.approx(decision.challenger_mean - decision.champion_mean)
+
+
+def test_p_values_in_words() -> None:
+    assert times(0.6) == "more often than not" and times(0.0002) == "about once in 5,000 comparisons"
+    assert times(1e-300) == "less than once in 1,000,000,000 comparisons"
 
 
 def test_no_promotion_of_an_equal_or_worse_one() -> None:

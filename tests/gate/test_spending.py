@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
-from sweetrl.gate.decision import decide, question
+from sweetrl.gate.decision import Decision, compare_means, decide, question
+from sweetrl.gate.drift import look
 from sweetrl.gate.measured import Measured
 from sweetrl.gate.spending import MOST_RESAMPLES, level, resamples_for, share
 from sweetrl.settings import GateSettings
@@ -34,12 +36,39 @@ def test_a_small_level_gets_resamples_that_can_reach_it() -> None:
     assert resamples_for(1e-9, 1000) == MOST_RESAMPLES
 
 
+def test_a_limit_that_no_number_of_resamples_can_show_can_be_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From comparison 124 on not even a challenger that wins every task was promoted, and no champion got worse."""
+    assert level(GateSettings(), 0.95, 124) < 2 / (MOST_RESAMPLES + 1) < level(GateSettings(), 0.95, 123)
+    monkeypatch.setattr("sweetrl.gate.spending.MOST_RESAMPLES", 2000)
+    rules, names = GateSettings(slices=[]), [f"t{number:02d}" for number in range(40)]
+    loser, winner = (Measured(dict.fromkeys(names, value)) for value in (0.0, 1.0))
+    few = Measured({name: float(place < 8) for place, name in enumerate(names)})
+
+    def decided(champion: Measured, challenger: Measured) -> Decision:
+        return decide(question(champion, challenger, rules), rules, resamples=1000, number=10)
+
+    found = decided(loser, winner)
+    assert found.promote and found.p_value < found.alpha < 2 / 2001
+    assert not decided(winner, loser).promote
+    assert not decided(loser, few).promote, "8 of 40 tasks: p is 0.008"
+    assert look(winner.rewards, loser.rewards, rules, 0.95, 1000, 0, 10).drifted
+
+
+def test_the_interval_is_of_the_level_that_it_is_said_to_have() -> None:
+    """With the resamples of the first comparison its ends were those of another level."""
+    before, after = [0.0] * 45 + [1.0] * 30 + [0.5] * 225, [1.0] * 45 + [0.0] * 30 + [0.5] * 225
+    alpha = level(GateSettings(), 0.95, 20)
+    found, _ = compare_means(before, after, alpha, 1000, 0)
+    reach = norm.isf(alpha / 2) * np.std(np.subtract(after, before)) / math.sqrt(300)
+    assert found.high - found.low == pytest.approx(2 * reach, rel=0.05)
+
+
 @pytest.fixture(scope="module")
 def promoted() -> dict[str, float]:
     """How often one of 20 challengers that are as good as the champion is promoted, with the guard and without.
 
-    Each task has a chance of its own. Who lies below 1.8 standard errors cannot be promoted, nor can who is not without
-    the guard: they are not decided.
+    Each task has a chance of its own. Who lies well below what the limit asks of the normal approximation cannot be
+    promoted, nor can who is not without the guard: they are not decided.
     """
     rng, found = np.random.default_rng(4), {"none": 0, "inverse-square": 0}
     names = [f"t{number:03d}" for number in range(TASKS)]
@@ -51,11 +80,12 @@ def promoted() -> dict[str, float]:
         for number in range(1, TRIES + 1):
             challenger = (rng.random(TASKS) < chance).astype(float)
             gaps = challenger - champion
-            if gaps.sum() < 1.8 * math.sqrt((gaps**2).sum()):
-                continue
+            errors = gaps.sum() / math.sqrt((gaps**2).sum())
             sides = [Measured(dict(zip(names, side.tolist(), strict=True))) for side in (champion, challenger)]
             for spending in found:  # first without the guard
                 rules = GateSettings(spending=spending, slices=[])  # type: ignore[arg-type]
+                if errors < 0.92 * norm.isf(level(rules, 1 - ALPHA, number) / 2):
+                    break
                 decision = decide(question(*sides, rules), rules, 1 - ALPHA, resamples=500, number=number)
                 if not decision.promote:
                     break

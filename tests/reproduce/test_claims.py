@@ -74,7 +74,8 @@ def test_a_claim_that_was_not_there_before_says_so() -> None:
     assert judged([SWEET], late, 0.95, 500)[0]["written"] == "after", "one seed had been measured before it stood there"
     assert judged([SWEET], {}, 0.95, 500)[0]["written"] == ""
     reworded = Claim.model_validate(SWEET.model_dump() | {"claim": "other words"})
-    assert judged([reworded], found(SWEET), 0.95, 500)[0]["written"] == "before"
+    (row,) = judged([reworded], found(SWEET), 0.95, 500)
+    assert (row["written"], row["claim"]) == ("before", "other words")
 
 
 def test_a_claim_that_is_taken_out_is_judged_all_the_same() -> None:

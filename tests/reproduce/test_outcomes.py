@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,14 @@ def test_rows_of_other_settings_are_left_out_by_name_and_stay_in_the_file(folder
     assert set(read_outcomes(OUTCOMES)) == {("zero-shot", 7), ("sweet", 7)}
     keep(folder, "sweet", 7, {"0": results(0.9, 7), "1": results(0.3, 7)}, chosen=0.0)
     assert written()["stale"] == [], "measured anew"
+
+
+def test_rows_of_a_variant_that_is_no_more_are_left_out_and_stay_in_the_file(folder: Path) -> None:
+    kept = measured_outcome(VARIANTS["sweet"], 7)
+    assert kept is not None
+    gone = replace(kept, summary={**kept.summary, "variant": "swift"})
+    write_outcomes(OUTCOMES, {("swift", 7): gone})
+    assert written()["stale"] == ["swift 7"] and ("swift", 7) in read_outcomes(OUTCOMES)
 
 
 @pytest.mark.parametrize(

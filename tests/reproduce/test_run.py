@@ -116,6 +116,74 @@ def test_a_profile_may_set_a_variant_otherwise(folder: Path, calls: Calls) -> No
     assert Profile().variant("sweet") == plain.variant("sweet")
 
 
+@pytest.mark.parametrize("changed", ["data", "base", "code"])
+def test_a_killed_variant_does_not_go_on_with_other_inputs(
+    folder: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    """Its critic would be that of the old ones, and its policy that of the new."""
+    stage: Callable[..., None] = run._stage
+
+    def dies(place: Path, name: str, *args: Any) -> None:
+        if name == "rank":
+            raise KeyboardInterrupt
+        stage(place, name, *args)
+
+    monkeypatch.setattr(run, "_stage", dies)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run.variant(Profile(), "sweet", 7)
+    assert calls == [("sweet-7", "train-critic")], "with equal inputs it goes on"
+    if changed == "code":
+        (folder / "package").mkdir()
+        monkeypatch.setattr("sweetrl.__file__", str(folder / "package" / "__init__.py"))
+    else:
+        data = folder / "seed-data" / "7" / "pairs.parquet"
+        path = data if changed == "data" else folder.parents[1] / "models" / "base" / "weights"
+        path.write_text("others", encoding="utf-8")
+    calls.clear()
+    monkeypatch.setattr(run, "_stage", stage)
+    run.variant(Profile(), "sweet", 7)
+    assert [name for _, name in calls] == ["train-critic", "rank", "train-policy"]
+
+
+def test_a_row_is_trained_as_it_says_whatever_the_project_trains(folder: Path, calls: Calls) -> None:
+    """With `method: rft` in the project's params.yaml the row SWEET-RL was rejection fine-tuning."""
+    project = folder.parents[1] / "params.yaml"
+    values = yaml.safe_load(project.read_text(encoding="utf-8"))
+    kept = {name: Profile().mark(Profile().variant(name), 7) for name in ("sweet", "no-privileged", "sweet-iterations")}
+    project.write_text(yaml.safe_dump({**values, "method": "rft", "iterations": 3}), encoding="utf-8")
+    assert {name: Profile().mark(Profile().variant(name), 7) for name in kept} == kept
+    run.variant(Profile(), "sweet", 7)
+    found = read_json(folder / "variants" / "sweet" / "7" / "parameters.json")["parameters"]
+    assert (found["method"], found["iterations"]) == ("sweet", 1)
+    assert [name for _, name in calls] == ["train-critic", "rank", "train-policy"]
+
+
+def test_a_policy_of_other_settings_is_not_measured_as_one_of_these(folder: Path, calls: Calls) -> None:
+    """DVC trains again what it sees: a part that is run by hand measured the old policy and called it the new."""
+    run.variant(Profile(), "rft", 7)
+    project = folder.parents[1] / "params.yaml"
+    values = yaml.safe_load(project.read_text(encoding="utf-8"))
+    elsewhere = {"gate": {**values["gate"], "power": 0.9}, "policy": {**values["policy"], "epochs": 9.0}}
+    project.write_text(yaml.safe_dump({**values, **elsewhere}), encoding="utf-8")
+    run.measure(Profile(), "rft", 7)  # neither decides anything here
+    project.write_text(yaml.safe_dump({**values, "rft": {**values["rft"], "epochs": 9.0}}), encoding="utf-8")
+    with pytest.raises(UserError, match=r"rft/7: this policy was trained with other `rft` than .* variant rft 7"):
+        run.measure(Profile(), "rft", 7)
+    project.write_text(yaml.safe_dump(values), encoding="utf-8")
+    (folder / "seed-data" / "7" / "pairs.parquet").write_text("others", encoding="utf-8")
+    with pytest.raises(UserError, match="with other `data` than there are now"):
+        run.measure(Profile(), "rft", 7)
+    run.variant(Profile(), "rft", 7)
+    run.measure(Profile(), "rft", 7)
+
+
+def test_without_its_data_a_variant_is_one_sentence(folder: Path, calls: Calls) -> None:
+    shutil.rmtree(folder / "seed-data")
+    with pytest.raises(UserError, match="seed-data/7: there is nothing here yet"):
+        run.variant(Profile(), "rft", 7)
+
+
 def test_what_is_not_trained_is_measured_as_it_is(folder: Path, calls: Calls) -> None:
     run.variant(Profile(), "zero-shot", 7)
     assert calls == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -107,3 +108,23 @@ def test_workers_follow_the_processors(profile: Profile, monkeypatch: pytest.Mon
     profile.settings["model"]["threads"] = 1
     monkeypatch.setattr(workers.os, "cpu_count", lambda: 64)
     assert workers.default_workers(profile) == workers.MOST
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"seeds": [47], "best_of_n_seeds": []}, "`large@large-zero-shot-11` needs `seed-data@11`, which the profile"),
+        ({"seeds": [47], "large": [], "online": []}, "`best-of-n@sweet-11` needs `seed-data@11`"),
+        ({"variants": ["zero-shot", "sweet"]}, "`best-of-n@no-privileged-11` needs `variant@no-privileged-11`"),
+    ],
+)
+def test_what_needs_something_that_is_not_listed_is_not_waited_for(
+    profile: Profile, changes: dict[str, Any], says: str
+) -> None:
+    """The workers waited forever for the data of a seed, or the critic of a variant, that somebody had taken out."""
+    path = profile.folder / "params.yaml"
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    path.write_text(yaml.safe_dump({**values, **changes}), encoding="utf-8")
+    with pytest.raises(UserError, match=re.escape(says)):
+        workers.run_all(Profile(profile.folder), 2, program(profile))
+    assert not (profile.folder / "calls").exists()

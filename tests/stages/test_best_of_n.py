@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,14 +122,36 @@ def test_a_server_gives_the_replies(settings: Settings, fake_server: Any, kind: 
     unlucky = read_task_table(TEST_TASKS)[1].id
     seed = best_of_n_seed(settings.seed, unlucky, 1)
     with fake_server(tokenizer=tokenizer) as server:
-        refusal = (400, {"error": {"message": "no such luck"}})
+        said = {"message": "no such luck"}
         chat, complete = server._chat, server._completions
-        server._chat = lambda body: refusal if body["seed"] == seed % SEEDS else chat(body)
-        server._completions = lambda body: refusal if body["seed"] == seed else complete(body)
-        url = {"urls": server.url}
-        stage.best_of_n(there.model_copy(update={"engine": there.engine.model_copy(update=url)}))
-    lost = [point["task_id"] for point in read_json(BEST_OF_N)["points"] if point["reward"] is None]
-    assert lost == [unlucky] * 4 * 3, "a reply that cannot be had loses its dialogues, and no others"
+        server._chat = lambda body: (400, {"error": said}) if body["seed"] == seed % SEEDS else chat(body)
+        server._completions = lambda body: (400, {"error": said}) if body["seed"] == seed else complete(body)
+        there = there.model_copy(update={"engine": there.engine.model_copy(update={"urls": server.url})})
+        stage.best_of_n(there)
+        lost = [point["task_id"] for point in read_json(BEST_OF_N)["points"] if point["reward"] is None]
+        assert lost == [unlucky] * 4 * 3, "a reply that cannot be had loses its dialogues, and no others"
+        said["message"] = "This model's maximum context length is 64 tokens. However, you requested 65 tokens."
+        stage.best_of_n(there)
+    full = [point for point in read_json(BEST_OF_N)["points"] if point["task_id"] == unlucky]
+    assert {point["reward"] for point in full} == {0.0}, "a context that is full is the agent's failure"
+
+
+def test_lost_dialogues_get_another_chance(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweetrl.evaluation import best_of_n as core
+
+    real, done = core.best_of_n, []
+
+    def silent(tasks: Any, *more: Any, **named: Any) -> Any:
+        done.append(len(tasks))
+        found = real(tasks, *more, **named)
+        return [replace(one, reward=None) for one in found] if len(done) == 1 else found
+
+    monkeypatch.setattr(core, "best_of_n", silent)
+    with pytest.raises(UserError, match=r"Best-of-N: 2 of 3 tasks have a dialogue that was lost .* run the same"):
+        stage.best_of_n(settings)
+    stage.best_of_n(settings)
+    assert done == [2, 1, 2], "of two batches that with lost dialogues is done again"
+    assert len(read_json(BEST_OF_N)["points"]) == 4 * 3 * 3
 
 
 def test_one_task_is_too_few(settings: Settings) -> None:

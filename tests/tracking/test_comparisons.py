@@ -9,8 +9,9 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.evaluation.metrics import COLUMNS
 from sweetrl.io import read_json
-from sweetrl.tracking.comparisons import entries, read_measured
+from sweetrl.tracking.comparisons import OUTCOMES, entries, read_measured
 from sweetrl.tracking.packing import write_dialogue_facts
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
@@ -45,7 +46,7 @@ def test_tokens_and_users_of_evaluated_dialogues_are_kept(tmp_path: Path) -> Non
         "b": {"tokens": None, "user": "scripted:terse"},
     }
     write_rows(tmp_path)
-    found = read_measured(tmp_path, ["topic", "held_out", "user", "outcome", "unknown"])
+    found = read_measured(tmp_path, ["topic", "held_out", "user", "outcome", "turns", "unknown"])
     assert found.rewards == {"a": 1.0, "b": 0.5}, "neither the base's nor what was lost"
     assert (found.turns, found.tokens) == ({"a": 2.0, "b": 1.0}, {"a": 7.0})
     assert found.groups == {
@@ -53,6 +54,11 @@ def test_tokens_and_users_of_evaluated_dialogues_are_kept(tmp_path: Path) -> Non
         "held_out": {"a": "yes", "b": "no"},
         "user": {"a": "scripted", "b": "scripted:terse"},
     }
+
+
+def test_every_column_is_a_group_of_tasks_or_what_became_of_them() -> None:
+    """Groups by what a challenger did (its turns, its mistakes) are its own, and would show losses that are none."""
+    assert set(COLUMNS) - set(OUTCOMES) == {"topic", "held_out", "tests", "details"}
 
 
 def test_without_dialogues_nothing_is_known_of_them(tmp_path: Path) -> None:

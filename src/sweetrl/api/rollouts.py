@@ -201,12 +201,12 @@ def summarise(
     env: Domain, stores: Mapping[str, TrajectoryStore], environment: OpenEnvironment, *, seed: int | None = None
 ) -> Evaluation:
     """Describe the dialogues of every policy, and compare `base` and `trained` where there are both."""
-    from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, summarize_policy
+    from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, results_of, summarize_policy
 
     ruler, max_turns = env.settings.evaluate, env.settings.agent.max_turns
     seed = env.settings.seed if seed is None else seed
     dialogues = {name: list(store) for name, store in stores.items()}
-    results = [result_of(one, name, env, max_turns) for name, spoken in dialogues.items() for one in spoken]
+    results = results_of(dialogues, env, max_turns)
     both = {BEFORE, AFTER} <= dialogues.keys()
     examined = env.examine(dialogues, results, environment.tools) if both else None
     scored = {name: [one for one in results if one.policy == name and one.reward is not None] for name in dialogues}

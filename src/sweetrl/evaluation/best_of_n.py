@@ -15,12 +15,13 @@ from typing import Any, cast
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.engines.background import side_by_side, wait
 from sweetrl.errors import EngineError, UserError
+from sweetrl.evaluation.metrics import reward_of
 from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
 from sweetrl.learning.asked import with_ids
 from sweetrl.protocols import AsyncEngine, Chat, Critic, Engine, Scorer
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
-from sweetrl.rollout.driver import advance_together
+from sweetrl.rollout.driver import advance_together, why_lost
 from sweetrl.rollout.scored import scored
 from sweetrl.seeds import best_of_n_seed
 from sweetrl.types import AgentTurn, Completion, Message, Reply, Task, Trajectory
@@ -28,7 +29,10 @@ from sweetrl.types import AgentTurn, Completion, Message, Reply, Task, Trajector
 
 @dataclass(frozen=True)
 class Point:
-    """How one dialogue ended: Best-of-`n` with `critic`. `reward` is None where the dialogue was lost."""
+    """How one dialogue ended: Best-of-`n` with `critic`.
+
+    `reward` is None where the dialogue was lost to others; who outgrows the context has failed (`metrics.reward_of`).
+    """
 
     critic: str
     n: int
@@ -84,7 +88,7 @@ def best_of_n(
         advance_together([path.dialogue for path in paths], speaker, context.simulator)
         dialogues = _scored_once([path.dialogue.close("") for path in paths], context.scorer)
         points += [
-            Point(path.critic, path.n, one.task.id, one.reward, len(one.turns), one.success)
+            Point(path.critic, path.n, one.task.id, reward_of(one, context.domain), len(one.turns), one.success)
             for path, one in zip(paths, dialogues, strict=True)
         ]
         if progress is not None:
@@ -143,7 +147,7 @@ class _Speaker:
             try:
                 replies = await engine.ask(path.dialogue.prompt(), self.context.sampling(path.n))
             except EngineError as error:
-                causes[state], replies = str(error), [Completion((), (), "", "length")]
+                causes[state], replies = why_lost(error), [Completion((), (), "", "length")]
             found[state] = replies if self.chat is None else [with_ids(each, self.chat) for each in replies]
 
         wait(side_by_side(iter(states.items()), one, len(states)))
@@ -195,9 +199,16 @@ def curves(
 ) -> dict[str, list[dict[str, Any]]]:
     """Sum up: for each critic and N the success rate (Wilson), the mean reward (BCa), and the gain over the least N.
 
-    Tasks that any dialogue lost are left out of all points, so that everything is paired.
+    Tasks that any dialogue lost are left out of all points, so that everything is paired. Fewer than two others are a
+    UserError.
     """
     lost = {point.task_id for point in points if point.reward is None}
+    tasks = {point.task_id for point in points}
+    if len(tasks - lost) < 2:
+        raise UserError(
+            f"Best-of-N: {len(lost)} of {len(tasks)} tasks have a dialogue that was lost (the user or a server did not "
+            "answer), and at least 2 others are needed; fix the cause and run the same command again."
+        )
     by_place: dict[tuple[str, int], list[Point]] = {}
     for point in points:
         if point.task_id not in lost:

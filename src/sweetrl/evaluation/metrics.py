@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.scoring import price
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import (
     bootstrap_mean,
@@ -28,6 +30,8 @@ from sweetrl.evaluation.statistics import (
     wilson_interval,
 )
 from sweetrl.io import atomic_path
+from sweetrl.plugins import find_reward
+from sweetrl.rollout.environment import ANY_REWARD
 from sweetrl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -66,18 +70,14 @@ COLUMNS = tuple(field.name for field in fields(Result))
 
 
 def result_of(trajectory: Trajectory, policy: str, domain: Domain, max_turns: int = 10) -> Result:
-    """Describe one finished dialogue of `policy` ("base" or "trained"); the agent had at most `max_turns` turns.
-
-    One that outgrew the agent's context after its first reply has failed: its reward is the domain's least. Lost to
-    others (a server, the user), or too long from the start, it has none.
-    """
+    """Describe one finished dialogue of `policy` ("base" or "trained"); the agent had at most `max_turns` turns."""
     questions = domain.questions(trajectory)
     known: dict[str, Any] = {"topic": _group(trajectory), "repeated": _repeated_words(questions)}
     known |= domain.diagnose(trajectory, questions, max_turns)
     return Result(
         task_id=trajectory.task.id,
         policy=policy,
-        reward=domain.reward_range[0] if trajectory.outgrown else trajectory.reward,
+        reward=reward_of(trajectory, domain),
         success=trajectory.success,
         outcome=trajectory.outcome,
         tests_passed=sum(test.passed for test in trajectory.tests),
@@ -86,6 +86,37 @@ def result_of(trajectory: Trajectory, policy: str, domain: Domain, max_turns: in
         questions=len(questions),
         **known,
     )
+
+
+def reward_of(trajectory: Trajectory, domain: Domain) -> float | None:
+    """Return the reward that a dialogue has where agents are measured.
+
+    One that outgrew the agent's context after its first reply has failed: its reward is the least that there is, less
+    the price of its questions. Where none is known (a reward without `reward_range`) it has none, as one that was lost
+    to others (a server, the user), or that was too long from the start.
+    """
+    if not trajectory.outgrown:
+        return trajectory.reward
+    wanted = domain.settings.reward
+    least = domain.reward_range[0]
+    if wanted.function:
+        try:
+            least = getattr(find_reward(wanted.function), "reward_range", ANY_REWARD)[0]
+        except UserError:  # not here, where somebody else's dialogues are looked at
+            return None
+    return least - price(trajectory, wanted.turn_cost) if isfinite(least) else None
+
+
+def results_of(dialogues: Mapping[str, Sequence[Trajectory]], domain: Domain, max_turns: int = 10) -> list[Result]:
+    """Describe the dialogues of each policy; where the reward has no least value, a failure is the least among them.
+
+    That is for dialogues that outgrew the agent's context (`reward_of`): left out, they would be no failures.
+    """
+    found = [(one, result_of(one, name, domain, max_turns)) for name, spoken in dialogues.items() for one in spoken]
+    least = min((result.reward for _, result in found if result.reward is not None), default=None)
+    return [
+        replace(result, reward=least) if one.outgrown and result.reward is None else result for one, result in found
+    ]
 
 
 def _group(trajectory: Trajectory) -> str:

@@ -140,8 +140,8 @@ def verdict(comparison: Mapping[str, Any], key: str = "success", what: str = "su
 
 
 def level(comparison: Mapping[str, Any]) -> str:
-    """The confidence level as people write it."""
-    return percent(comparison["confidence"], 0)
+    """The confidence level as people write it: 0.999 is no 100 %."""
+    return f"{100 * comparison['confidence']:.6g}\u00a0%"
 
 
 def tone(difference: Mapping[str, Any], confidence: float) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import reward_of
 from sweetrl.learning.critic_kinds import make_critic
 from sweetrl.protocols import AsyncEngine, Critic, Work
 from sweetrl.rollout.context import RolloutContext
@@ -34,8 +35,8 @@ class RolloutValueCritic:
 
     All continuations of a call advance in lock-step. Each has seeds of its own, from (state, reply, k), so its replies
     depend on what else is under way by rounding only. `spent` counts continuations, and the replies sampled in them.
-    More lost ones than `lost_share` are a UserError; a reply all of whose continuations are lost is worth as little as
-    the worst one beside it.
+    More lost ones than `lost_share` are a UserError. Of fewer, one that outgrew the context has failed, as in an
+    evaluation; a reply all of whose continuations are lost is worth as little as the worst one beside it.
     """
 
     def __init__(self, context: RolloutContext, rollouts: int, seed: int = 0, lost_share: float = 1.0) -> None:
@@ -70,8 +71,9 @@ class RolloutValueCritic:
         Losses(len(found), self.lost_share).add(found)
         rewards: dict[tuple[int, int, int], list[float]] = {}
         for where, one in zip(places, found, strict=True):
-            if one.reward is not None:
-                rewards.setdefault(where, []).append(one.reward)
+            reward = reward_of(one, self.context.domain)
+            if reward is not None:
+                rewards.setdefault(where, []).append(reward)
         return [
             [
                 _means([rewards.get((number, turn, place), []) for place in range(len(replies))])

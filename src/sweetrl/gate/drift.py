@@ -73,6 +73,6 @@ def look(
         elif p_value < alpha:
             sentence = f"the champion has got better without training: {numbers}. Look at what has changed around it."
         else:
-            sight = f"; a drop of {seen:.3f} or more is seen with a chance of {100 * rules.power:.0f} %" if seen else ""
+            sight = f"; a drop of {seen:.3f} or more is seen with a chance of {100 * rules.power:.6g} %" if seen else ""
             sentence = f"the champion is not shown to have changed: {numbers}{sight}. No need to retrain for it."
     return Look(drifted, sentence, number, difference.value, p_value, alpha, len(tasks))

@@ -73,8 +73,8 @@ def compare_slices(
         if column not in groups:
             known = ", ".join(sorted(groups)) or "none"
             raise UserError(
-                f"params.yaml: `gate.slices` names `{column}`, which the results of the versions do not have; known "
-                f"are {known}."
+                f"params.yaml: `gate.slices` names `{column}`, which the results of the versions do not have, or which "
+                f"says what became of a task and not which one it is; of those named only these are groups: {known}."
             )
     scale = max([1.0, *(abs(value) for value in differences.values())])
     spread = sum(value**2 for value in differences.values()) / max(1, len(differences))
@@ -134,7 +134,7 @@ def sentences(slices: Sequence[Slice], margin: float, confidence: float) -> list
     unclear = sorted((one for one in slices if one.status == "unclear"), key=lambda one: one.difference)
     if lost:
         shown = [
-            f"{one.name} ({one.difference:+.3f} on {one.tasks} tasks, {100 * confidence:.0f} % interval "
+            f"{one.name} ({one.difference:+.3f} on {one.tasks} tasks, {100 * confidence:.6g} % interval "
             f"{one.low:+.3f} to {one.high:+.3f})"
             for one in sorted(lost, key=lambda one: one.difference)
         ]

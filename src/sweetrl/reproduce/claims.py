@@ -112,8 +112,9 @@ def judged(
     The claims are those of the file and those that stood in it when something was measured. One that was not measured
     counts as p = 1. `written` is "before" if the claim was in the file whenever one of its two variants was measured.
     """
-    everything = {one.identity: one for one in [*claims, *_then(found)]}
-    now = {one.identity for one in claims}
+    now = {one.identity: one for one in claims}
+    then = {one.identity: one for one in _then(found)}
+    everything = now | {name: one for name, one in then.items() if name not in now}  # in the words of today
     measured = {
         name: difference(found[one.better], found[one.worse], one.condition, confidence, resamples, one.held_out)
         if one.better in found and one.worse in found

@@ -123,7 +123,7 @@ class Player:
     ) -> tuple[list[Result], float]:
         """Attempt each task once; return a row for each, and the mean number of tokens of a reply."""
         from sweetrl.colbench.store import TrajectoryStore
-        from sweetrl.evaluation.metrics import AFTER, result_of
+        from sweetrl.evaluation.metrics import AFTER, results_of
         from sweetrl.progress import Meter
         from sweetrl.rollout.run import rollout_scored
 
@@ -143,7 +143,7 @@ class Player:
             dialogues = list(store)
             domain, turns = environment.domain, settings.agent.max_turns
             tokens = [len(turn.token_ids) for one in dialogues for turn in one.turns]
-            return [result_of(one, AFTER, domain, turns) for one in dialogues], statistics.fmean(tokens or [0])
+            return results_of({AFTER: dialogues}, domain, turns), statistics.fmean(tokens or [0])
 
     @contextmanager
     def at(self, temperature: float, persona: str) -> Iterator[OpenEnvironment]:

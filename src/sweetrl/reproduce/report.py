@@ -171,11 +171,12 @@ def _hours(
     profile: Profile, measured: Mapping[str, Measured], picking: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, float]:
     """Hours on the clock of the parts that are there, as if they had run one after the other; whole parts only."""
-    found = {SEED_DATA: 0.0}
+    found: dict[str, float] = {}
     for seed in profile.seeds:
         path = Path("seed-data") / str(seed) / "facts.json"
         if path.exists():
-            found[SEED_DATA] += sum(stage["seconds"] for stage in read_json(path).values())
+            spent = sum(stage["seconds"] for stage in read_json(path).values())
+            found[SEED_DATA] = found.get(SEED_DATA, 0.0) + spent
     for one in measured.values():
         spent = sum(stage["seconds"] for stages in one.stages.values() for stage in stages.values())
         found[one.variant.table] = found.get(one.variant.table, 0.0) + spent

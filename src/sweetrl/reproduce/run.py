@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+import sweetrl
 from sweetrl.errors import UserError
 from sweetrl.io import digest, private_folder, publish, read_json, write_json
 from sweetrl.paths import LAST_POLICY, POLICY
@@ -34,6 +35,8 @@ ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml 
 WORK = Path(".work")
 STAGES = ("train-critic", "rank", "train-policy")
 PARAMETERS = "parameters.json"  # beside a variant's results: what they were made with, so that tuning goes on from them
+INPUTS = Path("inputs.json")  # in the folder of an unfinished part: what it was begun with
+ELSEWHERE = ("gate", "ingest", "sources")  # sections that no training looks at
 VARIANT_LISTS = ("variants", "large", "online")  # in a profile's params.yaml; each is a matrix of its own in dvc.yaml
 
 
@@ -50,7 +53,9 @@ class Profile:
             if key not in self.values:
                 raise UserError(f"{path}: `{key}` is missing; reproduce/small/params.yaml shows what a profile says.")
         project = _mapping(folder / ROOT / "params.yaml")
-        self.settings = merged(project, self.values["settings"], self._absolute(project["tracking"]))
+        # Rows say how they are trained; what the project itself is set to would train all of them so.
+        ours = {"method": "sweet", "iterations": 1}
+        self.settings = merged(project, ours, self.values["settings"], self._absolute(project["tracking"]))
         self._own: Mapping[str, Mapping[str, Any]] = self.values.get("variant_settings") or {}
         if not isinstance(self._own, dict) or not all(isinstance(one, dict) for one in self._own.values()):
             raise UserError(f"{path}: `variant_settings` is no mapping; write `NAME: {{critic.epochs: 2.0}}` in it.")
@@ -157,6 +162,8 @@ class Profile:
         A base that is not here is not looked at.
         """
         summary, tried = kept.summary, kept.summary["validation"]
+        if summary["variant"] not in VARIANTS:  # of another version
+            return False
         now = self.mark(self.variant(summary["variant"]), int(summary["seed"]))
         tasks = min(self.settings["evaluate"]["tasks"], self.settings["tasks"]["test"])
         choose = self.values["choose"]
@@ -223,8 +230,8 @@ def base_large(profile: Profile) -> None:
 def variant(profile: Profile, name: str, seed: int) -> None:
     """Train one variant on one seed -> variants/<name>/<seed>/ (or large/, online/)."""
     one = profile.variant(name)
-    settings = settings_of(profile.tree(seed), one)
-    folder = workspace(profile, f"{name}-{seed}", profile.tree(seed, one.settings))
+    settings, made_of = settings_of(profile.tree(seed), one), inputs(profile, one, seed)
+    folder = workspace(profile, f"{name}-{seed}", profile.tree(seed, one.settings), made_of=made_of)
     train(profile, folder, one, settings, name)
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
@@ -236,7 +243,7 @@ def variant(profile: Profile, name: str, seed: int) -> None:
     write_json(out / SUMMARY, summary)
     tree = profile.tree(seed, one.settings)  # the store's place is nobody's result
     parameters = {key: values for key, values in tree.items() if key != "tracking"}
-    write_json(out / PARAMETERS, {**inputs(profile, one, seed), "parameters": parameters})
+    write_json(out / PARAMETERS, {**made_of, "parameters": parameters})
     if one.trained:
         shutil.copytree(folder / POLICY, out / POLICY.name)
     for source in ("models/critic", "data/preferences"):
@@ -250,7 +257,10 @@ def variant(profile: Profile, name: str, seed: int) -> None:
 
 def inputs(profile: Profile, one: Variant, seed: int) -> dict[str, str]:
     """Return the hashes of what a variant is trained from: its base and the seed's data."""
-    return {"base": profile.mark(one, seed)["base"], "data": dvc_hash(Path("seed-data") / str(seed))}
+    data = Path("seed-data") / str(seed)
+    if not data.exists():
+        raise UserError(f"{data}: there is nothing here yet; run the part that makes it (`dvc repro`) first.")
+    return {"base": profile.mark(one, seed)["base"], "data": dvc_hash(data)}
 
 
 def train(profile: Profile, folder: Path, one: Variant, settings: Settings, part: str) -> None:
@@ -276,7 +286,9 @@ def measure(profile: Profile, name: str, seed: int) -> None:
     folder = workspace(profile, f"{MEASURED}-{name}-{seed}", profile.tree(seed, one.settings))
     link(Path("seed-data") / str(seed) / "tasks", folder / "data" / "tasks")
     if one.trained:
-        link(Path(one.folder) / name / str(seed) / POLICY.name, folder / POLICY)
+        trained = Path(one.folder) / name / str(seed)
+        _check_trained(profile, one, seed, trained)
+        link(trained / POLICY.name, folder / POLICY)
     note = folder / "claims.json"
     if not note.exists():  # else a killed run's, from before it saw anything
         write_json(note, record(profile.folder / CLAIMS, profile.claims))
@@ -287,6 +299,21 @@ def measure(profile: Profile, name: str, seed: int) -> None:
     write_json(out / SUMMARY, summary | {"stages": {"evaluate": _facts(folder, "evaluate")}})
     publish(out, Path(MEASURED) / name / str(seed))
     shutil.rmtree(folder)
+
+
+def _check_trained(profile: Profile, one: Variant, seed: int, trained: Path) -> None:
+    """Raise a UserError for a policy of other settings, another base or other data than those that are noted now."""
+    if not (trained / PARAMETERS).exists():
+        return
+    kept, now = read_json(trained / PARAMETERS), inputs(profile, one, seed)
+    before, today = (profile.decisive(one, tree)[0] for tree in (kept["parameters"], profile.tree(seed, one.settings)))
+    other = [name for name in today if name not in ELSEWHERE and digest(before.get(name)) != digest(today[name])]
+    other += [name for name, found in now.items() if kept.get(name) != found]
+    if other:
+        raise UserError(
+            f"{trained}: this policy was trained with other {', '.join(f'`{name}`' for name in other)} than there are "
+            f"now; train it again: `python -m sweetrl.reproduce variant {one.name} {seed}`."
+        )
 
 
 def run_plan(profile: Profile, folder: Path, plan: Mapping[str, Any], seed: int, part: str) -> None:
@@ -318,12 +345,27 @@ def picked(name: str, seed: int) -> Path:
     return Path("best-of-n") / name / f"{seed}.json"
 
 
-def workspace(profile: Profile, name: str, tree: Mapping[str, Any], fresh: bool = False) -> Path:
+def workspace(
+    profile: Profile,
+    name: str,
+    tree: Mapping[str, Any],
+    fresh: bool = False,
+    made_of: Mapping[str, str] | None = None,
+) -> Path:
     """Make (or find, after a kill) the folder of a part: its parameters, the base model, the shared cache.
 
-    What is left of other parameters is removed: nothing stale goes on. A `fresh` part makes the base model itself.
+    What is left of other parameters is removed: nothing stale goes on. With `made_of` (hashes of what the part reads)
+    neither does what was begun with other inputs, or by other code: its finished stages would be taken for these. A
+    `fresh` part makes the base model itself.
     """
-    folder = prepare(profile.folder / WORK / name, tree)
+    folder = profile.folder / WORK / name
+    if made_of is not None:
+        now = {**made_of, "code": dvc_hash(Path(sweetrl.__file__).parent)}
+        if (folder / INPUTS).exists() and read_json(folder / INPUTS) != now:
+            shutil.rmtree(folder)
+    prepare(folder, tree)
+    if made_of is not None:
+        write_json(folder / INPUTS, now)
     if not fresh:
         base = tree["model"]["base"]
         own = profile.folder / base  # a base of the reproduction itself, else the project's

@@ -63,7 +63,7 @@ def tune(profile: Profile, name: str, seed: int) -> None:
         if any(run["digest"] == mark for run in read_tuning(path)):
             print(f"tune {name} {seed}: {number} of {len(grid)} is in {path}", flush=True)
             continue
-        folder = workspace(profile, f"tune-{name}-{seed}-{mark}", tree)
+        folder = workspace(profile, f"tune-{name}-{seed}-{mark}", tree, made_of=inputs(profile, one, seed))
         for earlier in known:
             _take_over(earlier, folder, tree)
         train(profile, folder, one, parse_settings(tree, f"tuning of {name}"), f"tune {name}")

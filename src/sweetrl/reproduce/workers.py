@@ -39,7 +39,10 @@ class Part:
 
 
 def parts(profile: Profile) -> list[Part]:
-    """Return what can be run side by side, in the order in which it is begun: all but the report."""
+    """Return what can be run side by side, in the order in which it is begun: all but the report.
+
+    A part that needs one which the profile does not list is a UserError: it would be waited for in vain.
+    """
     first = [Part("warm-start")] if profile.warms_up else []
     found = [*first, *(Part(f"seed-data@{seed}", frozenset(one.name for one in first)) for seed in profile.seeds)]
     if profile.values.get("large"):
@@ -52,6 +55,14 @@ def parts(profile: Profile) -> list[Part]:
     for name in profile.values["critics"]:
         for seed in profile.values["best_of_n_seeds"]:
             found.append(Part(f"best-of-n@{name}-{seed}", frozenset({f"seed-data@{seed}", f"variant@{name}-{seed}"})))
+    names = {part.name for part in found}
+    for part in found:
+        if lacking := sorted(part.after - names):
+            raise UserError(
+                f"{profile.folder / 'params.yaml'}: `{part.name}` needs `{lacking[0]}`, which the profile does not "
+                "list; add its seed to `seeds` (its variant to `variants`), or take it out of `large_seeds`, "
+                "`online_seeds`, `critics` or `best_of_n_seeds`."
+            )
     return found
 
 

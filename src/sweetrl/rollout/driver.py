@@ -55,6 +55,11 @@ async def _ask_all(dialogues: Sequence[Dialogue], simulator: AsyncUserSimulator)
     await asyncio.gather(*(dialogue.ask_async(simulator) for dialogue in dialogues))
 
 
+def why_lost(error: EngineError) -> str:
+    """Return the `error` of a dialogue in which an engine had no reply."""
+    return f"{OUTGROWN}: {error}" if isinstance(error, NoRoom) else str(error)
+
+
 # Each on its own
 
 
@@ -87,7 +92,7 @@ async def _advance(dialogue: Dialogue, engine: AsyncEngine, simulator: UserSimul
         try:
             (completion,) = await engine.ask(dialogue.prompt(), sampling)
         except EngineError as error:
-            dialogue.error = f"{OUTGROWN}: {error}" if isinstance(error, NoRoom) else str(error)
+            dialogue.error = why_lost(error)
             return
         dialogue.take(completion)
         if dialogue.done:

@@ -35,7 +35,7 @@ def best_of_n(settings: Settings) -> None:
 def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> None:
     """Attempt the tasks with the `critics`, each by its own settings and, where it was trained, from its folder.
 
-    Finished batches survive a kill.
+    Finished batches survive a kill; those with a lost dialogue get another chance.
     """
     from sweetrl.colbench.store import read_task_table
     from sweetrl.evaluation import best_of_n as core
@@ -72,10 +72,13 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
             context = environment.context(agent)
             for first in range(0, len(tasks), wanted.batch):
                 part, some = scratch / f"batch-{first:06d}.json", tasks[first : first + wanted.batch]
-                if not part.exists():
+                if part.exists():
+                    found = [core.Point(**point) for point in read_json(part)]
+                else:
                     found = core.best_of_n(some, context, made, numbers, settings.seed, wanted.batch, chat=chat)
-                    write_json(part, [asdict(point) for point in found])
-                points += [core.Point(**point) for point in read_json(part)]
+                    if all(point.reward is not None for point in found):
+                        write_json(part, [asdict(point) for point in found])
+                points += found
                 meter(len(some))
             agent.engine.close()
         ruler = settings.evaluate

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 Kind = Literal["comparison", "look"]
 BASELINE = "baseline"  # artifacts: <key>/results.parquet, the first measurement of a champion under an evaluation key
 # Columns of the results that say what became of a dialogue, and so are no groups of tasks.
-OUTCOMES = ("task_id", "policy", "reward", "outcome", "success", "premature")
+OUTCOMES = (
+    *("task_id", "policy", "reward", "outcome", "success", "premature", "tests_passed", "turns", "questions"),
+    *("repeated", "irrelevant", "unhinted", "untold", "forgotten", "mistaken"),
+)
 USER = "user"
 
 
