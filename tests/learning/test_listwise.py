@@ -156,6 +156,21 @@ def test_trees_and_padded_rows_take_the_same_steps(tiny_model: Path, states: lis
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 
+@pytest.mark.parametrize("layout", ["trees", "flat"])
+def test_a_step_of_more_candidates_than_there_are_is_the_same_however_it_is_cut(
+    tiny_model: Path, states: list[RankedState], tmp_path: Path, layout: str
+) -> None:
+    """24 of 16 candidates: some are in the step twice, and a pass that holds both computes them once."""
+    losses = []
+    for most in (24, 1):
+        options = {"layout": layout, "batch_size": 24, "micro_batch_size": most, "epochs": 1}
+        trainer, history = fitted(tiny_model, states, tmp_path / str(most), **options)
+        step = trainer.train_dataset[0].pairs
+        assert len(set(step)) < len(step) == 24
+        losses.append([entry["loss"] for entry in history])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
 def test_sweet_takes_the_candidates_or_the_pairs_as_the_settings_say() -> None:
     from sweetrl.learning.trainers import ListwiseTrainer, PolicyTrainer
     from sweetrl.plugins import find_method

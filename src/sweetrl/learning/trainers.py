@@ -103,8 +103,8 @@ def training_arguments(
         save_strategy="steps",
         save_steps=every * max(1, math.ceil(steps / settings.checkpoints / every)),
         save_total_limit=2,
-        seed=seed,
-        data_seed=seed,
+        seed=seed % 2**32,  # NumPy takes no other
+        data_seed=seed % 2**32,
         use_cpu=device.type == "cpu" and not (sharded and torch.cuda.is_available()),
         report_to=[],
         disable_tqdm=True,
@@ -430,7 +430,10 @@ class ListwiseTrainer(PreferenceTrainer):
         """-(1/C) sum_r w_r sum_l log pi_theta(a_r^l) + sft_replay_nll * NLL(replay); a row's label is its weight."""
         rows = batch["rows"]
         token_row = rows["turn_row"][rows["turn"]]
-        listwise = listwise_loss(logprobs, batch["label"].to(logprobs.dtype), token_row, len(batch["chosen"]))
+        # A small data set puts a candidate into a step twice: it is computed once, and counts twice.
+        times = segment_sum(logprobs.new_ones(len(batch["chosen"])), batch["chosen"], len(rows["tokens"]))
+        weight = batch["label"].to(logprobs.dtype) * times
+        listwise = listwise_loss(logprobs, weight, token_row, len(batch["chosen"]))
         pair_share, replay_share = batch.get("share", (1.0, 1.0))
         loss = pair_share * listwise
         metrics = {"loss/listwise": listwise.item(), "reply_length": len(logprobs) / len(rows["turn_row"])}
