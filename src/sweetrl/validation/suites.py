@@ -175,7 +175,8 @@ def trajectories_table(rows: Rows, limits: Limits) -> Table:
             ),
         ]
     columns = (*KEYS, "task", "turn_order", "protocol", "turn_record", "tokens", "reward", "scored", "tests", "leak")
-    return Table("trajectories", rows, (*columns, "seed", "lost", "turns", "attempts", "duplicate"), tuple(rules), KEYS)
+    columns = (*columns, "seed", "lost", "turns", "attempts", "duplicate", "reward_by_task", "turns_by_task")
+    return Table("trajectories", rows, columns, tuple(rules), KEYS)
 
 
 def _equal_attempts(k: int, again: str) -> list[Rule]:
@@ -382,7 +383,7 @@ def _shift(name: str, column: str, what: str, before: float, limit: float, error
     return Rule(
         name,
         "ExpectColumnMeanToBeBetween",
-        {"column": column, "min_value": before - allowed, "max_value": before + allowed},
+        {"column": f"{column}_by_task", "min_value": before - allowed, "max_value": before + allowed},
         f"the {what} may differ by at most {limit:g} (validate.{name}) and sampling error from the accepted batch's "
         f"{before:.3g}",
         "find out what changed; if it was meant to, remove data/accepted.json and run again",

@@ -136,6 +136,8 @@ class TrajectoryTable:
         self._rows.columns["duplicate"] = [
             None if repeat is None else f"the same words as attempt {repeat}" for repeat in repeats
         ]
+        for column in ("reward", "turns"):
+            self._rows.columns[f"{column}_by_task"] = by_task(self._rows, column)
         return self._rows
 
     def _row(self, place: str, trajectory: Trajectory) -> Row:
@@ -206,6 +208,20 @@ def summarise(rows: Sequence[Row], batch: str) -> Summary:
         mean_turns=turns,
         turns_error=turns_error,
     )
+
+
+def by_task(rows: Rows, column: str) -> list[float | None]:
+    """The values of `column`, each so weighed that their mean is that of the tasks' means (as `summarise` has it).
+
+    Where all tasks have as many attempts the values stay as they are; those of dialogues without a reward are None.
+    """
+    tasks, rewards, values = (rows.column(name) for name in ("task_id", "reward", column))
+    attempts = Counter(task for task, reward in zip(tasks, rewards, strict=True) if reward is not None)
+    each = attempts.total() / max(1, len(attempts))
+    return [
+        None if reward is None else float(value) * (each / attempts[task])
+        for task, reward, value in zip(tasks, rewards, values, strict=True)
+    ]
 
 
 def batch_digest(store: TrajectoryStore) -> str:
