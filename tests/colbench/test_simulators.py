@@ -104,6 +104,10 @@ def test_the_model_reads_request_reference_and_dialogue() -> None:
 def test_thoughts_and_names_are_not_said() -> None:
     assert spoken("<think>\nthe rate is x * 7\n</think>\n\nPerson: Seven.") == "Seven."
     assert spoken("Seven.") == "Seven."
+    assert spoken("<think>they want the rate, which is x * 7") == spoken("<think>7</think><think>x * 7") == ""
+    assert spoken("Seven. <think>Was that all?") == "Seven."
+    assert spoken("Person: Seven.\n\nAssistant: And the tax?\nPerson: 5 percent.") == "Seven."
+    assert spoken("Ask the\nassistant: it knows.") == "Ask the\nassistant: it knows."
 
 
 def test_the_cut_comes_before_everything_else() -> None:
@@ -127,6 +131,8 @@ def test_leaks_are_let_through_and_counted_or_refused() -> None:
 def test_a_user_without_words_loses_the_dialogue() -> None:
     with pytest.raises(SimulatorError, match="said nothing"):
         LlmSimulator(Model(lambda *_: " \n"), BACKEND).reply(RATES, MESSAGES, 0)
+    with pytest.raises(SimulatorError, match=r"said nothing: its model's thoughts have no end \(simulator.server.max_"):
+        LlmSimulator(Model(lambda *_: "<think>the rate is x * 7"), BACKEND).reply(RATES, MESSAGES, 0)
 
 
 def test_many_wait_for_the_model_at_once() -> None:

@@ -7,6 +7,7 @@ agent learns about it.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
@@ -19,6 +20,9 @@ from sweetrl.types import Content, Leak, Message, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
+
+THOUGHT = "<think>"
+_OTHER = re.compile(r"\n[ \t]*(?:Assistant|ASSISTANT):")  # whoever goes on for both sides tells what nobody asked
 
 
 class LlmSimulator:
@@ -69,9 +73,12 @@ class LlmSimulator:
         leak: Leak | None = None
         for attempt in range(self.attempts if self.leaks == "refuse" else 1):
             instruction = await self.instruction(task, messages, attempt > 0)
-            said = spoken(await self.speaker.say(instruction, seed + attempt))[: self.reply_characters]
+            text = await self.speaker.say(instruction, seed + attempt)
+            said = spoken(text)[: self.reply_characters]
             if not said:
-                raise SimulatorError("the user said nothing")
+                endless = THOUGHT in text.rpartition("</think>")[2]
+                why = ": its model's thoughts have no end (simulator.server.max_new_tokens)" if endless else ""
+                raise SimulatorError(f"the user said nothing{why}")
             leak = self.domain.find_leak(task, said)
             if leak is None or self.leaks == "count":
                 return said
@@ -86,11 +93,14 @@ class LlmSimulator:
 
 
 def spoken(text: str) -> str:
-    """Return what a model means the other to hear: without its thoughts and the name in front."""
-    said = text.rpartition("</think>")[2].strip()
+    """Return what a model means the other to hear: without its thoughts, the name in front, and the other's next turn.
+
+    Thoughts go over the reference: those that the token limit has broken off are not said either.
+    """
+    said = text.rpartition("</think>")[2].partition(THOUGHT)[0].strip()
     for name in ("Person:", "PERSON:"):
         said = said.removeprefix(name).lstrip()
-    return said
+    return _OTHER.split(said, maxsplit=1)[0].rstrip()
 
 
 class ConsoleUser:
