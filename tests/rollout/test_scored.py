@@ -72,7 +72,7 @@ def test_what_earlier_runs_lost_counts_and_gets_another_chance(
     attempts = [(cast.task(number), 0) for number in range(12)]
     whole, mute = replace(context, simulator=cast.user()), replace(context, simulator=cast.user(mute=[1, 9]))
     collect(attempts, whole, tmp_path / "whole")
-    with pytest.raises(UserError, match=r"^2 of 12 dialogues are lost, more than the allowed share of 0.1 \(2 x the user"):
+    with pytest.raises(UserError, match=r"^2 of 12 dialogues are lost, more than the allowed share of 0.1 \(2 x the"):
         collect(attempts, mute, tmp_path / "again", lost_share=0.1)
     assert list(contents(tmp_path / "again")) == ["shard-00001.parquet"]  # nobody was lost there
     collect(attempts, whole, tmp_path / "again", lost_share=0.1)

@@ -82,8 +82,8 @@ def rollout_scored(
     its own. `progress` is told of every finished dialogue. `batch` dialogues are under way at a time: together, turn by
     turn, with a batch engine; each on its own with an AsyncEngine, of which every finished dialogue is kept at once.
 
-    Raises UserError as soon as more than `lost_share` of the dialogues are lost, those of earlier runs included. What is
-    finished stays; running again attempts the lost ones again (with a batch engine: their whole shards).
+    Raises UserError as soon as more than `lost_share` of the dialogues are lost, those of earlier runs included. What
+    is finished stays; running again attempts the lost ones again (with a batch engine: their whole shards).
     `ledger` takes what each dialogue has cost, as it ends.
     With `mine` only the shards that it says yes to are made (others make the rest, in the same folder).
     """

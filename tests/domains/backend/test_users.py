@@ -264,7 +264,9 @@ def test_an_unknown_persona_or_option_is_one_clear_sentence(options: dict[str, A
     assert message in str(raised.value) and "\n" not in str(raised.value) and str(raised.value).endswith(".")
 
 
-@pytest.mark.parametrize("hidden", [None, "def f(x):\n    return x / 2", "tax: unknown", "tax: 5\nOn Sundays all is free."])
+@pytest.mark.parametrize(
+    "hidden", [None, "def f(x):\n    return x / 2", "tax: unknown", "tax: 5\nOn Sundays all is free."]
+)
 @pytest.mark.parametrize("persona", PERSONAS)
 def test_nobody_answers_about_a_foreign_task(persona: Persona, hidden: str | None) -> None:
     foreign = Task("t", "halve", "def f(x):\n    return x / 2", (("test1", "f(1)"),), hidden_information=hidden)
