@@ -13,6 +13,7 @@ from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.simulators import ConsoleUser, LlmSimulator, ReplaySimulator, simulator_prompt, spoken
 from sweetrl.domains.backend import Backend
 from sweetrl.errors import SimulatorError, UserError
+from sweetrl.evaluation import checks
 from sweetrl.protocols import AsyncUserSimulator
 from sweetrl.types import Message, Task, Trajectory
 
@@ -126,6 +127,22 @@ def test_leaks_are_let_through_and_counted_or_refused() -> None:
     with pytest.raises(SimulatorError, match=r"leaks the reference \(code\) in each of 2 attempts"):
         stubborn.reply(RATES, MESSAGES, 0)
     assert stubborn.refused == 2
+
+
+def test_what_validate_would_not_accept_is_refused_too() -> None:
+    task = Task(
+        "t", "What do they pay?", "def pay(h):\n    total = h * 7 + 12\n    return total\n", (("test1", "pay(3)"),)
+    )
+    asked = (Message("user", task.problem_description), Message("assistant", "What is it?"))
+    for leaking in ("They pay total = h * 7 + 12, no more.", "Try pay(3), which is 33."):
+        assert BACKEND.find_leak(task, leaking) is None  # nobody would call it code, alone
+        model = Model(lambda instruction, seed, leaking=leaking: leaking if seed == 3 else "Seven each, and twelve.")
+        assert LlmSimulator(model, BACKEND, leaks="refuse").reply(task, asked, 3) == "Seven each, and twelve."
+        told = Trajectory(task, 0, (*asked, Message("user", leaking)))
+        assert checks.leak(told, BACKEND.hidden_fragments(task)) is not None
+        # What the agent has brought up is no secret.
+        brought = (asked[0], Message("assistant", f"Is it this? {leaking}"))
+        assert LlmSimulator(model, BACKEND, leaks="refuse").reply(task, brought, 3) == leaking
 
 
 def test_a_user_without_words_loses_the_dialogue() -> None:

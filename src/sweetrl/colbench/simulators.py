@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from sweetrl.colbench.leaks import squeeze, told_fragment
 from sweetrl.colbench.prompts import load_prompt, render
 from sweetrl.errors import SimulatorError
 from sweetrl.protocols import Recordings, Speaker
@@ -29,7 +30,8 @@ class LlmSimulator:
     """A language model that plays the user, from an instruction with the reference in it.
 
     Its answer is cut at `reply_characters`, which is what the agent sees and what is searched for leaks. With
-    leaks="refuse" a leaking answer is asked for again, with a reminder and another seed, `attempts` times in all.
+    leaks="refuse" a leaking answer, and one that `validate` would not accept, is asked for again, with a reminder and
+    another seed, `attempts` times in all.
     `recording` keeps answers for later runs. `identity` tells speakers with other models, prompts or sampling apart.
     """
 
@@ -79,12 +81,20 @@ class LlmSimulator:
                 endless = THOUGHT in text.rpartition("</think>")[2]
                 why = ": its model's thoughts have no end (simulator.server.max_new_tokens)" if endless else ""
                 raise SimulatorError(f"the user said nothing{why}")
-            leak = self.domain.find_leak(task, said)
-            if leak is None or self.leaks == "count":
+            if self.leaks == "count":  # whoever records the dialogue searches it
+                return said
+            leak = self.domain.find_leak(task, said) or self._fragment(task, messages, said)
+            if leak is None:
                 return said
             self.refused += 1
         assert leak is not None
         raise SimulatorError(f"the user's answer leaks the reference ({leak.kind}) in each of {self.attempts} attempts")
+
+    def _fragment(self, task: Task, messages: Sequence[Message], said: str) -> Leak | None:
+        """What `validate` would find in `said`: a batch with it is not accepted."""
+        earlier = [squeeze(message.content) for message in messages]
+        found = told_fragment(self.domain.hidden_fragments(task), squeeze(said), earlier)
+        return None if found is None else Leak("quote", found.text)
 
     async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
         """Return what the model is told; `again`: its last answer leaked and was not sent."""
