@@ -102,19 +102,20 @@ _COLOR = re.compile(
     r"\bcolou?rs?\b|\bcolou?red\b|\bpalette\b|\bdark\b|\blight\b"
     r"|\b(?:white|black|gr[ae]y|red|orange|yellow|green|teal|blue|purple|pink|brown)\b"
 )
-_INK = re.compile(
-    r"\btexts?\b|\bfonts?\b|\bletters?\b|\bwords?\b|\btitles?\b|\bheadings?\b|\blinks?\b"
-)  # in no part's colour
+# What is written in a colour of its own.
+_INK = re.compile(r"\btexts?\b|\bfonts?\b|\bletters?\b|\bwords?\b|\btitles?\b|\bheadings?\b|\blinks?\b")
 _ALIGN = re.compile(r"\balign|\bcent(?:re|er)|\bleft\b|\bright\b|\bside\b")
 _COLUMNS = re.compile(r"\bcolumns?\b|\bside by side\b")
 _SIZE = re.compile(r"\bsizes?\b|\blarge\b|\bbig\b|\bsmall\b|\bwide\b|\bhigh\b|\btall\b|\bpixels\b")
 _MANY = re.compile(r"\bhow many\b|\bnumber of\b")
 _EXISTS = re.compile(r"\bis there\b|\bare there\b|\bshould there\b|\bdo you want\b|\bshould it have\b|\bneed\b|\bany\b")
 _THERE = (
-    r"(?:(?:is|are) there|should there be|do you (?:want|need)|should (?:it|the page) have|does it (?:have|need))"
+    r"(?:(?:is|are) there|should there be|do you (?:want|need)(?: me to (?:add|include))?|should (?:it|the page) have"
+    r"|does it (?:have|need))"
     r"(?: an?| any| the| some| section| called| named)* "
 )
-_PLACE = r"(?: bar| section)?(?: (?:on|at|in) (?:the|your|this|my) (?:page|top|bottom|end))*$"
+_PLACE = r"(?: bar| section)?(?: (?:on|at|in|of) (?:the|your|this|my) (?:page|top|bottom|end))*$"
+_BEFORE = re.compile(r"(?<!e\.g\.)(?<!i\.e\.)(?<=[.!])\s|\n")  # where the sentences before a question end
 _ORDER = re.compile(r"\bwhat order\b|\bwhich order\b|\bthe order\b|\bcomes? first\b")
 
 
@@ -126,7 +127,7 @@ def answer(question: str, page: Outline, rng: random.Random) -> str:
 def true_answer(question: str, page: Outline) -> str | None:
     """Answer the questions in a text (at most two) about the wanted page; None where nothing can be told for sure."""
     asked = [part for part in re.split(r"(?<=\?)", question) if part.strip().endswith("?")]
-    alone = [re.split(r"(?<=[.!:])\s|\n", one.strip())[-1] for one in asked[:2]]  # without the sentences before
+    alone = [_BEFORE.split(one.strip())[-1] for one in asked[:2]]
     told = [said for one in alone if (said := _answer(one.lower(), page))]
     return " ".join(dict.fromkeys(told)) or None
 
@@ -142,9 +143,8 @@ def _answer(asked: str, page: Outline) -> str | None:
     if len(about) > 1 or (_COLOR.search(rest) and _INK.search(rest)):
         return None
     if section is not None:
-        return (
-            None if about and about != ["boxes"] else _about(rest, section, page, _there(asked, _plain(section.name)))
-        )
+        there = _there(asked, _plain(section.name))
+        return _about(rest, section, page, there) if about in ([], ["boxes"]) else None
     if not named:
         return None
     part = next(iter(about), "page")
