@@ -28,6 +28,7 @@ Row = dict[str, Any]
 Decode = Callable[[Sequence[int]], str]
 
 KEYS = ("row", "task_id", "attempt")  # what names a dialogue in a message
+REMEMBERED = 256  # tasks whose references are in memory in pieces: of pages these are 14 KiB each
 
 
 class Rows(Sequence[Row]):
@@ -142,7 +143,9 @@ class TrajectoryTable:
 
     def _row(self, place: str, trajectory: Trajectory) -> Row:
         task = trajectory.task
-        if task.id not in self._fragments:
+        if task.id not in self._fragments:  # attempts at a task mostly stand side by side
+            if len(self._fragments) >= REMEMBERED:
+                del self._fragments[next(iter(self._fragments))]
             self._fragments[task.id] = self.domain.hidden_fragments(task)
         fragments = self._fragments[task.id]
         self._words.append(_digest("\0".join(message.content for message in trajectory.messages)))
