@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.markers import marked_answer, visible_reply
-from sweetrl.errors import SimulatorError, UserLeft
+from sweetrl.errors import SimulatorError, UserError, UserLeft
 from sweetrl.seeds import simulator_seed
 from sweetrl.types import Message, Task
 
@@ -113,6 +114,20 @@ def test_the_user_is_cut_off() -> None:
     environment = Environment(TASK, DOMAIN, User("é" * 1000), reply_characters=5)
     environment.step("How many?")
     assert environment.messages[-1].content == "é" * 5
+
+
+@pytest.mark.parametrize("words", [None, 7, b"Seven.", ["Seven."]])
+def test_what_is_no_text_is_one_sentence(words: Any) -> None:
+    with pytest.raises(UserError) as refused:
+        Environment(TASK, DOMAIN, User(words)).step("How many?")
+    said = f"task a: the user simulator `fixed` returned {words!r}; its `reply` must return a text."
+    assert str(refused.value) == said
+
+
+def test_half_of_a_surrogate_pair_is_no_reason_to_lose_what_is_written_later() -> None:
+    environment = Environment(TASK, DOMAIN, User("Seven \ud800 \U0001f600"))
+    environment.step("How many?")
+    assert environment.messages[-1].content == "Seven ? \U0001f600"
 
 
 def test_every_turn_has_its_own_seed_and_equal_dialogues_equal_seeds() -> None:

@@ -75,6 +75,14 @@ def test_a_prompt_of_ones_own(tmp_path: Path) -> None:
 def test_a_bad_prompt_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none\.txt: there is no such prompt; name a text file or one of: short, full"):
         BACKEND.system_prompt(str(tmp_path / "none.txt"))
+    for wrong in (
+        "You are an assistant. " * 30,
+        "a\0b",
+        f"{tmp_path / 'full.txt'}/x",
+    ):  # the words, not the file's name
+        with pytest.raises(UserError, match=r"there is no such prompt; name a text file") as refused:
+            load_prompt(wrong)
+        assert len(str(refused.value)) < 400 and "\0" not in str(refused.value)
     with pytest.raises(UserError, match=r"^shrot: there is no such prompt"):
         BACKEND.system_prompt("shrot")
     path = tmp_path / "bad.txt"

@@ -13,6 +13,7 @@ from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.simulators import ConsoleUser, LlmSimulator, ReplaySimulator, simulator_prompt, spoken
 from sweetrl.domains.backend import Backend
 from sweetrl.errors import SimulatorError, UserError
+from sweetrl.evaluation import checks
 from sweetrl.protocols import AsyncUserSimulator
 from sweetrl.types import Message, Task, Trajectory
 
@@ -104,6 +105,10 @@ def test_the_model_reads_request_reference_and_dialogue() -> None:
 def test_thoughts_and_names_are_not_said() -> None:
     assert spoken("<think>\nthe rate is x * 7\n</think>\n\nPerson: Seven.") == "Seven."
     assert spoken("Seven.") == "Seven."
+    assert spoken("<think>they want the rate, which is x * 7") == spoken("<think>7</think><think>x * 7") == ""
+    assert spoken("Seven. <think>Was that all?") == "Seven."
+    assert spoken("Person: Seven.\n\nAssistant: And the tax?\nPerson: 5 percent.") == "Seven."
+    assert spoken("Ask the\nassistant: it knows.") == "Ask the\nassistant: it knows."
 
 
 def test_the_cut_comes_before_everything_else() -> None:
@@ -124,9 +129,27 @@ def test_leaks_are_let_through_and_counted_or_refused() -> None:
     assert stubborn.refused == 2
 
 
+def test_what_validate_would_not_accept_is_refused_too() -> None:
+    task = Task(
+        "t", "What do they pay?", "def pay(h):\n    total = h * 7 + 12\n    return total\n", (("test1", "pay(3)"),)
+    )
+    asked = (Message("user", task.problem_description), Message("assistant", "What is it?"))
+    for leaking in ("They pay total = h * 7 + 12, no more.", "Try pay(3), which is 33."):
+        assert BACKEND.find_leak(task, leaking) is None  # nobody would call it code, alone
+        model = Model(lambda instruction, seed, leaking=leaking: leaking if seed == 3 else "Seven each, and twelve.")
+        assert LlmSimulator(model, BACKEND, leaks="refuse").reply(task, asked, 3) == "Seven each, and twelve."
+        told = Trajectory(task, 0, (*asked, Message("user", leaking)))
+        assert checks.leak(told, BACKEND.hidden_fragments(task)) is not None
+        # What the agent has brought up is no secret.
+        brought = (asked[0], Message("assistant", f"Is it this? {leaking}"))
+        assert LlmSimulator(model, BACKEND, leaks="refuse").reply(task, brought, 3) == leaking
+
+
 def test_a_user_without_words_loses_the_dialogue() -> None:
     with pytest.raises(SimulatorError, match="said nothing"):
         LlmSimulator(Model(lambda *_: " \n"), BACKEND).reply(RATES, MESSAGES, 0)
+    with pytest.raises(SimulatorError, match=r"said nothing: its model's thoughts have no end \(simulator.server.max_"):
+        LlmSimulator(Model(lambda *_: "<think>the rate is x * 7"), BACKEND).reply(RATES, MESSAGES, 0)
 
 
 def test_many_wait_for_the_model_at_once() -> None:

@@ -66,6 +66,29 @@ def test_present_shards_are_left_alone(context: RolloutContext, cast: Any, tmp_p
     assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
 
 
+def test_what_earlier_runs_lost_counts_and_gets_another_chance(
+    context: RolloutContext, cast: Any, tmp_path: Path
+) -> None:
+    attempts = [(cast.task(number), 0) for number in range(12)]
+    whole, mute = replace(context, simulator=cast.user()), replace(context, simulator=cast.user(mute=[1, 9]))
+    collect(attempts, whole, tmp_path / "whole")
+    with pytest.raises(UserError, match=r"^2 of 12 dialogues are lost, more than the allowed share of 0.1 \(2 x the"):
+        collect(attempts, mute, tmp_path / "again", lost_share=0.1)
+    assert list(contents(tmp_path / "again")) == ["shard-00001.parquet"]  # nobody was lost there
+    collect(attempts, whole, tmp_path / "again", lost_share=0.1)
+    assert contents(tmp_path / "again") == contents(tmp_path / "whole")
+    # A run that was killed behind its second shard goes on with what the first one lost.
+    killed = TrajectoryStore(tmp_path / "killed")
+    collect(attempts[:8], mute, killed.folder, lost_share=0.2)
+    assert [killed.lost(index) for index in killed.shards()] == [["the user fell silent"], []]
+    with pytest.raises(UserError, match=r"^2 of 12 dialogues are lost"):
+        collect(attempts, mute, killed.folder, lost_share=0.1)
+    # A stricter share takes shards again that are there already.
+    collect(attempts, mute, tmp_path / "strict", lost_share=0.2)
+    collect(attempts, whole, tmp_path / "strict", lost_share=0.1)
+    assert contents(tmp_path / "strict") == contents(tmp_path / "whole")
+
+
 def test_a_full_disk_leaves_finished_shards_and_one_sentence(
     context: RolloutContext, cast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""DVC must look at the data that params.yaml names: the base model's folder and files of tasks."""
+"""DVC must look at the data that params.yaml names: the base model's folder, files of tasks, prompts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from sweetrl.api.rollouts import fingerprint
 from sweetrl.errors import UserError
 from sweetrl.paths import ROOT_VARIABLE
 from sweetrl.running.sources import check_declared
+from sweetrl.running.stage import StageRun
 from sweetrl.settings import Settings, parse_settings
 
 
@@ -58,3 +60,37 @@ def test_another_place_is_said_with_the_key_to_set(project: Path, monkeypatch: p
         check_declared(wrong)
     (project / "dvc.yaml").unlink()
     check_declared(wrong)
+
+
+def test_a_prompt_of_ones_own_lies_where_dvc_looks(project: Path) -> None:
+    Path("mine.txt").write_text("Ask.")
+    Path("src/sweetrl/prompts").mkdir(parents=True)
+    Path("src/sweetrl/prompts/mine.txt").write_text("Ask.")
+    for right in (
+        {"agent": {"prompt": "short"}},
+        {"agent": {"prompt": "src/sweetrl/prompts/mine.txt"}, "judge": {"prompt": "judge_any"}},
+        {"agent": {"prompt": "mine.txt"}, "sources": {"suite": "."}},
+        {"simulator": {"kind": "scripted", "prompt": "mine.txt"}},  # not read
+        {"agent": {"prompt": "none.txt"}},  # which is said where it is read
+        {"agent": {"prompt": "Ask. " * 100}},
+    ):
+        check_declared(parse_settings(right))
+    for key, wrong in (
+        ("agent", {"agent": {"prompt": "mine.txt"}}),
+        ("judge", {"judge": {"prompt": str(project / "mine.txt")}, "sources": {"suite": "src"}}),
+        ("simulator", {"simulator": {"kind": "llm", "prompt": "mine.txt"}}),
+    ):
+        with pytest.raises(UserError, match=rf"`{key}\.prompt: .*mine\.txt` is read, but DVC does not look there; put"):
+            check_declared(parse_settings(wrong))
+
+
+def test_unfinished_work_belongs_to_the_words_of_a_prompt(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    prompt = Path("src/sweetrl/prompts/mine.txt")
+    prompt.parent.mkdir(parents=True)
+    known = parse_settings({"agent": {"prompt": str(prompt)}})
+    places = []
+    for words in ("Ask.", "Ask twice.", "Ask."):
+        prompt.write_text(words)
+        places.append((StageRun("collect", known).scratch(), fingerprint(known, [], 1, None)))
+    assert places[0] == places[2] and not set(places[0]) & set(places[1])

@@ -215,6 +215,14 @@ def test_what_a_method_lacks_is_said_before_anything_is_trained(
     assert not PAIRS.exists()
 
 
+def test_a_folder_may_hold_many_files(project: Path) -> None:
+    """Their names in a row are longer than the name of a file may be."""
+    for number in range(20):
+        write_log(Path(f"logs/dialogues-2026-01-{number:02d}.jsonl"), [chat(100 + number, 0)])
+    collect(settings())
+    assert len(TrajectoryStore(TRAJECTORIES)) == 15 + 20
+
+
 def test_a_tolerated_bad_row_lies_beside_the_shards(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_log(Path("logs/bad.jsonl"), [{"messages": []}])
     collect(settings(collect={"skip_bad": 1}))

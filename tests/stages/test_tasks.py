@@ -45,6 +45,11 @@ class Few(Words):
 class FewTests(Words):
     known = {"train": 5, "test": 1}
 
+class Twice(Words):
+    def tasks(self, split, count, seed, difficulty):
+        for number, task in enumerate(super().tasks(split, count, seed, difficulty)):
+            yield sweetrl.Task(task.id, "Say my word.", "word 0") if task.id == "train-4" else task
+
 class Same(Words):
     test = "word"
 
@@ -100,6 +105,11 @@ def test_a_domain_fills_the_splits_in_its_order(name: str, capsys: pytest.Captur
             "mine:Same: the test task test-0 is also a training task; `tasks` must keep the contents of the splits "
             "apart.",
         ),
+        (
+            "Twice",
+            "mine:Twice: the validation task train-4 is also a training task; `tasks` must keep the contents of the "
+            "splits apart.",
+        ),
     ],
 )
 def test_a_domain_that_cannot_fill_the_splits_is_refused(name: str, said: str) -> None:
@@ -146,6 +156,11 @@ def test_files_are_cut_into_the_splits(write_tasks: Callable[..., Path]) -> None
     write_tasks(Path("train.jsonl"), [*learn[:2], test[1]])
     with pytest.raises(UserError, match=r"test\.jsonl: row 2 is also in train\.jsonl; take it out of one of them"):
         tasks(settings("backend", **files))
+    write_tasks(Path("train.jsonl"), [*learn[:4], replace(learn[1], id="again")])
+    with pytest.raises(UserError, match=r"train\.jsonl: row 5, a validation task .* is also among the training tasks"):
+        tasks(settings("backend", **files))
+    write_tasks(Path("train.jsonl"), [*learn[:2], replace(learn[1], id="again"), *learn[3:5]])
+    tasks(settings("backend", **files))  # twice on one side
 
 
 def test_fresh_test_tasks_are_those_behind(write_tasks: Callable[..., Path]) -> None:
@@ -172,3 +187,6 @@ def test_fresh_test_tasks_are_those_behind(write_tasks: Callable[..., Path]) -> 
     assert [task.ground_truth for task in written()["test"]] == [task.ground_truth for task in test[2:]]
     with pytest.raises(UserError, match=r"test\.jsonl: 1 tasks are behind the first 3 \(tasks\.test_first\)"):
         tasks(settings("backend", **files, test_first=3))
+    write_tasks(Path("test.jsonl"), [*test[:3], replace(test[0], id="again")])
+    with pytest.raises(UserError, match=r"test\.jsonl: row 4 is also among the first 2, which have served \(tasks"):
+        tasks(settings("backend", **files, test_first=2))

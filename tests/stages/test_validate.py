@@ -212,10 +212,13 @@ def test_duplicates_beyond_the_share(batch, settings, tiny_model):
 
 
 def test_lost_dialogues(batch, settings, tiny_model):
-    values = {"outcome": "lost", "reward": None, "answer": None, "tests": (), "error": "the server is gone"}
-    write(changed(batch, 10, **values))
+    values = {"outcome": "lost", "reward": None, "answer": None, "tests": ()}
+    write(changed(batch, 10, **values, error="<img src=x onerror=alert(1)> the server is gone"))
     message = failure(settings)
-    assert "at most 5% of the dialogues may be lost" in message and "the server is gone" in message
+    assert "at most 5% of the dialogues may be lost" in message and "<img src=x onerror=alert(1)> the serv" in message
+    pages = [path.read_text() for path in (DATA_QUALITY, *DATA_DOCS.rglob("*.html"))]
+    assert any("the server is gone" in page for page in pages[1:]), "all rows are in the Data Docs"
+    assert not any("<img src=x" in page for page in pages), "others' words are no markup"
     validate(make_settings(tiny_model, lost_share=0.1))
     assert len(read_pairs(PAIRS)) == TASKS * (ATTEMPTS - 1) - 1
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.api.policy import Policy
 from sweetrl.colbench.files import check_ids
+from sweetrl.colbench.prompts import load_prompt, prompt_files
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import digest, read_json, write_json
@@ -309,7 +310,7 @@ def tasks_of(env: Domain, tasks: Tasks, count: int, seed: int | None, split: Spl
 
 
 def fingerprint(settings: Settings, tasks: Sequence[Task], attempts: int, adapter: Path | None) -> str:
-    """Return the digest of all that decides the dialogues of a call: settings, tasks, and the adapter's content."""
+    """Return the digest of all that decides the dialogues of a call: settings, tasks, own prompts, the adapter."""
     from sweetrl.engines.vllm import adapter_name
 
     tree = settings.model_dump(mode="json", by_alias=True)
@@ -317,7 +318,8 @@ def fingerprint(settings: Settings, tasks: Sequence[Task], attempts: int, adapte
         for key in ("urls", "concurrency", "timeout_seconds", "attempts", "budget_seconds", "backoff_seconds", "gpus"):
             section.pop(key)  # where a server is, and how it is asked, changes no dialogue
     content = [[task.id, task.problem_description, task.ground_truth, task.test_cases] for task in tasks]
-    what = [{name: tree[name] for name in DECIDING}, content, attempts, adapter and adapter_name(adapter)]
+    what: list[Any] = [{name: tree[name] for name in DECIDING}, content, attempts, adapter and adapter_name(adapter)]
+    what += [load_prompt(str(path)) for path in prompt_files(settings).values()]
     return digest(what, settings.collect.shard)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.markers import visible_reply
-from sweetrl.errors import SimulatorError, UserLeft
+from sweetrl.errors import SimulatorError, UserError, UserLeft
 from sweetrl.protocols import UserSimulator
 from sweetrl.seeds import simulator_seed
 from sweetrl.types import Message, Outcome, Task
@@ -121,8 +121,17 @@ class Environment:
         self._messages += [Message("assistant", visible), Message("user", words)]
 
     def hear(self, words: str) -> None:
-        """Take the user's reply, cut as the protocol says."""
-        self._messages.append(Message("user", words[: self.reply_characters]))
+        """Take the user's reply, cut as the protocol says; a UserError for what is no text.
+
+        Half of a surrogate pair, which no file can hold, becomes a question mark.
+        """
+        if not isinstance(words, str):
+            raise UserError(
+                f"task {self.task.id}: the user simulator `{self.simulator.name}` returned {repr(words)[:80]}; its "
+                "`reply` must return a text."
+            )
+        said = words[: self.reply_characters].encode("utf-8", "replace").decode("utf-8")
+        self._messages.append(Message("user", said))
 
     def leave(self) -> None:
         """End the dialogue because the user has left: what the agent said last was its last word."""

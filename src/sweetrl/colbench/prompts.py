@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 from functools import lru_cache
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sweetrl.errors import UserError
+from sweetrl.text import printable
+
+if TYPE_CHECKING:
+    from sweetrl.settings import Settings
 
 # The agent's prompts by the names that params.yaml uses; a domain says what they are. Others are named by their file.
 AGENT_PROMPTS = ("short", "full", "single")
-
+SHOWN = 300  # characters of what is no prompt's name
 
 # Numbers as the prompts write them; greater ones are written in digits.
 COUNTS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
@@ -52,15 +58,27 @@ def load_prompt(name_or_path: str) -> str:
     path = Path(name_or_path)
     try:
         text = path.read_text(encoding="utf-8").strip()
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise UserError(
-            f"{name_or_path}: there is no such prompt; name a text file or one of: {', '.join(AGENT_PROMPTS)}."
-        ) from error
+    except PermissionError as error:
+        raise UserError(f"{path}: the prompt file may not be read; change its permissions.") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start + 1} is not UTF-8; convert the prompt file to UTF-8.") from error
+    except (OSError, ValueError) as error:  # no such file, or a whole prompt where the name of its file should be
+        shown = name_or_path if len(name_or_path) <= SHOWN else f"{name_or_path[:SHOWN]}..."
+        raise UserError(
+            f"{printable(shown)}: there is no such prompt; name a text file or one of: {', '.join(AGENT_PROMPTS)}."
+        ) from error
     if not text:
         raise UserError(f"{path}: the prompt file is empty; write the prompt into it.")
     return text
+
+
+def prompt_files(settings: Settings) -> dict[str, Path]:
+    """Return the prompt files of the user's own that `settings` name, by their keys; none that is not there."""
+    named = {"agent.prompt": settings.agent.prompt, "judge.prompt": settings.judge.prompt}
+    if settings.simulator.kind in ("llm", "vision"):
+        named["simulator.prompt"] = settings.simulator.prompt
+    own = {key: Path(name) for key, name in named.items() if name not in ("", *AGENT_PROMPTS) and not _shipped(name)}
+    return {key: path for key, path in own.items() if os.path.isfile(path)}  # noqa: PTH113 - any name, however long
 
 
 @lru_cache

@@ -7,10 +7,12 @@ agent learns about it.
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Literal
 
+from sweetrl.colbench.leaks import squeeze, told_fragment
 from sweetrl.colbench.prompts import load_prompt, render
 from sweetrl.errors import SimulatorError
 from sweetrl.protocols import Recordings, Speaker
@@ -20,12 +22,16 @@ from sweetrl.types import Content, Leak, Message, Task, Trajectory
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
+THOUGHT = "<think>"
+_OTHER = re.compile(r"\n[ \t]*(?:Assistant|ASSISTANT):")  # whoever goes on for both sides tells what nobody asked
+
 
 class LlmSimulator:
     """A language model that plays the user, from an instruction with the reference in it.
 
     Its answer is cut at `reply_characters`, which is what the agent sees and what is searched for leaks. With
-    leaks="refuse" a leaking answer is asked for again, with a reminder and another seed, `attempts` times in all.
+    leaks="refuse" a leaking answer, and one that `validate` would not accept, is asked for again, with a reminder and
+    another seed, `attempts` times in all.
     `recording` keeps answers for later runs. `identity` tells speakers with other models, prompts or sampling apart.
     """
 
@@ -69,15 +75,26 @@ class LlmSimulator:
         leak: Leak | None = None
         for attempt in range(self.attempts if self.leaks == "refuse" else 1):
             instruction = await self.instruction(task, messages, attempt > 0)
-            said = spoken(await self.speaker.say(instruction, seed + attempt))[: self.reply_characters]
+            text = await self.speaker.say(instruction, seed + attempt)
+            said = spoken(text)[: self.reply_characters]
             if not said:
-                raise SimulatorError("the user said nothing")
-            leak = self.domain.find_leak(task, said)
-            if leak is None or self.leaks == "count":
+                endless = THOUGHT in text.rpartition("</think>")[2]
+                why = ": its model's thoughts have no end (simulator.server.max_new_tokens)" if endless else ""
+                raise SimulatorError(f"the user said nothing{why}")
+            if self.leaks == "count":  # whoever records the dialogue searches it
+                return said
+            leak = self.domain.find_leak(task, said) or self._fragment(task, messages, said)
+            if leak is None:
                 return said
             self.refused += 1
         assert leak is not None
         raise SimulatorError(f"the user's answer leaks the reference ({leak.kind}) in each of {self.attempts} attempts")
+
+    def _fragment(self, task: Task, messages: Sequence[Message], said: str) -> Leak | None:
+        """What `validate` would find in `said`: a batch with it is not accepted."""
+        earlier = [squeeze(message.content) for message in messages]
+        found = told_fragment(self.domain.hidden_fragments(task), squeeze(said), earlier)
+        return None if found is None else Leak("quote", found.text)
 
     async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
         """Return what the model is told; `again`: its last answer leaked and was not sent."""
@@ -86,11 +103,14 @@ class LlmSimulator:
 
 
 def spoken(text: str) -> str:
-    """Return what a model means the other to hear: without its thoughts and the name in front."""
-    said = text.rpartition("</think>")[2].strip()
+    """Return what a model means the other to hear: without its thoughts, the name in front, and the other's next turn.
+
+    Thoughts go over the reference: those that the token limit has broken off are not said either.
+    """
+    said = text.rpartition("</think>")[2].partition(THOUGHT)[0].strip()
     for name in ("Person:", "PERSON:"):
         said = said.removeprefix(name).lstrip()
-    return said
+    return _OTHER.split(said, maxsplit=1)[0].rstrip()
 
 
 class ConsoleUser:

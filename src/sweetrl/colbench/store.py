@@ -110,6 +110,11 @@ class TrajectoryStore:
         """Return the trajectories of one shard in order."""
         return [_trajectory(record) for record in _read(self.shards()[index], TRAJECTORIES_FORMAT)]
 
+    def lost(self, index: int) -> list[str]:
+        """Return why dialogues of one shard were lost, a cause for each; their words are not read."""
+        rows = _read(self.shards()[index], TRAJECTORIES_FORMAT, ("outcome", "error"))
+        return [row["error"] for row in rows if row["outcome"] == "lost"]
+
     def rows_of(self, index: int) -> Iterator[Trajectory]:
         """Yield the trajectories of one shard in order, a few in memory at a time."""
         return map(_trajectory, _read(self.shards()[index], TRAJECTORIES_FORMAT))

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from sweetrl.colbench.leaks import Fragment, squeeze
+from sweetrl.colbench.leaks import Fragment, squeeze, told_fragment
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.types import Trajectory
 
@@ -105,16 +105,13 @@ def leak(trajectory: Trajectory, fragments: Sequence[Fragment], system: str = ""
     """
     request = squeeze(trajectory.task.problem_description)
     shown = squeeze(system)
-    for fragment in fragments:
-        if fragment.text in shown and fragment.text not in request:
-            return f"the system prompt holds {fragment.name}"
+    if (fragment := told_fragment(fragments, shown, (request,))) is not None:
+        return f"the system prompt holds {fragment.name}"
     seen = [request]
     for index, message in enumerate(trajectory.messages):
         text = squeeze(message.content)
-        if message.role != "assistant":
-            for fragment in fragments:
-                if fragment.text in text and not any(fragment.text in earlier for earlier in seen):
-                    return f"message {index} ({message.role}) holds {fragment.name}"
+        if message.role != "assistant" and (fragment := told_fragment(fragments, text, seen)) is not None:
+            return f"message {index} ({message.role}) holds {fragment.name}"
         seen.append(text)
     return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.errors import UserError
 from sweetrl.protocols import AsyncEngine
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
@@ -81,8 +82,9 @@ def rollout_scored(
     its own. `progress` is told of every finished dialogue. `batch` dialogues are under way at a time: together, turn by
     turn, with a batch engine; each on its own with an AsyncEngine, of which every finished dialogue is kept at once.
 
-    Raises UserError as soon as more than `lost_share` of the dialogues are lost. What is finished stays; running again
-    attempts the lost ones again. `ledger` takes what each dialogue has cost, as it ends.
+    Raises UserError as soon as more than `lost_share` of the dialogues are lost, those of earlier runs included. What
+    is finished stays; running again attempts the lost ones again (with a batch engine: their whole shards).
+    `ledger` takes what each dialogue has cost, as it ends.
     With `mine` only the shards that it says yes to are made (others make the rest, in the same folder).
     """
     own = [index for index in range(-(-len(attempts) // shard)) if mine is None or mine(index)]
@@ -92,6 +94,11 @@ def rollout_scored(
         concurrent_shards(attempts, context, store, losses, seed, policy_name, batch, shard, progress, ledger, mine)
         return store
     present = store.shards()
+    losses.causes.update(cause for index in own if index in present for cause in store.lost(index))
+    if losses.too_many:
+        _take_again(store, own)
+        losses.causes.clear()
+        present = store.shards()
     for index in own:
         part = attempts[index * shard : (index + 1) * shard]
         if index in present:
@@ -107,6 +114,20 @@ def rollout_scored(
             progress=progress,
             spent=None if ledger is None else ledger.add,
         )
-        losses.add(spoken)
+        try:
+            losses.add(spoken)
+        except UserError:
+            _take_again(store, own)
+            raise
         store.write_shard(index, scored(spoken, context.scorer))
     return store
+
+
+def _take_again(store: TrajectoryStore, own: Sequence[int]) -> None:
+    """Remove the shards that hold lost dialogues, so that they are made again.
+
+    As a whole: with others beside it a dialogue's log-probabilities differ in their last bits.
+    """
+    for index, path in store.shards().items():
+        if index in own and store.lost(index):
+            path.unlink()

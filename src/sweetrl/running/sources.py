@@ -1,13 +1,16 @@
-"""Data that params.yaml names, and that DVC must look at: the base model's folder, files of tasks."""
+"""Data that params.yaml names, and that DVC must look at: the base model's folder, files of tasks, prompts."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from sweetrl.colbench.prompts import prompt_files
 from sweetrl.errors import UserError
 from sweetrl.paths import ROOT_VARIABLE
 from sweetrl.settings import Settings
+
+PROMPTS = "src/sweetrl/prompts"  # a dependency of every stage that reads a prompt
 
 
 def check_declared(settings: Settings) -> None:
@@ -31,4 +34,11 @@ def check_declared(settings: Settings) -> None:
             raise UserError(
                 f"params.yaml: `{key}: {name}` is read, but `sources.{place}` is {declared}; set it to {name} or a "
                 "folder around it, so that DVC sees its changes."
+            )
+    seen = (PROMPTS, settings.sources.suite)
+    for key, path in prompt_files(settings).items():
+        if not any(place and (root / path).resolve().is_relative_to((root / place).resolve()) for place in seen):
+            raise UserError(
+                f"params.yaml: `{key}: {path}` is read, but DVC does not look there; put the file into {PROMPTS} or "
+                "into the folder of `sources.suite`, so that DVC sees its changes."
             )

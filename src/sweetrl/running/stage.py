@@ -33,6 +33,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from sweetrl.colbench.prompts import prompt_files
 from sweetrl.errors import UserError, missing_extra
 from sweetrl.io import digest, private_folder, publish, write_json
 from sweetrl.logs import show_progress
@@ -126,7 +127,7 @@ class StageRun:
         resumed. It is removed when DVC has recorded what the stage made (outside of a DVC project: when the stage ends
         well).
         """
-        paths = [*inputs, *self.sources.values()]
+        paths = [*inputs, *self.sources.values(), *prompt_files(self.settings).values()]
         hashes = [dvc_hash(Path(path)) if Path(path).exists() else str(path) for path in paths]
         folder = SCRATCH / f"{self.stage}-{digest(self.parameters, hashes)}"
         private_folder(folder)

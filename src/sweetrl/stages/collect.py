@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sweetrl.io import publish
+from sweetrl.io import digest, publish
 from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASKS
 from sweetrl.plugins import load_domain
 from sweetrl.running.costs import log_costs
@@ -69,7 +69,7 @@ def collect_files(settings: Settings, run: StageRun) -> None:
     tasks = [task for path in held_out.values() for task in read_task_table(path)]
     for name, path in {"trajectories": Path(settings.sources.trajectories), **held_out}.items():
         run.log_input(name, path)
-    names = " ".join(path.name for path in files)  # they are in the names of tasks
+    names = digest([path.name for path in files])  # they are in the names of tasks
     store = TrajectoryStore(run.scratch(names, *files, *held_out.values()) / "shards")
     counts = import_dialogues(Importer(load_domain(settings), files, tasks), store, run.mine)
     if not run.share.whole:

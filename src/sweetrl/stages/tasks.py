@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -43,7 +44,8 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
             "to train on; lower `tasks.validation` in params.yaml."
         )
     last = wanted.test_first + wanted.test
-    test = list(islice(read_tasks(Path(wanted.test_file), domain), wanted.test_first, last))
+    test = list(islice(read_tasks(Path(wanted.test_file), domain), last))
+    before, test = test[: wanted.test_first], test[wanted.test_first :]
     if wanted.test_first and len(test) < wanted.test:
         raise UserError(
             f"{wanted.test_file}: {len(test)} tasks are behind the first {wanted.test_first} (tasks.test_first), and "
@@ -56,7 +58,27 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
                 f"{wanted.test_file}: row {row} is also in {wanted.train_file}; take it out of one of them."
             )
     cut = len(learn) - wanted.validation
+    if (place := _repeated(learn[:cut], learn[cut:])) is not None:
+        raise UserError(
+            f"{wanted.train_file}: row {cut + place + 1}, a validation task (tasks.validation), is also among the "
+            "training tasks before it; take one of the two out."
+        )
+    if (place := _repeated(before, test)) is not None:
+        raise UserError(
+            f"{wanted.test_file}: row {wanted.test_first + place + 1} is also among the first {wanted.test_first}, "
+            "which have served (tasks.test_first); take it out."
+        )
     return {"train": learn[:cut], "validation": learn[cut:], "test": test}
+
+
+def _repeated(known: Sequence[Task], tasks: Sequence[Task]) -> int | None:
+    """The place of the first of `tasks` whose content is among the `known`, or None."""
+    contents = {_content(task) for task in known}
+    return next((place for place, task in enumerate(tasks) if _content(task) in contents), None)
+
+
+def _content(task: Task) -> tuple[str | None, ...]:
+    return task.problem_description, task.ground_truth, task.hidden_information
 
 
 def _check_generated(domain: Domain, learn: list[Task], test: list[Task]) -> None:
@@ -73,21 +95,19 @@ def _check_generated(domain: Domain, learn: list[Task], test: list[Task]) -> Non
             "it in params.yaml."
         )
     before, behind = test[: wanted.test_first], test[wanted.test_first :]
-    served = {(task.problem_description, task.ground_truth, task.hidden_information) for task in before}
-    for task in behind:
-        if (task.problem_description, task.ground_truth, task.hidden_information) in served:
-            raise UserError(
-                f"{domain.spec}: the test task {task.id} is also among the first {wanted.test_first}, which have "
-                "served (tasks.test_first); `tasks` must go on with tasks of other contents."
-            )
+    if (place := _repeated(before, behind)) is not None:
+        raise UserError(
+            f"{domain.spec}: the test task {behind[place].id} is also among the first {wanted.test_first}, which have "
+            "served (tasks.test_first); `tasks` must go on with tasks of other contents."
+        )
     check_ids(learn, f"{domain.spec}: training tasks")
     check_ids(test, f"{domain.spec}: test tasks")
-    known = {(task.problem_description, task.ground_truth, task.hidden_information) for task in learn}
-    for task in test:
-        if (task.problem_description, task.ground_truth, task.hidden_information) in known:
+    train, validation = learn[: wanted.train], learn[wanted.train :]
+    for split, known, tasks in (("test", learn, test), ("validation", train, validation)):
+        if (place := _repeated(known, tasks)) is not None:
             raise UserError(
-                f"{domain.spec}: the test task {task.id} is also a training task; `tasks` must keep the contents of "
-                "the splits apart."
+                f"{domain.spec}: the {split} task {tasks[place].id} is also a training task; `tasks` must keep the "
+                "contents of the splits apart."
             )
 
 

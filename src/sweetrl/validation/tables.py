@@ -28,6 +28,7 @@ Row = dict[str, Any]
 Decode = Callable[[Sequence[int]], str]
 
 KEYS = ("row", "task_id", "attempt")  # what names a dialogue in a message
+REMEMBERED = 256  # tasks whose references are in memory in pieces: of pages these are 14 KiB each
 
 
 class Rows(Sequence[Row]):
@@ -136,11 +137,15 @@ class TrajectoryTable:
         self._rows.columns["duplicate"] = [
             None if repeat is None else f"the same words as attempt {repeat}" for repeat in repeats
         ]
+        for column in ("reward", "turns"):
+            self._rows.columns[f"{column}_by_task"] = by_task(self._rows, column)
         return self._rows
 
     def _row(self, place: str, trajectory: Trajectory) -> Row:
         task = trajectory.task
-        if task.id not in self._fragments:
+        if task.id not in self._fragments:  # attempts at a task mostly stand side by side
+            if len(self._fragments) >= REMEMBERED:
+                del self._fragments[next(iter(self._fragments))]
             self._fragments[task.id] = self.domain.hidden_fragments(task)
         fragments = self._fragments[task.id]
         self._words.append(_digest("\0".join(message.content for message in trajectory.messages)))
@@ -206,6 +211,20 @@ def summarise(rows: Sequence[Row], batch: str) -> Summary:
         mean_turns=turns,
         turns_error=turns_error,
     )
+
+
+def by_task(rows: Rows, column: str) -> list[float | None]:
+    """The values of `column`, each so weighed that their mean is that of the tasks' means (as `summarise` has it).
+
+    Where all tasks have as many attempts the values stay as they are; those of dialogues without a reward are None.
+    """
+    tasks, rewards, values = (rows.column(name) for name in ("task_id", "reward", column))
+    attempts = Counter(task for task, reward in zip(tasks, rewards, strict=True) if reward is not None)
+    each = attempts.total() / max(1, len(attempts))
+    return [
+        None if reward is None else float(value) * (each / attempts[task])
+        for task, reward, value in zip(tasks, rewards, values, strict=True)
+    ]
 
 
 def batch_digest(store: TrajectoryStore) -> str:

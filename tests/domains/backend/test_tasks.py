@@ -340,7 +340,7 @@ def numbers(task: Task) -> dict[str, tuple[int | str, ...]]:
     return {name: tuple(int(v) if v.isdigit() else v for v in values) for name, values in facts.items()}
 
 
-def test_a_program_that_lacks_a_detail_or_has_a_wrong_value_fails(some_tasks: list[Task]) -> None:
+def test_a_program_that_lacks_a_detail_or_has_a_number_that_is_one_more_fails(some_tasks: list[Task]) -> None:
     for task in some_tasks[:150]:
         details = numbers(task)
         inputs = [int(call[call.index("(") + 1 : -1]) for _, call in task.test_cases]
@@ -378,8 +378,9 @@ def test_facts_of_a_foreign_task_are_empty() -> None:
     ["tax: depends on the region", "tier: 5", "tier: 5, 6, 7", "rate:", "rate: ", "rate: -3", "rate: 2.5", "rate : 3",
      "label: see above", "label: EUR, USD", "zero: x, 1", "Rate: 3", "speed: 3"],
 )  # fmt: skip
-def test_lines_of_another_form_are_no_facts(line: str) -> None:
-    assert read_facts(f"{line}\nbase: 7") == {"base": ("7",)}
+def test_with_a_line_of_another_form_there_are_no_facts(line: str) -> None:
+    assert read_facts("base: 7\n\n") == {"base": ("7",)}
+    assert read_facts(f"{line}\nbase: 7") == read_facts(f"base: 7\n{line}") == {}
 
 
 def test_a_foreign_request_is_refused() -> None:

@@ -264,8 +264,12 @@ def test_an_unknown_persona_or_option_is_one_clear_sentence(options: dict[str, A
     assert message in str(raised.value) and "\n" not in str(raised.value) and str(raised.value).endswith(".")
 
 
-def test_a_foreign_task_is_met_with_ignorance() -> None:
-    foreign = Task("t", "halve", "def f(x):\n    return x / 2", (("test1", "f(1)"),), hidden_information="tax: unknown")
-    for persona in PERSONAS:
-        said = dialogue(foreign, question("tax"), "Why?", persona=persona)
-        assert not values_in(*said)
+@pytest.mark.parametrize(
+    "hidden", [None, "def f(x):\n    return x / 2", "tax: unknown", "tax: 5\nOn Sundays all is free."]
+)
+@pytest.mark.parametrize("persona", PERSONAS)
+def test_nobody_answers_about_a_foreign_task(persona: Persona, hidden: str | None) -> None:
+    foreign = Task("t", "halve", "def f(x):\n    return x / 2", (("test1", "f(1)"),), hidden_information=hidden)
+    for asked in (question("tax"), question("allowance"), "Why?"):
+        with pytest.raises(UserError, match=r"^task t: the scripted user knows nothing about it, .* `simulator.kind`"):
+            dialogue(foreign, asked, persona=persona)

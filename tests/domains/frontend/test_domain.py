@@ -11,12 +11,13 @@ import pytest
 from typer.testing import CliRunner
 
 from sweetrl import cli, show
-from sweetrl.colbench.files import write_trajectories
+from sweetrl.colbench.files import read_tasks, write_trajectories
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import demonstrate
+from sweetrl.evaluation import checks
 from sweetrl.learning.ranking import choose_pairs, mean_centered, ranking_metrics
 from sweetrl.screen import Screen
 from sweetrl.settings import PretrainSettings, RankSettings, Settings
@@ -50,6 +51,33 @@ def test_where_the_reward_is_no_likeness_the_report_is_the_usual_one(reward: dic
     domain = FRONTEND.configured(Settings.model_validate({"suite": "frontend", "reward": reward}))
     assert domain.examine({}, [], None) is None
     assert domain.shown_labels.reward == "Mean reward" and domain.shown_labels.success == "Equal to the reference"
+
+
+def test_what_the_prompts_ask_for_in_every_page_is_no_secret() -> None:
+    style = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
+    link = f'Put in <link href="{style}" rel="stylesheet">'
+    for task in generate("train", 5, seed=3):
+        said = Trajectory(task, 0, (Message("user", task.problem_description),))
+        fragments = FRONTEND.hidden_fragments(task)
+        for system in (*map(FRONTEND.system_prompt, ("short", "full", "single")), link):
+            assert checks.leak(said, fragments, system) is None
+        for number, line in enumerate(task.ground_truth.splitlines(), start=1):
+            if line.startswith(("<header", "<section")):
+                assert (
+                    checks.leak(said, fragments, f"{link} {line}")
+                    == f"the system prompt holds line {number} of the reference"
+                )
+
+
+def test_no_prompt_gives_a_real_page_away(real_frontend_tasks: Path) -> None:
+    for task in read_tasks(real_frontend_tasks, FRONTEND):
+        said, fragments = (
+            Trajectory(task, 0, (Message("user", task.problem_description),)),
+            FRONTEND.hidden_fragments(task),
+        )
+        assert fragments
+        for name in ("short", "full", "single"):
+            assert checks.leak(said, fragments, FRONTEND.system_prompt(name)) is None
 
 
 def state(turn: int, *replies: tuple[str, float]) -> RankedState:

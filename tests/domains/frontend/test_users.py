@@ -63,6 +63,19 @@ def test_only_so_many_differences_are_named() -> None:
         assert PageUser(sketch, most).reply(task, after(write_page(PLAIN)), 0).count(".") == most
 
 
+@pytest.mark.parametrize(
+    "broken_off",
+    [
+        '<html><body class="bg-white"><header class="text-center">Any header?<img src="https://picsum.photos/9?random=1">',
+        "<!DOCTYPE html><body background='x?y' color='dark'>",
+        "Here is the header.\n<header class='left'><a href='?page",
+    ],
+)
+def test_a_page_without_an_end_asks_nothing(broken_off: str) -> None:
+    assert scripted_user().reply(TASK, after(broken_off), 3) in NO_PAGE
+    assert scripted_user().reply(TASK, after(f"What colour is the header? {broken_off}"), 3).startswith("The header is")
+
+
 def test_pages_are_rendered_aside() -> None:
     assert isinstance(scripted_user(), AsyncUserSimulator)
     one = asyncio.run(scripted_user().answer(TASK, after(write_page(PLAIN)), 3))

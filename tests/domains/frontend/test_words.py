@@ -54,6 +54,45 @@ def test_answers(question: str, said: str | None) -> None:
     assert answer(question, page, random.Random(0)) in ([said] if said else UNKNOWN)
 
 
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Is there a picture in the header?",
+        "Are there any buttons in the navigation bar?",
+        "What colour is the button in the header?",
+        "What color is the text in the header?",
+        "What colour are the links?",
+        "Is there a picture in Our offers?",
+        "Do you want any changes to the header?",
+        "Do you want the header to be larger?",
+        "Is there a header with a shadow?",
+        "Should there be no header?",
+    ],
+)
+def test_what_is_asked_of_something_else_in_a_part_is_not_answered_by_the_part(question: str) -> None:
+    page = outline_of(sketch_design(DESIGN))
+    assert true_answer(question, page) is None
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("Do you want a blue header?", "The header is dark green."),
+        ("Is the header red?", "The header is dark green."),
+        ("Should the background of the page be white?", "The background of the page is light blue."),
+        ("I made the header blue. Is there a navigation bar at the top?", "Yes, there is a navigation bar."),
+        ("Is there a header on the page?", "Yes, there is a header."),
+        ("Is there a form at the end of the page?", "Yes, there is a form."),
+        ("Do you want me to add a footer?", "There is no footer."),
+        ("About the header: what colour (e.g. red) should it have?", "The header is dark green."),
+        ("Should there be a section called Gallery?", 'Yes, there is a section "Gallery".'),
+        ("Here it is:\nis there a form?", "Yes, there is a form."),
+    ],
+)
+def test_a_question_about_one_part_is_answered_by_what_it_asks(question: str, said: str) -> None:
+    assert true_answer(question, outline_of(sketch_design(DESIGN))) == said
+
+
 def test_what_is_not_there_is_denied() -> None:
     page = outline_of(sketch_design(PLAIN))
     assert true_answer("Are there any pictures?", page) == "There are no pictures."

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels, Pretraining
+from sweetrl.colbench.leaks import Fragment, squeeze
 from sweetrl.colbench.markers import visible_reply
-from sweetrl.colbench.prompts import agent_prompt
+from sweetrl.colbench.prompts import agent_prompt, load_prompt
 from sweetrl.domains.frontend import leaks
 from sweetrl.domains.frontend.pages import find_page, last_page
 from sweetrl.errors import UserError
@@ -168,6 +169,11 @@ class Frontend(Domain):
     def telling(self, text: str, lines: int) -> bool:
         """Only markup counts: a page's texts are there to be read."""
         return "<" in text
+
+    def hidden_fragments(self, task: Task) -> tuple[Fragment, ...]:
+        """Leave out what the shipped prompts ask for in every page, such as the line with the stylesheet."""
+        public = squeeze(f"{load_prompt('frontend_agent_full')}\n{load_prompt('frontend_agent_single')}")
+        return tuple(one for one in super().hidden_fragments(task) if one.text not in public)
 
     # What replies are worth
 

@@ -8,12 +8,16 @@ is the last page that any reply held, whatever the last reply says.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweetrl.types import ANSWER_MARKER, OUTPUT_MARKER, Message
 
 PLACEHOLDER = "[SEE RENDERED HTML]"
+# A page that has no end asks nothing, whatever its addresses and texts hold.
+_PAGE = re.compile(r"<(?:!doctype|html|body)\b.*", re.IGNORECASE | re.DOTALL)
+_TAG = re.compile(r"</?[a-zA-Z][^<>]*(?:>|$)")
 
 
 @dataclass(frozen=True)
@@ -26,8 +30,9 @@ class PageReply:
 
     @property
     def question(self) -> str | None:
-        """The words without marker and page where they hold a question, else None."""
-        said = self.words.replace(PLACEHOLDER, " ").replace(ANSWER_MARKER, " ").strip()
+        """The words without marker and markup where they hold a question, else None."""
+        said = self.words.replace(PLACEHOLDER, " ").replace(ANSWER_MARKER, " ")
+        said = _TAG.sub(" ", _PAGE.sub(" ", said)).strip()
         return said if "?" in said else None
 
 

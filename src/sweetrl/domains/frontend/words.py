@@ -98,12 +98,24 @@ _PARTS: tuple[tuple[str, str], ...] = (
     ("boxes", r"\bboxes\b|\bcards?\b"),
     ("page", r"\bpage\b|\bbackground\b"),
 )
-_COLOR = re.compile(r"\bcolou?rs?\b|\bcolou?red\b|\bpalette\b|\bdark\b|\blight\b")
+_COLOR = re.compile(
+    r"\bcolou?rs?\b|\bcolou?red\b|\bpalette\b|\bdark\b|\blight\b"
+    r"|\b(?:white|black|gr[ae]y|red|orange|yellow|green|teal|blue|purple|pink|brown)\b"
+)
+# What is written in a colour of its own.
+_INK = re.compile(r"\btexts?\b|\bfonts?\b|\bletters?\b|\bwords?\b|\btitles?\b|\bheadings?\b|\blinks?\b")
 _ALIGN = re.compile(r"\balign|\bcent(?:re|er)|\bleft\b|\bright\b|\bside\b")
 _COLUMNS = re.compile(r"\bcolumns?\b|\bside by side\b")
 _SIZE = re.compile(r"\bsizes?\b|\blarge\b|\bbig\b|\bsmall\b|\bwide\b|\bhigh\b|\btall\b|\bpixels\b")
 _MANY = re.compile(r"\bhow many\b|\bnumber of\b")
 _EXISTS = re.compile(r"\bis there\b|\bare there\b|\bshould there\b|\bdo you want\b|\bshould it have\b|\bneed\b|\bany\b")
+_THERE = (
+    r"(?:(?:is|are) there|should there be|do you (?:want|need)(?: me to (?:add|include))?|should (?:it|the page) have"
+    r"|does it (?:have|need))"
+    r"(?: an?| any| the| some| section| called| named)* "
+)
+_PLACE = r"(?: bar| section)?(?: (?:on|at|in|of) (?:the|your|this|my) (?:page|top|bottom|end))*$"
+_BEFORE = re.compile(r"(?<!e\.g\.)(?<!i\.e\.)(?<=[.!])\s|\n")  # where the sentences before a question end
 _ORDER = re.compile(r"\bwhat order\b|\bwhich order\b|\bthe order\b|\bcomes? first\b")
 
 
@@ -115,18 +127,27 @@ def answer(question: str, page: Outline, rng: random.Random) -> str:
 def true_answer(question: str, page: Outline) -> str | None:
     """Answer the questions in a text (at most two) about the wanted page; None where nothing can be told for sure."""
     asked = [part for part in re.split(r"(?<=\?)", question) if part.strip().endswith("?")]
-    told = [said for one in asked[:2] if (said := _answer(one.lower(), page))]
+    alone = [_BEFORE.split(one.strip())[-1] for one in asked[:2]]
+    told = [said for one in alone if (said := _answer(one.lower(), page))]
     return " ".join(dict.fromkeys(told)) or None
 
 
 def _answer(asked: str, page: Outline) -> str | None:
     if _ORDER.search(asked):
         return _order(page)
-    part = _section(asked, page) or next((name for name, form in _PARTS if re.search(form, asked)), None)
-    if part is None:
+    section = _section(asked, page)
+    rest = asked if section is None else _without(asked, section.name)
+    named = [name for name, form in _PARTS if re.search(form, rest)]
+    about = [name for name in named if name != "page"]
+    # The button in the header is neither any button nor the header, and a text's colour is not that of its part.
+    if len(about) > 1 or (_COLOR.search(rest) and _INK.search(rest)):
         return None
-    if isinstance(part, Part):
-        return _about(asked, part, page)
+    if section is not None:
+        there = _there(asked, _plain(section.name))
+        return _about(rest, section, page, there) if about in ([], ["boxes"]) else None
+    if not named:
+        return None
+    part = next(iter(about), "page")
     if part == "picture":
         return _pictures(asked, page)
     if part == "button":
@@ -152,7 +173,7 @@ def _answer(asked: str, page: Outline) -> str | None:
             return None
         name = {"navigation": "navigation bar"}.get(part, part)
         return f"There is no {name}."
-    return _about(asked, found, page)
+    return _about(asked, found, page, _there(asked, dict(_PARTS)[part]))
 
 
 def _surely_without(part: str, page: Outline) -> bool:
@@ -165,12 +186,27 @@ def _surely_without(part: str, page: Outline) -> bool:
 
 
 def _section(asked: str, page: Outline) -> Part | None:
-    said = f" {' '.join(words_of(asked))} "
-    named = [one for one in page.sections() if f" {' '.join(words_of(one.name))} " in said]
+    said = f" {_plain(asked)} "
+    named = [one for one in page.sections() if f" {_plain(one.name)} " in said]
     return max(named, key=lambda one: len(one.name)) if named else None
 
 
-def _about(asked: str, part: Part, page: Outline) -> str | None:
+def _plain(text: str) -> str:
+    """The words of a text, without marks."""
+    return " ".join(words_of(text))
+
+
+def _without(asked: str, name: str) -> str:
+    """A question without the name of the section that it is about, whose words ask for nothing."""
+    return f" {_plain(asked)} ".replace(f" {_plain(name)} ", " ").strip()
+
+
+def _there(asked: str, form: str) -> bool:
+    """Whether a question is if there is a part that is called so, and nothing more: not if there is a blue one."""
+    return re.search(rf"{_THERE}(?:{form})\w*{_PLACE}", _plain(asked)) is not None
+
+
+def _about(asked: str, part: Part, page: Outline, there: bool = False) -> str | None:
     name = calling(part)
     name = name[0].upper() + name[1:]
     if _COLUMNS.search(asked) and part.kind == "section":
@@ -181,7 +217,7 @@ def _about(asked: str, part: Part, page: Outline) -> str | None:
         return f"{name} is {color_name(part.color)}." if part.color else None
     if _ALIGN.search(asked):
         return f"The text in {calling(part)} is {_SIDES[part.align]}." if part.align else None
-    if _EXISTS.search(asked):
+    if there:
         return f"Yes, there is {calling(part).replace('the ', 'a ', 1)}."
     return None
 

@@ -90,13 +90,17 @@ def write_facts(details: Details) -> str:
 
 
 def read_facts(hidden_information: str | None) -> dict[str, tuple[str, ...]]:
-    """Parse what write_facts wrote; lines of any other form are ignored, so a foreign task has no facts."""
+    """Parse what write_facts wrote. With a line of any other form there are no facts at all.
+
+    Such a task is somebody else's, and whoever knew a part of it would deny the rest.
+    """
     facts: dict[str, tuple[str, ...]] = {}
-    for line in (hidden_information or "").splitlines():
+    for line in filter(str.strip, (hidden_information or "").splitlines()):
         name, colon, listed = line.partition(": ")
         values = tuple(value.strip() for value in listed.split(","))
-        if colon and name in BY_NAME and _fit(values, len(BY_NAME[name].values)):
-            facts[name] = values
+        if not colon or name not in BY_NAME or not _fit(values, len(BY_NAME[name].values)):
+            return {}
+        facts[name] = values
     return facts
 
 
@@ -122,8 +126,8 @@ def generate(
     """Yield `count` different tasks of `split`; the same arguments give the same tasks.
 
     A task hides `difficulty` details, one fewer or one more (at least one). Every detail shows in at least one test: a
-    program that lacks it, or has another value for it, fails. `domains` are those of the split by default, `hints` says
-    how requests are worded.
+    program that lacks it, or has a number in it that is one more, fails. `domains` are those of the split by default,
+    `hints` says how requests are worded.
     """
     rng = random.Random(f"{split}-{seed}-{difficulty}")
     of = domains or [domain for domain in DOMAINS if split == "test" or not domain.held_out]

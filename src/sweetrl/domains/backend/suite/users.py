@@ -80,7 +80,15 @@ class ScriptedSimulator:
         self.name = "scripted" if persona == "plain" else f"scripted:{persona}"
 
     def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """The user's reply to the last (assistant) message; equal arguments give equal words."""
+        """The user's reply to the last (assistant) message; equal arguments give equal words.
+
+        A task of others is a UserError: to deny what it hides would be untrue.
+        """
+        if not read_facts(task.hidden_information):
+            raise UserError(
+                f"task {task.id}: the scripted user knows nothing about it, because it is not of the synthetic suite; "
+                "set `simulator.kind` to `llm`, `replay`, `human` or a user of your own (docs/servers.md)."
+            )
         rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
         if self.persona == "impatient":
             refused = any(message.content == REFUSAL for message in messages if message.role == "user")
