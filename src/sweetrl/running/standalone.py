@@ -312,7 +312,7 @@ def check_user(domain: Domain, tasks: Sequence[Task], path: Path) -> None:
 
 def _scratch(settings: Settings, tasks: Sequence[Task], attempts: int, adapter: Path | None, out: Path | None) -> Path:
     """The folder of unfinished work: named by all that decides the dialogues, so nothing of another run is taken."""
-    from sweetrl.api import rollouts
+    from sweetrl.api.calls import fingerprint
 
-    key = rollouts.fingerprint(settings, tasks, attempts, adapter)
+    key = fingerprint(settings, tasks, attempts, adapter)
     return (SCRATCH if out is None else out.parent) / (f"standalone-{key}" if out is None else f".{out.name}.{key}")
