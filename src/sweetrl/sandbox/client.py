@@ -24,6 +24,8 @@ from sweetrl.sandbox.limits import Job, Limits, Outcome
 from sweetrl.sandbox.tiers import lightest, preloads
 from sweetrl.sandbox.worker import Worker, describe_isolation
 
+_LONGEST_WAIT = 3600.0  # seconds; a selector cannot wait for a month
+
 
 class _Tier:
     """The zygotes that have imported `preload`, and the jobs that wait for one of them."""
@@ -201,7 +203,7 @@ class Sandbox:
                             tier.workers[-1].attach(selector)
                     self._hungry = not all(tier.queue for tier in self._tiers)
                 due = min(worker.due for worker in self._workers())
-                wait = None if due == float("inf") else max(0.0, due - time.monotonic())
+                wait = None if due == float("inf") else min(max(0.0, due - time.monotonic()), _LONGEST_WAIT)
                 for key, _ in selector.select(wait):
                     if key.data is None:
                         os.read(self._wake[0], 4096)

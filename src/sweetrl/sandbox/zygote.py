@@ -108,7 +108,7 @@ class Zygote:
             os.write(file, body)
             self.run_job(file, len(body))
             os.close(file)
-        self.child.random.seed(self.child.SEED)
+        self.child.reseed(self.child.SEED)
 
     def starter(self, keep: int, body: Callable[[], None]) -> Callable[[], int]:
         """A function that forks a child, which locks itself in, with one descriptor to `keep`, and then runs `body`.
@@ -270,7 +270,8 @@ def main(config: dict[str, Any], parts: dict[str, CodeType]) -> None:
     try:
         zygote, hello = prepare(control, config)
     except BaseException as error:
-        control.send(load("child").to_json({"error": f"{type(error).__name__}: {error}"}).encode())
+        child = sys.modules.get("sandbox_child") or load("child")
+        control.send(child.to_json({"error": f"{type(error).__name__}: {error}"}).encode())
     else:
         control.send(zygote.child.to_json(hello).encode())
         zygote.serve()
