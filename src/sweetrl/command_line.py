@@ -19,7 +19,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sweetrl.errors import UserError, did_you_mean, missing_extra
-from sweetrl.logs import QUIET, own_words_only
+from sweetrl.logs import QUIET, any_letters, own_words_only
 from sweetrl.options import STDOUT
 from sweetrl.renamed import OPTIONS
 
@@ -145,6 +145,7 @@ def run_app(app: Callable[..., Any]) -> int:
     Returns 0, 1 for what was wrong in files or on the machine, 2 for an impossible command line, 130 after Ctrl-C.
     SWEETRL_DEBUG=1 shows the traceback.
     """
+    any_letters()
     try:
         code = app(standalone_mode=False, prog_name="sweetrl")
         return code if isinstance(code, int) else 0

@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 
 from sweetrl.errors import UserError, missing_extra
 from sweetrl.io import digest, private_folder, publish, write_json
-from sweetrl.logs import show_progress
+from sweetrl.logs import any_letters, show_progress
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.plugins import check_sources
 from sweetrl.progress import first_process
@@ -247,6 +247,7 @@ def _has_ended(process: str) -> bool:
 
 
 def _stage_main(function: Callable[[Settings], object], spreads: Callable[[Settings], bool] | None) -> None:
+    any_letters()
     show_progress()
     warnings.filterwarnings("ignore", category=FutureWarning)  # libraries talking to libraries
     signal.signal(signal.SIGTERM, _terminate)
