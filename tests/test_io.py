@@ -50,11 +50,12 @@ def test_an_error_keeps_the_old_file(tmp_path: Path):
     assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path: Path):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path: Path, number: int):
     path = tmp_path / "a.txt"
     with pytest.raises(UserError, match=r"a\.txt: no space left on the disk; .*run the same command again"):  # noqa: SIM117
         with atomic_path(path):
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(number, os.strerror(number))
     assert not list(tmp_path.iterdir())
 
 

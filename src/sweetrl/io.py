@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sweetrl.errors import UserError
+from sweetrl.errors import DISK_FULL, UserError, full_disk
 
 # The end of the name of a file that is being written.
 PART = ".part"
@@ -95,10 +95,8 @@ def atomic_path(path: Path, shared: bool = False) -> Iterator[Path]:
         temporary.chmod(usual_mode() if shared else OWNER_FILE)
         temporary.replace(path)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise UserError(
-                f"{path}: no space left on the disk; free some and run the same command again (finished work is kept)."
-            ) from error
+        if error.errno in DISK_FULL:
+            raise full_disk(path) from error
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -138,11 +136,9 @@ def publish(source: Path, out: Path, shared: bool = False) -> None:
         shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(f".*{PART}"))  # a killed run's
     except shutil.Error as error:  # copytree gathers every file's OSError as text, without its number
         shutil.rmtree(fresh, ignore_errors=True)
-        if os.strerror(errno.ENOSPC) not in str(error):
+        if not any(os.strerror(number) in str(error) for number in DISK_FULL):
             raise
-        raise UserError(
-            f"{out}: no space left on the disk; free some and run the same command again (finished work is kept)."
-        ) from error
+        raise full_disk(out) from error
     if not shared:
         for path in (fresh, *fresh.rglob("*")):
             if not path.is_symlink():
@@ -192,11 +188,9 @@ def append_row(path: Path, row: Any) -> None:
                 target.truncate(before)
                 raise
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in DISK_FULL:
             raise
-        raise UserError(
-            f"{path}: no space left on the disk; free some and run the same command again (finished work is kept)."
-        ) from error
+        raise full_disk(path) from error
 
 
 def read_rows(path: Path, take: Callable[[Any], None]) -> None:

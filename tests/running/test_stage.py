@@ -176,6 +176,8 @@ def test_parameters_of_a_stage_are_named_as_in_dvc_yaml() -> None:
             1,
             "error: data/x: no space left on the disk; free some",
         ),
+        ("raise OSError(30, 'Read-only file system', 'data')", 1, "error: data: read-only file system; fix that"),
+        ("raise OSError(13, 'Permission denied', 'data/x')", 1, "error: data/x: permission denied; fix that"),
         ("raise KeyboardInterrupt", 130, "interrupted; finished work is kept"),
         ("os.kill(os.getpid(), 15)", 143, ""),
     ],

@@ -19,7 +19,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import errno
 import logging
 import os
 import random
@@ -33,7 +32,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from sweetrl.errors import UserError, missing_extra
+from sweetrl.errors import UserError, missing_extra, refusal
 from sweetrl.io import digest, private_folder, publish, write_json
 from sweetrl.logs import any_letters, show_progress
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
@@ -279,14 +278,10 @@ def _stage_main(function: Callable[[Settings], object], spreads: Callable[[Setti
         print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
         sys.exit(130)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        refused = refusal(error)
+        if refused is None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        sys.exit(
-            _sentence(
-                f"{where}no space left on the disk; free some and run the same command again (finished work is kept)."
-            )
-        )
+        sys.exit(_sentence(str(refused)))
 
 
 def _sentence(message: str) -> int:
