@@ -135,14 +135,18 @@ def test_a_killed_critic_is_taken_up_by_the_same_call_alone(
     assert seen[0] != seen[1] and seen[2] == seen[0]
 
 
-def test_no_dialogues_lie_in_the_folder_that_a_policy_is_named_by(tmp_path: Path, fake_server: Any) -> None:
-    env, base = sweetrl.domain("backend"), tmp_path / "base"
-    base.mkdir()
-    with fake_server() as server:
-        policy = sweetrl.Policy.server(server.url, model=str(base))
-        found = sweetrl.evaluate(env, policy, 2, out=tmp_path / "out")
-    assert list(found.dialogues) == [str(base)] and len(found.dialogues[str(base)]) == 2
-    assert not any(base.iterdir()) and list((tmp_path / "out").glob("*/shard-00000.parquet"))
+def test_no_dialogues_lie_in_the_folder_that_a_policy_is_named_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stores(env: Any, policies: Any, tasks: Any, stores: Any, **_: Any) -> Any:
+        raise InterruptedError(*(store.folder for store in stores.values()))
+
+    monkeypatch.setattr("sweetrl.api.rollouts.attempted", stores)
+    policy = sweetrl.Policy.server("http://localhost:1/v1", model=str(tmp_path / "base"))
+    with pytest.raises(InterruptedError) as found:
+        sweetrl.evaluate(sweetrl.domain("backend"), policy, [TASK], out=tmp_path / "out")
+    (folder,) = found.value.args
+    assert folder.parent == tmp_path / "out"
 
 
 def test_policies_have_folders_of_their_own() -> None:

@@ -86,6 +86,15 @@ def test_other_parameters_or_data_get_another_scratch_folder(here: Path) -> None
     assert name(SETTINGS, "input.txt") != first
 
 
+def test_another_text_of_a_prompt_of_ones_own_gets_another_scratch_folder(here: Path) -> None:
+    def name(text: str) -> str:
+        (here / "prompt.txt").write_text(text)
+        with stage_run("collect", parse_settings({"agent": {"prompt": "prompt.txt"}}), torch=False) as run:
+            return run.scratch().name
+
+    assert name("Be kind.") == name("Be kind.") != name("Be brief.")
+
+
 OWN = """
 import sweetrl
 

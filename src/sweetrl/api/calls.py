@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sweetrl
-from sweetrl.api.policy import Policy
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import digest, read_json, write_json
 from sweetrl.plugins import Group, chosen, is_plugin, load_domain, source_of
-from sweetrl.settings import Settings
 from sweetrl.types import Task
 
 if TYPE_CHECKING:
+    from sweetrl.api.policy import Policy
     from sweetrl.colbench.domain import Domain
+    from sweetrl.settings import Settings
 
 # The sections of the settings that decide what dialogues are.
 DECIDING = (
@@ -80,6 +80,17 @@ def training_call(env: Domain, inputs: Iterable[Iterable[Any] | None], *code: An
     return digest(_tree(settings), _contents(settings), rows.hexdigest(), [_code(one) for one in (env, *code)])
 
 
+def named_files(settings: Settings) -> list[Path]:
+    """Return the prompts of a user's own and the recording that is replayed, as far as they are there.
+
+    A recording that replies are kept in is none: it grows as the work goes on, and says no other words for that.
+    """
+    simulator = settings.simulator
+    names = [settings.agent.prompt, simulator.prompt, settings.judge.prompt]
+    names += [simulator.recording] if simulator.kind == "replay" else []
+    return [Path(name) for name in names if name and Path(name).exists()]
+
+
 def claim(folder: Path, call: str) -> None:
     """Make `folder` that of one call; a UserError where the dialogues of another one lie in it."""
     path = folder / CALL
@@ -105,15 +116,10 @@ def _tree(settings: Settings) -> dict[str, Any]:
 
 
 def _contents(settings: Settings) -> list[list[str]]:
-    """What lies in the files and folders that the settings name, each with its name.
-
-    A recording that replies are kept in grows as the work goes on, and says no other words for that.
-    """
-    simulator = settings.simulator
-    names = [settings.agent.prompt, simulator.prompt, settings.judge.prompt]
-    names += [simulator.recording] if simulator.kind == "replay" else []
-    names += [settings.model.base] if settings.engine.kind != "openai" else []
-    named = [(name, Path(name)) for name in names if name]
+    """What lies in the files and folders that the settings name, each with its name."""
+    named = [(str(path), path) for path in named_files(settings)]
+    if settings.engine.kind != "openai":
+        named.append((settings.model.base, Path(settings.model.base)))
     groups: tuple[Group, ...] = ("rewards", "simulators")  # a domain and a method may be objects, without a name
     plugins = ((name, group) for group, name in chosen(settings).items() if group in groups)
     named += [(name, source_of(group, name)) for name, group in plugins if is_plugin(group, name)]

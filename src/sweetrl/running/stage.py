@@ -32,6 +32,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
+from sweetrl.api.calls import named_files
 from sweetrl.errors import UserError, missing_extra, refusal
 from sweetrl.io import digest, private_folder, publish, write_json
 from sweetrl.logs import any_letters, show_progress
@@ -121,11 +122,12 @@ class StageRun:
     def scratch(self, *inputs: Path | str) -> Path:
         """Return this stage's folder for unfinished work, named by a digest of its parameters and the inputs' content.
 
+        Prompts and recordings that the parameters name are inputs, too.
         A killed run finds its checkpoints there; other parameters or data get another folder, so nothing stale is ever
         resumed. It is removed when DVC has recorded what the stage made (outside of a DVC project: when the stage ends
         well).
         """
-        paths = [*inputs, *self.sources.values()]
+        paths = [*inputs, *self.sources.values(), *named_files(self.settings)]
         hashes = [dvc_hash(Path(path)) if Path(path).exists() else str(path) for path in paths]
         folder = SCRATCH / f"{self.stage}-{digest(self.parameters, hashes)}"
         private_folder(folder)
