@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -30,6 +31,27 @@ def test_a_process_does_not_choose_what_the_kernel_says_of_it(name: bytes) -> No
                 time.sleep(0.05)
         finally:
             child.kill()
+
+
+@pytest.mark.parametrize("job", [Job((), ("f(1)",)), Job(DOUBLE, ("f(1)",)), Job((DOUBLE,), ["f(1)"])])  # type: ignore[arg-type]
+def test_what_is_no_job_is_refused(job: Job) -> None:
+    with pytest.raises(TypeError, match="a tuple of one source or more, and a tuple of calls"):
+        Sandbox().submit(job)
+
+
+def test_a_job_that_cannot_be_sent_keeps_nobody_waiting_and_ends_nothing() -> None:
+    job, limits = Job((DOUBLE,), ("f(1)",)), resource.getrlimit(resource.RLIMIT_NOFILE)
+    with Sandbox(workers=1) as sandbox:
+        assert sandbox.submit(job).result().calls[0].tree == 2
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))  # no descriptor is left
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                sandbox.submit(job).result(timeout=30)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        with pytest.raises(ValueError, match="unmarshallable"):
+            sandbox.submit(Job((DOUBLE,), ("f(1)",), seed=object())).result(timeout=30)  # type: ignore[arg-type]
+        assert sandbox.submit(job).result().calls[0].tree == 2
 
 
 def test_a_limit_of_a_month_is_one() -> None:

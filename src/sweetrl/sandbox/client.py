@@ -95,7 +95,12 @@ class Sandbox:
     # -- what callers use --------------------------------------------------------------------------------------------
 
     def submit(self, job: Job) -> Future[Outcome]:
-        """Queue one job; the future's result is its Outcome. Raises UserError where nothing safe can be started."""
+        """Queue one job; the future's result is its Outcome. Raises UserError where nothing safe can be started.
+
+        Raises TypeError where the sources or calls of the job are no tuples of texts.
+        """
+        if type(job.sources) is not tuple or type(job.calls) is not tuple or not job.sources:
+            raise TypeError("a job has a tuple of one source or more, and a tuple of calls")
         self._start()
         tier = self._tiers[lightest(job.sources, self._options["libraries"])]
         future: Future[Outcome] = Future()

@@ -274,7 +274,11 @@ class Worker:
         if running.complete:
             running.resolve(self._isolation)
             return
-        attempt = Attempt(self._number, running)
+        try:
+            attempt = Attempt(self._number, running)
+        except Exception as error:  # no descriptor is left here, or a job is none: whoever waits for it is told
+            running.future.set_exception(error)
+            return
         self._number += 1
         running.children += 1
         with contextlib.suppress(OSError):  # the zygote is gone: the control socket's end tells
