@@ -90,3 +90,43 @@ def test_numpy_is_seeded_in_every_zygote() -> None:
         with Sandbox(workers=1) as sandbox:
             found.append([one.calls[0].tree for one in sandbox.run(Job((source,), ("f()",), seed=n) for n in (0, 1))])
     assert found[0] == found[1] and found[0][0] != found[0][1]
+
+
+@pytest.mark.parametrize(
+    "how", ["signal.signal(one, signal.SIG_IGN)", "signal.pthread_sigmask(signal.SIG_BLOCK, [one])"]
+)
+def test_signals_reach_a_solution_whatever_the_client_was_started_with(how: str) -> None:
+    source = (
+        "import os, signal, time\n"
+        "def f():\n"
+        "    def ring(*_): raise TimeoutError\n"
+        "    signal.signal(signal.SIGALRM, ring)\n"
+        "    found = 0\n"
+        "    for alarm in (False, True):\n"
+        "        try:\n"
+        "            signal.setitimer(signal.ITIMER_REAL, 0.01) if alarm else os.kill(os.getpid(), signal.SIGINT)\n"
+        "            time.sleep(0.5)\n"
+        "        except (KeyboardInterrupt, TimeoutError):\n"
+        "            found += 1\n"
+        "    return found\n"
+    )
+    code = (
+        "import os, signal\nfrom sweetrl.sandbox import Job, Sandbox\n"
+        f"for one in (signal.SIGCHLD, signal.SIGINT, signal.SIGALRM): {how}\n"
+        f"job = Job(({source!r},), ('f()',))\n"
+        "with Sandbox(workers=1) as sandbox: os._exit(sandbox.submit(job).result().calls[0].tree)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 2
+
+
+def test_files_of_a_solution_have_the_modes_that_they_have_elsewhere() -> None:
+    source = "import os\ndef f():\n    open('a', 'w').close()\n    return oct(os.stat('a').st_mode)"
+    before = os.umask(0o077)
+    try:
+        with Sandbox(workers=1) as sandbox:
+            outcome = sandbox.submit(Job((source,), ("f()",))).result()
+    finally:
+        os.umask(before)
+    if "namespaces" not in outcome.isolation:
+        pytest.skip("there is no folder to write to without namespaces")
+    assert outcome.calls[0].tree == "0o100644"
