@@ -16,7 +16,7 @@ from typing import Any
 from sweetrl.errors import UserError
 from sweetrl.printing import print_json
 from sweetrl.screen import Screen
-from sweetrl.text import printable
+from sweetrl.text import printable, without_login
 from tasks.outages import outage, stop_asking
 from tasks.plan import PlannedStage
 from tasks.training import Outcome
@@ -177,7 +177,7 @@ def show_outcome(outcome: Outcome, report: Path | None = None, as_json: bool = F
         console.print(f"report:  {report}", soft_wrap=True)
     if outcome.tracking:
         embedded = outcome.tracking.startswith("sqlite:")
-        where = f"mlflow ui --backend-store-uri {outcome.tracking}" if embedded else outcome.tracking
+        where = f"mlflow ui --backend-store-uri {outcome.tracking}" if embedded else without_login(outcome.tracking)
         console.print(f"runs:    {where}", soft_wrap=True)
     if outcome.registration is not None:
         model = outcome.registration.model

@@ -143,7 +143,8 @@ def test_debug_shows_the_traceback(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (OSError(28, "No space left on device", "data/x"), "data/x: no space left on device"),
+        (OSError(28, "No space left on device", "data/x"), "data/x: no space left on the disk; free some"),
+        (OSError(122, "Disk quota exceeded", "data/x"), "data/x: no space left on the disk; free some"),
         (PermissionError(13, "Permission denied", "data/x"), "data/x: permission denied"),
     ],
 )

@@ -21,7 +21,7 @@ def test_doctor_finds_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "params.yaml").write_text("model: {base: models/base}\n")
     (tmp_path / "models").mkdir()
     (tmp_path / "requirements.lock").write_text("no-such-package-here==1.0\npydantic==0.1\n")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://me:secret@127.0.0.1:9")
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     found = findings(doctor.packages, doctor.project, doctor.services, doctor.git)
     assert found["packages"].status == "fail"
@@ -29,6 +29,7 @@ def test_doctor_finds_what_is_missing(tmp_path: Path, monkeypatch: pytest.Monkey
     assert found["base model"].status == "fail"
     assert "make base-model" in found["base model"].advice
     assert found["mlflow server"].status == "fail"
+    assert found["mlflow server"].seen.startswith("http://127.0.0.1:9: ")
     assert found["prefect server"].status == "ok"
     assert found["git"].status == "warn"
     assert all(check.advice for check in found.values() if check.status != "ok")

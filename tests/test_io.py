@@ -2,12 +2,23 @@
 
 import errno
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from sweetrl.errors import UserError
-from sweetrl.io import atomic_path, digest, private_folder, read_json, write_json, write_text
+from sweetrl.io import (
+    append_row,
+    atomic_path,
+    digest,
+    private_folder,
+    publish,
+    read_json,
+    read_rows,
+    write_json,
+    write_text,
+)
 
 
 def test_a_file_appears_whole_and_leaves_nothing_beside_it(tmp_path: Path):
@@ -39,11 +50,12 @@ def test_an_error_keeps_the_old_file(tmp_path: Path):
     assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path: Path):
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path: Path, number: int):
     path = tmp_path / "a.txt"
     with pytest.raises(UserError, match=r"a\.txt: no space left on the disk; .*run the same command again"):  # noqa: SIM117
         with atomic_path(path):
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(number, os.strerror(number))
     assert not list(tmp_path.iterdir())
 
 
@@ -84,3 +96,45 @@ def test_digests_tell_values_apart_and_ignore_the_order_of_keys():
     assert digest({"a": 1}) != digest({"a": 2})
     assert digest("a", "b") != digest("ab")
     assert len(digest()) == 16
+
+
+def test_a_full_disk_spoils_no_row_that_is_appended_later(tmp_path: Path):
+    path = tmp_path / "rows.jsonl"
+    append_row(path, {"n": 1})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 4, limits[1]))  # what fits of the next row
+    try:
+        with pytest.raises(UserError, match=r"rows\.jsonl: no space left on the disk"):
+            append_row(path, {"n": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    append_row(path, {"n": 3})
+    found: list[dict[str, int]] = []
+    read_rows(path, found.append)
+    assert found == [{"n": 1}, {"n": 3}]
+
+
+def test_a_folder_is_published_to_where_a_link_leads_again_and_again(tmp_path: Path):
+    source, disk, out = tmp_path / "made", tmp_path / "disk" / "results", tmp_path / "project" / "out"
+    disk.mkdir(parents=True)
+    out.parent.mkdir()
+    out.symlink_to(disk)
+    (disk / "old").write_text("x")
+    for text in ("one", "two"):
+        write_text(source / "a.txt", text)
+        publish(source, out)
+        assert out.is_symlink() and [path.name for path in disk.iterdir()] == ["a.txt"]
+        assert (disk / "a.txt").read_text() == text
+    assert [path.name for path in (*disk.parent.iterdir(), *out.parent.iterdir())] == ["results", "out"]
+
+
+def test_a_folder_is_published_in_the_place_of_a_file_again_and_again(tmp_path: Path):
+    source, out = tmp_path / "made", tmp_path / "out"
+    for text in ("one", "two"):
+        out.write_text("a file")
+        write_text(source / "a.txt", text)
+        publish(source, out)
+        assert (out / "a.txt").read_text() == text
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "out"]
+        (out / "a.txt").unlink()
+        out.rmdir()

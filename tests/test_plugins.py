@@ -353,3 +353,23 @@ def test_the_source_of_every_kind_is_the_file_that_it_is_written_in(project: Pat
         assert plugins.source_of(group, f"mine.things:{name}") == project / "mine" / "things.py"
     assert plugins.is_plugin("domains", "mine.things:Forms")
     assert not plugins.is_plugin("domains", "backend") and not plugins.is_plugin("rewards", "")
+
+
+def test_the_source_of_what_is_made_of_other_code_is_the_file_that_makes_it(project: Path) -> None:
+    write(
+        project / "mine" / "made.py",
+        "import functools\nfrom sweetrl.domains.backend import Backend\nfrom mine.things import brief, Terse\n"
+        "half = functools.partial(brief)\nsuite = Backend()\nuser = Terse()\n",
+    )
+    made: dict[str, plugins.Group] = {"half": "rewards", "suite": "domains", "user": "simulators"}
+    for name, group in made.items():
+        assert plugins.source_of(group, f"mine.made:{name}") == project / "mine" / "made.py"
+    settings = parse_settings({"reward": {"function": "mine.made:half"}, "sources": {"reward": "mine/things.py"}})
+    with pytest.raises(UserError, match=r"`reward.function: mine.made:half` is written in mine/made.py, but"):
+        plugins.check_sources(settings, project)
+
+
+@pytest.mark.parametrize("name", ["builtins:len", "operator:eq"])
+def test_what_is_not_written_in_python_is_one_sentence(name: str) -> None:
+    with pytest.raises(UserError, match=f"`reward.function: {name}` is not written in Python; wrap it"):
+        plugins.source_of("rewards", name)

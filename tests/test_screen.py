@@ -19,7 +19,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.plugins import find_domain
 from sweetrl.printing import print_facts, print_table
 from sweetrl.screen import Screen
-from sweetrl.text import printable
+from sweetrl.text import printable, without_login
 from sweetrl.types import Message, Task, TestResult, Trajectory
 
 TITLE, CLEAR, BIDI, MARKUP = "\x1b]0;owned\x07", "\x1b[2J", "\u202e", "[red on red]x[/]"
@@ -93,3 +93,17 @@ def test_what_is_printable_stays_and_is_as_long(text: str) -> None:
 
 def test_emoji_of_several_parts_and_persian_words_stay_whole() -> None:
     assert printable("👩\u200d💻 می\u200cخواهم") == "👩\u200d💻 می\u200cخواهم"
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://me:pass@word@host:5000/path?a=b@c", "http://host:5000/path?a=b@c"),
+        ("postgresql+psycopg2://me:secret@db/mlflow", "postgresql+psycopg2://db/mlflow"),
+        ("http://me:secret@[::1", "http://[::1"),
+        ("https://host/a@b", "https://host/a@b"),
+        ("sqlite:////home/me@work/mlflow.db", "sqlite:////home/me@work/mlflow.db"),
+    ],
+)
+def test_no_message_shows_the_password_of_an_address(address: str, shown: str) -> None:
+    assert without_login(address) == shown

@@ -5,7 +5,6 @@ Help is plain text in whole sentences: it can be read aloud and piped, and nothi
 
 from __future__ import annotations
 
-import errno
 import inspect
 import os
 import re
@@ -18,8 +17,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sweetrl.errors import UserError, did_you_mean, missing_extra
-from sweetrl.logs import QUIET, own_words_only
+from sweetrl.errors import UserError, did_you_mean, missing_extra, refusal
+from sweetrl.logs import QUIET, any_letters, own_words_only
 from sweetrl.options import STDOUT
 from sweetrl.renamed import OPTIONS
 
@@ -145,6 +144,7 @@ def run_app(app: Callable[..., Any]) -> int:
     Returns 0, 1 for what was wrong in files or on the machine, 2 for an impossible command line, 130 after Ctrl-C.
     SWEETRL_DEBUG=1 shows the traceback.
     """
+    any_letters()
     try:
         code = app(standalone_mode=False, prog_name="sweetrl")
         return code if isinstance(code, int) else 0
@@ -163,18 +163,10 @@ def run_app(app: Callable[..., Any]) -> int:
             raise
         return fail(str(missing), error)
     except OSError as error:
-        if error.errno not in (
-            errno.ENOSPC,
-            errno.EACCES,
-            errno.EROFS,
-            errno.EISDIR,
-            errno.ENOTDIR,
-            errno.ENAMETOOLONG,
-        ):
+        refused = refusal(error)
+        if refused is None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        what = (error.strerror or "this cannot be read or written").lower()
-        return fail(f"{where}{what}; fix that and run the same command again.", error)
+        return fail(str(refused), error)
 
 
 def fail(sentence: str, error: BaseException, code: int = 1) -> int:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from sweetrl.errors import UserError
 from sweetrl.printing import print_json
+from sweetrl.text import without_login
 
 if TYPE_CHECKING:
     from sweetrl.screen import Screen
@@ -300,12 +301,12 @@ def services() -> Iterator[Check]:
         if not address.startswith(("http://", "https://")):
             yield Check(name.lower() + " server", "ok", f"embedded ({variable} names no server)")
             continue
-        problem = _unreachable(address.rstrip("/") + path)
+        problem, shown = _unreachable(address.rstrip("/") + path), without_login(address)
         if problem:
             advice = f"start the server or unset {variable} to run embedded"
-            yield Check(name.lower() + " server", "fail", f"{address}: {problem}", advice)
+            yield Check(name.lower() + " server", "fail", f"{shown}: {problem}", advice)
         else:
-            yield Check(name.lower() + " server", "ok", address)
+            yield Check(name.lower() + " server", "ok", shown)
 
 
 def _unreachable(address: str, seconds: float = 3.0) -> str:

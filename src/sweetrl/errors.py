@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 
 
@@ -52,6 +53,30 @@ def missing_extra(error: ImportError) -> UserError | None:
         if wanted in packages:
             return UserError(f"{wanted} is not installed; it comes with an extra: pip install 'sweetrl[{extra}]'.")
     return None
+
+
+# What a full disk says, and one on which a user has a share that is used up.
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_REFUSALS = (errno.EACCES, errno.EROFS, errno.EISDIR, errno.ENOTDIR, errno.ENAMETOOLONG)
+
+
+def full_disk(path: object) -> UserError:
+    """Return the sentence for a file that could not be written for lack of space."""
+    where = f"{path}: " if path else ""
+    return UserError(
+        f"{where}no space left on the disk; free some and run the same command again (finished work is kept)."
+    )
+
+
+def refusal(error: OSError) -> UserError | None:
+    """Return the sentence for what the system refuses and a user can put right, None for any other failure."""
+    if error.errno in DISK_FULL:
+        return full_disk(error.filename)
+    if error.errno not in _REFUSALS:
+        return None
+    where = f"{error.filename}: " if error.filename else ""
+    what = (error.strerror or "this cannot be read or written").lower()
+    return UserError(f"{where}{what}; fix that and run the same command again.")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

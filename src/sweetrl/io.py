@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from sweetrl.errors import UserError
+from sweetrl.errors import DISK_FULL, UserError, full_disk
 
 # The end of the name of a file that is being written.
 PART = ".part"
@@ -95,10 +95,8 @@ def atomic_path(path: Path, shared: bool = False) -> Iterator[Path]:
         temporary.chmod(usual_mode() if shared else OWNER_FILE)
         temporary.replace(path)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise UserError(
-                f"{path}: no space left on the disk; free some and run the same command again (finished work is kept)."
-            ) from error
+        if error.errno in DISK_FULL:
+            raise full_disk(path) from error
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -124,22 +122,23 @@ def write_json(path: Path, value: Any) -> None:
 def publish(source: Path, out: Path, shared: bool = False) -> None:
     """Put the finished folder `source` in the place of `out`, which is never seen half-written.
 
-    A `shared` folder and its files keep the modes that they have, any other is for its owner alone.
+    Where `out` is a link, that is the place to which it leads: results may lie on another disk. A `shared` folder and
+    its files keep the modes that they have, any other is for its owner alone.
     """
     source, out = Path(source), Path(out)
+    if out.is_symlink():
+        out = out.resolve()
     private_folder(out.parent)
     fresh, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
     for leftover in (fresh, old):
-        shutil.rmtree(leftover, ignore_errors=True)
+        _remove(leftover)
     try:
         shutil.copytree(source, fresh, ignore=shutil.ignore_patterns(f".*{PART}"))  # a killed run's
     except shutil.Error as error:  # copytree gathers every file's OSError as text, without its number
         shutil.rmtree(fresh, ignore_errors=True)
-        if os.strerror(errno.ENOSPC) not in str(error):
+        if not any(os.strerror(number) in str(error) for number in DISK_FULL):
             raise
-        raise UserError(
-            f"{out}: no space left on the disk; free some and run the same command again (finished work is kept)."
-        ) from error
+        raise full_disk(out) from error
     if not shared:
         for path in (fresh, *fresh.rglob("*")):
             if not path.is_symlink():
@@ -147,7 +146,16 @@ def publish(source: Path, out: Path, shared: bool = False) -> None:
     if out.exists():
         out.rename(old)
     fresh.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
+    _remove(old)
+
+
+def _remove(path: Path) -> None:
+    """Remove what is at `path`, as far as that can be done: a folder, or a file that somebody had in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
 
 
 def read_json(path: Path) -> Any:
@@ -167,19 +175,22 @@ def read_json(path: Path) -> Any:
 def append_row(path: Path, row: Any) -> None:
     """Append `row` to `path` as one line of JSON, handed to the operating system at once: no kill takes it back.
 
-    A full disk is a UserError.
+    A full disk is a UserError, and leaves the file as it was: rows behind half a line would not be read again.
     """
     line = (json.dumps(row) + "\n").encode()
     try:
         with private_file(path).open("ab", buffering=0) as target:
-            if target.write(line) < len(line):
-                raise OSError(errno.ENOSPC, "no space left")
+            before = target.seek(0, os.SEEK_END)
+            try:
+                if target.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, "no space left")
+            except OSError:
+                target.truncate(before)
+                raise
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno not in DISK_FULL:
             raise
-        raise UserError(
-            f"{path}: no space left on the disk; free some and run the same command again (finished work is kept)."
-        ) from error
+        raise full_disk(path) from error
 
 
 def read_rows(path: Path, take: Callable[[Any], None]) -> None:

@@ -5,6 +5,7 @@ The terminal is for the project's own words (the logger "sweetrl"); warnings of 
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import sys
@@ -30,6 +31,15 @@ def worth_saying(record: logging.LogRecord) -> bool:
     The level of their loggers would not do: some set it themselves when they are imported.
     """
     return record.levelno >= logging.WARNING or record.name.partition(".")[0] not in TALKATIVE
+
+
+def any_letters() -> None:
+    """Let no letter end a command: what is printed and a terminal lacks is written by its number, what is typed and is
+    no text in the terminal's encoding is replaced (U+FFFD)."""
+    for stream, how in ((sys.stdin, "replace"), (sys.stdout, "backslashreplace"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            with suppress(io.UnsupportedOperation):  # something has been read from it
+                stream.reconfigure(errors=how)
 
 
 def quiet() -> bool:

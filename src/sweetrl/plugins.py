@@ -125,16 +125,14 @@ def known(group: Group) -> list[str]:
 def find(group: Group, name: str) -> Any:
     """Return the object that `name` names in `group`; a UserError says what is wrong with the name."""
     key = KEYS[group][0]
-    path = BUILT_IN[group].get(name) or _entry_points(group).get(name)
-    if path is None:
-        if ":" not in name:
-            listed = ", ".join(known(group))
-            names = f"known are {listed}" if listed else "none is installed"
-            raise UserError(
-                f"params.yaml: `{key}: {name}` is not known; {names}, "
-                "or give the path of your own, as in my_package.my_module:MyClass."
-            )
-        path = name
+    path = _path_of(group, name)
+    if path == name and ":" not in name:
+        listed = ", ".join(known(group))
+        names = f"known are {listed}" if listed else "none is installed"
+        raise UserError(
+            f"params.yaml: `{key}: {name}` is not known; {names}, "
+            "or give the path of your own, as in my_package.my_module:MyClass."
+        )
     module_name, _, attribute = path.partition(":")
     if not all([*module_name.split("."), *attribute.split(".")]):
         raise UserError(f"params.yaml: `{key}: {name}` is no path; write it as in my_package.my_module:MyClass.")
@@ -156,6 +154,11 @@ def find(group: Group, name: str) -> Any:
         if found is None:
             raise UserError(f"params.yaml: `{key}: {name}`: the module {module_name} has no `{attribute}`.")
     return found
+
+
+def _path_of(group: Group, name: str) -> str:
+    """The dotted path behind a name; a path is one itself."""
+    return BUILT_IN[group].get(name) or _entry_points(group).get(name) or name
 
 
 def _made(found: Any, group: Group, name: str) -> Any:
@@ -189,10 +192,24 @@ def chosen(settings: Settings) -> dict[Group, str]:
 
 
 def source_of(group: Group, name: str) -> Path:
-    """Return the file in which what `name` names is written."""
+    """Return the file in which what `name` names is written: a class or function, or else where it is made.
+
+    Raises UserError where that is no file of Python.
+    """
     found = find(group, name)
-    owner = found if inspect.isclass(found) or inspect.isroutine(found) else type(found)
-    return Path(inspect.getsourcefile(owner) or "").resolve()
+    owner: Any = found
+    if not (inspect.isclass(found) or inspect.isroutine(found)):
+        owner = importlib.import_module(_path_of(group, name).partition(":")[0])
+    try:
+        source = inspect.getsourcefile(owner)
+    except TypeError:
+        source = None
+    if source is None:
+        key = KEYS[group][0]
+        raise UserError(
+            f"params.yaml: `{key}: {name}` is not written in Python; wrap it in a function or class of yours."
+        )
+    return Path(source).resolve()
 
 
 def check_sources(settings: Settings, root: Path | None = None) -> dict[str, Path]:

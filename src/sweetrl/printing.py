@@ -12,8 +12,9 @@ from sweetrl.text import printable
 
 
 def print_json(value: Any) -> None:
-    """Print `value` as JSON to stdout; at a terminal only in letters that steer nothing."""
-    print(json.dumps(value, indent=2, ensure_ascii=sys.stdout.isatty(), default=str))
+    """Print `value` as JSON to stdout, in ASCII where that is a terminal or does not take every letter."""
+    every_letter = (sys.stdout.encoding or "").lower().startswith("utf") and not sys.stdout.isatty()
+    print(json.dumps(value, indent=2, ensure_ascii=not every_letter, default=str))
 
 
 def note(text: str) -> None:

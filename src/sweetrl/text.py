@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 
 # Formatting characters that words are written with: the joiners of emoji and of scripts such as Persian.
@@ -16,6 +17,11 @@ def printable(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(one if one in "\n\t" or one in _JOINERS or not _steers(one) else "\ufffd" for one in text)
+
+
+def without_login(address: str) -> str:
+    """Return an address without the name and password in it, for messages: `http://host/path`."""
+    return re.sub(r"^([\w+.-]+://)[^/?#]*@", r"\1", address)
 
 
 def _steers(character: str) -> bool:

@@ -86,6 +86,15 @@ def test_other_parameters_or_data_get_another_scratch_folder(here: Path) -> None
     assert name(SETTINGS, "input.txt") != first
 
 
+def test_another_text_of_a_prompt_of_ones_own_gets_another_scratch_folder(here: Path) -> None:
+    def name(text: str) -> str:
+        (here / "prompt.txt").write_text(text)
+        with stage_run("collect", parse_settings({"agent": {"prompt": "prompt.txt"}}), torch=False) as run:
+            return run.scratch().name
+
+    assert name("Be kind.") == name("Be kind.") != name("Be brief.")
+
+
 OWN = """
 import sweetrl
 
@@ -176,6 +185,8 @@ def test_parameters_of_a_stage_are_named_as_in_dvc_yaml() -> None:
             1,
             "error: data/x: no space left on the disk; free some",
         ),
+        ("raise OSError(30, 'Read-only file system', 'data')", 1, "error: data: read-only file system; fix that"),
+        ("raise OSError(13, 'Permission denied', 'data/x')", 1, "error: data/x: permission denied; fix that"),
         ("raise KeyboardInterrupt", 130, "interrupted; finished work is kept"),
         ("os.kill(os.getpid(), 15)", 143, ""),
     ],

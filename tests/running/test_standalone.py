@@ -78,6 +78,37 @@ def test_collect_writes_official_files_and_shards(fake_server: Any, here: Path) 
     assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
 
 
+def test_the_same_command_twice_at_a_time_loses_nothing(
+    fake_server: Any, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("params.yaml").write_text("collect: {shard: 2}\n")
+    write = TrajectoryStore.write_shard
+
+    def killed(store: TrajectoryStore, index: int, members: Any) -> None:
+        if index == 0:
+            raise KeyboardInterrupt
+        write(store, index, members)
+
+    with fake_server(reply=right) as server, fake_server(reply=says) as users:
+        far = ["--url", server.url, "--model", "mine", "--user-url", users.url, "--user-model", "theirs"]
+        words = ["collect", "--tasks", "tasks.jsonl", "--out", "all.jsonl", *far]
+        with monkeypatch.context() as patch:
+            patch.setattr(TrajectoryStore, "write_shard", killed)
+            assert CliRunner().invoke(app, words).exit_code == 130
+        said: list[str] = []
+
+        def twice(store: TrajectoryStore, index: int, members: Any) -> None:
+            said.append(str(CliRunner().invoke(app, words).exception))
+            write(store, index, members)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TrajectoryStore, "write_shard", twice)
+            sweetrl(*words)
+    assert said and all("another process is at this very work; wait until it has ended" in one for one in said)
+    assert len(Path("all.jsonl").read_text().splitlines()) == 5
+    assert [path.name for path in here.iterdir() if path.name.startswith(".")] == []
+
+
 def test_evaluate_has_intervals_and_goes_on_after_a_failure(fake_server: Any, here: Path) -> None:
     words = ["evaluate", "--tasks", "tasks.jsonl", "--json", "numbers.json", "--url"]
     with fake_server(reply=right) as server, fake_server(reply=says) as users:

@@ -6,9 +6,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from sweetrl.api.calls import training_call
 from sweetrl.api.policy import Policy
 from sweetrl.errors import UserError
 from sweetrl.progress import Meter, StepProgress
@@ -135,18 +137,17 @@ def train_critic(
     """Train the turn-wise advantage (Eqs. 2 and 3) on pairs of `dialogues`; return the critic.
 
     `policy` is the agent whose base the critic is an adapter on, `options` are settings of section `critic`, `out` the
-    folder of the adapter (by default a temporary one). The same call goes on where a killed one was.
+    folder of the adapter (by default a temporary one): the same call goes on where a killed one was.
     """
-    from sweetrl.api.unfinished import unfinished
     from sweetrl.learning.critic_kinds import fit_critic, make_critic
 
     settings = settings_for(env, policy, seed, critic=options, rank={"critic": "trained"})
     dialogues = _again_and_again(dialogues)
     configured = env.configured(settings)
     known = find_pairs(configured, dialogues) if pairs is None else pairs
-    folder = Path(out) if out is not None else _temporary("critic")
-    scratch = unfinished(folder, settings, "train_critic", dialogues, known)
-    result = fit_critic(configured, dialogues, known, scratch, StepProgress("train_critic"))
+    folder, scratch = _places("critic", out, lambda: training_call(configured, [dialogues, known]))
+    progress = StepProgress("train_critic")
+    result = fit_critic(configured, dialogues, known, scratch, progress)
     place = _moved(result.adapter, folder)
     return TrainedCritic(make_critic(configured, place), place)
 
@@ -225,7 +226,6 @@ def rank_replies(
     sampled in this process are kept for other critics.
     """
     from contextlib import ExitStack, nullcontext
-    from functools import partial
     from itertools import islice
 
     from sweetrl.api.candidates import AtServers, InProcess
@@ -318,10 +318,9 @@ def train(
 
     Methods learn from different things: `sweet` from a `ranking`, `multi-turn-dpo` from `dialogues` and their `pairs`
     (by default as `critic.pairs` says), `rft` from `dialogues`, `grpo` from `tasks`. `options` are the method's own
-    settings, `out` is the folder of the adapter (by default a temporary one). The same call goes on where a killed one
+    settings, `out` is the folder of the adapter (by default a temporary one): the same call goes on where a killed one
     was.
     """
-    from sweetrl.api.unfinished import unfinished
     from sweetrl.methods.base import TrainingJob
     from sweetrl.plugins import find_method
 
@@ -332,10 +331,10 @@ def train(
     dialogues = None if dialogues is None else _again_and_again(dialogues)
     if pairs is None and dialogues is not None and "pairs" in chosen.needs:
         pairs = find_pairs(configured, dialogues)
-    folder = Path(out) if out is not None else _temporary("policy")
+    ranked = (None,) if ranking is None else (ranking.states, ranking.preferences, ranking.replay)
+    call = partial(training_call, configured, [dialogues, pairs, tasks, *ranked], chosen)
+    folder, scratch = _places("policy", out, call)
     inputs = Given(dialogues, pairs, ranking, tasks)
-    ranked = () if ranking is None else (ranking.states, ranking.preferences, ranking.replay)
-    scratch = unfinished(folder, settings, chosen.name, dialogues, pairs, tasks, *ranked)
     job = TrainingJob(settings, configured, inputs, scratch, StepProgress(f"train {chosen.name}"))
     return policy.adapted(_moved(chosen.train(job).adapter, folder))
 
@@ -363,10 +362,16 @@ def settings_for(env: Domain, policy: Policy, seed: int | None, /, **changes: An
 _kept: list[tempfile.TemporaryDirectory[str]] = []
 
 
-def _temporary(name: str) -> Path:
-    """A folder that goes with the process."""
+def _places(name: str, out: str | Path | None, call: Callable[[], str]) -> tuple[Path, Path]:
+    """The folder of an adapter, and that of the unfinished work beside it, which only the same `call` takes up.
+
+    Without `out` both go with the process.
+    """
+    if out is not None:
+        folder = Path(out)
+        return folder, folder.with_name(f".{folder.name}.{call()}")
     _kept.append(tempfile.TemporaryDirectory(prefix=f"sweetrl-{name}-"))
-    return Path(_kept[-1].name) / name
+    return Path(_kept[-1].name) / name, Path(_kept[-1].name) / ".scratch"
 
 
 def _moved(adapter: Path, folder: Path) -> Path:

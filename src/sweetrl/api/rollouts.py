@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -10,12 +11,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.api.calls import call_of, claim
 from sweetrl.api.policy import Policy
 from sweetrl.colbench.files import check_ids
-from sweetrl.colbench.prompts import load_prompt, prompt_files
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
-from sweetrl.io import digest, read_json, write_json
+from sweetrl.io import digest
 from sweetrl.progress import Meter
 from sweetrl.types import Split, Task, Trajectory
 
@@ -24,23 +25,8 @@ if TYPE_CHECKING:
     from sweetrl.evaluation.metrics import Result
     from sweetrl.rollout.environment import OpenEnvironment
     from sweetrl.rollout.ledger import Ledger
-    from sweetrl.settings import Settings
 
 Tasks = Sequence[Task] | int | None
-# The sections of the settings that decide what dialogues are.
-DECIDING = (
-    "seed",
-    "suite",
-    "suite_options",
-    "model",
-    "agent",
-    "engine",
-    "simulator",
-    "reward",
-    "browser",
-    "similarity",
-)
-CALL = "call.json"  # in a folder of `out`: which call it belongs to
 
 
 @dataclass(frozen=True)
@@ -145,7 +131,8 @@ def evaluate(
     """Let each of `policies` attempt every task once, with the same seeds, and compare them.
 
     `tasks` are tasks, or how many of the domain's own test tasks. Two policies in a list are called `base` and
-    `trained`, and compared task by task. `out` is a folder for the dialogues, in which the same call goes on.
+    `trained`, and compared task by task. `out` is a folder for the dialogues, in which the same call goes on; each
+    policy's lie in a folder of its name there.
     """
     from sweetrl.evaluation.metrics import AFTER, BEFORE
 
@@ -153,12 +140,15 @@ def evaluate(
         policies = [policies]
     if not isinstance(policies, Mapping):
         names = (BEFORE, AFTER) if len(policies) == 2 else [one.name for one in policies]
+        if len(set(names)) < len(names):
+            raise UserError('evaluate: two of the policies have one name; name them, as in {"one": ..., "two": ...}.')
         policies = dict(zip(names, policies, strict=True))
     chosen = tasks_of(env, tasks, env.settings.evaluate.tasks, seed, "test")
     if out is not None:
         claim(Path(out), call_of(env, list(policies.values()), chosen, 1, seed))
     stores = {
-        name: TrajectoryStore.temporary() if out is None else TrajectoryStore(Path(out) / name) for name in policies
+        name: TrajectoryStore.temporary() if out is None else TrajectoryStore(Path(out) / folder_name(name))
+        for name in policies
     }
     with attempted(env, policies, chosen, stores, seed=seed) as environment:
         return summarise(env, stores, environment, seed=seed)
@@ -202,12 +192,12 @@ def summarise(
     env: Domain, stores: Mapping[str, TrajectoryStore], environment: OpenEnvironment, *, seed: int | None = None
 ) -> Evaluation:
     """Describe the dialogues of every policy, and compare `base` and `trained` where there are both."""
-    from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, results_of, summarize_policy
+    from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, result_of, summarize_policy
 
     ruler, max_turns = env.settings.evaluate, env.settings.agent.max_turns
     seed = env.settings.seed if seed is None else seed
     dialogues = {name: list(store) for name, store in stores.items()}
-    results = results_of(dialogues, env, max_turns)
+    results = [result_of(one, name, env, max_turns) for name, spoken in dialogues.items() for one in spoken]
     both = {BEFORE, AFTER} <= dialogues.keys()
     examined = env.examine(dialogues, results, environment.tools) if both else None
     scored = {name: [one for one in results if one.policy == name and one.reward is not None] for name in dialogues}
@@ -298,7 +288,7 @@ def tasks_of(env: Domain, tasks: Tasks, count: int, seed: int | None, split: Spl
     """Return tasks that are given, or so many of the domain's own."""
     settings = env.settings
     if tasks is None or isinstance(tasks, int):
-        wanted = count if tasks is None else tasks
+        wanted = max(0, count if tasks is None else tasks)
         made = env.tasks(split, wanted, settings.seed if seed is None else seed, settings.tasks.difficulty)
         found = [env.own(task) for task in islice(made, wanted)]
     else:
@@ -309,38 +299,10 @@ def tasks_of(env: Domain, tasks: Tasks, count: int, seed: int | None, split: Spl
     return found
 
 
-def fingerprint(settings: Settings, tasks: Sequence[Task], attempts: int, adapter: Path | None) -> str:
-    """Return the digest of all that decides the dialogues of a call: settings, tasks, own prompts, the adapter."""
-    from sweetrl.engines.vllm import adapter_name
+def folder_name(policy: str) -> str:
+    """Return the name of the folder for the dialogues of the policy called so: its own where that is one.
 
-    tree = settings.model_dump(mode="json", by_alias=True)
-    for section in (tree["engine"], tree["simulator"]["server"]):
-        for key in ("urls", "concurrency", "timeout_seconds", "attempts", "budget_seconds", "backoff_seconds", "gpus"):
-            section.pop(key)  # where a server is, and how it is asked, changes no dialogue
-    content = [[task.id, task.problem_description, task.ground_truth, task.test_cases] for task in tasks]
-    what: list[Any] = [{name: tree[name] for name in DECIDING}, content, attempts, adapter and adapter_name(adapter)]
-    what += [load_prompt(str(path)) for path in prompt_files(settings).values()]
-    return digest(what, settings.collect.shard)
-
-
-def call_of(env: Domain, policies: Sequence[Policy], tasks: Sequence[Task], attempts: int, seed: int | None) -> str:
-    """Return the fingerprint of a call with several policies."""
-    settings = env.settings if seed is None else env.settings.model_copy(update={"seed": seed})
-    each = (settings.model_copy(update={"model": one.model, "engine": one.engine}) for one in policies)
-    return digest(
-        [fingerprint(known, tasks, attempts, one.adapter) for known, one in zip(each, policies, strict=True)],
-        settings.evaluate.batch,
-    )
-
-
-def claim(folder: Path, call: str) -> None:
-    """Make `folder` that of one call; a UserError where the dialogues of another one lie in it."""
-    path = folder / CALL
-    if path.exists() and read_json(path).get("call") == call:
-        return
-    if folder.exists() and any(folder.iterdir()):
-        raise UserError(
-            f"{folder}: here are the dialogues of another call (other tasks, policy, seed or settings); take another "
-            "folder, or remove this one."
-        )
-    write_json(path, {"call": call})
+    An agent may be called by the path of its base, which is another folder; others get different folders.
+    """
+    plain = re.sub(r"[^\w.+@=,-]+", "-", policy).strip(".-")[:100]
+    return policy if plain == policy else f"{plain}-{digest(policy)[:8]}"

@@ -12,7 +12,7 @@ import shutil
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from json import dumps
 from pathlib import Path
@@ -32,6 +32,7 @@ from sweetrl.plugins import find_method, load_domain
 from sweetrl.progress import Meter
 from sweetrl.rollout.environment import scorer_of
 from sweetrl.rollout.scored import scored, summarize
+from sweetrl.running.scratch import alone
 from sweetrl.running.standalone import check_free, read_any_tasks
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.types import Score, Task, Trajectory
@@ -340,16 +341,13 @@ def import_standalone(
     key = digest([deciding, *((str(path), dvc_hash(path)) for path in [*files, *held_out])])
     scratch = out.parent / f".{out.name}.{key}"
     store = TrajectoryStore(scratch)
-    try:
+    with alone(scratch):
+        check_free(out)  # by now another process may have made it
         counts = import_dialogues(Importer(domain, files, tasks), store)
-    except UserError:
-        with suppress(OSError):
-            scratch.rmdir()  # unless something is finished
-        raise
-    found = summarize(store)
-    supply = Supply.of(store, domain)
-    publish(scratch, out)
-    shutil.rmtree(scratch)
+        found = summarize(store)
+        supply = Supply.of(store, domain)
+        publish(scratch, out)
+        shutil.rmtree(scratch)
     lacks = {f"for {name}": _lacks(name, supply) or "enough" for name in ("rft", "multi-turn-dpo", "sweet")}
     means = {name: found[name] for name in ("success", "reward", "turns")}
     return {**counts, **means, "pairs": supply.pairs, **lacks, "written": str(out)}

@@ -7,15 +7,21 @@ file `finished.json`, and it is removed as soon as a dvc.lock names the run file
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import sweetrl
+from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
-from sweetrl.io import read_json, write_json
+from sweetrl.io import PART, private_file, read_json, write_json
 from sweetrl.paths import FINISHED, RUNS, SCRATCH
 from sweetrl.tracking.hashes import dvc_hash
+
+LOCK = f".lock{PART}"  # in a folder of unfinished work; never published with it
 
 
 def keep_finished(stage: str, folders: Iterable[Path]) -> None:
@@ -52,6 +58,35 @@ def remove_outdated(root: Path) -> None:
     for folder, facts in _finished(root):
         if facts["code"] != _code():
             shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold `folder`, a command's unfinished work, for this process; UserError where another one is at it.
+
+    Two that end one after the other would take the finished parts away from each other.
+    """
+    while True:
+        handle = private_file(folder / LOCK).open("r+")
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            handle.close()
+            raise UserError(
+                f"{folder}: another process is at this very work; wait until it has ended, or end it."
+            ) from error
+        except OSError:  # a file system without locks
+            pass
+        if os.fstat(handle.fileno()).st_nlink:
+            break
+        handle.close()  # who held it has just ended, and removed it
+    try:
+        yield
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)
+        handle.close()
+        with suppress(OSError):
+            folder.rmdir()  # unless something is finished
 
 
 def _finished(root: Path) -> list[tuple[Path, dict[str, str]]]:

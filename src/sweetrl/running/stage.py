@@ -19,7 +19,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
-import errno
 import logging
 import os
 import random
@@ -33,10 +32,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
 
-from sweetrl.colbench.prompts import prompt_files
-from sweetrl.errors import UserError, missing_extra
+from sweetrl.api.calls import named_files
+from sweetrl.errors import UserError, missing_extra, refusal
 from sweetrl.io import digest, private_folder, publish, write_json
-from sweetrl.logs import show_progress
+from sweetrl.logs import any_letters, show_progress
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.plugins import check_sources
 from sweetrl.progress import first_process
@@ -123,11 +122,12 @@ class StageRun:
     def scratch(self, *inputs: Path | str) -> Path:
         """Return this stage's folder for unfinished work, named by a digest of its parameters and the inputs' content.
 
+        Prompts and recordings that the parameters name are inputs, too.
         A killed run finds its checkpoints there; other parameters or data get another folder, so nothing stale is ever
         resumed. It is removed when DVC has recorded what the stage made (outside of a DVC project: when the stage ends
         well).
         """
-        paths = [*inputs, *self.sources.values(), *prompt_files(self.settings).values()]
+        paths = [*inputs, *self.sources.values(), *named_files(self.settings)]
         hashes = [dvc_hash(Path(path)) if Path(path).exists() else str(path) for path in paths]
         folder = SCRATCH / f"{self.stage}-{digest(self.parameters, hashes)}"
         private_folder(folder)
@@ -248,6 +248,7 @@ def _has_ended(process: str) -> bool:
 
 
 def _stage_main(function: Callable[[Settings], object], spreads: Callable[[Settings], bool] | None) -> None:
+    any_letters()
     show_progress()
     warnings.filterwarnings("ignore", category=FutureWarning)  # libraries talking to libraries
     signal.signal(signal.SIGTERM, _terminate)
@@ -279,14 +280,10 @@ def _stage_main(function: Callable[[Settings], object], spreads: Callable[[Setti
         print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
         sys.exit(130)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        refused = refusal(error)
+        if refused is None:
             raise
-        where = f"{error.filename}: " if error.filename else ""
-        sys.exit(
-            _sentence(
-                f"{where}no space left on the disk; free some and run the same command again (finished work is kept)."
-            )
-        )
+        sys.exit(_sentence(str(refused)))
 
 
 def _sentence(message: str) -> int:

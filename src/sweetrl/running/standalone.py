@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from sweetrl.paths import SCRATCH
 from sweetrl.plugins import load_domain
 from sweetrl.printing import note
 from sweetrl.progress import Meter
+from sweetrl.running.scratch import alone
 from sweetrl.running.stage import seed_everything
 from sweetrl.settings import Settings
 from sweetrl.types import Task
@@ -101,9 +103,10 @@ def collect_standalone(
     found = _tasks_of(settings, tasks, limit)
     note(loading_words(settings))
     policy = Policy.of(settings, adapter)
-    made = _attempt(settings, policy, found, attempts, out, settings.collect.lost_share)
-    made.write(out, attempts)
-    made.forget()
+    with ExitStack() as held:
+        made = _attempt(settings, policy, found, attempts, out, settings.collect.lost_share, held)
+        made.write(out, attempts)
+        made.forget()
     return {**made.summary, "written": str(out)}
 
 
@@ -141,25 +144,26 @@ def evaluate_standalone(
     log = rollouts.Running(_scratch(settings, found, 1, adapter, out) / "server.log")
     made: list[_Made] = []
     # One server for all temperatures, and one meter; unfinished work stays until all of them are through.
-    with (
-        rollouts.serving([policy], log) as (served,),
-        Meter("evaluate", len(each) * len(found), "dialogues") as meter,
-    ):
-        for asked in each:
-            made.append(_attempt(asked, served, found, 1, out, settings.evaluate.lost_share, meter))
-    measured = [_measured(one, tasks) for one in made]
-    if out is not None and several:
-        gathered = made[0].scratch / "all"
-        for one, row in zip(made, measured, strict=True):
-            name = f"temperature-{one.settings.agent.temperature:g}"
-            publish(one.store.folder, gathered / name)
-            row["written"] = str(out / name)
-        publish(gathered, out)
-    elif out is not None:
-        made[0].write(out, 1)
-        measured[0]["written"] = str(out)
-    for one in made:
-        one.forget()
+    with ExitStack() as held:
+        with (
+            rollouts.serving([policy], log) as (served,),
+            Meter("evaluate", len(each) * len(found), "dialogues") as meter,
+        ):
+            for asked in each:
+                made.append(_attempt(asked, served, found, 1, out, settings.evaluate.lost_share, held, meter))
+        measured = [_measured(one, tasks) for one in made]
+        if out is not None and several:
+            gathered = made[0].scratch / "all"
+            for one, row in zip(made, measured, strict=True):
+                name = f"temperature-{one.settings.agent.temperature:g}"
+                publish(one.store.folder, gathered / name)
+                row["written"] = str(out / name)
+            publish(gathered, out)
+        elif out is not None:
+            made[0].write(out, 1)
+            measured[0]["written"] = str(out)
+        for one in made:
+            one.forget()
     result = measured[0]
     if several:
         first = load_domain(settings).measure
@@ -254,15 +258,19 @@ def _attempt(
     attempts: int,
     out: Path | None,
     lost_share: float,
+    held: ExitStack,
     progress: Callable[[int], None] | None = None,
 ) -> _Made:
-    """Make the dialogues, or find what is made of them already."""
+    """Make the dialogues, or find what is made of them already; their folder is this process's until `held` is left."""
     from sweetrl.api import rollouts
     from sweetrl.rollout.ledger import Ledger, cost_metrics
     from sweetrl.rollout.scored import summarize
 
     seed_everything(settings.seed, settings.model.threads, torch=settings.engine.kind == "transformers")
     scratch = _scratch(settings, found, attempts, policy.adapter, out)
+    held.enter_context(alone(scratch))
+    if out is not None:
+        check_free(out)  # by now another process may have made it
     ledger = Ledger(scratch / "costs.jsonl")
     spent = dict[str, float]()
 
@@ -312,7 +320,7 @@ def check_user(domain: Domain, tasks: Sequence[Task], path: Path) -> None:
 
 def _scratch(settings: Settings, tasks: Sequence[Task], attempts: int, adapter: Path | None, out: Path | None) -> Path:
     """The folder of unfinished work: named by all that decides the dialogues, so nothing of another run is taken."""
-    from sweetrl.api import rollouts
+    from sweetrl.api.calls import fingerprint
 
-    key = rollouts.fingerprint(settings, tasks, attempts, adapter)
+    key = fingerprint(settings, tasks, attempts, adapter)
     return (SCRATCH if out is None else out.parent) / (f"standalone-{key}" if out is None else f".{out.name}.{key}")

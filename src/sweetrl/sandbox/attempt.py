@@ -105,10 +105,14 @@ class Attempt:
         text = marshal.dumps(body)
         self.file = os.memfd_create("job", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         self._position = self._length = len(text)
-        while text:
-            text = text[os.write(self.file, text) :]
-        # What the child has added, it cannot take away: a file that has grown says that it began (`touched`).
-        fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        try:
+            while text:
+                text = text[os.write(self.file, text) :]
+            # What the child has added, it cannot take away: a file that has grown says that it began (`touched`).
+            fcntl.fcntl(self.file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+        except OSError:
+            self.close()
+            raise
 
     def send(self, jobs: socket.socket) -> None:
         """Queue it for the children that wait at the other end of `jobs`."""

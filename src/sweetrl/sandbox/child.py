@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-SEED = 0  # the state in which the zygote leaves `random`
+SEED = 0  # the state in which the zygote leaves `random`, and numpy's
 _DETAIL = 300
 _NAME = "<solution>"
 _REFUSED = (errno.EPERM, errno.EACCES, errno.EROFS)
@@ -82,7 +82,7 @@ def runner(values: Any) -> Callable[[int, int], None]:
     def run_job(file: int, length: int) -> None:
         sources, calls, namespace, seed, output, encoder.nodes = loads(read(file, length, 0))
         if seed != SEED:
-            random.seed(seed)
+            reseed(seed)
         write(file, begun(8, now()))
         code, error = None, None
         for text in sources:  # the first reading that compiles, or the error of the first
@@ -105,6 +105,13 @@ def runner(values: Any) -> Callable[[int, int], None]:
                 data = data[write(file, data) :]
 
     return run_job
+
+
+def reseed(seed: int) -> None:
+    """Seed `random`, and the generator behind numpy.random's functions where the zygote has imported numpy."""
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)
 
 
 def _module(name: str) -> dict[str, Any]:

@@ -155,7 +155,8 @@ def schedule_of(launcher: int, inside: int) -> Schedule | None:
     """
     with contextlib.suppress(OSError, ValueError, IndexError, StopIteration):
         for child in _below(launcher, 2):
-            lines = Path(f"/proc/{child}/status").read_text(encoding="ascii", errors="replace").splitlines()
+            # A child chooses its name, which stands here, too: only a real end of line ends a line.
+            lines = Path(f"/proc/{child}/status").read_bytes().decode("ascii", "replace").split("\n")
             numbers = next(line for line in lines if line.startswith("NSpid:"))
             if int(numbers.split()[-1]) == inside and child != launcher:
                 state = next(line for line in lines if line.startswith("State:")).split()[1]

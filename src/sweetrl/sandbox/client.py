@@ -24,6 +24,8 @@ from sweetrl.sandbox.limits import Job, Limits, Outcome
 from sweetrl.sandbox.tiers import lightest, preloads
 from sweetrl.sandbox.worker import Worker, describe_isolation
 
+_LONGEST_WAIT = 3600.0  # seconds; a selector cannot wait for a month
+
 
 class _Tier:
     """The zygotes that have imported `preload`, and the jobs that wait for one of them."""
@@ -93,7 +95,12 @@ class Sandbox:
     # -- what callers use --------------------------------------------------------------------------------------------
 
     def submit(self, job: Job) -> Future[Outcome]:
-        """Queue one job; the future's result is its Outcome. Raises UserError where nothing safe can be started."""
+        """Queue one job; the future's result is its Outcome. Raises UserError where nothing safe can be started.
+
+        Raises TypeError where the sources or calls of the job are no tuples of texts.
+        """
+        if type(job.sources) is not tuple or type(job.calls) is not tuple or not job.sources:
+            raise TypeError("a job has a tuple of one source or more, and a tuple of calls")
         self._start()
         tier = self._tiers[lightest(job.sources, self._options["libraries"])]
         future: Future[Outcome] = Future()
@@ -201,7 +208,7 @@ class Sandbox:
                             tier.workers[-1].attach(selector)
                     self._hungry = not all(tier.queue for tier in self._tiers)
                 due = min(worker.due for worker in self._workers())
-                wait = None if due == float("inf") else max(0.0, due - time.monotonic())
+                wait = None if due == float("inf") else min(max(0.0, due - time.monotonic()), _LONGEST_WAIT)
                 for key, _ in selector.select(wait):
                     if key.data is None:
                         os.read(self._wake[0], 4096)

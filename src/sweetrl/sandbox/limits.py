@@ -36,7 +36,7 @@ class Job:
 
     `sources` are alternative readings of the solution; the first that compiles is run. `namespace` "one" executes it
     as a module; "split" gives it separate globals and locals, which is what the official evaluator does. The source is
-    executed afresh before every call. `seed` seeds `random`, so that equal jobs give equal outcomes.
+    executed afresh before every call. `seed` seeds `random` and numpy.random, so that equal jobs give equal outcomes.
     """
 
     sources: tuple[str, ...]

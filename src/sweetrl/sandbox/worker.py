@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import marshal
+import math
 import os
 import selectors
 import socket
@@ -63,6 +65,28 @@ def _code() -> dict[str, Any]:
     }
 
 
+def _socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Two connected sockets, neither of which takes the place of a standard stream that is closed here.
+
+    A zygote has streams of its own in those places, and ours may still be written to by whoever takes them for open.
+    """
+    one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return _moved_up(one), _moved_up(other)
+
+
+def _moved_up(end: socket.socket) -> socket.socket:
+    if end.fileno() > 2:
+        return end
+    with end:
+        return socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+
+
+def _cpu_seconds(limits: Limits) -> int:
+    """What the kernel lets a child compute, where no clock stops it: more than all cores can in its time."""
+    most = limits.wall_seconds * (os.cpu_count() or 1)
+    return math.ceil(min(max(120.0, 2 * most), 1e9))
+
+
 def describe_isolation(layers: tuple[str, ...]) -> str:
     """Layer names joined by "+"; prefixed with UNSAFE unless seccomp and a view of the files of its own hold."""
     name = "+".join(layers)
@@ -94,11 +118,11 @@ class Worker:
     # -- the process -------------------------------------------------------------------------------------------------
 
     def _launch(self) -> None:
-        pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+        pairs = [_socket_pair() for _ in range(2)]
         config = {
             "control": pairs[0][1].fileno(),
             "jobs": pairs[1][1].fileno(),
-            "limits": {**asdict(self.limits), "cpu_seconds": 120},
+            "limits": {**asdict(self.limits), "cpu_seconds": _cpu_seconds(self.limits)},
             "preload": self.preload,
             "without": self.options["without"],
             "canaries": not self.options["unsafe"],
@@ -250,7 +274,11 @@ class Worker:
         if running.complete:
             running.resolve(self._isolation)
             return
-        attempt = Attempt(self._number, running)
+        try:
+            attempt = Attempt(self._number, running)
+        except Exception as error:  # no descriptor is left here, or a job is none: whoever waits for it is told
+            running.future.set_exception(error)
+            return
         self._number += 1
         running.children += 1
         with contextlib.suppress(OSError):  # the zygote is gone: the control socket's end tells

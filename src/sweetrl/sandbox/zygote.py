@@ -12,6 +12,7 @@ imported here for which a module written in C will do.
 
 from __future__ import annotations
 
+import _signal
 import _socket
 import ctypes
 import gc
@@ -108,7 +109,7 @@ class Zygote:
             os.write(file, body)
             self.run_job(file, len(body))
             os.close(file)
-        self.child.random.seed(self.child.SEED)
+        self.child.reseed(self.child.SEED)
 
     def starter(self, keep: int, body: Callable[[], None]) -> Callable[[], int]:
         """A function that forks a child, which locks itself in, with one descriptor to `keep`, and then runs `body`.
@@ -264,17 +265,33 @@ def cpu_of(pid: int, clock: Callable[[int], float] = time.clock_gettime) -> floa
 
 def main(config: dict[str, Any], parts: dict[str, CodeType]) -> None:
     """Isolate, attack, report, serve."""
+    usual_start()
     control = _socket.socket(fileno=config["control"])
     PARTS.update(parts)
     parts.clear()
     try:
         zygote, hello = prepare(control, config)
     except BaseException as error:
-        control.send(load("child").to_json({"error": f"{type(error).__name__}: {error}"}).encode())
+        child = sys.modules.get("sandbox_child") or load("child")
+        control.send(child.to_json({"error": f"{type(error).__name__}: {error}"}).encode())
     else:
         control.send(zygote.child.to_json(hello).encode())
         zygote.serve()
     os._exit(0)
+
+
+def usual_start() -> None:
+    """Take signals, and make files, as a program does that is started at a terminal.
+
+    What the client was started with is inherited, and would decide what programs do: signals that are ignored (children
+    that nobody can wait for, a Ctrl-C that never comes) or blocked (timers), and the umask.
+    """
+    os.umask(0o022)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+    for number in _signal.valid_signals():
+        by_python = number in (_signal.SIGPIPE, _signal.SIGXFSZ)  # which gets an error instead
+        if not by_python and _signal.getsignal(number) == _signal.SIG_IGN:
+            _signal.signal(number, _signal.default_int_handler if number == _signal.SIGINT else _signal.SIG_DFL)
 
 
 def prepare(control: socket, config: dict[str, Any]) -> tuple[Zygote, dict[str, Any]]:

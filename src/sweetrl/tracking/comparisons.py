@@ -21,6 +21,7 @@ from sweetrl.errors import UserError
 from sweetrl.gate.measured import Measured
 from sweetrl.io import read_json
 from sweetrl.paths import RESULTS
+from sweetrl.text import without_login
 from sweetrl.tracking.packing import DIALOGUES
 from sweetrl.tracking.registry import Registry, model_id, read_rewards
 
@@ -47,8 +48,8 @@ def answering(registry: Registry, what: str) -> Iterator[None]:
     except MlflowException as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(
-            f"{registry.store.uri}: the registry cannot {what} ({reason}); nothing was promoted, so try again when it "
-            "answers."
+            f"{without_login(registry.store.uri)}: the registry cannot {what} ({reason}); nothing was promoted, so try "
+            "again when it answers."
         ) from error
 
 

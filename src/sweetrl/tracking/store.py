@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from sweetrl.errors import UserError
 from sweetrl.io import private_file, private_folder
 from sweetrl.settings import TrackingSettings
+from sweetrl.text import without_login
 from sweetrl.tracking.notes import EXPERIMENT, missing_tags
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
             experiment = client.get_experiment_by_name(settings.experiment)
         except MlflowException as error:
             raise UserError(
-                f"{uri}: MLflow's store does not answer ({reason(error)}); start it, or correct MLFLOW_TRACKING_URI."
+                f"{without_login(uri)}: MLflow's store does not answer ({reason(error)}); start it, or correct "
+                "MLFLOW_TRACKING_URI."
             ) from error
         if experiment is not None:
             for key, value in missing_tags(experiment.tags).items():

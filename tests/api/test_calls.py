@@ -1,0 +1,172 @@
+"""Unfinished work is taken up by the call that it belongs to, and by no other."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sweetrl
+from sweetrl.api.calls import fingerprint
+from sweetrl.api.rollouts import folder_name
+from sweetrl.learning.training import TrainingResult
+from sweetrl.settings import Settings
+from sweetrl.types import AgentTurn, Message, Task, Trajectory
+
+TASK = Task("one", "Do it.", "def f(x):\n    return x", (("test1", "f(1)"),), "what only the user knows")
+
+
+def dialogue(reward: float) -> Trajectory:
+    said = "I WANT TO ANSWER:\n```python\npass\n```"
+    spoken = (Message("user", TASK.problem_description), Message("assistant", said))
+    return Trajectory(TASK, 0, spoken, (AgentTurn(1, said),), answer="pass", reward=reward)
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "prompt.txt").write_text("Be kind.")
+    (tmp_path / "said.jsonl").write_text("{}\n")
+    return sweetrl.domain(
+        "backend",
+        model={"base": "base"},
+        agent={"prompt": "prompt.txt"},
+        simulator={"kind": "replay", "recording": "said.jsonl"},
+    ).settings
+
+
+@pytest.mark.parametrize("name", ["base/model.safetensors", "prompt.txt", "said.jsonl"])
+def test_another_content_of_a_file_makes_another_call(settings: Settings, name: str) -> None:
+    before = fingerprint(settings, [TASK], 1, None)
+    assert fingerprint(settings, [TASK], 1, None) == before
+    Path(name).write_text("other")
+    assert fingerprint(settings, [TASK], 1, None) != before
+
+
+def test_another_field_of_a_task_makes_another_call(settings: Settings) -> None:
+    before = fingerprint(settings, [TASK], 1, None)
+    other: dict[str, Any] = {
+        "problem_description": "Do that.",
+        "hidden_information": "another",
+        "test_cases": (),
+        "ground_truth": "",
+    }
+    for name, value in other.items():
+        assert fingerprint(settings, [replace(TASK, **{name: value})], 1, None) != before, name
+
+
+def test_a_changed_plug_in_makes_another_call(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = tmp_path / "price_of_a_call.py"
+    code.write_text("def price(task, dialogue):\n    return 0.5\n")
+    reward = settings.reward.model_copy(update={"function": "price_of_a_call:price"})
+    priced = settings.model_copy(update={"reward": reward})
+    before = fingerprint(priced, [TASK], 1, None)
+    code.write_text("def price(task, dialogue):\n    return 1.0\n")
+    assert fingerprint(priced, [TASK], 1, None) != before
+
+
+def test_a_recording_that_grows_and_a_server_that_moves_change_no_call(settings: Settings) -> None:
+    simulator = settings.simulator.model_copy(update={"kind": "llm"})
+    kept = settings.model_copy(update={"simulator": simulator})
+    before = fingerprint(kept, [TASK], 1, None)
+    Path("said.jsonl").write_text("{}\n{}\n")
+    engine = kept.engine.model_copy(update={"urls": "http://elsewhere:1/v1"})
+    assert fingerprint(kept.model_copy(update={"engine": engine}), [TASK], 1, None) == before
+
+
+def killed(adapters: list[Path], scratch: Path) -> TrainingResult:
+    """A training that is killed where its folder is new, and else goes on to its end."""
+    adapters.append(scratch)
+    found = scratch.exists()
+    (scratch / "adapter").mkdir(parents=True, exist_ok=True)
+    if not found:
+        raise KeyboardInterrupt
+    return TrainingResult(scratch / "adapter", "done")
+
+
+class Killed(sweetrl.Method):
+    name = "killed"
+    needs = frozenset({"trajectories"})
+
+    def __init__(self) -> None:
+        self.seen: list[Path] = []
+
+    def train(self, job: Any) -> TrainingResult:
+        return killed(self.seen, job.scratch)
+
+
+def test_a_killed_training_is_taken_up_by_the_same_call_alone(settings: Settings, tmp_path: Path) -> None:
+    env, policy, method, out = sweetrl.domain("backend"), sweetrl.Policy.load("base"), Killed(), tmp_path / "out"
+
+    def train(reward: float, **options: Any) -> sweetrl.Policy:
+        return sweetrl.train(method, env, policy, dialogues=[dialogue(reward)], out=out, **options)
+
+    for other in ({"reward": 1.0}, {"reward": 0.0}, {"reward": 1.0, "seed": 5}):
+        with pytest.raises(KeyboardInterrupt):
+            train(**other)
+    Path("base/model.safetensors").write_bytes(b"other weights")
+    with pytest.raises(KeyboardInterrupt):
+        train(1.0)
+    assert len(set(method.seen)) == 4, "each of these begins in a folder of its own"
+    Path("base/model.safetensors").write_bytes(b"weights")
+    assert train(1.0).adapter == out and method.seen[-1] == method.seen[0]
+    assert not method.seen[0].exists()
+
+
+def test_a_killed_critic_is_taken_up_by_the_same_call_alone(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Path] = []
+    monkeypatch.setattr("sweetrl.learning.critic_kinds.fit_critic", lambda *given, **_: killed(seen, given[3]))
+    monkeypatch.setattr("sweetrl.learning.critic_kinds.make_critic", lambda *_: None)
+    env, policy = sweetrl.domain("backend"), sweetrl.Policy.load("base")
+    for options in ({}, {"epochs": 7}):
+        with pytest.raises(KeyboardInterrupt):
+            sweetrl.train_critic(env, policy, [dialogue(1.0)], [], out=tmp_path / "critic", **options)
+    assert sweetrl.train_critic(env, policy, [dialogue(1.0)], [], out=tmp_path / "critic").adapter.exists()
+    assert seen[0] != seen[1] and seen[2] == seen[0]
+
+
+def test_no_dialogues_lie_in_the_folder_that_a_policy_is_named_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stores(env: Any, policies: Any, tasks: Any, stores: Any, **_: Any) -> Any:
+        raise InterruptedError(*(store.folder for store in stores.values()))
+
+    monkeypatch.setattr("sweetrl.api.rollouts.attempted", stores)
+    policy = sweetrl.Policy.server("http://localhost:1/v1", model=str(tmp_path / "base"))
+    with pytest.raises(InterruptedError) as found:
+        sweetrl.evaluate(sweetrl.domain("backend"), policy, [TASK], out=tmp_path / "out")
+    (folder,) = found.value.args
+    assert folder.parent == tmp_path / "out"
+
+
+def test_policies_have_folders_of_their_own() -> None:
+    names = ["base", "sft.1", "/models/base", "models/base", "models-base", "..", "../base", ".", "ä" * 300]
+    folders = [folder_name(name) for name in names]
+    assert folders[:2] == names[:2] and folders[4] == names[4]
+    assert len(set(folders)) == len(names)
+    assert all("/" not in one and one[0] != "." and len(one) < 120 for one in folders)
+
+
+def test_policies_of_one_name_are_not_mistaken_for_one(tmp_path: Path) -> None:
+    env, policy = sweetrl.domain("backend"), sweetrl.Policy.load("base")
+    with pytest.raises(sweetrl.UserError, match="two of the policies have one name"):
+        sweetrl.evaluate(env, [policy, policy.adapted("adapter"), policy], 1)
+
+
+def test_wrong_numbers_and_places_are_one_sentence(tmp_path: Path) -> None:
+    env, policy = sweetrl.domain("backend"), sweetrl.Policy.load("base")
+    with pytest.raises(sweetrl.UserError, match="there are no tasks to attempt"):
+        sweetrl.collect(env, policy, -1)
+    shutil.copy(__file__, tmp_path / "file")
+    with pytest.raises(sweetrl.UserError, match="file: this is a file"):
+        sweetrl.collect(env, policy, [TASK], out=tmp_path / "file")
