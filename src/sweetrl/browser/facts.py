@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Any
 
-from sweetrl.browser.css_colors import COLOR, parse_color
+from sweetrl.browser.css_colors import COLOR, Rgba, parse_color
 from sweetrl.browser.page import Align, Box, Element, Rgb, Role
 
 STYLES = (
@@ -28,6 +30,7 @@ STYLES = (
     "background-clip",
     "-webkit-text-fill-color",
 )
+_STOPS = 64  # colours of an element's gradients
 LIMIT = 5000  # elements; a page with more is a bomb
 WHITE: Rgb = (255, 255, 255)
 _SMALLEST_TEXT = 6.0  # CSS pixels; less cannot be read
@@ -129,6 +132,17 @@ class _State:
 def content_height(snapshot: dict[str, Any]) -> int:
     """Return the height of the whole document in CSS pixels."""
     return int(snapshot["documents"][0].get("contentHeight", 0) + 0.999)
+
+
+def content_width(snapshot: dict[str, Any]) -> int:
+    """Return the width of the whole document in CSS pixels."""
+    return int(snapshot["documents"][0].get("contentWidth", 0) + 0.999)
+
+
+def is_scrolled(snapshot: dict[str, Any]) -> bool:
+    """Whether the window shows another part of the document than its beginning."""
+    document = snapshot["documents"][0]
+    return bool(document.get("scrollOffsetX", 0) or document.get("scrollOffsetY", 0))
 
 
 def read_facts(snapshot: dict[str, Any], width: int, height: int) -> Facts:
@@ -249,28 +263,26 @@ class _Reader:
                 value = self.inputs.get(node, -1)
                 shown = (self.strings[value] if value >= 0 else "") or attributes.get("placeholder", "")
         elif tag == "select":
-            shown = self._chosen(node)
+            shown = self._chosen.get(node, "")
         text = _collapse(shown)
         if text and element.font_size >= _SMALLEST_TEXT:
             # A placeholder is paler than the control's colour: any ink in the box will do.
             self.lines.append(Line(at, text, element.box, element.color, True))
 
-    def _chosen(self, node: int) -> str:
-        chosen = set(self.nodes["optionSelected"]["index"])
-        for at in range(node + 1, len(self.nodes["parentIndex"])):
-            if at in chosen and self._below(at, node):
-                words = [
-                    self.strings[self.nodes["nodeValue"][child]]
-                    for child in range(at + 1, len(self.nodes["parentIndex"]))
-                    if self.nodes["parentIndex"][child] == at and self.nodes["nodeType"][child] == 3
-                ]
-                return " ".join(words)
-        return ""
-
-    def _below(self, node: int, ancestor: int) -> bool:
-        while node > ancestor:
-            node = self.nodes["parentIndex"][node]
-        return node == ancestor
+    @cached_property
+    def _chosen(self) -> dict[int, str]:
+        """What every select shows: the words of its first chosen option. All are found in one walk."""
+        parents, names, words = self.nodes["parentIndex"], self.nodes["nodeName"], dict[int, list[str]]()
+        first = dict[int, int]()
+        for option in sorted(set(self.nodes["optionSelected"]["index"])):
+            above = parents[option]
+            while above >= 0 and self.strings[names[above]] != "SELECT":
+                above = parents[above]
+            words[first.setdefault(above, option)] = []
+        for node, parent in enumerate(parents):
+            if parent in words and self.nodes["nodeType"][node] == 3:
+                words[parent].append(self.strings[self.nodes["nodeValue"][node]])
+        return {select: " ".join(words[option]) for select, option in first.items()}
 
     def _text(self, node: int, above: _State) -> None:
         index = self.layout_of.get(node)
@@ -358,10 +370,16 @@ def _painted(style: dict[str, str]) -> tuple[float, float, float, float] | None:
     return color if color[3] > 0 else None
 
 
-def _stops(style: dict[str, str]) -> list[tuple[float, float, float, float]]:
-    """The colours of the element's gradients."""
+def _stops(style: dict[str, str]) -> tuple[Rgba, ...]:
+    """The colours of the element's gradients, the first `_STOPS`."""
     image = style["background-image"]
-    return [parse_color(each) for each in COLOR.findall(image)] if "gradient(" in image else []
+    return _colors(image) if "gradient(" in image else ()
+
+
+@lru_cache(maxsize=256)
+def _colors(image: str) -> tuple[Rgba, ...]:
+    """Read once: thousands of elements may share the style."""
+    return tuple(parse_color(each[0]) for each in islice(COLOR.finditer(image), _STOPS))
 
 
 def _over(color: tuple[float, float, float, float], opacity: float, behind: Rgb) -> Rgb:
