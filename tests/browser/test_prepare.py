@@ -18,6 +18,15 @@ def test_tailwind_takes_the_place_of_its_link():
     assert prepared.flags == ()
 
 
+def test_a_link_in_a_comment_does_not_take_tailwind_from_the_real_one():
+    html = prepare(f"<!-- {LINK} --><html>{LINK}<body class='p-4'>x").html
+    assert ".p-4{" in html.partition("-->")[2]
+
+
+def test_a_page_of_links_is_not_a_page_of_style_sheets():
+    assert len(prepare(LINK * 5000 + "<p class='p-4'>").html) < len(LINK) * 5000
+
+
 def test_a_page_without_the_link_gets_no_tailwind():
     assert "p-4{" not in prepare("<body class='p-4'>x").html
 

@@ -33,10 +33,13 @@ _V3_CLASS = re.compile(
     r"|shrink|indent|accent|scroll-m|scroll-p|size)-[\w.]+|shadow-[a-z]+-\d+|line-clamp-\d)$"
 )
 
+_SHEETS = 8  # copies of Tailwind in one page, at most
+
 # The first layer's important declarations win over every other important one of the page's style sheets.
 _STILL = (
     "<style>@layer still{*,*::before,*::after{animation:none!important;transition:none!important;"
-    "caret-color:transparent!important;scroll-behavior:auto!important}"
+    "caret-color:transparent!important;scroll-behavior:auto!important;scroll-initial-target:none!important}"
+    ":root,body{scroll-snap-type:none!important}"
     "video::-webkit-media-controls,audio::-webkit-media-controls{visibility:hidden!important}}</style>"
 )
 
@@ -113,13 +116,16 @@ def _refresh(tag: str, flags: set[str]) -> str:
 
 
 def _inline(text: str, classes: frozenset[str], flags: set[str]) -> str:
-    """Put the purged style sheet where the page takes Tailwind from, once; note other outside links."""
+    """Put the purged style sheet where the page takes Tailwind from; note other outside links.
+
+    Which of several links are comments only the browser knows: each of the first `_SHEETS` gets the style sheet.
+    """
     style: list[str] = []
 
     def sheet() -> str:
-        if style:
+        if len(style) == _SHEETS:
             return ""
-        style.append("<style>" + tailwind.purge(classes) + "</style>")
+        style.append(style[0] if style else "<style>" + tailwind.purge(classes) + "</style>")
         return style[0]
 
     def link(tag: str) -> str:
