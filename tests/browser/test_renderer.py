@@ -319,6 +319,19 @@ def test_words_right_in_the_body_are_told(renderer: Renderer):
     ]
 
 
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("<p style='width:60px;overflow-wrap:anywhere'>Steamshippingcompany sails", "Steamshippingcompany sails"),
+        ("<p style='width:90px'>words-in-a-long-line of text", "words-in-a-long-line of text"),
+        ("<p>Cof<!-- c -->fee and te<wbr>a, su&shy;gar", "Coffee and tea, sugar"),
+        ("<p>Coffee<br>and<!-- c --> tea", "Coffee and tea"),
+    ],
+)
+def test_words_are_whole_wherever_they_are_broken(renderer: Renderer, written: str, read: str):
+    assert texts(renderer.render(f"<!doctype html><body>{written}")) == [read]
+
+
 class Sleeper(threading.Event):
     """An event that comes true at the third look; each look takes `seconds` of the wall's time."""
 

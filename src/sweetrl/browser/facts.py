@@ -77,6 +77,7 @@ _ARIA: dict[str, Role] = {
     "region": "section",
     "main": "section",
 }
+_UNSEEN = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))  # places where a word may be broken, or may not
 _NUMBER = re.compile(r"[\d.]+")
 
 
@@ -84,7 +85,8 @@ _NUMBER = re.compile(r"[\d.]+")
 class Line:
     """One line of text as it was laid out: the element's index, the words, where, and whether its colour is to be seen.
 
-    `clear` is True for text without a colour of its own (cut out of a background).
+    `clear` is True for text without a colour of its own (cut out of a background), `joined` for what goes on with the
+    word that the line before ends with.
     """
 
     element: int
@@ -92,6 +94,7 @@ class Line:
     box: Box
     color: Rgb
     clear: bool
+    joined: bool = False
 
 
 @dataclass(frozen=True)
@@ -166,6 +169,7 @@ class _Reader:
         self.elements: list[Element] = []
         self.lines: list[Line] = []
         self.grounds: list[Ground] = []
+        self.open = False  # whether the last text has ended in the middle of a word
 
     def read(self) -> Facts:
         """Walk the document in order; a parent always comes before its children."""
@@ -179,6 +183,7 @@ class _Reader:
             if kinds[node] == 3:
                 self._text(node, above)
             elif kinds[node] == 1:
+                self.open = self.open and self.strings[self.nodes["nodeName"][node]] == "WBR"
                 state = self._element(node, above)
                 if state is not None:
                     states[node] = state
@@ -285,6 +290,7 @@ class _Reader:
         return {select: " ".join(words[option]) for select, option in first.items()}
 
     def _text(self, node: int, above: _State) -> None:
+        goes_on, self.open = self.open, False
         index = self.layout_of.get(node)
         if index is None:
             return
@@ -297,14 +303,17 @@ class _Reader:
         whole = self.strings[value] if value >= 0 else ""
         color = parse_color(style["-webkit-text-fill-color"])
         at = above.element if above.element >= 0 else self._bare(index, style, above)
+        end = 0 if goes_on else -1
         for number in self.lines_of.get(index, ()):
             start, length = self.boxes["start"][number], self.boxes["length"][number]
-            text = _collapse(whole[start : start + length])
+            joined = start == end and not any(map(str.isspace, whole[max(start - 1, 0) : start + 1]))
+            text, end = _collapse(whole[start : start + length]), start + length
             left, top, right, bottom = _meet(above.clip, Box(*self.boxes["bounds"][number]))
             if text and right - left >= 2 and bottom - top >= 2:
                 box = Box(left, top, right - left, bottom - top)
                 seen = _over(color, above.opacity, above.behind)
-                self.lines.append(Line(at, text, box, seen, color[3] < 0.1))
+                self.lines.append(Line(at, text, box, seen, color[3] < 0.1, joined))
+        self.open = end == len(whole) > 0 and not whole[-1].isspace()
 
     def _bare(self, index: int, style: dict[str, str], above: _State) -> int:
         """Words right in the body are an element of their own."""
@@ -403,4 +412,4 @@ def _first_number(text: str) -> float:
 
 
 def _collapse(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(text.translate(_UNSEEN).split())

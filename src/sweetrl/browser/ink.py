@@ -78,7 +78,7 @@ def _meet(one: Box, two: Box) -> bool:
 
 
 def visible(pictures: Pictures, found: Facts) -> tuple[Element, ...]:
-    """Return the elements that are to be seen, with the texts and backgrounds that are; lines are joined by spaces."""
+    """Return the elements that are to be seen, with the texts and backgrounds that are."""
     picture = _open(pictures.whole)
     texts = _texts(picture, _other(pictures.without_texts, picture), found.lines)
     bare = _other(pictures.without_things, picture)
@@ -111,9 +111,14 @@ def _texts(picture: np.ndarray, bare: np.ndarray | None, lines: Iterable[Line]) 
     """The texts to be seen, by the index of their element."""
     budget = _Budget()
     found: dict[int, list[str]] = {}
+    before: int | None = None  # the element of the line before, if that is to be seen
     for line in list(lines)[:LIMIT]:
-        if line.element >= 0 and _shows(picture, bare, line, budget):
+        seen = line.element >= 0 and _shows(picture, bare, line, budget)
+        if seen and line.joined and before == line.element:
+            found[line.element][-1] += line.text
+        elif seen:
             found.setdefault(line.element, []).append(line.text)
+        before = line.element if seen else None
     return {index: " ".join(parts) for index, parts in found.items()}
 
 
