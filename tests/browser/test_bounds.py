@@ -75,6 +75,20 @@ def test_a_page_whose_facts_cannot_be_read_is_bad_and_the_next_is_not(
     assert "cannot be read (KeyError: 'layout')" in caplog.text
 
 
+def test_a_machine_that_allows_namespaces_and_no_mounts_has_a_browser(
+    browser_program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """As containers and some distributions do; what namespaces were to do is then left to the other layers."""
+    launcher = devtools._LAUNCHER.read_text()
+    assert "if _libc.mount(" in launcher
+    crippled = tmp_path / "launch.py"
+    crippled.write_text(launcher.replace("if _libc.mount(", "if True or _libc.mount("))
+    monkeypatch.setattr(devtools, "_LAUNCHER", crippled)
+    with Renderer(BrowserSettings(cache="", tabs=1, seconds=6.5)) as renderer:
+        assert renderer.render("<p>words").elements[0].text == "words"
+        assert not renderer.isolated
+
+
 def test_letters_in_front_of_each_other_are_looked_at_up_to_a_limit(monkeypatch: pytest.MonkeyPatch):
     """A page of a kilobyte can ask for thousands of letters, each as large as the page."""
     monkeypatch.setattr(ink, "_MOST", 1_100_000)
