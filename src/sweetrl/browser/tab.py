@@ -16,10 +16,14 @@ from sweetrl.browser.devtools import SLICE, Browser, Call, CallError, Clock, Pag
 from sweetrl.browser.page import Element, Rgb, Status
 from sweetrl.browser.prepare import Prepared
 
-# After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus,
-# frames). Tags by their start: a style sheet full of `@keyframes` has no frame.
+# After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus, frames,
+# the colour scheme, colours of links). Tags by their start: a style sheet full of `@keyframes` has no frame. Of `meta`
+# all but what every page has: which one it is can be written in many ways.
 _STICKY = re.compile(
-    r"http-equiv|autofocus|referrer|popover|<(?:base|i?frame|frameset|fencedframe|object|embed|portal|dialog)", re.I
+    r"http-equiv|autofocus|referrer|popover|<(?:base|i?frame|frameset|fencedframe|object|embed|portal|dialog)"
+    r"|<meta(?!\s+charset=[\"']?[\w-]+[\"']?\s*/?>|\s+name=[\"']?viewport[\"']?\s+content=[\"'][\w=.,\s-]*[\"']\s*/?>)"
+    r"|[\s\"'/][av]?link\s*=",
+    re.I,
 )
 # Runs in a world of its own, where nothing of the page's is. What moves is put back to its start. Pictures must be
 # decoded before the page is painted: those of the document itself, and those of styles, which nothing else waits for.
