@@ -75,6 +75,13 @@ def test_classes_are_found_as_the_browser_finds_them():
         assert f".p-{number}{{" in css
 
 
+def test_numbers_of_letters_are_read_however_long_they_are():
+    zeros, nines = "0" * 5000, "9" * 5000
+    css = prepare(f"{LINK}<p class='p-&#{zeros}49; p-&#{nines}; p-&#50 &#; &#x{nines};'>").html
+    assert ".p-1{" in css and ".p-2{" in css
+    assert prepare(f"<link rel=stylesheet href='//a.example/&#{nines};'>").flags == ("external-stylesheet",)
+
+
 @pytest.mark.parametrize(
     ("address", "size"),
     [
