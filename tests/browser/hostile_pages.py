@@ -71,6 +71,9 @@ ODD = {
     "bytes": "\0\ud800<p>te\0xt\x1b[31m</p>\ufffe",
     "focus": "<input autofocus><dialog open>x</dialog><details open><summary>s</summary>y</details><div popover>z</div>",
     "layers": "<style>@layer still;*{animation:none}@property --x{syntax:'<length>';inherits:true;initial-value:9px}</style><p>text</p>",
+    "colour scheme": "<meta name=color-scheme content=dark><p>text</p>",
+    "hidden colour scheme": "<meta content=dark name='color&#45;scheme'><p>text</p>",
+    "colours of links": "<body link=lime vlink=lime><p>text</p>",
     "empty": "",
 }
 

@@ -23,6 +23,8 @@ GOOD = (
     '<body class="bg-gray-100"><nav class="bg-blue-700 text-white p-4 flex"><b>Name</b><a>Link</a></nav>'
     '<img src="https://picsum.photos/300/200"><p class="animate-bounce text-xl">Some text</p></body>'
 )
+# What Tailwind would hide: colours that a document, and no style sheet, gives to its parts.
+PLAIN = "<p>Some <a href='#'>linked</a> text</p><input value=words><ul><li>item</ul>"
 
 
 class Canary:
@@ -81,6 +83,11 @@ def good(renderer: Renderer) -> Page:
     return renderer.render(GOOD)
 
 
+@pytest.fixture(scope="module")
+def plain(renderer: Renderer) -> Page:
+    return renderer.render(PLAIN)
+
+
 def filled(html: str, canary: Canary, secret: Path) -> str:
     return html.replace("PORT", str(canary.port)).replace("FILE", str(secret))
 
@@ -102,12 +109,13 @@ def test_nothing_is_reached(name: str, renderer: Renderer, good: Page, canary: C
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_odd_pages_come_back_and_leave_nothing(name: str, renderer: Renderer, good: Page):
+def test_odd_pages_come_back_and_leave_nothing(name: str, renderer: Renderer, good: Page, plain: Page):
     page = renderer.render(ODD[name])
     assert page.status == ("truncated" if name == "tall" else "ok")
     assert (page.width, page.height) == (1366, 8000 if name == "tall" else 682)
     assert same(renderer.render(GOOD), good)
     assert same(renderer.render(ODD[name]), page)
+    assert same(renderer.render(PLAIN), plain)
 
 
 def check_bomb(name: str, strict: Renderer, good: Page) -> None:

@@ -18,6 +18,15 @@ def test_tailwind_takes_the_place_of_its_link():
     assert prepared.flags == ()
 
 
+def test_a_link_in_a_comment_does_not_take_tailwind_from_the_real_one():
+    html = prepare(f"<!-- {LINK} --><html>{LINK}<body class='p-4'>x").html
+    assert ".p-4{" in html.partition("-->")[2]
+
+
+def test_a_page_of_links_is_not_a_page_of_style_sheets():
+    assert len(prepare(LINK * 5000 + "<p class='p-4'>").html) < len(LINK) * 5000
+
+
 def test_a_page_without_the_link_gets_no_tailwind():
     assert "p-4{" not in prepare("<body class='p-4'>x").html
 
@@ -64,6 +73,13 @@ def test_classes_are_found_as_the_browser_finds_them():
     css = prepare(html).html
     for number in range(1, 6):
         assert f".p-{number}{{" in css
+
+
+def test_numbers_of_letters_are_read_however_long_they_are():
+    zeros, nines = "0" * 5000, "9" * 5000
+    css = prepare(f"{LINK}<p class='p-&#{zeros}49; p-&#{nines}; p-&#50 &#; &#x{nines};'>").html
+    assert ".p-1{" in css and ".p-2{" in css
+    assert prepare(f"<link rel=stylesheet href='//a.example/&#{nines};'>").flags == ("external-stylesheet",)
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,9 @@ PAGE = (
     "</main><footer class='h-24 bg-gradient-to-r from-black to-black text-right'>End</footer></body></html>"
 )
 
+MOTION = "<style>@keyframes k{to{margin-left:900px;color:red}}"
+TALL = "<div style='height:900px'></div>"  # whose picture takes several frames
+
 
 def one(page: Page, tag: str) -> Element:
     found = [element for element in page.elements if element.tag == tag]
@@ -135,6 +138,33 @@ def test_long_pages_are_whole_up_to_the_limit(renderer: Renderer):
     assert texts(cut) == ["x"]
 
 
+SCROLLED = "<p style='margin-left:4000px;width:200px;scroll-snap-align:start;scroll-initial-target:nearest'>Far</p>"
+
+
+@pytest.mark.parametrize("insists", [False, True])
+def test_a_page_that_scrolls_itself_is_seen_from_its_beginning_and_leaves_the_next_there(
+    browser_program: Path, insists: bool
+):
+    rule = "scroll-snap-type:x mandatory"
+    style = f"@layer still{{html#a{{{rule}!important}}}}" if insists else f"html{{{rule}}}"
+    scrolled = f"<!doctype html><style>{style}</style><html id=a><body><p>Near</p><div style='width:6000px'>{SCROLLED}"
+    wide = "<!doctype html><body><p>Near</p><div style='width:5000px;background:linear-gradient(90deg,red,blue)'>x"
+    with Renderer(BrowserSettings(cache="", tabs=1)) as renderer:
+        first = renderer.render(wide)
+        page = renderer.render(scrolled)
+        assert insists or texts(page) == ["Near"]
+        after = renderer.render(wide)
+        assert (after.png, after.elements) == (first.png, first.elements) and "Near" in texts(after)
+
+
+@pytest.mark.parametrize("height", [300, 1500])
+def test_pages_read_from_the_right_begin_there(renderer: Renderer, height: int):
+    page = renderer.render(
+        f"<!doctype html><html dir=rtl><body><div style='width:3000px;height:{height}px'><p>Right words"
+    )
+    assert texts(page) == ["Right words"] and page.width == 1366
+
+
 def test_pages_come_in_order_and_equal_from_any_thread(renderer: Renderer):
     htmls = [f"<h1>Page {number % 7}</h1>" for number in range(21)]
     pages = list(renderer.render_many(htmls))
@@ -149,6 +179,9 @@ def test_pages_come_in_order_and_equal_from_any_thread(renderer: Renderer):
         "<marquee>words that run</marquee>",
         "<progress></progress>",
         "<style>@keyframes k{to{margin-left:900px}}p{animation:k 1s infinite}</style><p>words</p>",
+        f"<p><template shadowrootmode=open>{MOTION}b{{animation:k 1s infinite}}</style><b>words</template></p>{TALL}",
+        f"{MOTION}::placeholder{{animation:k 1s infinite}}</style><input placeholder=words>{TALL}",
+        f"<iframe srcdoc='{MOTION}p{{animation:k 1s infinite}}</style><p>words'></iframe>{TALL}",
     ],
 )
 def test_what_moves_stands_still(moving: str, renderer: Renderer):
@@ -284,6 +317,19 @@ def test_words_right_in_the_body_are_told(renderer: Renderer):
         ("#text", "Bare words", -1),
         ("p", "In a paragraph", -1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("<p style='width:60px;overflow-wrap:anywhere'>Steamshippingcompany sails", "Steamshippingcompany sails"),
+        ("<p style='width:90px'>words-in-a-long-line of text", "words-in-a-long-line of text"),
+        ("<p>Cof<!-- c -->fee and te<wbr>a, su&shy;gar", "Coffee and tea, sugar"),
+        ("<p>Coffee<br>and<!-- c --> tea", "Coffee and tea"),
+    ],
+)
+def test_words_are_whole_wherever_they_are_broken(renderer: Renderer, written: str, read: str):
+    assert texts(renderer.render(f"<!doctype html><body>{written}")) == [read]
 
 
 class Sleeper(threading.Event):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -11,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
@@ -20,8 +21,10 @@ from typing import Any
 from sweetrl.browser.binary import INSTALL
 from sweetrl.errors import UserError
 
+logger = logging.getLogger("sweetrl")
 Handler = Callable[[str, dict[str, Any]], None]
 START_SECONDS = 60.0
+LONGEST = 512 * 2**20  # bytes of a message: the picture of a large page has some 60 MiB
 SLICE = 1.0  # seconds of one look at whether something has happened
 _LAUNCHER = Path(__file__).with_name("launch.py")
 _NAMESPACES = "namespaces"
@@ -90,7 +93,7 @@ class CallTimeout(Exception):
 
 
 class CallError(Exception):
-    """The browser refused a call."""
+    """The browser refused a call, or its answer cannot be read."""
 
 
 class Call:
@@ -149,8 +152,9 @@ class Browser:
         os.close(told)
         threading.Thread(target=self._read, name="browser-pipe", daemon=True).start()
         try:
-            self.version: str = self.call("Browser.getVersion", timeout=START_SECONDS)["product"]
-        except (BrowserGone, CallTimeout) as error:
+            version = self.call("Browser.getVersion", timeout=START_SECONDS)
+            self.version = str(version["product"])[:100]
+        except (BrowserGone, CallTimeout, CallError, KeyError) as error:
             said = self._log.read_text(errors="replace").strip().splitlines()
             self.close()
             why = next((line for line in reversed(said) if "sandbox" in line.lower()), said[-1] if said else "it ended")
@@ -257,25 +261,39 @@ class Browser:
             raise BrowserGone from error
 
     def _read(self) -> None:
-        """The pipe's thread: hand out answers and events until the browser ends."""
-        pieces: list[bytes] = []
+        """The pipe's thread: hand out answers and events until the browser ends.
+
+        Processes that have met a page write here: whatever cannot be read is the browser's end, and nobody else's.
+        """
+        try:
+            for message in self._messages():
+                self._take(json.loads(message))
+        except Exception as error:
+            logger.warning("the browser is ended: what it says cannot be read (%s)", type(error).__name__)
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        os.close(self._in)
+        self._end()
+
+    def _messages(self) -> Iterator[bytes]:
+        """Yield what comes between two zeros, until the pipe is closed; one longer than LONGEST is an error."""
+        pieces, size = list[bytes](), 0
         while True:
             try:
                 piece = os.read(self._in, 1 << 20)
             except OSError:
-                piece = b""
+                return
             if not piece:
-                break
+                return
             *ends, rest = piece.split(b"\0")
             for end in ends:
-                pieces.append(end)
-                message = b"".join(pieces)
-                pieces = []
-                self._take(json.loads(message))
+                yield b"".join([*pieces, end])
+                pieces, size = [], 0
             if rest:
                 pieces.append(rest)
-        os.close(self._in)
-        self._end()
+                size += len(rest)
+            if size > LONGEST:
+                raise ValueError("a message without an end")
 
     def _take(self, message: dict[str, Any]) -> None:
         number = message.get("id")
@@ -285,14 +303,16 @@ class Browser:
                 with suppress(BrowserGone):
                     handler(message["method"], message.get("params", {}))
             return
+        answer, error = message.get("result"), message.get("error")
+        refused = "" if isinstance(answer, dict) else str(error.get("message") if isinstance(error, dict) else error)
         with self._lock:
             call = self._calls.pop(number, None)
         if call is None:
             return
-        if "error" in message:
-            call.failure = CallError(message["error"].get("message", "refused"))
+        if isinstance(answer, dict):
+            call.answer = answer
         else:
-            call.answer = message["result"]
+            call.failure = CallError(refused[:200])
         call.done.set()
 
     def _fail(self, call: Call, failure: Exception) -> None:

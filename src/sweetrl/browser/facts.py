@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from itertools import islice
 from typing import Any
 
-from sweetrl.browser.css_colors import COLOR, parse_color
+from sweetrl.browser.css_colors import COLOR, Rgba, parse_color
 from sweetrl.browser.page import Align, Box, Element, Rgb, Role
 
 STYLES = (
@@ -28,6 +30,7 @@ STYLES = (
     "background-clip",
     "-webkit-text-fill-color",
 )
+_STOPS = 64  # colours of an element's gradients
 LIMIT = 5000  # elements; a page with more is a bomb
 WHITE: Rgb = (255, 255, 255)
 _SMALLEST_TEXT = 6.0  # CSS pixels; less cannot be read
@@ -74,6 +77,7 @@ _ARIA: dict[str, Role] = {
     "region": "section",
     "main": "section",
 }
+_UNSEEN = dict.fromkeys((0x00AD, 0x200B, 0x2060, 0xFEFF))  # places where a word may be broken, or may not
 _NUMBER = re.compile(r"[\d.]+")
 
 
@@ -81,7 +85,8 @@ _NUMBER = re.compile(r"[\d.]+")
 class Line:
     """One line of text as it was laid out: the element's index, the words, where, and whether its colour is to be seen.
 
-    `clear` is True for text without a colour of its own (cut out of a background).
+    `clear` is True for text without a colour of its own (cut out of a background), `joined` for what goes on with the
+    word that the line before ends with.
     """
 
     element: int
@@ -89,6 +94,7 @@ class Line:
     box: Box
     color: Rgb
     clear: bool
+    joined: bool = False
 
 
 @dataclass(frozen=True)
@@ -131,6 +137,17 @@ def content_height(snapshot: dict[str, Any]) -> int:
     return int(snapshot["documents"][0].get("contentHeight", 0) + 0.999)
 
 
+def content_width(snapshot: dict[str, Any]) -> int:
+    """Return the width of the whole document in CSS pixels."""
+    return int(snapshot["documents"][0].get("contentWidth", 0) + 0.999)
+
+
+def is_scrolled(snapshot: dict[str, Any]) -> bool:
+    """Whether the window shows another part of the document than its beginning."""
+    document = snapshot["documents"][0]
+    return bool(document.get("scrollOffsetX", 0) or document.get("scrollOffsetY", 0))
+
+
 def read_facts(snapshot: dict[str, Any], width: int, height: int) -> Facts:
     """Read the snapshot (DOMSnapshot.captureSnapshot with STYLES) of a page that is `width` x `height` pixels."""
     return _Reader(snapshot, width, height).read()
@@ -152,6 +169,7 @@ class _Reader:
         self.elements: list[Element] = []
         self.lines: list[Line] = []
         self.grounds: list[Ground] = []
+        self.open = False  # whether the last text has ended in the middle of a word
 
     def read(self) -> Facts:
         """Walk the document in order; a parent always comes before its children."""
@@ -165,6 +183,7 @@ class _Reader:
             if kinds[node] == 3:
                 self._text(node, above)
             elif kinds[node] == 1:
+                self.open = self.open and self.strings[self.nodes["nodeName"][node]] == "WBR"
                 state = self._element(node, above)
                 if state is not None:
                     states[node] = state
@@ -249,30 +268,29 @@ class _Reader:
                 value = self.inputs.get(node, -1)
                 shown = (self.strings[value] if value >= 0 else "") or attributes.get("placeholder", "")
         elif tag == "select":
-            shown = self._chosen(node)
+            shown = self._chosen.get(node, "")
         text = _collapse(shown)
         if text and element.font_size >= _SMALLEST_TEXT:
             # A placeholder is paler than the control's colour: any ink in the box will do.
             self.lines.append(Line(at, text, element.box, element.color, True))
 
-    def _chosen(self, node: int) -> str:
-        chosen = set(self.nodes["optionSelected"]["index"])
-        for at in range(node + 1, len(self.nodes["parentIndex"])):
-            if at in chosen and self._below(at, node):
-                words = [
-                    self.strings[self.nodes["nodeValue"][child]]
-                    for child in range(at + 1, len(self.nodes["parentIndex"]))
-                    if self.nodes["parentIndex"][child] == at and self.nodes["nodeType"][child] == 3
-                ]
-                return " ".join(words)
-        return ""
-
-    def _below(self, node: int, ancestor: int) -> bool:
-        while node > ancestor:
-            node = self.nodes["parentIndex"][node]
-        return node == ancestor
+    @cached_property
+    def _chosen(self) -> dict[int, str]:
+        """What every select shows: the words of its first chosen option. All are found in one walk."""
+        parents, names, words = self.nodes["parentIndex"], self.nodes["nodeName"], dict[int, list[str]]()
+        first = dict[int, int]()
+        for option in sorted(set(self.nodes["optionSelected"]["index"])):
+            above = parents[option]
+            while above >= 0 and self.strings[names[above]] != "SELECT":
+                above = parents[above]
+            words[first.setdefault(above, option)] = []
+        for node, parent in enumerate(parents):
+            if parent in words and self.nodes["nodeType"][node] == 3:
+                words[parent].append(self.strings[self.nodes["nodeValue"][node]])
+        return {select: " ".join(words[option]) for select, option in first.items()}
 
     def _text(self, node: int, above: _State) -> None:
+        goes_on, self.open = self.open, False
         index = self.layout_of.get(node)
         if index is None:
             return
@@ -285,14 +303,17 @@ class _Reader:
         whole = self.strings[value] if value >= 0 else ""
         color = parse_color(style["-webkit-text-fill-color"])
         at = above.element if above.element >= 0 else self._bare(index, style, above)
+        end = 0 if goes_on else -1
         for number in self.lines_of.get(index, ()):
             start, length = self.boxes["start"][number], self.boxes["length"][number]
-            text = _collapse(whole[start : start + length])
+            joined = start == end and not any(map(str.isspace, whole[max(start - 1, 0) : start + 1]))
+            text, end = _collapse(whole[start : start + length]), start + length
             left, top, right, bottom = _meet(above.clip, Box(*self.boxes["bounds"][number]))
             if text and right - left >= 2 and bottom - top >= 2:
                 box = Box(left, top, right - left, bottom - top)
                 seen = _over(color, above.opacity, above.behind)
-                self.lines.append(Line(at, text, box, seen, color[3] < 0.1))
+                self.lines.append(Line(at, text, box, seen, color[3] < 0.1, joined))
+        self.open = end == len(whole) > 0 and not whole[-1].isspace()
 
     def _bare(self, index: int, style: dict[str, str], above: _State) -> int:
         """Words right in the body are an element of their own."""
@@ -358,10 +379,16 @@ def _painted(style: dict[str, str]) -> tuple[float, float, float, float] | None:
     return color if color[3] > 0 else None
 
 
-def _stops(style: dict[str, str]) -> list[tuple[float, float, float, float]]:
-    """The colours of the element's gradients."""
+def _stops(style: dict[str, str]) -> tuple[Rgba, ...]:
+    """The colours of the element's gradients, the first `_STOPS`."""
     image = style["background-image"]
-    return [parse_color(each) for each in COLOR.findall(image)] if "gradient(" in image else []
+    return _colors(image) if "gradient(" in image else ()
+
+
+@lru_cache(maxsize=256)
+def _colors(image: str) -> tuple[Rgba, ...]:
+    """Read once: thousands of elements may share the style."""
+    return tuple(parse_color(each[0]) for each in islice(COLOR.finditer(image), _STOPS))
 
 
 def _over(color: tuple[float, float, float, float], opacity: float, behind: Rgb) -> Rgb:
@@ -385,4 +412,4 @@ def _first_number(text: str) -> float:
 
 
 def _collapse(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(text.translate(_UNSEEN).split())

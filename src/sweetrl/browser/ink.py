@@ -17,7 +17,6 @@ from sweetrl.browser.page import Box, Element
 
 if TYPE_CHECKING:
     import numpy as np
-    from PIL import Image
 
 LIMIT = 4000  # lines; a page with more is a bomb
 # Leaves of a page that have a look of their own. What else is an image (by its role, its background) may have content.
@@ -25,6 +24,10 @@ THINGS = frozenset(("img", "svg", "video", "canvas", "iframe", "object", "embed"
 _CONTRAST = 20.0  # Euclidean distance in RGB: less is not to be told apart
 _LEGIBLE = 40.0  # the same for letters and for things; #e8e8e8 on white
 _SAMPLES = 100
+_WIDEST = 400  # pixels of a line: enough of a long one
+# Pixels that are looked at, of all lines and of all else; of a gradient once for each step. A page has 11 million, and
+# lines lie beside each other: one that needs more is a bomb, and what is behind is not seen.
+_MOST = 24_000_000
 _PAIRS = 20_000
 _SAME = 2.0  # grey levels of each channel
 _GROUND = 0.02  # of a box's pixels must have its colour: a box full of other things still has corners
@@ -42,6 +45,18 @@ class Pictures:
     whole: bytes
     without_texts: bytes | None = None
     without_things: bytes | None = None
+
+
+class _Budget:
+    """What looking at a page may still cost, in pixels."""
+
+    def __init__(self) -> None:
+        self.left = _MOST
+
+    def allows(self, pixels: int) -> bool:
+        """Take so many; False where they are not there any more."""
+        self.left -= pixels
+        return self.left >= 0
 
 
 def is_thing(element: Element) -> bool:
@@ -63,18 +78,19 @@ def _meet(one: Box, two: Box) -> bool:
 
 
 def visible(pictures: Pictures, found: Facts) -> tuple[Element, ...]:
-    """Return the elements that are to be seen, with the texts and backgrounds that are; lines are joined by spaces."""
+    """Return the elements that are to be seen, with the texts and backgrounds that are."""
     picture = _open(pictures.whole)
     texts = _texts(picture, _other(pictures.without_texts, picture), found.lines)
     bare = _other(pictures.without_things, picture)
+    budget = _Budget()
     listed: list[Element | None] = []
     for index, (element, ground) in enumerate(zip(found.elements, found.grounds, strict=True)):
-        if is_thing(element) and not _changes(picture, bare, ground.box):
+        if is_thing(element) and not _changes(picture, bare, ground.box, budget):
             if element.tag in THINGS:
                 listed.append(None)
                 continue
             element = replace(element, role="")
-        if element.background is not None and not _painted(picture, ground):
+        if element.background is not None and not _painted(picture, ground, budget):
             element = replace(element, background=None)
         listed.append(replace(element, text=texts.get(index, "")))
     return _compact(listed)
@@ -91,65 +107,80 @@ def _compact(listed: list[Element | None]) -> tuple[Element, ...]:
     return tuple(kept)
 
 
-def _texts(picture: Image.Image, bare: Image.Image | None, lines: Iterable[Line]) -> dict[int, str]:
+def _texts(picture: np.ndarray, bare: np.ndarray | None, lines: Iterable[Line]) -> dict[int, str]:
     """The texts to be seen, by the index of their element."""
+    budget = _Budget()
     found: dict[int, list[str]] = {}
+    before: int | None = None  # the element of the line before, if that is to be seen
     for line in list(lines)[:LIMIT]:
-        if line.element >= 0 and shows(picture, bare, line):
+        seen = line.element >= 0 and _shows(picture, bare, line, budget)
+        if seen and line.joined and before == line.element:
+            found[line.element][-1] += line.text
+        elif seen:
             found.setdefault(line.element, []).append(line.text)
+        before = line.element if seen else None
     return {index: " ".join(parts) for index, parts in found.items()}
 
 
-def _other(png: bytes | None, picture: Image.Image) -> Image.Image | None:
+def _other(png: bytes | None, picture: np.ndarray) -> np.ndarray | None:
     """Open a second picture of the page; None where there is none, or one of another size (the page grew with it)."""
     found = _open(png) if png is not None else None
-    return found if found is not None and found.size == picture.size else None
+    return found if found is not None and found.shape == picture.shape else None
 
 
-def _open(png: bytes) -> Image.Image:
+def _open(png: bytes) -> np.ndarray:
+    """The pixels of a picture, [row, column, channel]."""
+    import numpy as np
     from PIL import Image
 
     with Image.open(io.BytesIO(png)) as image:
-        image.load()
-        return image if image.mode == "RGB" else image.convert("RGB")
+        return np.asarray(image.convert("RGB"))
 
 
-def _pixels(picture: Image.Image, box: Box, widest: int = 0) -> np.ndarray:
-    """The pixels of a place (n x 3, float32), cut at `widest`; without it, about `_SAMPLES` rows and columns of it.
+def _place(picture: np.ndarray, box: Box, widest: int = 0) -> np.ndarray:
+    """The part of a picture in a box, cut at `widest`; without it, about `_SAMPLES` rows and columns of it.
 
-    The cost must not depend on what a page says, or on how large it is.
+    Nothing is copied: the cost must not depend on what a page says, or on how large it is.
     """
+    height, width = picture.shape[:2]
+    left, top = max(int(box.x), 0), max(int(box.y), 0)
+    right = min(int(box.x + box.width + 0.999), left + widest if widest else width, width)
+    bottom = min(int(box.y + box.height + 0.999), height)
+    if right <= left or bottom <= top:
+        return picture[:0, :0]
+    if widest:
+        return picture[top:bottom, left:right]
+    down, across = max((bottom - top) // _SAMPLES, 1), max((right - left) // _SAMPLES, 1)
+    return picture[top:bottom:down, left:right:across]
+
+
+def _flat(place: np.ndarray) -> np.ndarray:
+    """Its pixels (n x 3, float32)."""
     import numpy as np
 
-    left, top = max(int(box.x), 0), max(int(box.y), 0)
-    right = min(int(box.x + box.width + 0.999), left + widest if widest else picture.width, picture.width)
-    bottom = min(int(box.y + box.height + 0.999), picture.height)
-    if right <= left or bottom <= top:
-        return np.zeros((0, 3), np.float32)
-    region = np.asarray(picture.crop((left, top, right, bottom)))
-    if not widest:
-        region = region[:: max((bottom - top) // _SAMPLES, 1), :: max((right - left) // _SAMPLES, 1)]
-    return region.reshape(-1, 3).astype(np.float32)
+    return place.reshape(-1, 3).astype(np.float32)
 
 
-def _changes(picture: Image.Image, bare: Image.Image | None, box: Box) -> bool:
+def _changes(picture: np.ndarray, bare: np.ndarray | None, box: Box, budget: _Budget) -> bool:
     """Whether enough of a place looks another way in `bare`."""
     import numpy as np
 
-    if bare is None:
+    place = _place(picture, box)
+    if bare is None or not budget.allows(place.size // 3):
         return False
-    before = _pixels(picture, box)
-    gone = before - _pixels(bare, box)
+    before = _flat(place)
+    gone = before - _flat(_place(bare, box))
     return bool((np.sqrt((gone * gone).sum(1)) > _LEGIBLE).sum() >= max(2.0, _SHARE * len(before)))
 
 
-def _painted(picture: Image.Image, ground: Ground) -> bool:
+def _painted(picture: np.ndarray, ground: Ground, budget: _Budget) -> bool:
     """Whether enough of the box has its colour, or one on the way from one colour of its gradient to the next."""
     import numpy as np
 
-    pixels = _pixels(picture, ground.box)
-    if not len(pixels):
+    place = _place(picture, ground.box)
+    if not place.size or not budget.allows(place.size // 3 * max(len(ground.colors) - 1, 1)):
         return False
+    pixels = _flat(place)
     stops = [np.asarray(each, np.float32) for each in ground.colors]
     behind = np.asarray(ground.behind, np.float32)
     if all(np.abs(each - behind).max() <= _SAME for each in stops):
@@ -170,16 +201,15 @@ def _painted(picture: Image.Image, ground: Ground) -> bool:
     return bool(near.sum() >= max(1.0, _GROUND * len(pixels)))
 
 
-def shows(picture: Image.Image, bare: Image.Image | None, line: Line) -> bool:
-    """Whether the line's place in the RGB `picture` holds ink of the line's colour that is not in `bare`."""
+def _shows(picture: np.ndarray, bare: np.ndarray | None, line: Line, budget: _Budget) -> bool:
+    """Whether the line's place in `picture` holds ink of the line's colour that is not in `bare`."""
     import numpy as np
 
-    if bare is None:
+    place = _place(picture, line.box, _WIDEST)
+    if bare is None or not place.size or not budget.allows(place.size // 3):
         return False
-    flat = _pixels(picture, line.box, 400)  # enough of a long line
-    if not len(flat):
-        return False
-    gone = flat - _pixels(bare, line.box, 400)
+    flat = _flat(place)
+    gone = flat - _flat(_place(bare, line.box, _WIDEST))
     needed = max(2.0, _SHARE * len(flat))
     if (np.sqrt((gone * gone).sum(1)) > _LEGIBLE).sum() < needed:
         return False

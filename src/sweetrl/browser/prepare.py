@@ -21,6 +21,7 @@ _SCRIPT = re.compile(r"<script\b", re.I)
 _META = re.compile(r"<meta\b", re.I)
 # The first of two equal attributes counts: words that would run stay where they begin.
 _MARQUEE = re.compile(r"<marquee(?=[\s>/])", re.I)
+_NUMBERED = re.compile(r"&#0*+(\d{0,7}+)(\d*+)")
 _EQUIV = re.compile(r"http-equiv", re.I)
 _ATTRIBUTE = re.compile(r"""\b(href|src|rel)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.I)
 _REMOTE = re.compile(r"^\s*(?:https?:)?//", re.I)
@@ -33,10 +34,13 @@ _V3_CLASS = re.compile(
     r"|shrink|indent|accent|scroll-m|scroll-p|size)-[\w.]+|shadow-[a-z]+-\d+|line-clamp-\d)$"
 )
 
+_SHEETS = 8  # copies of Tailwind in one page, at most
+
 # The first layer's important declarations win over every other important one of the page's style sheets.
 _STILL = (
     "<style>@layer still{*,*::before,*::after{animation:none!important;transition:none!important;"
-    "caret-color:transparent!important;scroll-behavior:auto!important}"
+    "caret-color:transparent!important;scroll-behavior:auto!important;scroll-initial-target:none!important}"
+    ":root,body{scroll-snap-type:none!important}"
     "video::-webkit-media-controls,audio::-webkit-media-controls{visibility:hidden!important}}</style>"
 )
 
@@ -82,9 +86,14 @@ def stay(page: Prepared) -> Prepared:
 def _classes(html: str) -> frozenset[str]:
     names: set[str] = set()
     for quoted, single, bare in _CLASS.findall(html):
-        names.update(entities.unescape(quoted or single or bare).split())
+        names.update(_unescape(quoted or single or bare).split())
     # Without a doctype the browser compares classes without case; Tailwind's are all in lower case.
     return frozenset(names | {name.lower() for name in names})
+
+
+def _unescape(text: str) -> str:
+    """Read character references; a number of thousands of digits, which Python refuses to read, is no letter's."""
+    return entities.unescape(_NUMBERED.sub(lambda one: f"&#{1114112 if one[2] else one[1] or 0}", text))
 
 
 def _arbitrary(name: str) -> bool:
@@ -113,13 +122,16 @@ def _refresh(tag: str, flags: set[str]) -> str:
 
 
 def _inline(text: str, classes: frozenset[str], flags: set[str]) -> str:
-    """Put the purged style sheet where the page takes Tailwind from, once; note other outside links."""
+    """Put the purged style sheet where the page takes Tailwind from; note other outside links.
+
+    Which of several links are comments only the browser knows: each of the first `_SHEETS` gets the style sheet.
+    """
     style: list[str] = []
 
     def sheet() -> str:
-        if style:
+        if len(style) == _SHEETS:
             return ""
-        style.append("<style>" + tailwind.purge(classes) + "</style>")
+        style.append(style[0] if style else "<style>" + tailwind.purge(classes) + "</style>")
         return style[0]
 
     def link(tag: str) -> str:
@@ -158,5 +170,5 @@ def _note_version(address: str, flags: set[str]) -> None:
 def _attributes(tag: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, quoted, single, bare in _ATTRIBUTE.findall(tag):
-        found.setdefault(name.lower(), entities.unescape(quoted or single or bare))
+        found.setdefault(name.lower(), _unescape(quoted or single or bare))
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -23,8 +24,10 @@ from sweetrl.browser.prepare import Prepared, prepare, stay
 from sweetrl.browser.tab import PageMoved, Shot, Tab
 from sweetrl.errors import UserError
 from sweetrl.settings import BrowserSettings
+from sweetrl.text import printable
 
-RULES = 5  # to be raised with every change of this package that changes pixels or facts
+logger = logging.getLogger("sweetrl")
+RULES = 6  # to be raised with every change of this package that changes pixels or facts
 _FAILURES = (CallTimeout, CallError, PageCrashed, PageMoved, BrowserGone)
 TRIM = 100  # pages between two returns of memory
 
@@ -138,11 +141,16 @@ class Service:
             if full:
                 give_memory_back()
             return shot
-        except _FAILURES:
+        except Exception as error:
             if tab is not None:
                 with suppress(BrowserGone):
                     tab.close()
-            raise
+            if isinstance(error, _FAILURES):
+                raise
+            # Snapshots and pictures come from processes that have met the page: they may be anything.
+            said = f"{type(error).__name__}: {printable(str(error)[:200])}"
+            logger.warning("what the browser says of a page cannot be read (%s)", said)
+            raise CallError("unreadable") from error
         finally:
             self._release(generation)
 

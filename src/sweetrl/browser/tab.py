@@ -16,10 +16,14 @@ from sweetrl.browser.devtools import SLICE, Browser, Call, CallError, Clock, Pag
 from sweetrl.browser.page import Element, Rgb, Status
 from sweetrl.browser.prepare import Prepared
 
-# After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus,
-# frames). Tags by their start: a style sheet full of `@keyframes` has no frame.
+# After such a page the tab gets a fresh document: these leave something behind in the old one (policies, focus, frames,
+# the colour scheme, colours of links). Tags by their start: a style sheet full of `@keyframes` has no frame. Of `meta`
+# all but what every page has: which one it is can be written in many ways.
 _STICKY = re.compile(
-    r"http-equiv|autofocus|referrer|popover|<(?:base|i?frame|frameset|fencedframe|object|embed|portal|dialog)", re.I
+    r"http-equiv|autofocus|referrer|popover|<(?:base|i?frame|frameset|fencedframe|object|embed|portal|dialog)"
+    r"|<meta(?!\s+charset=[\"']?[\w-]+[\"']?\s*/?>|\s+name=[\"']?viewport[\"']?\s+content=[\"'][\w=.,\s-]*[\"']\s*/?>)"
+    r"|[\s\"'/][av]?link\s*=",
+    re.I,
 )
 # Runs in a world of its own, where nothing of the page's is. What moves is put back to its start. Pictures must be
 # decoded before the page is painted: those of the document itself, and those of styles, which nothing else waits for.
@@ -54,6 +58,7 @@ _HIDE = """((rule, property, word, frame) => {
     if (getComputedStyle(node)[property].includes(word)) node.animate(frame, 1e9).pause();
   }
 })"""
+_LEAST = "(() => { scrollTo(-1e9, 0); const least = scrollX; scrollTo(0, 0); return least; })()"
 _SHOW = "document.adoptedStyleSheets = []; for (const one of document.getAnimations()) one.cancel();"
 _TEXTS = (
     "*,*::before,*::after,*::marker,*::placeholder,*::first-line,*::first-letter,::file-selector-button{"
@@ -101,7 +106,8 @@ class Tab:
         self._crashed = False
         self._moved = False
         self._loaded = threading.Event()
-        self._clean = True
+        self._clean = self._fresh = True
+        self._left = 0  # CSS pixels of the page to the left of its picture
         self._context = browser.call("Target.createBrowserContext", timeout=30.0)["browserContextId"]
         target = browser.call(
             "Target.createTarget",
@@ -124,6 +130,9 @@ class Tab:
             ("Page.enable", {}),
             ("Inspector.enable", {}),
             ("Emulation.setScriptExecutionDisabled", {"value": not javascript}),
+            # What no style sheet of ours reaches stands still, too: shadow trees, inner pages, parts of controls.
+            ("Animation.enable", {}),
+            ("Animation.setPlaybackRate", {"playbackRate": 0}),
             ("Fetch.enable", {"patterns": [{"urlPattern": "*"}]}),
             (
                 "Emulation.setDeviceMetricsOverride",
@@ -142,18 +151,16 @@ class Tab:
         if not self._clean:
             self._renew(clock)
         self.pages += 1
-        self._clean = not self._javascript and _STICKY.search(page.html) is None
-        self._loaded.clear()
-        self._call("Page.setDocumentContent", clock, frameId=self._frame, html=page.html)
-        clock.wait(self._loaded)
-        if self._crashed:
-            raise PageCrashed
-        if page.unsettled:
-            self._settle(clock)
-        snapshot = self._call("DOMSnapshot.captureSnapshot", clock, computedStyles=list(facts.STYLES))
+        fresh, snapshot = self._fresh, self._open(page, clock)
+        if facts.is_scrolled(snapshot) and not fresh:  # where the page before has left it, perhaps
+            self._renew(clock)
+            snapshot = self._open(page, clock)
+        sticky = self._javascript or facts.is_scrolled(snapshot) or _STICKY.search(page.html) is not None
+        self._clean, self._fresh = not sticky, False
         whole = max(facts.content_height(snapshot), height)
         status: Status = "ok" if whole <= maximum_height else "truncated"
         whole = min(whole, maximum_height)
+        self._left = self._beyond_left(clock) if whole > height and facts.content_width(snapshot) > width else 0
         png = self._picture(whole, clock)
         found = facts.read_facts(snapshot, width, whole)
         # Letters that are cut out of a background go with it, and pictures of styles with their style.
@@ -175,6 +182,23 @@ class Tab:
             raise PageMoved
         return Shot(png, width, whole, elements, found.background, status)
 
+    def _open(self, page: Prepared, clock: Clock) -> dict[str, Any]:
+        """Load the page into the document; return the snapshot of what became of it."""
+        self._loaded.clear()
+        self._call("Page.setDocumentContent", clock, frameId=self._frame, html=page.html)
+        clock.wait(self._loaded)
+        if self._crashed:
+            raise PageCrashed
+        if page.unsettled:
+            self._settle(clock)
+        return self._call("DOMSnapshot.captureSnapshot", clock, computedStyles=list(facts.STYLES))
+
+    def _beyond_left(self, clock: Clock) -> int:
+        """How far the page can be scrolled to the left of where it begins: pages that are read from the right can."""
+        context = self._world("left", clock)
+        least = self._call("Runtime.evaluate", clock, contextId=context, expression=_LEAST, returnByValue=True)
+        return -int(least["result"]["value"])
+
     def close(self) -> None:
         """Give the context back, whatever state its page is in; does not wait."""
         self.browser.forget(self._session, PageCrashed())
@@ -192,7 +216,7 @@ class Tab:
                     return base64.b64decode(painted["screenshotData"])
                 time.sleep(min(pause, clock.left()))
         # Beyond the viewport costs two more layouts, and most pages are not taller.
-        clip = {"x": 0, "y": 0, "width": width, "height": whole, "scale": 1}
+        clip = {"x": self._left, "y": 0, "width": width, "height": whole, "scale": 1}
         beyond = whole > height
         taken = self._draw("Page.captureScreenshot", clock, **form, captureBeyondViewport=beyond, clip=clip)
         return base64.b64decode(taken["data"])
@@ -233,7 +257,7 @@ class Tab:
         self._loaded.clear()
         self._call("Page.navigate", clock, url="about:blank")
         clock.wait(self._loaded)
-        self._clean, self._moved = True, False
+        self._clean, self._fresh, self._moved = True, True, False
 
     def _settle(self, clock: Clock) -> None:
         context = self._world("settle", clock)

@@ -11,11 +11,16 @@ from html.parser import HTMLParser
 import pytest
 from PIL import Image
 
+from sweetrl.browser.page import Page
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.domains.frontend import Frontend
+from sweetrl.domains.frontend.domain import PageTools
 from sweetrl.domains.frontend.evaluation import Pages, chosen, first_page, needed, summary, thumbnail, win_rate
+from sweetrl.domains.frontend.looking import look_at_pages
 from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import VIEWER, Report
-from sweetrl.types import Message, Task, Trajectory
+from sweetrl.settings import Settings
+from sweetrl.types import OUTGROWN, AgentTurn, Message, Task, Trajectory
 
 FRONTEND = Frontend()
 EVIL = "<script>alert('x')</script> \"quoted\""
@@ -47,7 +52,11 @@ AFTER = [trajectory(index, reward, 3) for index, reward in enumerate([0.7, 0.6, 
 ]
 DIALOGUES = {"base": BEFORE, "trained": AFTER}
 RESULTS = [result_of(one, name, FRONTEND, 6) for name, spoken in DIALOGUES.items() for one in spoken]
-FIRST = {(name, one.task.id): 0.1 for name, spoken in DIALOGUES.items() for one in spoken if first_page(one.messages)}
+FIRST = {
+    (name, one.task.id): 0.1 if first_page(one.messages) else 0.0
+    for name, spoken in DIALOGUES.items()
+    for one in spoken
+}
 PNG = io.BytesIO()
 Image.effect_noise((1366, 4000), 60).convert("RGB").save(PNG, "PNG")
 PICTURE = thumbnail(PNG.getvalue())
@@ -87,9 +96,56 @@ def test_lost_dialogues_are_left_out(pages):
     assert found["policies"]["base"]["last_page"]["n"] == found["policies"]["trained"]["no_answer"]["n"] == 5
 
 
+class Drawn:
+    """A renderer that draws nothing, and a reward for which a missing page is worth something, as CLIP's is."""
+
+    name = "half"
+
+    def render_many(self, htmls):
+        picture = io.BytesIO()
+        Image.new("RGB", (1366, 682)).save(picture, "PNG")
+        for _ in htmls:
+            yield Page(picture.getvalue(), 1366, 682, (), (255, 255, 255), "ok", (), "none")
+
+    def score(self, pairs):
+        return [0.5 if answer is None else 0.8 for answer, _ in pairs]
+
+
+def looked_at(before, after, rival=""):
+    domain = FRONTEND.configured(Settings.model_validate({"suite": "frontend", "evaluate": {"rival": rival}}))
+    dialogues = {"base": before, "trained": after}
+    results = [result_of(one, name, FRONTEND, 6) for name, spoken in dialogues.items() for one in spoken]
+    found = look_at_pages(domain, dialogues, results, PageTools(Drawn(), Drawn()))
+    return found, summary(dialogues, results, found, 0.95, 200, 0)["policies"]
+
+
+def test_who_shows_no_page_gains_nothing():
+    """The missing page has the reward of one at the beginning as well as at the end."""
+    silent = [trajectory(index, 0.5, 0) for index in range(4)]
+    _, found = looked_at(silent, AFTER[:4])
+    assert found["base"]["first_page"]["value"] == 0.5 and found["base"]["gained_in_dialogue"]["value"] == 0.0
+
+
+def test_a_dialogue_that_outgrew_the_context_has_its_first_page():
+    outgrown = replace(AFTER[0], reward=None, outcome="lost", error=OUTGROWN, turns=(AgentTurn(1, "x"),))
+    found, policies = looked_at(BEFORE[:4], [outgrown, *AFTER[1:4]])
+    assert found.first["trained", outgrown.task.id] == 0.8 and policies["trained"]["first_page"]["value"] == 0.8
+
+
+def test_dialogues_that_a_rival_lost_are_nobody_s(tmp_path):
+    lost = replace(AFTER[0], reward=None, answer=None, outcome="lost", error="the server failed")
+    TrajectoryStore(tmp_path / "rival").write_shard(
+        0, [lost, replace(AFTER[0], attempt=1), replace(lost, task=AFTER[1].task)]
+    )
+    found, policies = looked_at(BEFORE[:4], AFTER[:4], str(tmp_path / "rival"))
+    assert found.rival_rewards == {AFTER[0].task.id: 0.8} and policies["trained"]["wins_over_rival"]["n"] == 1
+
+
 def test_a_win_rate_counts_ties_half():
     assert win_rate({"a": 1.0, "b": 0.2, "c": 0.4}, {"a": 0.5, "b": 0.2, "d": 0.9}, 0.95, 100, 0)["value"] == 0.75
     assert win_rate({"a": 1.0}, {}, 0.95, 100, 0)["n"] == 0
+    alone = win_rate({"a": 1.0}, {"a": 0.5}, 0.95, 100, 0)
+    assert (alone["value"], alone["low"], alone["high"], alone["n"]) == (1.0, 0.0, 1.0, 1)
 
 
 def test_questions_are_not_pages():

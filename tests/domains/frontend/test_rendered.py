@@ -44,6 +44,19 @@ def test_whoever_listens_arrives_at_the_rendered_page(renderer: Renderer) -> Non
         assert environment.answer == task.ground_truth
 
 
+@pytest.mark.parametrize(
+    "other", ["<b>coffee</b>", "<span>coffee</span>", "<a href=#><i>coffee</i></a>", "cof<!-- -->fee"]
+)
+def test_no_word_is_missing_for_standing_in_an_element_of_its_own(renderer: Renderer, other: str) -> None:
+    page = "<html><body><h2>Good {} every day</h2><p>We make {} all day long, and then some.</p></body></html>"
+    plain, marked = (outline_of(renderer.render(page.format(word, word))) for word in ("coffee", other))
+    gone = outline_of(renderer.render("<html><body><h2>Good coffee every day</h2><p>We sleep.</p></body></html>"))
+    said = {"text", "extra text", "missing", "extra"}
+    for agent, wanted in ((plain, marked), (marked, plain), (marked, marked)):
+        assert not said & {one.kind for one in compare(agent, wanted)}
+    assert "text" in {one.kind for one in compare(gone, plain)}
+
+
 def test_a_picture_behind_text_is_masked_like_any_other(renderer: Renderer) -> None:
     style = "background-image: url(https://picsum.photos/id/48/1366/300); height: 300px"
     page = renderer.render(f'<html><body><header style="{style}"><h1>Hello</h1></header></body></html>')

@@ -246,6 +246,12 @@ def test_clip_is_what_transformers_says(clip_folder: Path):
     assert reward.name == f"clip official {clip_folder.name}"
 
 
+def test_clip_of_an_equal_page_is_one(clip_folder: Path):
+    """Only a reward of 1 is a success, and a vector's product with itself may be less in its last digits."""
+    pages = [striped(seed, (300, 240)) for seed in range(16)]
+    assert ClipReward(str(clip_folder), device="cpu").score([(each, each) for each in pages]) == [1.0] * 16
+
+
 def test_squash_sees_what_the_official_crop_does_not(clip_folder: Path):
     whole = striped(1, (1366, 682))
     from PIL import Image

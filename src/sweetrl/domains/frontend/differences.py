@@ -153,7 +153,8 @@ def _presence(agent: Outline, wanted: Outline, found: list[Difference]) -> tuple
 def _present(part: Part, page: Outline) -> bool:
     """Whether `page` may have `part`: in doubt it has."""
     if part.kind == "section":
-        return f" {' '.join(words_of(part.name))} " in f" {page.texts} "
+        words = words_of(part.name)
+        return page.reads(words) or any(sorted(words_of(line.text)) == sorted(words) for line in page.lines)
     if page.first(part.kind) is not None:
         return True
     # The same words without the mark-up (links in a row that is no <nav>) are the same part to whoever looks.
@@ -222,10 +223,9 @@ def _texts(agent: Outline, wanted: Outline, lost: list[Box], more: list[Box], fo
 
 def _first_absent(one: Outline, other: Outline, apart: list[Box]) -> str | None:
     """The first text of a page whose beginning, as it is quoted, is nowhere on the other one."""
-    readable = f" {other.texts} "
     for line in one.lines:
-        quoted = " ".join(words_of(" ".join(line.text.split()[:QUOTED])))
-        if quoted and f" {quoted} " not in readable and not any(within(line.box, box) for box in apart):
+        quoted = words_of(" ".join(line.text.split()[:QUOTED]))
+        if quoted and not other.reads(quoted) and not any(within(line.box, box) for box in apart):
             return line.text
     return None
 

@@ -26,9 +26,9 @@ SHOWN = 4  # dialogues in the report, at most
 class Pages:
     """What the report of pages needs beside the results.
 
-    `reward` is the reward's name. `first` is the reward of each dialogue's first page by (policy, task id); a dialogue
-    without a page has none. `pictures` are small pictures by HTML, as data addresses. `rival` is the rival's name
-    (empty: none) and `rival_rewards` theirs by task id.
+    `reward` is the reward's name. `first` is the reward of each dialogue's first page by (policy, task id); without any
+    page it is that of a missing one. `pictures` are small pictures by HTML, as data addresses. `rival` is the rival's
+    name (empty: none) and `rival_rewards` theirs by task id.
     """
 
     reward: str
@@ -63,7 +63,7 @@ def summary(
     for name, other in ((BEFORE, AFTER), (AFTER, BEFORE)):
         mine = rewards[name]
         spoken = [one for one in dialogues[name] if one.task.id in mine]
-        start = [pages.first.get((name, task), 0.0) for task in mine]
+        start = [pages.first[name, task] for task in mine]
         one: dict[str, Any] = {
             "first_page": bootstrap_mean(start, confidence, resamples, seed).as_dict(),
             "last_page": bootstrap_mean(list(mine.values()), confidence, resamples, seed).as_dict(),
@@ -81,11 +81,20 @@ def summary(
 def win_rate(
     mine: Mapping[str, float], theirs: Mapping[str, float], confidence: float, resamples: int, seed: int
 ) -> dict[str, Any]:
-    """Return the mean over common tasks of 1 (higher reward), 1/2 (equal) or 0, with a bootstrap interval."""
+    """Return the mean over common tasks of 1 (higher reward), 1/2 (equal) or 0, with a bootstrap interval.
+
+    Of fewer than two tasks nothing is known: the interval is everything.
+    """
     tasks = sorted(mine.keys() & theirs.keys())
-    if not tasks:
-        return {"value": 0.5, "low": 0.0, "high": 1.0, "n": 0, "confidence": confidence}
     points = [0.5 + 0.5 * ((mine[task] > theirs[task]) - (mine[task] < theirs[task])) for task in tasks]
+    if len(tasks) < 2:
+        return {
+            "value": sum(points) if points else 0.5,
+            "low": 0.0,
+            "high": 1.0,
+            "n": len(tasks),
+            "confidence": confidence,
+        }
     return bootstrap_mean(points, confidence, resamples, seed).as_dict()
 
 

@@ -26,15 +26,15 @@ def look_at_pages(
     rival_path = domain.settings.evaluate.rival
     scorer = PageScorer(tools.reward, tools.renderer)
     firsts = [
-        (name, one.task, html)
+        (name, one.task, first_page(one.messages))
         for name, spoken in dialogues.items()
         for one in spoken
-        if one.outcome != "lost" and (html := first_page(one.messages)) is not None
+        if one.outcome != "lost" or one.outgrown
     ]
     scores = scorer.score_answers([(task, html) for _, task, html in firsts])
     rival = rival_pages(Path(rival_path), domain) if rival_path else {}
     compared = [(one.task, rival[key]) for one in dialogues[AFTER] if (key := key_of(one.task)) in rival]
-    if rival and not compared:
+    if rival_path and not compared:
         raise UserError(
             f"evaluate.rival: {rival_path} has no dialogue about any of the test tasks; name dialogues "
             "about the same tasks."
@@ -59,7 +59,10 @@ def key_of(task: Task) -> tuple[str, str]:
 
 
 def rival_pages(path: Path, domain: Frontend) -> dict[tuple[str, str], str | None]:
-    """Return the rival's answers: from a folder of shards, or an official trajectory file; the first attempt counts."""
+    """Return the rival's answers: from a folder of shards, or an official trajectory file; the first attempt counts.
+
+    A dialogue that was lost to a failing engine or user is nobody's answer; one that outgrew the context is none.
+    """
     from sweetrl.colbench.files import read_trajectories
     from sweetrl.colbench.store import TrajectoryStore
 
@@ -68,5 +71,6 @@ def rival_pages(path: Path, domain: Frontend) -> dict[tuple[str, str], str | Non
     spoken = TrajectoryStore(path).read() if path.is_dir() else read_trajectories(path, domain)
     found: dict[tuple[str, str], str | None] = {}
     for one in spoken:
-        found.setdefault(key_of(one.task), one.answer)
+        if one.outcome != "lost" or one.outgrown:
+            found.setdefault(key_of(one.task), one.answer)
     return found

@@ -6,6 +6,7 @@ Everything that cannot is None or left out, so that whatever is said of two outl
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -65,7 +66,8 @@ class Outline:
     """A page as a user describes it.
 
     `texts` is everything that can be read on it, in lower case without marks; `entries` the same text by text. `links`
-    are how many texts can be followed.
+    are how many texts can be followed. `mixed` are the words of each text in which some stand in an element of their
+    own (bold, a link): which of the others come before and which behind is not known, so no such text is in `lines`.
     """
 
     width: int
@@ -77,8 +79,14 @@ class Outline:
     texts: str
     entries: frozenset[str]
     lines: tuple[Line, ...]
+    mixed: tuple[Counter[str], ...]
     links: int
     empty: bool
+
+    def reads(self, words: Sequence[str]) -> bool:
+        """Whether these words can be read on the page one after the other; in doubt they can."""
+        counts = Counter(words)
+        return f" {' '.join(words)} " in f" {self.texts} " or any(counts <= text for text in self.mixed)
 
     def first(self, kind: Kind, name: str = "") -> Part | None:
         """Return the first part of a kind (and name), or None."""
@@ -100,6 +108,9 @@ def words_of(text: str) -> tuple[str, ...]:
 
 
 _BARS: tuple[tuple[str, Kind], ...] = (("nav", "navigation"), ("header", "header"), ("footer", "footer"))
+_INLINE = frozenset(
+    ("a", "abbr", "b", "cite", "code", "em", "i", "mark", "q", "s", "small", "span", "strong", "sub", "sup", "u")
+)
 _PIECES: tuple[tuple[str, Kind], ...] = (("form", "form"), ("list", "list"), ("table", "table"))
 
 
@@ -128,8 +139,24 @@ def outline_of(page: Page) -> Outline:
     entries = tree.entries(range(len(elements)))
     empty = not texts and not images
     links = sum(one.tag == "a" and bool(one.text) for one in elements)
-    lines = tuple(Line(one.text, one.box) for one in elements if words_of(one.text))
-    return Outline(page.width, page.height, ground, tuple(parts), images, buttons, texts, entries, lines, links, empty)
+    mixed = tree.mixed()
+    lines = tuple(
+        Line(one.text, one.box) for index, one in enumerate(elements) if words_of(one.text) and index not in mixed
+    )
+    return Outline(
+        page.width,
+        page.height,
+        ground,
+        tuple(parts),
+        images,
+        buttons,
+        texts,
+        entries,
+        lines,
+        tuple(mixed.values()),
+        links,
+        empty,
+    )
 
 
 def within(one: Box, other: Box) -> bool:
@@ -177,6 +204,15 @@ class _Tree:
     def text(self, index: int) -> str:
         """All text of an element."""
         return " ".join(text for one in self.below(index) if (text := self.elements[one].text))
+
+    def mixed(self) -> dict[int, Counter[str]]:
+        """The words of elements with text of their own and text in elements that stand among it."""
+        found: dict[int, Counter[str]] = {}
+        for index, one in enumerate(self.elements):
+            inside = [child for child in self.children[index] if self.elements[child].tag in _INLINE]
+            if one.text and any(self.text(child) for child in inside):
+                found[index] = Counter(words_of(self.text(index)))
+        return found
 
     def entries(self, members: Iterable[int]) -> frozenset[str]:
         """The texts of elements, each in lower case without marks."""

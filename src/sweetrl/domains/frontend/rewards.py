@@ -67,7 +67,8 @@ class ClipReward:
         """Return the cosine of each pair."""
         pictures = [None if page is None else page.png for pair in pairs for page in pair]
         vectors = self._embed(pictures)
-        return [float(vectors[at] @ vectors[at + 1]) for at in range(0, len(vectors), 2)]
+        # Six digits: an equal page is 1, and no more is left of the order in which numbers were added up.
+        return [round(float(vectors[at] @ vectors[at + 1]), 6) for at in range(0, len(vectors), 2)]
 
     def _embed(self, pictures: Sequence[bytes | None]) -> list[Any]:
         """Unit vectors (float32, on the CPU) of pictures, each computed once."""

@@ -7,7 +7,7 @@ fixed compact form, so that a small model can learn to write it, and `read_page`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 LIGHT = {
@@ -270,7 +270,7 @@ def _pictures(size: str, count: int) -> str:
 
 
 _COLOR_OF = {name: color for color, name in CLASSES.items()}
-_BLOCK = re.compile(r'<(header|nav|section|footer)(?: id="[^"]*")?(?: class="([^"]*)")?>(.*?)</\1>', re.S)
+_OPEN = re.compile(r'<(header|nav|section|footer)(?: id="[^"]*")?(?: class="([^"]*)")?>')
 
 
 def read_page(html: str, asked: tuple[str, ...] = ()) -> Design | None:
@@ -278,19 +278,19 @@ def read_page(html: str, asked: tuple[str, ...] = ()) -> Design | None:
 
     Classes and values that the suite does not have are read as plain: an agent's slips are no reason not to go on.
     """
-    body = re.search(r'<body class="([^"]*)">(.*)</body>', html, re.S)
-    title = re.search(r"<h1[^>]*>([^<]*)</h1>", html)
+    end = html.rfind("</body>")
+    body = re.search(r'<body class="([^"]*)">', html[: max(end, 0)])
+    title = _heading(html, "h1")
     if body is None or title is None:
         return None
-    topic = next((noun for noun in TOPICS if title[1].lower().endswith(noun)), None)
+    topic = next((noun for noun in TOPICS if title.lower().endswith(noun)), None)
     values: dict[str, str] = {"page color": _color(body[1], "white")}
     kinds: list[str] = []
     order: list[str] = []
-    for tag, classes, inner in _BLOCK.findall(body[2]):
+    for tag, classes, inner in _blocks(html[body.end() : end]):
         order.append(tag)
         if tag == "section":
-            heading = re.search(r"<h2[^>]*>([^<]*)</h2>", inner)
-            kind = KIND_OF.get(heading[1]) if heading else None
+            kind = KIND_OF.get(_heading(inner, "h2") or "")
             if kind is not None and kind not in kinds:
                 kinds.append(kind)
                 values |= _read_section(kind, classes, inner)
@@ -306,7 +306,30 @@ def read_page(html: str, asked: tuple[str, ...] = ()) -> Design | None:
     wanted = tuple(kind for kind in asked if kind in kinds) + tuple(kind for kind in kinds if kind not in asked)
     if list(wanted) != kinds:
         values["order"] = SWAPPED
-    return Design(topic, title[1], wanted).set({k: v for k, v in values.items() if v in BY_NAME[k].values})
+    return Design(topic, title, wanted).set({k: v for k, v in values.items() if v in BY_NAME[k].values})
+
+
+def _heading(text: str, tag: str) -> str | None:
+    """The words of the first heading that holds nothing else."""
+    at = 0
+    while (start := text.find(f"<{tag}", at)) >= 0 and (end := text.find(">", start)) >= 0:
+        if found := re.compile(rf"([^<]*)</{tag}>").match(text, end + 1):
+            return found[1]
+        at = end
+    return None
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (tag, classes, what is inside) of the parts of a page, in time that grows with its length."""
+    at, unclosed = 0, set[str]()
+    while found := _OPEN.search(text, at):
+        tag, at = found[1], found.start() + 1
+        end = -1 if tag in unclosed else text.find(f"</{tag}>", found.end())
+        if end < 0:
+            unclosed.add(tag)
+        else:
+            yield tag, found[2] or "", text[found.end() : end]
+            at = end
 
 
 def _read_section(kind: str, classes: str, inner: str) -> dict[str, str]:

@@ -1,0 +1,164 @@
+"""What a page may cost and say beyond its picture: how long it is looked at, and what a browser may answer."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image, ImageDraw
+
+from sweetrl.browser import Renderer, devtools, facts, ink
+from sweetrl.browser.devtools import Browser, BrowserGone, CallError
+from sweetrl.browser.page import Box, Element
+from sweetrl.settings import BrowserSettings
+
+
+class Said(Browser):
+    """A browser that says what a test writes to `mouth`."""
+
+    def _start(self, program: Path, memory_mib: int) -> None:
+        self._in, self.mouth = os.pipe()
+        self.ear, self._out = os.pipe()
+        self._process = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        threading.Thread(target=self._read, daemon=True).start()
+
+
+@pytest.mark.parametrize(
+    "said", [b"garbage\0", b"[]\0", b"[" * 50_000 + b"\0", b"\xff{}\0", b'{"id": []}\0', b"x" * 70_000]
+)
+def test_a_browser_that_cannot_be_understood_is_ended(said: bytes, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(devtools, "LONGEST", 60_000)
+    browser = Said(Path("none"), 0)
+    call = browser.send("Anything")
+    threading.Thread(target=os.write, args=(browser.mouth, said), daemon=True).start()
+    with pytest.raises(BrowserGone):
+        browser.wait(call, 5.0)
+    assert browser._process.wait(5.0) and not browser.alive
+    browser.close()
+
+
+@pytest.mark.parametrize("said", ['{"id": 1}', '{"id": 1, "result": []}', '{"id": 1, "error": 7}'])
+def test_an_answer_that_is_none_is_a_refusal(said: str):
+    browser = Said(Path("none"), 0)
+    call = browser.send("Anything")
+    os.write(browser.mouth, said.encode() + b"\0")
+    with pytest.raises(CallError):
+        browser.wait(call, 5.0)
+    assert browser.alive
+    call = browser.send("Anything")
+    os.write(browser.mouth, b'{"id": 2, "result": {"a": 1}}\0')
+    assert browser.wait(call, 5.0) == {"a": 1}
+    browser.close()
+
+
+def test_a_page_whose_facts_cannot_be_read_is_bad_and_the_next_is_not(
+    browser_program: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    read = facts.read_facts
+
+    def odd(snapshot: dict[str, Any], width: int, height: int) -> facts.Facts:
+        if any("odd words" in each for each in snapshot["strings"]):
+            del snapshot["documents"][0]["layout"]
+        return read(snapshot, width, height)
+
+    monkeypatch.setattr(facts, "read_facts", odd)
+    with Renderer(BrowserSettings(cache="", tabs=1)) as renderer:
+        page = renderer.render("<p>odd words")
+        assert (page.status, page.elements) == ("bad", ())
+        assert renderer.render("<p>even words").elements[0].text == "even words"
+    assert "cannot be read (KeyError: 'layout')" in caplog.text
+
+
+def test_a_machine_that_allows_namespaces_and_no_mounts_has_a_browser(
+    browser_program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    """As containers and some distributions do; what namespaces were to do is then left to the other layers."""
+    launcher = devtools._LAUNCHER.read_text()
+    assert "if _libc.mount(" in launcher
+    crippled = tmp_path / "launch.py"
+    crippled.write_text(launcher.replace("if _libc.mount(", "if True or _libc.mount("))
+    monkeypatch.setattr(devtools, "_LAUNCHER", crippled)
+    with Renderer(BrowserSettings(cache="", tabs=1, seconds=6.5)) as renderer:
+        assert renderer.render("<p>words").elements[0].text == "words"
+        assert not renderer.isolated
+
+
+def test_letters_in_front_of_each_other_are_looked_at_up_to_a_limit(monkeypatch: pytest.MonkeyPatch):
+    """A page of a kilobyte can ask for thousands of letters, each as large as the page."""
+    monkeypatch.setattr(ink, "_MOST", 1_100_000)
+    whole, bare = Image.new("RGB", (400, 500), "white"), io.BytesIO()
+    whole.save(bare, "PNG")
+    ImageDraw.Draw(whole).rectangle((50, 50, 300, 300), fill="black")
+    png = io.BytesIO()
+    whole.save(png, "PNG")
+    box = Box(0, 0, 400, 500)
+    one = Element("b", box, "", (0, 0, 0), None, 500, False, "left", "", 0, -1)
+    lines = tuple(facts.Line(index, "x", box, (0, 0, 0), False) for index in range(12))
+    found = facts.Facts((one,) * 12, lines, (255, 255, 255), (facts.Ground(box, (), (255, 255, 255)),) * 12)
+    seen = ink.visible(ink.Pictures(png.getvalue(), bare.getvalue()), found)
+    assert [bool(each.text) for each in seen] == [True] * 5 + [False] * 7
+
+
+def test_gradients_are_looked_at_up_to_a_limit(renderer: Renderer, monkeypatch: pytest.MonkeyPatch):
+    """Sixty grounds of a thousand colours took five minutes to look at."""
+    monkeypatch.setattr(ink, "_MOST", 2_000_000)
+    stops = ",".join(f"rgb({index % 256},{index * 7 % 256},{index * 13 % 256})" for index in range(1000))
+    rule = f"b{{position:absolute;inset:0;background:linear-gradient({stops})}}"
+    page = renderer.render(f"<!doctype html><style>{rule}</style>" + "<b></b>" * 60)
+    assert page.status == "ok" and len(page.elements) == 60
+    assert 0 < sum(each.background is not None for each in page.elements) < 10
+
+
+def selects(count: int) -> dict[str, Any]:
+    """A snapshot of so many selects without a choice, and one with."""
+    strings = ["BODY", "SELECT", "OPTION", "#text", "words", "", *facts.STYLES]
+    style = {"visibility": "visible", "opacity": "1", "font-size": "16px", "color": "rgb(0, 0, 0)"}
+    values = [style.get(name, "") for name in facts.STYLES]
+    strings += values
+    body, option = [(0, 1, -1)], count + 2
+    nodes = [*body, *[(1, 1, 0)] * (count + 1), (2, 1, count + 1), (3, 3, option), *[(2, 1, 0)] * count]
+    shown = range(count + 2)
+    return {
+        "strings": strings,
+        "documents": [
+            {
+                "nodes": {
+                    "nodeName": [node[0] for node in nodes],
+                    "nodeType": [node[1] for node in nodes],
+                    "parentIndex": [node[2] for node in nodes],
+                    "nodeValue": [4] * len(nodes),
+                    "attributes": [[]] * len(nodes),
+                    "inputValue": {"index": [], "value": []},
+                    "optionSelected": {"index": [option]},
+                },
+                "layout": {
+                    "nodeIndex": list(shown),
+                    "styles": [list(range(len(strings) - len(values), len(strings)))] * len(shown),
+                    "bounds": [[0, 0, 50, 20]] * len(shown),
+                    "text": [-1] * len(shown),
+                },
+                "textBoxes": {"layoutIndex": [], "start": [], "length": [], "bounds": []},
+            }
+        ],
+    }
+
+
+def test_selects_are_read_in_time_that_grows_with_them():
+    def seconds(count: int) -> float:
+        snapshot = selects(count)
+        began = time.process_time()
+        found = facts.read_facts(snapshot, 1366, 682)
+        spent = time.process_time() - began
+        assert [line.text for line in found.lines] == ["words"] and found.lines[0].element == count
+        return spent
+
+    for _ in range(10):  # whoever else is at work here makes some of them longer, and none shorter
+        if seconds(4000) < 20 * max(seconds(500), 0.005):
+            return
+    raise AssertionError
