@@ -34,6 +34,7 @@
     document.body.dataset.page = page || "dialogues";
     document.title = `${PAGES.find(([key]) => key === shown)?.[1] || "Dialogues"} · ${data.meta.title} · sweetrl`;
     refresh = null;
+    data.listeners.clear(); // the page that is shown next says what it waits for
     const failed = (/** @type {Error} */ error) => main.replaceChildren(h("p", { class: "empty" }, error.message));
     if (page === "dialogue") sweetrl.dialogue.show(main, rest.join("/"), search).catch(failed);
     else if (page === "overview") {
@@ -193,7 +194,7 @@
         if (main.hasAttribute("aria-busy")) {
           main.removeAttribute("aria-busy");
           route();
-        } else for (const listener of data.listeners) listener();
+        } else for (const listener of [...data.listeners]) listener(); // one that draws a page may add its own again
       });
       if (document.body.dataset.page === "overview" && refresh) refresh();
       document.body.dataset.ready = "yes";

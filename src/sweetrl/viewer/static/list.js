@@ -35,7 +35,6 @@
   list.show = (main, search) => {
     list.state = filters.read(search);
     if (!list.page || !main.contains(list.page.table)) list.page = frame(main);
-    data.listeners.clear();
     data.listeners.add(refresh);
     refresh();
     return refresh;
