@@ -146,9 +146,7 @@ def test_columns_can_be_chosen(tab: Tab, rows: list[Row]) -> None:
 def test_names_of_tasks_are_whole_and_a_narrow_page_keeps_its_columns(tab: Tab) -> None:
     for width in (1280, 1241, 390):
         tab.size(width, 900)
-        listed(
-            tab, "#/dialogues?method=trained&columns=request,tokens" if width == 390 else "#/dialogues?method=trained"
-        )
+        listed(tab, "#/dialogues?method=trained&columns=request,tokens" if width == 390 else "#/dialogues")
         cut = "[...document.querySelectorAll('.inner .cell.task a')].filter(one => one.scrollWidth > one.clientWidth)"
         assert tab.js(f"{cut}.length") == 0, width
     assert "/10" in tab.text(".inner .row .passed") and "trained" in tab.text(".inner .row .method")
