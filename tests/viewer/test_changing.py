@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,12 +22,14 @@ from made import TESTS, dialogue
 
 import sweetrl.viewer.index as index_module
 import sweetrl.viewer.live as live_module
+from sweetrl import show
 from sweetrl.api import rollouts
 from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import result_of, write_results
 from sweetrl.learning.preferences import CANDIDATES, Table
+from sweetrl.screen import Screen
 from sweetrl.settings import Settings
 from sweetrl.types import Message
 from sweetrl.viewer.index import Catalogue
@@ -208,6 +212,19 @@ def test_files_that_cannot_be_read_are_named(project: Path, settings: Settings, 
     (broken.parent / "more.jsonl").symlink_to(tmp_path / "nothing")
     with pytest.raises(UserError, match=r"shard-00001.parquet: this file cannot be read"):
         open_viewer(str(broken), settings, tmp_path)
+
+
+def test_a_log_probability_that_a_server_makes_up_is_no_perplexity(settings: Settings, tmp_path: Path) -> None:
+    """vLLM writes -9999 for a token that it has sampled although its probability is none."""
+    one = dialogue(TESTS[0], ["zero"], "x = 1", 3, "somebody")
+    made_up = replace(one.turns[0], logprobs=(-0.1, -9999.0))
+    TrajectoryStore(tmp_path / "some").write_shard(0, [replace(one, turns=(made_up, *one.turns[1:]))])
+    console = Screen(file=io.StringIO(), width=120)
+    show.show_trajectory(console, tmp_path / "some", Domains(settings).of("backend"), "0", 0, None, privileged=False)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert said.count("perplexity 1.65") == said.count("perplexity") == 1
+    turns = open_viewer(str(tmp_path / "some"), settings, tmp_path).dialogues.describe(0)["turns"]
+    assert [turn["perplexity"] is None for turn in turns] == [True, False]
 
 
 def test_words_that_no_utf8_holds_are_refused_in_a_sentence(address: str) -> None:
