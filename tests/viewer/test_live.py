@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -65,6 +66,41 @@ def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_
     assert heat.ratios(one) == found == own_ratios(heat._loaded(), one)
     with pytest.raises(UserError, match="no trained log-ratio critic"):
         Heat(Domains(chosen), critic / "nowhere").ratios(one)
+
+
+def test_ratios_in_the_cache_are_of_the_same_settings_and_secrets(
+    settings: Settings, tiny_model: Path, critic: Path
+) -> None:
+    chosen = small(settings, tiny_model)
+    one = dialogue(TESTS[1], ["zero"], TESTS[1].ground_truth, 3, "base")
+    one = replace(one, turns=tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns))
+    first = Heat(Domains(chosen), critic).ratios(one)
+    other = chosen.model_copy(update={"rank": chosen.rank.model_copy(update={"reference": "unconditioned"})})
+    heat = Heat(Domains(other), critic)
+    assert heat.ratios(one) == own_ratios(heat._loaded(), one) != first
+    secret = replace(one, task=replace(one.task, ground_truth="def other():\n    return 7"))
+    heat = Heat(Domains(chosen), critic)
+    assert heat.ratios(secret) == own_ratios(heat._loaded(), secret) != first
+    assert heat.ratios(one) == first
+
+
+def test_a_critic_that_is_trained_again_is_loaded_again(
+    settings: Settings, tiny_model: Path, critic: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    chosen, folder = small(settings, tiny_model), tmp_path / "critic"
+    shutil.copytree(critic, folder)
+    heat = Heat(Domains(chosen), folder)
+    one = dialogue(TESTS[0], ["zero"], TESTS[0].ground_truth, 3, "base")
+    one = replace(one, turns=tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns))
+    first = (heat.ratios(one), heat.advantages(one))
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file({name: -2 * value for name, value in weights.items()}, folder / "adapter_model.safetensors")
+    again = (heat.ratios(one), heat.advantages(one))
+    fresh = Heat(Domains(chosen), folder)
+    assert again == (fresh.ratios(one), fresh.advantages(one))
+    assert again[1] != pytest.approx(first[1], abs=1e-4) and again[0] != first[0]
 
 
 def test_a_dialogue_is_held_in_the_page(
