@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from made import TESTS, dialogue
 
 import sweetrl.viewer.index as index_module
 import sweetrl.viewer.live as live_module
-from sweetrl import show
+from sweetrl import plugins, show
 from sweetrl.api import rollouts
 from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.store import TrajectoryStore
@@ -175,6 +176,29 @@ def test_who_begins_together_leaves_no_dialogue_behind(settings: Settings, monke
         thread.join()
     Live.leave(live)
     wait_for(lambda: not [one for one in threading.enumerate() if one.name == "live-dialogue"], 5)
+
+
+OWN = """
+import sweetrl
+
+class Mine(sweetrl.Domain):
+    def judge(self, task, messages, reply):
+        return sweetrl.Judgment(0.0, "{verdict}")
+"""
+
+
+def test_rows_are_made_again_when_the_code_of_an_own_domain_changes(own_code: Any, tmp_path: Path) -> None:
+    settings = Settings(suite="mine:Mine")
+    one = dialogue(TESTS[0], ["zero"], "x = 1", 3, "somebody")
+    TrajectoryStore(tmp_path / "some").write_shard(0, [replace(one, task=replace(one.task, suite="mine:Mine"))])
+
+    def first_fault(verdict: str) -> list[str]:
+        own_code(tmp_path, OWN.replace("{verdict}", verdict))
+        plugins.find.cache_clear()
+        sys.modules.pop("mine", None)
+        return open_viewer(str(tmp_path / "some"), settings, tmp_path).dialogues.catalogue.names["first_fault"]
+
+    assert first_fault("dull") == ["dull"] and first_fault("rambling") == ["rambling"]
 
 
 @pytest.mark.parametrize(

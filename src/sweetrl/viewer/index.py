@@ -244,7 +244,7 @@ def open_index(source: Source, domains: Domains) -> Index:
         ) from error
     hashes = [[path.name, content] for path, _, content in seen]
     said = {name: value for name, value in asdict(source).items() if name not in ("path", "rankings")}
-    key = digest(FORMAT, KINDS, said, source.kind, hashes, domains.settings.suite, domains.max_turns)
+    key = digest(FORMAT, KINDS, said, source.kind, hashes, domains.key)
     folder = cache_folder()
     table, words = folder / f"{key}.parquet", folder / f"{key}-words.parquet"
     if not (table.exists() and words.exists()):
