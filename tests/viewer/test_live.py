@@ -162,6 +162,16 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
     assert viewer.target.title == "agent version 3" and viewer.target.runs == {"rank": "1"}
     assert viewer.dialogues.catalogue.count == 64
     assert viewer.dialogues.describe(48)["turns"][0]["rankings"]
+    listing = tmp_path / ".dvc/cache/files/md5" / data["data/trajectories"][:2] / data["data/trajectories"][2:]
+    (row,) = json.loads(whole := listing.read_text())
+    odd = [[row | {"relpath": one}] for one in ("../../out.parquet", "/out", "", 7)]
+    for broken in (*odd, [row | {"md5": None}], [7], {}):
+        listing.write_text(json.dumps(broken))
+        with pytest.raises(UserError, match=r"listing .* is damaged"):
+            find_target("agent@champion", settings, tmp_path / "deep/er/links")
+        shutil.rmtree(tmp_path / "deep", ignore_errors=True)
+    assert not list(tmp_path.rglob("out*"))
+    listing.write_text(whole)
     gone = tmp_path / ".dvc/cache/files/md5" / data["data/evaluation"][:2] / data["data/evaluation"][2:]
     gone.unlink()
     with pytest.raises(UserError, match="not in DVC's cache"):
