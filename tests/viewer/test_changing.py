@@ -82,7 +82,28 @@ def test_an_address_far_down_the_table_opens(
         ready(tab, address + "#/dialogue/data%2Fevaluation%2Fbase/nobody/0")
         assert "no such dialogue" in tab.text("main")
         assert not tab.errors
+        monkeypatch.setattr(viewer.dialogues, "describe", refused)
+        ready(tab, address + fragment(catalogue, 35))
+        tab.until("document.querySelector('main').innerText.includes('start `sweetrl view` again')")
+        assert tab.js("document.querySelector('main').hasAttribute('aria-busy')") is False
         tab.close()
+
+
+def test_a_folder_without_a_single_dialogue_says_so(settings: Settings, chromium: Chromium, tmp_path: Path) -> None:
+    TrajectoryStore(tmp_path / "none").write_shard(0, [])
+    with serving(open_viewer(str(tmp_path / "none"), settings, tmp_path)) as address:
+        tab = chromium.tab()
+        ready(tab, address)
+        assert "0 dialogues" in tab.text("main")
+        for fragment, says in (("#/overview", "No scored dialogue"), ("#/dialogue/none/a/0", "no such dialogue")):
+            tab.to(fragment)
+            assert says in tab.text("main")
+        assert not tab.errors
+        tab.close()
+
+
+def refused(row: int) -> Any:
+    raise UserError("data/evaluation: these dialogues have changed; start `sweetrl view` again.")
 
 
 def test_other_dialogues_in_the_place_of_those_in_the_table_are_not_shown(

@@ -190,12 +190,17 @@
       await data.begin();
       bar();
       addEventListener("hashchange", route);
-      await data.load(() => {
-        if (main.hasAttribute("aria-busy")) {
+      let shown = false;
+      const step = () => {
+        if (shown) for (const listener of [...data.listeners]) listener(); // one that draws a page may add its own again
+        else {
+          shown = true;
           main.removeAttribute("aria-busy");
           route();
-        } else for (const listener of [...data.listeners]) listener(); // one that draws a page may add its own again
-      });
+        }
+      };
+      await data.load(step);
+      if (!shown) step(); // there are no dialogues at all
       if (document.body.dataset.page === "overview" && refresh) refresh();
       document.body.dataset.ready = "yes";
     } catch (error) {

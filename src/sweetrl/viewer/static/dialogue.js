@@ -38,8 +38,9 @@
     }
     const rows = other >= 0 ? [row, other] : [row];
     main.setAttribute("aria-busy", "true");
-    const dialogues = await Promise.all(rows.map((one) => data.dialogue(one)));
-    main.removeAttribute("aria-busy");
+    const dialogues = await Promise.all(rows.map((one) => data.dialogue(one))).finally(() =>
+      main.removeAttribute("aria-busy"),
+    );
     if (!location.hash.startsWith(`#/dialogue/${path}`)) return; // somebody has gone on
     const first = dialogues[0];
     let head = top(row, other, first);
