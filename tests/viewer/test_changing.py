@@ -21,6 +21,7 @@ import pytest
 from chromium import Chromium, Tab, serving, wait_for
 from made import TESTS, dialogue
 
+import sweetrl.viewer.dialogue as dialogue_module
 import sweetrl.viewer.index as index_module
 import sweetrl.viewer.live as live_module
 from sweetrl import plugins, show
@@ -160,6 +161,26 @@ def test_rows_of_one_ranking_are_read_by_one_thread_at_a_time(project: Path, mon
     for thread in threads:
         thread.join()
     assert len(keys) == 6 and most == 1
+
+
+def test_many_rankings_of_one_dialogue_are_opened_once(
+    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(project / "data/trajectories", tmp_path / "seed-data/11/trajectories")
+    for number in range(10):
+        shutil.copytree(project / "data/preferences", tmp_path / f"variants/m{number}/11/preferences")
+    opened: list[Path] = []
+
+    class Counted(Ranked):
+        def __init__(self, folder: Path) -> None:
+            opened.append(folder)
+            super().__init__(folder)
+
+    monkeypatch.setattr(dialogue_module, "Ranked", Counted)
+    dialogues = open_viewer(str(tmp_path), settings, tmp_path / "links").dialogues
+    for row in (0, 1, 0):
+        assert len(dialogues.describe(row)["turns"][0]["rankings"]) == 10
+    assert len(opened) == 10
 
 
 def test_who_begins_together_leaves_no_dialogue_behind(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

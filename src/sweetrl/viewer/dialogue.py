@@ -31,7 +31,8 @@ class Dialogues:
 
     def __init__(self, catalogue: Catalogue, usage: Usage | None = None) -> None:
         self.catalogue, self.usage = catalogue, usage
-        self.ranked = lru_cache(maxsize=8)(Ranked)
+        most = max((len(one.source.rankings) for one in catalogue.indices), default=0)
+        self.ranked = lru_cache(maxsize=max(8, most))(Ranked)  # a study's dialogue has all of its variants' at once
 
     def read(self, row: int) -> tuple[Trajectory, Domain]:
         """Return dialogue number `row` and its domain; UserError where only its numbers are kept."""
