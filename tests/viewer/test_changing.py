@@ -266,6 +266,21 @@ def test_every_line_that_is_blank_is_no_dialogue(settings: Settings, tmp_path: P
     assert viewer.dialogues.describe(2)["task"]["request"] == json.loads(rest[1])["task"]["problem_description"]
 
 
+def test_a_batch_as_it_was_ingested_does_not_hide_the_rest(
+    project: Path, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its rows are of any number of attempts, so it is no official file of equal blocks."""
+    shutil.copytree(project / "data/evaluation", tmp_path / "data/evaluation")
+    batch = tmp_path / "data/batches/dialogues-000001/dialogues-000001.jsonl"
+    write_trajectories(batch, [dialogue(task, ["zero"], "x = 1", 3, "somebody") for task in TESTS[:3]], 1)
+    batch.write_text(batch.read_text() + batch.read_text().splitlines(keepends=True)[0])
+    assert open_viewer(str(tmp_path), settings, tmp_path / "links").dialogues.catalogue.count == 48
+    said = " ".join(capsys.readouterr().err.split())
+    assert "left out: " in said and "row 4 repeats the task of row 1" in said
+    with pytest.raises(UserError, match="row 4 repeats"):
+        open_viewer(str(batch), settings, tmp_path / "links")
+
+
 def test_files_that_cannot_be_read_are_named(project: Path, settings: Settings, tmp_path: Path) -> None:
     odd = Path(os.fsdecode(bytes(tmp_path) + b"/odd/\xff"))
     shutil.copytree(project / "data/evaluation/base", odd)

@@ -21,6 +21,7 @@ from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash, identity
 from sweetrl.io import atomic_path, digest
 from sweetrl.paths import project_cache
+from sweetrl.printing import note
 from sweetrl.progress import Meter
 from sweetrl.types import Task, Trajectory
 from sweetrl.viewer.ranked import Ranked
@@ -228,8 +229,19 @@ def terms(query: str) -> list[str]:
 
 
 def open_catalogue(sources: Sequence[Source], domains: Domains) -> Catalogue:
-    """Return the catalogue of `sources`; indices that are not in the cache are made, and their making is shown."""
-    return Catalogue([open_index(source, domains) for source in sources], domains)
+    """Return the catalogue of `sources`; indices that are not in the cache are made, and their making is shown.
+
+    Of several sources a file that is no whole trajectory file (a batch as it was ingested) is named and left out.
+    """
+    found = []
+    for source in sources:
+        try:
+            found.append(open_index(source, domains))
+        except UserError as error:
+            if source.kind != "file" or len(sources) == 1:
+                raise
+            note(f"left out: {error}")
+    return Catalogue(found, domains)
 
 
 def open_index(source: Source, domains: Domains) -> Index:
