@@ -31,8 +31,10 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import result_of, write_results
 from sweetrl.learning.preferences import CANDIDATES, Table
+from sweetrl.plugins import load_domain
 from sweetrl.screen import Screen
 from sweetrl.settings import Settings
+from sweetrl.terminal import find_task
 from sweetrl.types import Message
 from sweetrl.viewer.index import Catalogue
 from sweetrl.viewer.live import Live
@@ -253,6 +255,18 @@ def test_a_summary_of_somebody_else_says_nothing(settings: Settings, tmp_path: P
     (tmp_path / "summary.json").write_text(text)
     (found,) = find_sources(tmp_path)
     assert (found.name, found.temperature, found.persona) == ("t0.parquet", None, "")
+
+
+@pytest.mark.parametrize("number", ["3", "999999999999", "9" * 400])
+def test_a_task_that_nobody_will_make_is_not_waited_for(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    """Without a table of tasks they are made up to the one that is asked for, in the page and at the terminal."""
+    monkeypatch.chdir(tmp_path)
+    few = settings.model_copy(update={"tasks": settings.tasks.model_copy(update={"test": 3})})
+    assert find_task("0002", None, load_domain(few)) == find_task("2", None, load_domain(few))
+    with pytest.raises(UserError, match=f"no number {number[:20]}; give a lower one"):
+        Live(few, None, None).begin(number, "base", 0)
 
 
 @pytest.mark.parametrize("blank", ["\u00a0\n", "\x1c \n", "\n"])
