@@ -255,6 +255,15 @@ def print_tests(console: Screen, one: Trajectory, runs: Sequence[TestRun] = ()) 
     )
 
 
+def perplexity(turn: AgentTurn) -> float | None:
+    """Return the perplexity of a turn's tokens; None where it is not known, or says nothing.
+
+    A server may write -9999 for the log-probability of a token that it has sampled nevertheless.
+    """
+    mean = sum(turn.logprobs) / len(turn.logprobs) if turn.logprobs else math.nan
+    return math.exp(-mean) if -50 < mean <= 0 else None
+
+
 def _content(message: Message, domain: Domain) -> RenderableType:
     """A message's text; the program (or page) in it is highlighted."""
     from rich.console import Group
@@ -269,8 +278,8 @@ def _content(message: Message, domain: Domain) -> RenderableType:
 
 
 def _cost(turn: AgentTurn) -> str:
-    """Tokens of a turn and how sure the agent was of them (mean log-probability as perplexity)."""
-    text = f"{len(turn.token_ids)} tokens"
-    if turn.logprobs:
-        text += f", perplexity {math.exp(-sum(turn.logprobs) / len(turn.logprobs)):.2f}"
+    """Tokens of a turn and how sure the agent was of them."""
+    text, sure = f"{len(turn.token_ids)} tokens", perplexity(turn)
+    if sure is not None:
+        text += f", perplexity {sure:.2f}"
     return text + (", cut at the limit" if turn.finish_reason == "length" else "")

@@ -171,8 +171,17 @@ def _generated(reference: str, domain: Domain) -> Task:
         raise UserError(
             f"{TEST_TASKS}: not there yet, so there is no task {reference!r}; give a number, or run `sweetrl run`."
         )
-    count, settings = int(reference) + 1, domain.settings
-    made = list(islice(domain.tasks("test", count, settings.seed, settings.tasks.difficulty), count))
+    settings = domain.settings
+    # No more than the pipeline would make: each one before it is made, too.
+    number = int(reference) if len(reference.lstrip("0")) < 10 else settings.tasks.test
+    made = []
+    if number < settings.tasks.test:
+        made = list(islice(domain.tasks("test", number + 1, settings.seed, settings.tasks.difficulty), number + 1))
+    if len(made) <= number:
+        raise UserError(
+            f"{TEST_TASKS}: not there yet, and of the tasks to be made (`tasks.test`: {settings.tasks.test}) there is "
+            f"no number {reference[:20]}; give a lower one from 0, or run `sweetrl run`."
+        )
     return domain.own(made[-1])
 
 

@@ -213,3 +213,20 @@ def test_svg_ids_are_kept_apart():
     svg = '<?xml version="1.0"?>\n<svg width="10pt" height="5pt" viewBox="0 0 10 5"><metadata>x</metadata>'
     svg += '<g id="figure_1" clip-path="url(#p1)"/><clipPath id="p1"/></svg>'
     assert inline_svg(svg, "n") == '<svg viewBox="0 0 10 5"><g clip-path="url(#n-p1)"/><clipPath id="n-p1"/></svg>'
+
+
+def test_names_of_topics_are_words_and_many_of_them_are_no_chart(report):
+    def named(names):
+        results = [replace(one, topic=names[index % len(BEFORE)]) for index, one in enumerate(report.results)]
+        return render(replace(report, results=results, comparison=compare(results, resamples=300)))
+
+    page = named(["$\\frac$", "a$b$c", "US$_", EVIL, "price^{", "\n", "€ 5", "x" * 200])
+    assert "$\\frac$ (1)" in page and "a$b$c (1)" in page and EVIL not in page
+    one = report.results[0]
+    many = [
+        replace(one, task_id=f"t{n}", topic=f"t{n}", policy=name) for n in range(61) for name in ("base", "trained")
+    ]
+    comparison = compare(many, resamples=300)
+    page = render(replace(report, results=many, comparison=comparison, before=(), after=()))
+    assert "There are 61 kinds of tasks, too many for a chart." in page and "<td>t60</td>" in page
+    assert "too many for a chart" not in render(report)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -67,6 +68,41 @@ def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_
         Heat(Domains(chosen), critic / "nowhere").ratios(one)
 
 
+def test_ratios_in_the_cache_are_of_the_same_settings_and_secrets(
+    settings: Settings, tiny_model: Path, critic: Path
+) -> None:
+    chosen = small(settings, tiny_model)
+    one = dialogue(TESTS[1], ["zero"], TESTS[1].ground_truth, 3, "base")
+    one = replace(one, turns=tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns))
+    first = Heat(Domains(chosen), critic).ratios(one)
+    other = chosen.model_copy(update={"rank": chosen.rank.model_copy(update={"reference": "unconditioned"})})
+    heat = Heat(Domains(other), critic)
+    assert heat.ratios(one) == own_ratios(heat._loaded(), one) != first
+    secret = replace(one, task=replace(one.task, ground_truth="def other():\n    return 7"))
+    heat = Heat(Domains(chosen), critic)
+    assert heat.ratios(secret) == own_ratios(heat._loaded(), secret) != first
+    assert heat.ratios(one) == first
+
+
+def test_a_critic_that_is_trained_again_is_loaded_again(
+    settings: Settings, tiny_model: Path, critic: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    chosen, folder = small(settings, tiny_model), tmp_path / "critic"
+    shutil.copytree(critic, folder)
+    heat = Heat(Domains(chosen), folder)
+    one = dialogue(TESTS[0], ["zero"], TESTS[0].ground_truth, 3, "base")
+    one = replace(one, turns=tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns))
+    first = (heat.ratios(one), heat.advantages(one))
+    weights = load_file(folder / "adapter_model.safetensors")
+    save_file({name: -2 * value for name, value in weights.items()}, folder / "adapter_model.safetensors")
+    again = (heat.ratios(one), heat.advantages(one))
+    fresh = Heat(Domains(chosen), folder)
+    assert again == (fresh.ratios(one), fresh.advantages(one))
+    assert again[1] != pytest.approx(first[1], abs=1e-4) and again[0] != first[0]
+
+
 def test_a_dialogue_is_held_in_the_page(
     project: Path, settings: Settings, tiny_model: Path, critic: Path, chromium: Chromium, tmp_path: Path
 ) -> None:
@@ -126,6 +162,16 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
     assert viewer.target.title == "agent version 3" and viewer.target.runs == {"rank": "1"}
     assert viewer.dialogues.catalogue.count == 64
     assert viewer.dialogues.describe(48)["turns"][0]["rankings"]
+    listing = tmp_path / ".dvc/cache/files/md5" / data["data/trajectories"][:2] / data["data/trajectories"][2:]
+    (row,) = json.loads(whole := listing.read_text())
+    odd = [[row | {"relpath": one}] for one in ("../../out.parquet", "/out", "", 7)]
+    for broken in (*odd, [row | {"md5": None}], [7], {}):
+        listing.write_text(json.dumps(broken))
+        with pytest.raises(UserError, match=r"listing .* is damaged"):
+            find_target("agent@champion", settings, tmp_path / "deep/er/links")
+        shutil.rmtree(tmp_path / "deep", ignore_errors=True)
+    assert not list(tmp_path.rglob("out*"))
+    listing.write_text(whole)
     gone = tmp_path / ".dvc/cache/files/md5" / data["data/evaluation"][:2] / data["data/evaluation"][2:]
     gone.unlink()
     with pytest.raises(UserError, match="not in DVC's cache"):

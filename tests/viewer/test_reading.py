@@ -143,6 +143,16 @@ def test_columns_can_be_chosen(tab: Tab, rows: list[Row]) -> None:
     tab.key("Escape")
 
 
+def test_names_of_tasks_are_whole_and_a_narrow_page_keeps_its_columns(tab: Tab) -> None:
+    for width in (1280, 1241, 390):
+        tab.size(width, 900)
+        listed(tab, "#/dialogues?method=trained&columns=request,tokens" if width == 390 else "#/dialogues")
+        cut = "[...document.querySelectorAll('.inner .cell.task a')].filter(one => one.scrollWidth > one.clientWidth)"
+        assert tab.js(f"{cut}.length") == 0, width
+    assert "/10" in tab.text(".inner .row .passed") and "trained" in tab.text(".inner .row .method")
+    tab.size(1280, 900)
+
+
 def test_the_list_is_written_as_a_table(tab: Tab, rows: list[Row], downloads: Path) -> None:
     found = listed(tab, "#/dialogues?method=base&sort=-turns")
     tab.js(

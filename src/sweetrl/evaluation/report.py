@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 VIEWER = "http://127.0.0.1:8010/"  # where `sweetrl view` answers; its own copies of the report lead to themselves
 EXAMPLE_STATES = 3
+MOST_TOPICS = 60  # in a chart; tasks with names of their own are a topic each, thousands in a file
+LONGEST_NAME = 40  # characters of a topic in a chart; the table has it whole
 SHOWN_REPLIES = 3  # best and worst candidates shown of a state
 # What stands above the answer of a dialogue.
 ENDED: dict[Outcome, str] = {
@@ -115,7 +117,7 @@ def page(report: Report) -> dict[str, Any]:
         "faults": fault_rows(comparison["policies"], report.domain.shown_labels.faults),
         "topics": comparison["topics"],
         "held_out": comparison.get("held_out"),
-        "topic_chart": markup(topic_chart(comparison["topics"])),
+        "topic_chart": markup(topic_chart(comparison["topics"])) if len(comparison["topics"]) <= MOST_TOPICS else None,
         "examples": examples(before, after, report.before, report.after),
         "critic": critic_section(report.states, report.contexts, report.domain) if report.states else None,
         "facts": dict(report.facts),
@@ -224,8 +226,15 @@ def topic_chart(topics: Mapping[str, Mapping[str, Any]]) -> str:
         name: [Interval(one[name]["value"], one[name]["low"], one[name]["high"]) for one in topics.values()]
         for name in (BEFORE, AFTER)
     }
-    labels = [f"{name} ({one['tasks']}{', held out' if one['held_out'] else ''})" for name, one in topics.items()]
+    labels = [
+        f"{shorten(name)} ({one['tasks']}{', held out' if one['held_out'] else ''})" for name, one in topics.items()
+    ]
     return charts.dumbbells(labels, values[BEFORE], values[AFTER], "topics")
+
+
+def shorten(name: str) -> str:
+    """A name that leaves a chart room for its points."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 def _shares(values: Sequence[int], places: range) -> list[float]:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
+from sweetrl.show import perplexity
 from sweetrl.types import AgentTurn, Message, Preference, RankedState, Task, TestRun, TokenRatios, Trajectory
 from sweetrl.viewer.heat import shown_tokens
 from sweetrl.viewer.index import Catalogue
@@ -30,7 +31,8 @@ class Dialogues:
 
     def __init__(self, catalogue: Catalogue, usage: Usage | None = None) -> None:
         self.catalogue, self.usage = catalogue, usage
-        self.ranked = lru_cache(maxsize=8)(Ranked)
+        most = max((len(one.source.rankings) for one in catalogue.indices), default=0)
+        self.ranked = lru_cache(maxsize=max(8, most))(Ranked)  # a study's dialogue has all of its variants' at once
 
     def read(self, row: int) -> tuple[Trajectory, Domain]:
         """Return dialogue number `row` and its domain; UserError where only its numbers are kept."""
@@ -115,7 +117,7 @@ def _turns(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
                 "verdict": judgment.verdict if judgment else "",
                 "fault": is_fault(judgment),
                 "tokens": len(turn.token_ids),
-                "perplexity": _perplexity(turn),
+                "perplexity": perplexity(turn),
                 "cut": turn.finish_reason == "length",
                 "token_ids": list(turn.token_ids),
                 "logprobs": [finite(value) for value in turn.logprobs],
@@ -225,11 +227,6 @@ def _state(
 def finite(value: float | None) -> float | None:
     """A number as JSON knows them; None for what is none."""
     return value if value is not None and math.isfinite(value) else None
-
-
-def _perplexity(turn: AgentTurn) -> float | None:
-    mean = sum(turn.logprobs) / len(turn.logprobs) if turn.logprobs else math.nan
-    return math.exp(-mean) if -50 < mean <= 0 else None
 
 
 def _address(png: bytes | None) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +22,12 @@ if TYPE_CHECKING:
     from sweetrl.learning.critics import LogRatioCritic
     from sweetrl.viewer.rows import Domains
 
+# The sections of the settings that decide, beside weights and dialogue, what the ratios are.
+DECIDING = ("suite", "suite_options", "preset", "agent", "critic", "rank")
+
 
 class Heat:
-    """The critic in `folder`, loaded at the first question; one question at a time."""
+    """The critic in `folder`, loaded at the first question, and again when it has changed; one question at a time."""
 
     def __init__(self, domains: Domains, folder: Path) -> None:
         self.domains, self.folder = domains, folder
@@ -44,8 +48,10 @@ class Heat:
             raise UserError(f"{self.folder}: there is no trained log-ratio critic and its base here; train one first.")
         with self._lock:
             critic = self._loaded()
+            settings = self.domains.settings.model_dump(mode="json", by_alias=True)
             ids = [list(turn.token_ids) for turn in one.turns]
-            key = digest(self._hash, one.task.id, one.attempt, ids, [each.content for each in one.messages])
+            said = [each.content for each in one.messages]
+            key = digest(self._hash, [settings[name] for name in DECIDING], asdict(one.task), one.attempt, ids, said)
             path = cache_folder() / "heat" / f"{key}.json"
             if path.exists():
                 kept: list[list[list[Any]]] = read_json(path)
@@ -63,16 +69,18 @@ class Heat:
             return [turn[0] for turn in critic.rate([(one, own_replies(one, critic.chat))])[0]]
 
     def _loaded(self) -> LogRatioCritic:
-        if self._critic is None:
+        from sweetrl.tracking.hashes import dvc_hash
+
+        settings = self.domains.settings
+        weights = dvc_hash(self.folder) + dvc_hash(Path(settings.model.base))
+        if self._critic is None or self._hash != weights:
             from sweetrl.learning.critic_kinds import make_critic
             from sweetrl.learning.critics import LogRatioCritic
-            from sweetrl.tracking.hashes import dvc_hash
 
-            settings = self.domains.settings
             trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
             made = make_critic(self.domains.of(settings.suite).configured(trained), self.folder)
             assert isinstance(made, LogRatioCritic)
-            self._critic, self._hash = made, dvc_hash(self.folder) + dvc_hash(Path(settings.model.base))
+            self._critic, self._hash = made, weights
         return self._critic
 
 

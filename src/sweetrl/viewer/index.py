@@ -10,15 +10,18 @@ import json
 import math
 import os
 from bisect import bisect_right
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.file_hashes import file_hash
+from sweetrl.errors import UserError
+from sweetrl.file_hashes import file_hash, identity
 from sweetrl.io import atomic_path, digest
 from sweetrl.paths import project_cache
+from sweetrl.printing import note
 from sweetrl.progress import Meter
 from sweetrl.types import Task, Trajectory
 from sweetrl.viewer.ranked import Ranked
@@ -37,13 +40,30 @@ _NOTES = b"sweetrl.viewer"
 
 @dataclass(frozen=True)
 class Index:
-    """The index of one source: its table, the words, how many rows, and where to find each dialogue again."""
+    """The index of one source: its table, the words, how many rows, and where to find each dialogue again.
+
+    `seen` are the files that it was made of, each with its identity and its hash.
+    """
 
     source: Source
     table: Path
     words: Path
     count: int
     contrasts: dict[str, list[float]]
+    seen: Sequence[tuple[Path, tuple[int, ...], str]] = ()
+
+    def check(self) -> None:
+        """Raise a UserError where a file has changed since: its rows would be other dialogues than the table says."""
+        for path, state, content in self.seen:
+            try:
+                same = identity(path) == state or file_hash(path) == content
+            except OSError:
+                same = False
+            if not same:
+                raise UserError(
+                    f"{self.source.name}: these dialogues are not those that the table was made of any more; start "
+                    "`sweetrl view` again."
+                )
 
 
 @dataclass(frozen=True)
@@ -126,10 +146,11 @@ class Catalogue:
         ]
 
     def place(self, row: int) -> Place:
-        """Return where dialogue number `row` lies; IndexError where there is none."""
+        """Return where dialogue number `row` lies; IndexError where there is none, UserError where it has changed."""
         if not 0 <= row < self.count:
             raise IndexError(row)
         ((index, first, _),) = self._parts(row, 1)
+        index.check()
         (found,) = _slice(index.table, first, 1, ["task", "attempt", "file", "at"]).to_pylist()
         return Place(index.source, found["task"], found["attempt"], found["file"], found["at"])
 
@@ -149,6 +170,7 @@ class Catalogue:
         import pyarrow.parquet as pq
 
         for index in self.indices:
+            index.check()
             if index.source.kind == "results":
                 for batch in pq.ParquetFile(index.table).iter_batches(columns=["task"]):
                     yield from ((index.source, task, None) for task in batch["task"].to_pylist())
@@ -207,17 +229,34 @@ def terms(query: str) -> list[str]:
 
 
 def open_catalogue(sources: Sequence[Source], domains: Domains) -> Catalogue:
-    """Return the catalogue of `sources`; indices that are not in the cache are made, and their making is shown."""
-    return Catalogue([open_index(source, domains) for source in sources], domains)
+    """Return the catalogue of `sources`; indices that are not in the cache are made, and their making is shown.
+
+    Of several sources a file that is no whole trajectory file (a batch as it was ingested) is named and left out.
+    """
+    found = []
+    for source in sources:
+        try:
+            found.append(open_index(source, domains))
+        except UserError as error:
+            if source.kind != "file" or len(sources) == 1:
+                raise
+            note(f"left out: {error}")
+    return Catalogue(found, domains)
 
 
 def open_index(source: Source, domains: Domains) -> Index:
     """Return the index of one source, from the cache if none of its files has changed."""
     import pyarrow.parquet as pq
 
-    hashes = [[path.name, file_hash(path)] for path in source.files]
+    try:
+        seen = [(path, identity(path), file_hash(path)) for path in source.files]
+    except OSError as error:
+        raise UserError(
+            f"{error.filename}: this file cannot be read ({error.strerror}); see to it, or remove it."
+        ) from error
+    hashes = [[path.name, content] for path, _, content in seen]
     said = {name: value for name, value in asdict(source).items() if name not in ("path", "rankings")}
-    key = digest(FORMAT, KINDS, said, source.kind, hashes, domains.settings.suite, domains.max_turns)
+    key = digest(FORMAT, KINDS, said, source.kind, hashes, domains.key)
     folder = cache_folder()
     table, words = folder / f"{key}.parquet", folder / f"{key}-words.parquet"
     if not (table.exists() and words.exists()):
@@ -225,7 +264,7 @@ def open_index(source: Source, domains: Domains) -> Index:
             _write(source, domains, one, other)
     file = pq.ParquetFile(table)
     notes = json.loads((file.metadata.metadata or {}).get(_NOTES, b"{}"))
-    return Index(source, table, words, file.metadata.num_rows, notes.get("contrasts", {}))
+    return Index(source, table, words, file.metadata.num_rows, notes.get("contrasts", {}), seen)
 
 
 def cache_folder() -> Path:
@@ -301,10 +340,12 @@ def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Tra
 
 
 def _line_starts(path: Path) -> Iterator[int]:
+    """Yield the byte at which each line begins that `colbench.jsonl.read_rows` takes for a row."""
     start = 0
     with path.open("rb") as file:
         for line in file:
-            if line.strip():
+            text = line if start else line.removeprefix(BOM_UTF8)
+            if text.decode("utf-8", "replace").strip():
                 yield start
             start += len(line)
 

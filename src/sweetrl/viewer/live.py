@@ -71,8 +71,8 @@ class Live:
         domain = load_domain(self.settings)
         task = find_task(reference, self.tasks, domain)
         agent = load_agent(policy, self.settings)
-        self.leave()
         with self._lock:
+            self._end()  # not before: of two who begin at once one would wait for ever
             self._number += 1
             number = self._number
             user = self._user = PageUser([], lambda messages: self._heard(number, domain, task, messages))
@@ -104,10 +104,14 @@ class Live:
     def leave(self) -> dict[str, Any]:
         """End the dialogue, if one is under way."""
         with self._lock:
-            if self._user is not None:
-                self._user.answers.put(None)
-                self._user = None
+            self._end()
         return self.state()
+
+    def _end(self) -> None:
+        """Tell the user of the dialogue under way that they have left; for whoever has the lock."""
+        if self._user is not None:
+            self._user.answers.put(None)
+            self._user = None
 
     def _run(self, number: int, domain: Domain, task: Task, agent: Any, user: PageUser, seed: int) -> None:
         from sweetrl.api import rollouts

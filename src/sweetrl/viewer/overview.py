@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import VIEWER
 from sweetrl.paths import REPORT
+from sweetrl.text import printable
 
 if TYPE_CHECKING:
     from sweetrl.settings import Settings
@@ -36,7 +37,7 @@ def overview(catalogue: Catalogue, settings: Settings, target: Target, usage: Us
     """
     contrasts = [{**one, "verdict": verdict(one["share"])} for one in catalogue.contrasts()]
     return {
-        "title": target.title,
+        "title": printable(target.title),
         "curves": list(curves(settings, target.runs)),
         "contrasts": contrasts,
         "runs": usage.runs() if usage else [],

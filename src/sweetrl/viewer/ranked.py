@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -21,9 +22,13 @@ Rows = tuple[int, int]  # the first row of a dialogue, and how many it has
 
 
 class Ranked:
-    """The ranking in a folder. The rows of a dialogue are together in its files; where they are is kept in memory."""
+    """The ranking in a folder. The rows of a dialogue are together in its files; where they are is kept in memory.
+
+    Thread-safe: a Parquet file that two threads read at once ends the process.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self._lock = threading.Lock()
         self._states = read_candidates(folder / CANDIDATES)
         self._places = _places(folder / CANDIDATES)
         pairs = folder / PREFERENCES
@@ -36,7 +41,8 @@ class Ranked:
     def states(self, task: str, attempt: int) -> list[RankedState]:
         """Return the ranked turns of a dialogue, in order; none where it was not ranked."""
         first, count = self._places.get((task, attempt), (0, 0))
-        return [self._states.item(first + number) for number in range(count)]
+        with self._lock:
+            return [self._states.item(first + number) for number in range(count)]
 
     def ratios(self, state: RankedState) -> TokenRatios | None:
         """Return what the advantages of a ranked turn are made of; None where that is not stored.
@@ -47,7 +53,8 @@ class Ranked:
             return None
         first, count = self._ratio_places.get((state.task_id, state.attempt), (0, 0))
         for place in range(first, first + count):
-            one = self._ratios.item(place)
+            with self._lock:
+                one = self._ratios.item(place)
             if one.turn == state.turn:
                 if [len(reply) for reply in one.replies] != [len(reply.token_ids) for reply in state.candidates]:
                     raise UserError(f"{self._ratio_file}: this is of other candidates; run the stage `rank` again.")
@@ -57,7 +64,10 @@ class Ranked:
     def pairs(self, task: str, attempt: int) -> list[Preference]:
         """Return the preference pairs of a dialogue."""
         first, count = self._pair_places.get((task, attempt), (0, 0))
-        return [] if self._pairs is None else [self._pairs.item(first + number) for number in range(count)]
+        if self._pairs is None:
+            return []
+        with self._lock:
+            return [self._pairs.item(first + number) for number in range(count)]
 
     def count_pairs(self, task: str, attempt: int) -> int:
         """Return how many pairs were made of a dialogue."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.plugins import find_domain
+from sweetrl.file_hashes import file_hash
+from sweetrl.plugins import find_domain, is_plugin, source_of
 from sweetrl.types import Judgment, RankedState, Trajectory
 
 if TYPE_CHECKING:
@@ -95,6 +96,14 @@ class Domains:
             from sweetrl.colbench.domain import Domain
 
             return Domain()
+
+    @cached_property
+    def key(self) -> list[Any]:
+        """What decides, beside the dialogues, what is said of them: the code of a domain of one's own, too."""
+        suite, code = self.settings.suite, ""
+        if is_plugin("domains", suite) and (source := source_of("domains", suite)).is_file():
+            code = file_hash(source)
+        return [suite, self.settings.model_dump(mode="json")["suite_options"], code, self.max_turns]
 
     @property
     def max_turns(self) -> int:

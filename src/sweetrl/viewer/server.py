@@ -6,12 +6,14 @@ What a page of somebody else could ask for through the reader's browser is refus
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.requests import Request
@@ -24,6 +26,8 @@ from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.live import Live
 from sweetrl.viewer.overview import linked_report, overview
 from sweetrl.viewer.targets import Target
+
+logger = logging.getLogger("sweetrl")
 
 KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 POLICY = (
@@ -87,6 +91,17 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
     @app.exception_handler(IndexError)
     async def missing(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": "There is no such dialogue."}, 404)
+
+    @app.exception_handler(RequestValidationError)
+    async def unread(request: Request, error: Exception) -> Response:
+        return JSONResponse({"error": "The viewer refused that; check what you entered."}, 422)
+
+    @app.exception_handler(OSError)
+    async def gone(request: Request, error: Exception) -> Response:
+        logger.warning("a file of the viewer cannot be read: %s", error)
+        return JSONResponse(
+            {"error": "A file that this needs cannot be read any more; start `sweetrl view` again."}, 500
+        )
 
     @app.get("/")
     def page() -> HTMLResponse:

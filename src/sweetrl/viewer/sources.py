@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
+from sweetrl.text import printable
 
 Kind = Literal["shards", "file", "results"]
 
@@ -91,11 +92,11 @@ def _below(root: Path, folder: Path) -> Iterator[Source]:
             yield _shards(here, folder)
             folders.clear()
             continue
-        summary = read_json(here / SUMMARY) if SUMMARY in names else {}
+        said = _measured(here / SUMMARY) if SUMMARY in names else {}
         for name in sorted(names):
             path = here / name
             if name.endswith(".parquet") and _is_results(path):
-                yield _results(path, folder, summary)
+                yield _results(path, folder, said)
             elif name.endswith(".jsonl") and _is_official(path):
                 yield Source(_name(path, folder), path, "file", "dialogues", _stem(path))
 
@@ -113,14 +114,28 @@ def _shards(path: Path, folder: Path) -> Source:
     return Source(name, path, "shards", "dialogues", "" if path == folder else path.name, seed, round=turn)
 
 
-def _results(path: Path, folder: Path, summary: Any) -> Source:
+def _measured(path: Path) -> dict[str, tuple[float | None, str]]:
+    """What a study's summary says of its files of results: by their names the temperature and the user.
+
+    A file of this name may be somebody else's: what is not of that form says nothing.
+    """
+    summary = read_json(path)
+    rows = summary.get("measured") if isinstance(summary, dict) else None
+    found: dict[str, tuple[float | None, str]] = {}
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and isinstance(row.get("file"), str):
+            temperature, persona = row.get("temperature"), row.get("persona")
+            number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
+            found[row["file"]] = (temperature if number else None, persona if isinstance(persona, str) else "")
+    return found
+
+
+def _results(path: Path, folder: Path, said: Mapping[str, tuple[float | None, str]]) -> Source:
     """Measured results: METHOD/SEED/t0.25-terse.parquet, and beside them what each file is."""
     name = _name(path, folder)
-    said = {one["file"]: one for one in summary.get("measured", ()) if isinstance(one, dict) and "file" in one}
-    if (one := said.get(path.name)) is None:
+    if path.name not in said:
         return Source(name, path, "results", "evaluate")
-    method, seed = path.parent.parent.name, path.parent.name
-    return Source(name, path, "results", "evaluate", method, seed, one.get("temperature"), one.get("persona", ""))
+    return Source(name, path, "results", "evaluate", path.parent.parent.name, path.parent.name, *said[path.name])
 
 
 def _rankings(paths: list[Path], folder: Path) -> dict[Path, list[Ranking]]:
@@ -145,7 +160,12 @@ def _with_rankings(source: Source, rankings: dict[Path, list[Ranking]]) -> Sourc
 
 
 def _name(path: Path, folder: Path) -> str:
-    return path.relative_to(folder).as_posix() if path != folder else path.resolve().name
+    name = path.relative_to(folder).as_posix() if path != folder else path.resolve().name
+    try:
+        name.encode()
+    except UnicodeEncodeError as error:  # an address and a table hold it
+        raise UserError(f"{printable(str(path))}: this name is not UTF-8; rename it.") from error
+    return name
 
 
 def _stem(path: Path) -> str:
@@ -177,10 +197,9 @@ def _is_results(path: Path) -> bool:
 
 def _is_official(path: Path) -> bool:
     """Whether the first line that is not blank is a dialogue as official files have them."""
-    with path.open("rb") as file:
-        line = next((line for line in file if line.strip()), b"")
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        with path.open("rb") as file:
+            row = json.loads(next((line for line in file if line.strip()), b""))
+    except (OSError, ValueError, RecursionError):
         return False
     return isinstance(row, dict) and "dialogue_history" in row and "task" in row

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from sweetrl.errors import UserError
@@ -111,12 +111,25 @@ def _linked(data: Mapping[str, str], name: str, scratch: Path) -> Path:
         content = _cached(cache, found, name, path)
         rows = [("", content)]
         if found.endswith(".dir"):
-            rows = [(row["relpath"], _cached(cache, row["md5"], name, path)) for row in read_json(content)]
+            rows = [(below, _cached(cache, md5, name, path)) for below, md5 in _listed(content, f"{name}: {path}")]
         for below, source in rows:
             target = scratch / path / below if below else scratch / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(source.resolve())
     return scratch
+
+
+def _listed(listing: Path, where: str) -> list[tuple[str, str]]:
+    """Read DVC's listing of a folder: paths below the folder, and hashes. It may be another's: no path leads out."""
+    rows = read_json(listing)
+    found = []
+    for row in rows if isinstance(rows, list) else [None]:
+        below, md5 = (row.get("relpath"), row.get("md5")) if isinstance(row, dict) else (None, None)
+        parts = PurePosixPath(below).parts if isinstance(below, str) else ()
+        if not isinstance(md5, str) or not parts or parts[0] == "/" or ".." in parts or "\0" in "".join(parts):
+            raise UserError(f"{where}: DVC's listing {listing} is damaged; remove it, and `dvc fetch` it again.")
+        found.append((str(below), md5))
+    return found
 
 
 def _cached(cache: Path, found: str, name: str, path: Path) -> Path:

@@ -34,6 +34,7 @@
     document.body.dataset.page = page || "dialogues";
     document.title = `${PAGES.find(([key]) => key === shown)?.[1] || "Dialogues"} · ${data.meta.title} · sweetrl`;
     refresh = null;
+    data.listeners.clear(); // the page that is shown next says what it waits for
     const failed = (/** @type {Error} */ error) => main.replaceChildren(h("p", { class: "empty" }, error.message));
     if (page === "dialogue") sweetrl.dialogue.show(main, rest.join("/"), search).catch(failed);
     else if (page === "overview") {
@@ -189,12 +190,17 @@
       await data.begin();
       bar();
       addEventListener("hashchange", route);
-      await data.load(() => {
-        if (main.hasAttribute("aria-busy")) {
+      let shown = false;
+      const step = () => {
+        if (shown) for (const listener of [...data.listeners]) listener(); // one that draws a page may add its own again
+        else {
+          shown = true;
           main.removeAttribute("aria-busy");
           route();
-        } else for (const listener of data.listeners) listener();
-      });
+        }
+      };
+      await data.load(step);
+      if (!shown) step(); // there are no dialogues at all
       if (document.body.dataset.page === "overview" && refresh) refresh();
       document.body.dataset.ready = "yes";
     } catch (error) {

@@ -20,31 +20,41 @@
 
   /** Draw the page of a dialogue. @param {HTMLElement} main @param {string} path @param {URLSearchParams} search */
   async function show(main, path, search) {
-    const row = at(path);
-    if (row < 0) {
-      if (data.loaded < data.meta.count) data.listeners.add(() => main.isConnected && sweetrl.route());
+    const beside = search.get("with") || "";
+    const row = at(path),
+      other = beside ? at(beside) : -1;
+    const reading = data.loaded < data.meta.count;
+    if (row < 0 || (reading && beside && other < 0)) {
+      if (reading) data.listeners.add(sweetrl.route);
       main.replaceChildren(
         h(
           "p",
           { class: "empty" },
-          data.loaded < data.meta.count ? "Reading …" : "There is no such dialogue here. ",
+          reading ? "Reading …" : "There is no such dialogue here. ",
           h("a", { href: "#/dialogues" }, "All dialogues"),
         ),
       );
       return;
     }
-    const other = search.has("with") ? at(search.get("with") || "") : -1;
     const rows = other >= 0 ? [row, other] : [row];
     main.setAttribute("aria-busy", "true");
-    const dialogues = await Promise.all(rows.map((one) => data.dialogue(one)));
-    main.removeAttribute("aria-busy");
+    const dialogues = await Promise.all(rows.map((one) => data.dialogue(one))).finally(() =>
+      main.removeAttribute("aria-busy"),
+    );
     if (!location.hash.startsWith(`#/dialogue/${path}`)) return; // somebody has gone on
     const first = dialogues[0];
+    let head = top(row, other, first);
+    data.listeners.add(() => {
+      if (data.loaded < data.meta.count || !head.isConnected) return;
+      const whole = top(row, other, first); // with all other dialogues about the task
+      head.replaceWith(whole);
+      head = whole;
+    });
     main.replaceChildren(
       h(
         "article",
         { class: `dialoguepage${other >= 0 ? " two" : ""}` },
-        top(row, other, first),
+        head,
         first.task.request ? request(first) : null,
         h(
           "div",

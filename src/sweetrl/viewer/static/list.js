@@ -35,7 +35,6 @@
   list.show = (main, search) => {
     list.state = filters.read(search);
     if (!list.page || !main.contains(list.page.table)) list.page = frame(main);
-    data.listeners.clear();
     data.listeners.add(refresh);
     refresh();
     return refresh;
@@ -218,10 +217,10 @@
   ]);
   const USUAL = COLUMNS.filter(([, , , , usual]) => usual).map(([key]) => key);
 
-  /** The columns that a state shows; the task is always one. @param {any} state */
+  /** The columns that a state shows; the task is always one. A narrow page has room for the usual ones only. @param {any} state */
   const shown = (state) =>
     COLUMNS.filter(([key, , , , usual]) =>
-      state.columns.length ? key === "task" || state.columns.includes(key) : usual,
+      state.columns.length && !NARROW.matches ? key === "task" || state.columns.includes(key) : usual,
     );
 
   /** @param {(change: any) => void} go */

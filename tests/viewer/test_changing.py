@@ -1,0 +1,328 @@
+"""What is looked at grows, changes or goes while it is looked at, and many ask at the same time."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+from chromium import Chromium, Tab, serving, wait_for
+from made import TESTS, dialogue
+
+import sweetrl.viewer.dialogue as dialogue_module
+import sweetrl.viewer.index as index_module
+import sweetrl.viewer.live as live_module
+from sweetrl import plugins, show
+from sweetrl.api import rollouts
+from sweetrl.colbench.files import write_trajectories
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import result_of, write_results
+from sweetrl.learning.preferences import CANDIDATES, Table
+from sweetrl.plugins import load_domain
+from sweetrl.screen import Screen
+from sweetrl.settings import Settings
+from sweetrl.terminal import find_task
+from sweetrl.types import Message
+from sweetrl.viewer.index import Catalogue
+from sweetrl.viewer.live import Live
+from sweetrl.viewer.ranked import Ranked
+from sweetrl.viewer.rows import Domains
+from sweetrl.viewer.run import open_viewer
+from sweetrl.viewer.server import Viewer
+from sweetrl.viewer.sources import find_sources
+
+
+def fragment(catalogue: Catalogue, row: int, beside: int | None = None) -> str:
+    """The address of a dialogue in the page."""
+
+    def part(number: int) -> str:
+        place = catalogue.place(number)
+        return "/".join(quote(one, safe="") for one in (place.source.name, place.task, str(place.attempt)))
+
+    return f"#/dialogue/{part(row)}" + ("" if beside is None else f"?with={quote(part(beside), safe='')}")
+
+
+def ready(tab: Tab, address: str) -> None:
+    """Open an address. A page that is busy for ever answers nothing, so this asks itself, and not for long."""
+    tab.call("Page.navigate", url="about:blank")
+    tab.call("Page.navigate", url=address)
+
+    def whole() -> Any:
+        asked = "document.body && document.body.dataset.ready"
+        return tab.browser.call("Runtime.evaluate", tab.session, 5.0, expression=asked)["result"].get("value")
+
+    wait_for(whole, 10)
+
+
+def test_an_address_far_down_the_table_opens(
+    viewer: Viewer, chromium: Chromium, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The dialogue is in none of the first parts of the table: the page waits for it, and for the one beside it."""
+    monkeypatch.setattr(index_module, "SHARD", 10)
+    catalogue = viewer.dialogues.catalogue
+    task = catalogue.place(35).task
+    with serving(viewer) as address:
+        tab = chromium.tab()
+        ready(tab, address + fragment(catalogue, 35))
+        assert task in tab.text("h1")
+        ready(tab, address + fragment(catalogue, 3, 27))
+        assert tab.js("document.querySelectorAll('.side').length") == 2
+        ready(tab, address + fragment(catalogue, 3))
+        assert tab.js("document.querySelectorAll('#compare option').length") == 2  # nothing, and the other policy's
+        ready(tab, address + "#/dialogue/data%2Fevaluation%2Fbase/nobody/0")
+        assert "no such dialogue" in tab.text("main")
+        assert not tab.errors
+        monkeypatch.setattr(viewer.dialogues, "describe", refused)
+        ready(tab, address + fragment(catalogue, 35))
+        tab.until("document.querySelector('main').innerText.includes('start `sweetrl view` again')")
+        assert tab.js("document.querySelector('main').hasAttribute('aria-busy')") is False
+        tab.close()
+
+
+def test_a_folder_without_a_single_dialogue_says_so(settings: Settings, chromium: Chromium, tmp_path: Path) -> None:
+    TrajectoryStore(tmp_path / "none").write_shard(0, [])
+    with serving(open_viewer(str(tmp_path / "none"), settings, tmp_path)) as address:
+        tab = chromium.tab()
+        ready(tab, address)
+        assert "0 dialogues" in tab.text("main")
+        for fragment, says in (("#/overview", "No scored dialogue"), ("#/dialogue/none/a/0", "no such dialogue")):
+            tab.to(fragment)
+            assert says in tab.text("main")
+        assert not tab.errors
+        tab.close()
+
+
+def refused(row: int) -> Any:
+    raise UserError("data/evaluation: these dialogues have changed; start `sweetrl view` again.")
+
+
+def test_other_dialogues_in_the_place_of_those_in_the_table_are_not_shown(
+    project: Path, settings: Settings, tmp_path: Path
+) -> None:
+    other = tmp_path / "project"
+    shutil.copytree(project, other)
+    viewer = open_viewer(str(other), settings, tmp_path / "links")
+    catalogue, store = viewer.dialogues.catalogue, TrajectoryStore(other / "data/evaluation/base")
+    shard = other / "data/evaluation/base/shard-00000.parquet"
+    first = viewer.dialogues.describe(0)
+    os.utime(shard, ns=(1, 1))  # written again with the same bytes, as DVC does
+    assert viewer.dialogues.describe(0) == first
+    store.write_shard(0, list(reversed(store.read_shard(0))))
+    with pytest.raises(UserError, match=r"data/evaluation/base: .* start `sweetrl view` again"):
+        viewer.dialogues.describe(0)
+    shard.unlink()
+    with pytest.raises(UserError, match="start `sweetrl view` again"):
+        viewer.dialogues.read(0)
+    with pytest.raises(UserError, match="start `sweetrl view` again"):
+        list(viewer.dialogues.every())
+    assert viewer.dialogues.describe(catalogue.count - 1)["source"] == "data/trajectories"
+    (other / "data/preferences" / CANDIDATES).unlink()
+    with pytest.raises(UserError, match="data/trajectories: "):
+        viewer.dialogues.describe(catalogue.count - 1)
+
+
+def test_a_cache_that_goes_is_told(project: Path, settings: Settings, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(index_module, "cache_folder", lambda: tmp_path / "cache")
+    viewer = open_viewer(str(project), settings, tmp_path / "links")
+    with serving(viewer) as address:
+        shutil.rmtree(tmp_path / "cache")
+        found = httpx.get(f"{address}api/rows/0", trust_env=False)
+    assert found.status_code == 500 and "start `sweetrl view` again" in found.json()["error"]
+
+
+def test_rows_of_one_ranking_are_read_by_one_thread_at_a_time(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two dialogues side by side ask for both at once; a Parquet file that two threads read ends the process."""
+    inside, most = 0, 0
+
+    def item(self: Table[Any], number: int) -> None:
+        nonlocal inside, most
+        inside += 1
+        most = max(most, inside)
+        time.sleep(0.002)
+        inside -= 1
+
+    ranked = Ranked(project / "data/preferences")
+    keys = list(ranked._places)
+    monkeypatch.setattr(Table, "item", item)
+    threads = [threading.Thread(target=ask, args=key) for key in keys for ask in (ranked.states, ranked.pairs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(keys) == 6 and most == 1
+
+
+def test_many_rankings_of_one_dialogue_are_opened_once(
+    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(project / "data/trajectories", tmp_path / "seed-data/11/trajectories")
+    for number in range(10):
+        shutil.copytree(project / "data/preferences", tmp_path / f"variants/m{number}/11/preferences")
+    opened: list[Path] = []
+
+    class Counted(Ranked):
+        def __init__(self, folder: Path) -> None:
+            opened.append(folder)
+            super().__init__(folder)
+
+    monkeypatch.setattr(dialogue_module, "Ranked", Counted)
+    dialogues = open_viewer(str(tmp_path), settings, tmp_path / "links").dialogues
+    for row in (0, 1, 0):
+        assert len(dialogues.describe(row)["turns"][0]["rankings"]) == 10
+    assert len(opened) == 10
+
+
+def test_who_begins_together_leaves_no_dialogue_behind(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each dialogue but the last is left by the next; one that is not would wait for its user for ever."""
+
+    @contextmanager
+    def given(value: Any, *rest: Any) -> Any:
+        yield value
+
+    def talk(user: Any, agent: Any, task: Any, seed: int) -> None:
+        user.reply(task, [Message("user", "Please."), Message("assistant", "What?")], 0)
+
+    together = threading.Barrier(6)
+
+    class Meeting(Live):
+        def leave(self) -> dict[str, Any]:
+            found = super().leave()
+            together.wait(5)  # all have left before one begins
+            return found
+
+    def agent(policy: str, _: Settings) -> Any:
+        together.wait(5)
+        return SimpleNamespace(name=policy)
+
+    monkeypatch.setattr(live_module, "load_agent", agent)
+    monkeypatch.setattr(live_module, "replace", lambda environment, simulator: simulator)
+    monkeypatch.setattr(rollouts, "opened", given)
+    monkeypatch.setattr(rollouts, "serving", given)
+    monkeypatch.setattr(rollouts, "attempt_one", talk)
+    live = Meeting(settings, None, None)
+    threads = [threading.Thread(target=live.begin, args=("0", "base", 0)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    Live.leave(live)
+    wait_for(lambda: not [one for one in threading.enumerate() if one.name == "live-dialogue"], 5)
+
+
+OWN = """
+import sweetrl
+
+class Mine(sweetrl.Domain):
+    def judge(self, task, messages, reply):
+        return sweetrl.Judgment(0.0, "{verdict}")
+"""
+
+
+def test_rows_are_made_again_when_the_code_of_an_own_domain_changes(own_code: Any, tmp_path: Path) -> None:
+    settings = Settings(suite="mine:Mine")
+    one = dialogue(TESTS[0], ["zero"], "x = 1", 3, "somebody")
+    TrajectoryStore(tmp_path / "some").write_shard(0, [replace(one, task=replace(one.task, suite="mine:Mine"))])
+
+    def first_fault(verdict: str) -> list[str]:
+        own_code(tmp_path, OWN.replace("{verdict}", verdict))
+        plugins.find.cache_clear()
+        sys.modules.pop("mine", None)
+        return open_viewer(str(tmp_path / "some"), settings, tmp_path).dialogues.catalogue.names["first_fault"]
+
+    assert first_fault("dull") == ["dull"] and first_fault("rambling") == ["rambling"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", '"x"', '{"measured": null}', '{"measured": [7, {"file": []}, {"file": "t0.parquet", "temperature": "x"}]}'],
+)
+def test_a_summary_of_somebody_else_says_nothing(settings: Settings, tmp_path: Path, text: str) -> None:
+    one = dialogue(TESTS[0], ["zero"], "x = 1", 3, "somebody")
+    write_results(tmp_path / "t0.parquet", [result_of(one, "somebody", Domains(settings).of("backend"), 7)])
+    (tmp_path / "summary.json").write_text(text)
+    (found,) = find_sources(tmp_path)
+    assert (found.name, found.temperature, found.persona) == ("t0.parquet", None, "")
+
+
+@pytest.mark.parametrize("number", ["3", "999999999999", "9" * 400])
+def test_a_task_that_nobody_will_make_is_not_waited_for(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: str
+) -> None:
+    """Without a table of tasks they are made up to the one that is asked for, in the page and at the terminal."""
+    monkeypatch.chdir(tmp_path)
+    few = settings.model_copy(update={"tasks": settings.tasks.model_copy(update={"test": 3})})
+    assert find_task("0002", None, load_domain(few)) == find_task("2", None, load_domain(few))
+    with pytest.raises(UserError, match=f"no number {number[:20]}; give a lower one"):
+        Live(few, None, None).begin(number, "base", 0)
+
+
+@pytest.mark.parametrize("blank", ["\u00a0\n", "\x1c \n", "\n"])
+def test_every_line_that_is_blank_is_no_dialogue(settings: Settings, tmp_path: Path, blank: str) -> None:
+    path = tmp_path / "theirs.jsonl"
+    write_trajectories(path, [dialogue(task, ["zero"], "x = 1", 3, "somebody") for task in TESTS[:3]], 1)
+    first, *rest = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([first, blank, *rest]))
+    viewer = open_viewer(str(path), settings, tmp_path)
+    assert viewer.dialogues.catalogue.count == 3
+    assert viewer.dialogues.describe(2)["task"]["request"] == json.loads(rest[1])["task"]["problem_description"]
+
+
+def test_a_batch_as_it_was_ingested_does_not_hide_the_rest(
+    project: Path, settings: Settings, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its rows are of any number of attempts, so it is no official file of equal blocks."""
+    shutil.copytree(project / "data/evaluation", tmp_path / "data/evaluation")
+    batch = tmp_path / "data/batches/dialogues-000001/dialogues-000001.jsonl"
+    write_trajectories(batch, [dialogue(task, ["zero"], "x = 1", 3, "somebody") for task in TESTS[:3]], 1)
+    batch.write_text(batch.read_text() + batch.read_text().splitlines(keepends=True)[0])
+    assert open_viewer(str(tmp_path), settings, tmp_path / "links").dialogues.catalogue.count == 48
+    said = " ".join(capsys.readouterr().err.split())
+    assert "left out: " in said and "row 4 repeats the task of row 1" in said
+    with pytest.raises(UserError, match="row 4 repeats"):
+        open_viewer(str(batch), settings, tmp_path / "links")
+
+
+def test_files_that_cannot_be_read_are_named(project: Path, settings: Settings, tmp_path: Path) -> None:
+    odd = Path(os.fsdecode(bytes(tmp_path) + b"/odd/\xff"))
+    shutil.copytree(project / "data/evaluation/base", odd)
+    with pytest.raises(UserError, match="this name is not UTF-8; rename it"):
+        open_viewer(str(odd.parent), settings, tmp_path)
+    broken = tmp_path / "broken"
+    shutil.copytree(project / "data/evaluation/base", broken)
+    (broken / "shard-00001.parquet").unlink()
+    (broken / "shard-00001.parquet").symlink_to(tmp_path / "nothing")
+    (broken.parent / "more.jsonl").symlink_to(tmp_path / "nothing")
+    with pytest.raises(UserError, match=r"shard-00001.parquet: this file cannot be read"):
+        open_viewer(str(broken), settings, tmp_path)
+
+
+def test_a_log_probability_that_a_server_makes_up_is_no_perplexity(settings: Settings, tmp_path: Path) -> None:
+    """vLLM writes -9999 for a token that it has sampled although its probability is none."""
+    one = dialogue(TESTS[0], ["zero"], "x = 1", 3, "somebody")
+    made_up = replace(one.turns[0], logprobs=(-0.1, -9999.0))
+    TrajectoryStore(tmp_path / "some").write_shard(0, [replace(one, turns=(made_up, *one.turns[1:]))])
+    console = Screen(file=io.StringIO(), width=120)
+    show.show_trajectory(console, tmp_path / "some", Domains(settings).of("backend"), "0", 0, None, privileged=False)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert said.count("perplexity 1.65") == said.count("perplexity") == 1
+    turns = open_viewer(str(tmp_path / "some"), settings, tmp_path).dialogues.describe(0)["turns"]
+    assert [turn["perplexity"] is None for turn in turns] == [True, False]
+
+
+def test_words_that_no_utf8_holds_are_refused_in_a_sentence(address: str) -> None:
+    asked = {"content": b'{"words": "\\ud800"}', "headers": {"content-type": "application/json"}}
+    found = httpx.post(f"{address}api/live/say", trust_env=False, **asked)  # type: ignore[arg-type]
+    assert found.status_code == 422 and "check what you entered" in found.json()["error"]
