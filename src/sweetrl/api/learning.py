@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import glob
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -375,11 +377,14 @@ def _places(name: str, out: str | Path | None, call: Callable[[], str]) -> tuple
 
 
 def _moved(adapter: Path, folder: Path) -> Path:
-    """Put a finished adapter in its place, and remove the unfinished work around it."""
+    """Put a finished adapter in its place, and remove the unfinished work around it: this call's and earlier ones'."""
     import shutil
 
     from sweetrl.io import publish
 
     publish(adapter, folder)
     shutil.rmtree(adapter.parent, ignore_errors=True)
+    for left in folder.parent.glob(f".{glob.escape(folder.name)}.*"):
+        if re.fullmatch(r"[0-9a-f]{16}", left.name.rpartition(".")[2]) and left.is_dir():  # as `_places` calls them
+            shutil.rmtree(left, ignore_errors=True)
     return folder
