@@ -252,6 +252,14 @@ def test_clip_of_an_equal_page_is_one(clip_folder: Path):
     assert ClipReward(str(clip_folder), device="cpu").score([(each, each) for each in pages]) == [1.0] * 16
 
 
+def test_clip_of_a_page_is_the_same_beside_whichever_others(clip_folder: Path):
+    """A killed run goes on with other pages in memory, and is to end with the same bytes."""
+    pages = [striped(seed, (300, 240)).png for seed in range(16)]
+    together, alone = (ClipReward(str(clip_folder), device="cpu") for _ in range(2))
+    one_by_one = [alone._embed([page])[0] for page in reversed(pages)]
+    assert all(bool((one == other).all()) for one, other in zip(together._embed(pages), one_by_one[::-1], strict=True))
+
+
 def test_squash_sees_what_the_official_crop_does_not(clip_folder: Path):
     whole = striped(1, (1366, 682))
     from PIL import Image
