@@ -296,6 +296,9 @@ def test_the_cache_answers_without_a_tab(browser_program: Path, tmp_path: Path):
         kept = next(tmp_path.rglob("*.page"))
         kept.write_bytes(kept.read_bytes()[:-5])
         assert renderer.render(PAGE) == first, "a damaged file is rendered again"
+        for damage in (b"5\n", b"\0" * 500, b"[" * 100_000 + b"\n", b'{"bytes": 0, "elements": [5]}\n'):
+            kept.write_bytes(damage)
+            assert PageCache(tmp_path).get(PAGE, first.renderer) is None
     assert PageCache(tmp_path).get(PAGE, first.renderer + "x") is None
 
 
