@@ -48,7 +48,7 @@ class SimilaritySettings(Section):
         "official", description="clip: the page's centre square, as officially, or the whole page made square."
     )
     device: str = Field("auto", description="clip: `auto` takes a CUDA device where there is one, else the CPU.")
-    batch: Positive = Field(16, description="clip: pictures embedded at a time.")
+    batch: Positive = Field(16, description="clip: pictures embedded at a time on a GPU; a CPU takes them one by one.")
 
 
 class CollectSettings(Section):

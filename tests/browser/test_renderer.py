@@ -138,6 +138,16 @@ def test_long_pages_are_whole_up_to_the_limit(renderer: Renderer):
     assert texts(cut) == ["x"]
 
 
+def test_pictures_that_wait_for_a_scroll_are_drawn_where_scripts_are_allowed(renderer: Renderer):
+    """Without scripts, browsers load all at once."""
+    lazy = "<img loading=lazy src='https://picsum.photos/300/200'><div style='height:5000px'></div>"
+    page = f"<!doctype html><body>{lazy}{lazy}<p style='background:url(data:,)'>words"
+    with Renderer(BrowserSettings(cache="", tabs=1, javascript=True)) as scripted:
+        found = scripted.render(page)
+    assert (found.status, [one.tag for one in found.elements].count("img")) == ("truncated", 2)
+    assert found.png == renderer.render(page).png
+
+
 SCROLLED = "<p style='margin-left:4000px;width:200px;scroll-snap-align:start;scroll-initial-target:nearest'>Far</p>"
 
 
@@ -286,6 +296,9 @@ def test_the_cache_answers_without_a_tab(browser_program: Path, tmp_path: Path):
         kept = next(tmp_path.rglob("*.page"))
         kept.write_bytes(kept.read_bytes()[:-5])
         assert renderer.render(PAGE) == first, "a damaged file is rendered again"
+        for damage in (b"5\n", b"\0" * 500, b"[" * 100_000 + b"\n", b'{"bytes": 0, "elements": [5]}\n'):
+            kept.write_bytes(damage)
+            assert PageCache(tmp_path).get(PAGE, first.renderer) is None
     assert PageCache(tmp_path).get(PAGE, first.renderer + "x") is None
 
 

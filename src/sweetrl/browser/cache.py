@@ -26,7 +26,7 @@ class PageCache:
             if stored.pop("bytes") != len(png):
                 return None
             return Page(png=png, **_read(stored))
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
 
     def put(self, html: str, page: Page) -> None:

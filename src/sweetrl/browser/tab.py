@@ -31,7 +31,10 @@ _SETTLE = """(async () => {
   for (const svg of document.querySelectorAll('svg')) { svg.pauseAnimations(); svg.setCurrentTime(0); }
   for (const bar of document.querySelectorAll('progress:indeterminate')) bar.value = 0;
   const urls = new Set(), all = [];
-  for (const image of document.images) if (image.src || image.srcset) all.push(image.decode());
+  for (const image of document.images) if (image.src || image.srcset) {
+    image.loading = 'eager';  // where scripts are allowed, one that is lazy would wait for somebody who scrolls
+    all.push(image.decode());
+  }
   let count = 0;
   for (const node of document.querySelectorAll('*')) {
     if (++count > 3000) break;
@@ -189,7 +192,7 @@ class Tab:
         clock.wait(self._loaded)
         if self._crashed:
             raise PageCrashed
-        if page.unsettled:
+        if page.unsettled or self._javascript:
             self._settle(clock)
         return self._call("DOMSnapshot.captureSnapshot", clock, computedStyles=list(facts.STYLES))
 

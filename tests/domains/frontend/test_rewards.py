@@ -69,6 +69,16 @@ def test_an_equal_page_is_one_and_a_missing_or_blank_one_nothing(renderer: Rende
     assert score_pages(replace(home, status="timeout"), home) == 0.0
 
 
+def test_tags_that_nobody_sees_make_no_difference(renderer: Renderer, home: Page):
+    for old, new in (
+        ("patience", "<span>patience</span>"),
+        ("<h2 class='text-2xl'>Our cakes</h2>", "<div class='text-2xl'>Our cakes</div>"),
+        ("<footer class='bg-gray-800 text-white p-6'>", "<div class='bg-gray-800 text-white p-6' title='End'>"),
+    ):
+        other = renderer.render(HOME.replace(old, new))
+        assert other.png == home.png and score_pages(other, home) == 1.0
+
+
 def test_it_is_symmetric(renderer: Renderer, home: Page):
     other = renderer.render(HOME.replace("bg-blue-700", "bg-red-400").replace("p-8", "p-4"))
     assert score_pages(other, home) == pytest.approx(score_pages(home, other), abs=1e-9)
@@ -129,8 +139,9 @@ def test_very_large_pages_are_bounded():
 
     def seconds(count: int) -> float:
         many = page(*(text(f"item {at}", y=at, background=(at % 255, 0, 0)) for at in range(count)))
+        other = replace(many, png=picture((255, 255, 254)))  # pages of one picture are not looked at
         began = time.process_time()
-        layout.similarity(many, many)
+        layout.similarity(many, other)
         return time.process_time() - began
 
     small, large = [], []
@@ -250,6 +261,14 @@ def test_clip_of_an_equal_page_is_one(clip_folder: Path):
     """Only a reward of 1 is a success, and a vector's product with itself may be less in its last digits."""
     pages = [striped(seed, (300, 240)) for seed in range(16)]
     assert ClipReward(str(clip_folder), device="cpu").score([(each, each) for each in pages]) == [1.0] * 16
+
+
+def test_clip_of_a_page_is_the_same_beside_whichever_others(clip_folder: Path):
+    """A killed run goes on with other pages in memory, and is to end with the same bytes."""
+    pages = [striped(seed, (300, 240)).png for seed in range(16)]
+    together, alone = (ClipReward(str(clip_folder), device="cpu") for _ in range(2))
+    one_by_one = [alone._embed([page])[0] for page in reversed(pages)]
+    assert all(bool((one == other).all()) for one, other in zip(together._embed(pages), one_by_one[::-1], strict=True))
 
 
 def test_squash_sees_what_the_official_crop_does_not(clip_folder: Path):

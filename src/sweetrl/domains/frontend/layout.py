@@ -71,9 +71,11 @@ class Parts:
 
 
 def similarity(answer: Page, reference: Page) -> Parts:
-    """Compare two pages; symmetric, 1 for equal ones, 0 where one was not rendered or is empty."""
+    """Compare two pages; symmetric, 1 for those that look equal, 0 where one was not rendered or is empty."""
     if answer.status in ("timeout", "bad"):
         return Parts(0.0, 0.0, 0.0, 0.0, 0.0)
+    if answer.png == reference.png:  # however it is written: nobody sees tags
+        return Parts(1.0, 1.0, 1.0, 1.0, 1.0)
     one, two = features(answer), features(reference)
     edges = _edge_f1(one, two)
     pixel = 0.4 * edges + 0.3 * _blocks(one, two) + 0.15 * _palettes(one, two) + 0.15 * _grids(one, two)

@@ -58,8 +58,9 @@ class ClipReward:
     def __init__(self, model: str = OFFICIAL_MODEL, view: View = "official", device: str = "auto", batch: int = 16):
         self.name = f"clip {view} {Path(model).name if Path(model).is_dir() else model}"
         self.view = view
-        self.batch = batch
         self._device = _device(device)
+        # How numbers are added up depends on how many pictures there are: beside others a page has another reward.
+        self.batch = 1 if self._device == "cpu" else batch
         self._model, self._processor = _load(model, self._device)
         self._kept: dict[bytes, Any] = {}
 
@@ -67,7 +68,7 @@ class ClipReward:
         """Return the cosine of each pair."""
         pictures = [None if page is None else page.png for pair in pairs for page in pair]
         vectors = self._embed(pictures)
-        # Six digits: an equal page is 1, and no more is left of the order in which numbers were added up.
+        # Six digits: an equal page is 1, which a vector's product with itself may miss by a little.
         return [round(float(vectors[at] @ vectors[at + 1]), 6) for at in range(0, len(vectors), 2)]
 
     def _embed(self, pictures: Sequence[bytes | None]) -> list[Any]:
