@@ -15,7 +15,7 @@ from sweetrl.command_line import App, run_app
 from sweetrl.flow_commands import ingest, start_flow
 from sweetrl.gate_command import gate
 from sweetrl.options import Agent, CriticFolder, Engines, Json, Set, Suite
-from sweetrl.printing import print_facts, print_json
+from sweetrl.printing import print_facts, print_json, write_what_can_be_written
 from sweetrl.threads import wait_briefly
 
 KEPT = "finished dialogues are kept: give the same command again to go on"
@@ -295,6 +295,7 @@ def main() -> None:
     """Run the command line; its exit statuses are those of `run_app`."""
     for key, value in ALONE.items():
         os.environ.setdefault(key, value)
+    write_what_can_be_written()
     wait_briefly()
     sys.exit(run_app(app))
 

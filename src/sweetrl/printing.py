@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,8 +14,19 @@ from sweetrl.text import printable
 
 
 def print_json(value: Any) -> None:
-    """Print `value` as JSON to stdout; at a terminal only in letters that steer nothing."""
-    print(json.dumps(value, indent=2, ensure_ascii=sys.stdout.isatty(), default=str))
+    """Print `value` as JSON to stdout; at a terminal only in letters that steer nothing.
+
+    Where stdout is not UTF-8 other letters are escapes, so that none is lost.
+    """
+    utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"
+    print(json.dumps(value, indent=2, ensure_ascii=sys.stdout.isatty() or not utf8, default=str))
+
+
+def write_what_can_be_written() -> None:
+    """Let stdout and stderr write a question mark for what their encoding does not have, instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def note(text: str) -> None:
