@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -107,3 +108,22 @@ def test_emoji_of_several_parts_and_persian_words_stay_whole() -> None:
 )
 def test_no_message_shows_the_password_of_an_address(address: str, shown: str) -> None:
     assert without_login(address) == shown
+
+
+def test_a_terminal_of_another_encoding_gets_what_it_can_show(tmp_path: Path) -> None:
+    """Rich draws lines, and words are whatever somebody has written; JSON loses none of them."""
+    one = Trajectory(
+        Task("t-1", "Wie viel? \u20ac \U0001f600 \u00e4", ""), 0, (Message("user", "\u20ac \U0001f600 \u00e4"),)
+    )
+    TrajectoryStore(tmp_path).write_shard(0, [one])
+    for encoding, more, says in (
+        ("latin-1", [], "\\u20ac \\U0001f600 \u00e4"),
+        ("ascii", ["--json"], "\\u20ac \\ud83d\\ude00 \\u00e4"),
+        ("utf-8", ["--json"], "\u20ac \U0001f600 \u00e4"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "sweetrl.cli", "show", "t-1", "--dialogues", tmp_path, *more],
+            capture_output=True,
+            env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
+        )
+        assert done.returncode == 0 and says in done.stdout.decode(encoding), done.stderr

@@ -13,12 +13,12 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from sweetrl.colbench.jsonl import FORMAT_KEY
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path, remove_leftovers
-from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
+from sweetrl.types import AgentTurn, Message, Role, Task, TestResult, Trajectory
 
 if TYPE_CHECKING:
     import pyarrow
@@ -31,6 +31,7 @@ FIRST_TRAJECTORIES_FORMAT = "trajectories/1"
 NEW_COLUMNS = ("parts", "solved")
 FIRST_OUTCOMES = {"out_of_rounds": "max_turns_reached"}
 _BATCH = 64  # rows in memory at a time while reading
+_ROLES = get_args(Role)
 _SHARD = re.compile(r"shard-(\d{5,})\.parquet")
 
 
@@ -108,7 +109,7 @@ class TrajectoryStore:
 
     def read_shard(self, index: int) -> list[Trajectory]:
         """Return the trajectories of one shard in order."""
-        return [_trajectory(record) for record in _read(self.shards()[index], TRAJECTORIES_FORMAT)]
+        return list(_trajectories(self.shards()[index]))
 
     def lost(self, index: int) -> list[str]:
         """Return why dialogues of one shard were lost, a cause for each; their words are not read."""
@@ -117,12 +118,12 @@ class TrajectoryStore:
 
     def rows_of(self, index: int) -> Iterator[Trajectory]:
         """Yield the trajectories of one shard in order, a few in memory at a time."""
-        return map(_trajectory, _read(self.shards()[index], TRAJECTORIES_FORMAT))
+        return _trajectories(self.shards()[index])
 
     def row(self, index: int, row: int) -> Trajectory:
         """Return trajectory number `row` (from 0) of shard `index` without making the others; IndexError for none."""
-        for record in _read(self.shards()[index], TRAJECTORIES_FORMAT, places=[row]):
-            return _trajectory(record)
+        for one in _trajectories(self.shards()[index], [row]):
+            return one
         raise IndexError(f"{self.folder}: shard {index} has no row {row}")
 
     def count(self) -> int:
@@ -135,7 +136,7 @@ class TrajectoryStore:
         Raises UserError where there are no shards, where one is missing in the numbers, or where one cannot be read.
         """
         for path in self._complete():
-            yield from (_trajectory(record) for record in _read(path, TRAJECTORIES_FORMAT))
+            yield from _trajectories(path)
 
     def outlines(self) -> Iterator[Trajectory]:
         """Yield every trajectory without its words, which are not read: the task's id, attempt, reward and outcome.
@@ -161,7 +162,7 @@ class TrajectoryStore:
             end = bisect_left(places, first + rows, begin)
             here = [place - first for place in places[begin:end]]
             if here:
-                yield from (_trajectory(record) for record in _read(path, TRAJECTORIES_FORMAT, places=here))
+                yield from _trajectories(path, here)
             first, begin = first + rows, end
 
     def _complete(self) -> Iterator[Path]:
@@ -238,8 +239,23 @@ def _turn_record(turn: AgentTurn, messages: Sequence[Message]) -> dict[str, Any]
     }
 
 
+def _trajectories(path: Path, places: Sequence[int] | None = None) -> Iterator[Trajectory]:
+    """Yield the trajectories of a shard, or those at `places` (rising); UserError for a row that is none."""
+    for number, record in enumerate(_read(path, TRAJECTORIES_FORMAT, places=places)):
+        try:
+            one = _trajectory(record)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            row = number if places is None else places[number]
+            raise UserError(
+                f"{path}: row {row} is no trajectory ({error}); run the stage that writes it again."
+            ) from error
+        yield one
+
+
 def _trajectory(record: dict[str, Any]) -> Trajectory:
     messages = tuple(Message(**message) for message in record["messages"])
+    if any(one.role not in _ROLES or not isinstance(one.content, str) for one in messages):
+        raise ValueError("a message without a role or without words")
     turns = tuple(
         AgentTurn(
             message_index=turn["message_index"],
