@@ -18,7 +18,7 @@ from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.notes import NOTE, run_note
 from sweetrl.tracking.registry import Registration, data_hashes, headline, register_policy
 from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
-from sweetrl.tracking.store import tracking_enabled, tracking_uri
+from sweetrl.tracking.store import shown, tracking_enabled, tracking_uri
 from tasks.journal import promoting
 from tasks.pipeline import Selection, StageResult, changed_stages, execute_stage, left, skipped, stage_order
 from tasks.promotion import GateResult, judge, settled, take_over
@@ -127,7 +127,7 @@ def run_pipeline(
         registration=registration,
         gate=gate,
         parent_run=parent.run_id,
-        tracking=tracking_uri(settings.tracking, home),
+        tracking=shown(tracking_uri(settings.tracking, home)),
         seconds=time.monotonic() - started,
         evaluation=read_json(root / EVALUATION) if (root / EVALUATION).exists() and not stale else {},
         stale=stale,

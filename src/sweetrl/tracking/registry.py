@@ -110,7 +110,7 @@ class Registry:
                 return None
             # A store that fails has not said that there is no champion.
             raise UserError(
-                f"{self.store.uri}: the registry cannot say which versions of {self.name} have an alias "
+                f"{self.store.name}: the registry cannot say which versions of {self.name} have an alias "
                 f"({reason(error)}); nothing was changed, so try again when it answers."
             ) from error
 
