@@ -18,7 +18,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -138,12 +138,7 @@ def ingests(home: Path, tip: str) -> list[Made]:
     """Return what the ingests came to whose chain ends at `tip`, newest first."""
     if not tip:
         return []
-    found, known = [], {one.name for one in fields(Made)}
-    for text in git(home, "log", "--format=%B%x00", tip).stdout.split("\0"):
-        if text.strip():
-            facts = {key: value for key, value in json.loads(text.strip().splitlines()[-1]).items() if key in known}
-            found.append(Made(**{**facts, "holds": tuple(facts["holds"])}))
-    return found
+    return [Made(**{**facts, "holds": tuple(facts.get("holds", ()))}) for facts in batches.facts_of(home, [tip], Made)]
 
 
 def next_batch(home: Path, remote: str, kind: str, taken: Sequence[batches.Batch] | None = None) -> str:
