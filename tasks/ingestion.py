@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -29,6 +28,7 @@ from sweetrl.ingest.state import State
 from sweetrl.io import private_folder, publish, write_text
 from sweetrl.paths import BATCHES, INGEST, SCRATCH
 from sweetrl.settings import Settings, load_settings
+from sweetrl.tracking.runs import git_environment
 from tasks import batches, workspace
 from tasks.chains import Chain
 from tasks.journal import one_at_a_time
@@ -289,7 +289,7 @@ def _commit(home: Path, tree: Path, tip: str, made: Made, added: Sequence[Path])
     """Return a commit on top of `tip` with the .dvc files of what was added; nothing points to it yet."""
 
     def plumb(*arguments: str) -> str:
-        index = {**os.environ, "GIT_INDEX_FILE": str(tree / "index")}
+        index = {**git_environment(), "GIT_INDEX_FILE": str(tree / "index")}
         done = subprocess.run(["git", *arguments], cwd=home, env=index, capture_output=True, text=True, check=False)
         if done.returncode:
             raise UserError(f"{home}: `git {arguments[0]}` failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")

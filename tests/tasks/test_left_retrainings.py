@@ -79,6 +79,24 @@ def test_a_branch_that_was_merged_before_another_machine_won_is_told(project: Pr
     assert project.champion() == "3"
 
 
+@pytest.mark.parametrize("names", [("GIT_DIR",), ("GIT_DIR", "GIT_WORK_TREE"), ("GIT_INDEX_FILE",)])
+def test_a_retraining_that_a_hook_starts_works_in_its_own_worktree(
+    project: Project, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    """Git's hooks hand the repository on that they are in: what had lost was committed on main."""
+    handed = {"GIT_DIR": project.home / ".git", "GIT_WORK_TREE": project.home, "GIT_INDEX_FILE": ".git/index"}
+    project.better = False
+    project.push = lambda root, branch: ["nothing"]  # type: ignore[method-assign]
+    for name in names:
+        monkeypatch.setenv(name, str(handed[name]))
+    (done,) = project.retrain()
+    for name in names:
+        monkeypatch.delenv(name)
+    assert git(project.home, "log", "--format=%s", "main") == "first"
+    assert git(project.home, "show", f"{done.branch}:dvc.lock") == "lock of batch 4"
+    assert git(project.home, "status", "--porcelain") == ""
+
+
 def test_commits_of_others_among_the_batches_are_no_batches_and_newer_ones_are(project: Project) -> None:
     """A commit by hand, or a batch of a newer version on another machine, ended every retraining with a trace."""
     project.retrain()
