@@ -4,6 +4,7 @@ Prefect reads its settings when it is imported, so they are set here, before any
 reason params.yaml is read here first: who has mistyped a value is told before seconds of imports.
 """
 
+import getpass
 import os
 import sys
 from pathlib import Path
@@ -26,6 +27,10 @@ if "PREFECT_API_URL" in os.environ:
     DEFAULTS["PREFECT_CLIENT_RETRY_EXTRA_CODES"] = "500"
 for _name, _value in DEFAULTS.items():
     os.environ.setdefault(_name, _value)
+try:
+    getpass.getuser()
+except (KeyError, OSError):  # a container's user without a name: DVC and others ask for one, and end in a trace
+    os.environ["USER"] = f"uid-{os.getuid()}"
 
 
 def check_parameters(path: Path) -> None:

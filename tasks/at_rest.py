@@ -9,6 +9,7 @@ from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY
 from sweetrl.running.scratch import remove_recorded
 from sweetrl.settings import load_settings
+from sweetrl.text import without_login
 from sweetrl.tracking.records import known_registration
 from sweetrl.tracking.store import tracking_enabled, tracking_uri
 from tasks.pipeline import Selection, left, skipped, stage_states
@@ -30,7 +31,7 @@ def at_rest(root: Path, selection: Selection | None = None) -> Outcome | None:
     stages = tuple(skipped(root, stage) if stage in chosen else left(root, stage) for stage in states)
     remove_recorded(root)
     if stale := tuple(stage for stage, changed in states.items() if changed):
-        tracking, seconds = tracking_uri(settings.tracking, root), time.monotonic() - started
+        tracking, seconds = without_login(tracking_uri(settings.tracking, root)), time.monotonic() - started
         return Outcome(stages, tracking=tracking, seconds=seconds, stale=stale)
     registration = None
     if tracking_enabled() and (root / POLICY).exists() and (root / EVALUATION).exists():
@@ -40,7 +41,7 @@ def at_rest(root: Path, selection: Selection | None = None) -> Outcome | None:
     return Outcome(
         stages=stages,
         registration=registration,
-        tracking=tracking_uri(settings.tracking, root),
+        tracking=without_login(tracking_uri(settings.tracking, root)),
         seconds=time.monotonic() - started,
         evaluation=read_json(root / EVALUATION) if (root / EVALUATION).exists() else {},
     )

@@ -7,13 +7,15 @@ take a batch at once the second has to look again. Where there is a remote, a ba
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from sweetrl.errors import UserError
 from tasks.chains import Chain
@@ -77,8 +79,23 @@ def known(home: Path, tips: Sequence[str]) -> list[Batch]:
     """Return the batches of the chains that end at `tips`."""
     if not tips:
         return []
-    said = git(home, "log", "--format=%B%x00", *tips).stdout.split("\0")
-    return [Batch(**json.loads(text)) for text in said if text.strip()]
+    return [Batch(**facts) for facts in facts_of(home, tips, Batch)]
+
+
+def facts_of(home: Path, tips: Sequence[str], kind: type) -> list[dict[str, Any]]:
+    """Return what the commits of the chains that end at `tips` say in their messages' last lines, newest first.
+
+    Only the fields of the dataclass `kind` are kept, so that another version of sweetrl may write more. A commit that
+    says something else is no link of a chain, but somebody's own.
+    """
+    found, known = [], {one.name for one in fields(kind)}
+    needed = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
+    for text in git(home, "log", "--format=%B%x00", *tips).stdout.split("\0"):
+        with contextlib.suppress(ValueError, RecursionError):
+            facts = json.loads((text.strip().splitlines() or [""])[-1])
+            if isinstance(facts, dict) and needed <= facts.keys():
+                found.append({key: value for key, value in facts.items() if key in known})
+    return found
 
 
 def _empty_tree(home: Path) -> str:

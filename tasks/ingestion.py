@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import socket
 import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from sweetrl.ingest.state import State
 from sweetrl.io import private_folder, publish, write_text
 from sweetrl.paths import BATCHES, INGEST, SCRATCH
 from sweetrl.settings import Settings, load_settings
+from sweetrl.tracking.runs import git_environment
 from tasks import batches, workspace
 from tasks.chains import Chain
 from tasks.journal import one_at_a_time
@@ -138,12 +138,7 @@ def ingests(home: Path, tip: str) -> list[Made]:
     """Return what the ingests came to whose chain ends at `tip`, newest first."""
     if not tip:
         return []
-    found, known = [], {one.name for one in fields(Made)}
-    for text in git(home, "log", "--format=%B%x00", tip).stdout.split("\0"):
-        if text.strip():
-            facts = {key: value for key, value in json.loads(text.strip().splitlines()[-1]).items() if key in known}
-            found.append(Made(**{**facts, "holds": tuple(facts["holds"])}))
-    return found
+    return [Made(**{**facts, "holds": tuple(facts.get("holds", ()))}) for facts in batches.facts_of(home, [tip], Made)]
 
 
 def next_batch(home: Path, remote: str, kind: str, taken: Sequence[batches.Batch] | None = None) -> str:
@@ -294,7 +289,7 @@ def _commit(home: Path, tree: Path, tip: str, made: Made, added: Sequence[Path])
     """Return a commit on top of `tip` with the .dvc files of what was added; nothing points to it yet."""
 
     def plumb(*arguments: str) -> str:
-        index = {**os.environ, "GIT_INDEX_FILE": str(tree / "index")}
+        index = {**git_environment(), "GIT_INDEX_FILE": str(tree / "index")}
         done = subprocess.run(["git", *arguments], cwd=home, env=index, capture_output=True, text=True, check=False)
         if done.returncode:
             raise UserError(f"{home}: `git {arguments[0]}` failed: {(done.stderr.strip().splitlines() or ['?'])[-1]}")

@@ -15,6 +15,7 @@ SERVERS = {
     "mlflow": "MLflow's server",
     "requests": "MLflow's server",
     "urllib3": "MLflow's server",
+    "google": "MLflow's server",  # its answers are read by protobuf
     "prefect": "Prefect's server",
     "httpx": "Prefect's server",
     "httpcore": "Prefect's server",
@@ -31,7 +32,13 @@ def outage(error: BaseException) -> UserError | None:
             where = f"{one.filename}: " if one.filename else ""
             return UserError(f"{where}no space left on the disk; free some and run the same command again.")
         server = SERVERS.get(type(one).__module__.partition(".")[0])
-        if server is not None and _of_the_server(one):
+        status = _status(one)
+        if server is not None and status in (401, 403):
+            return UserError(
+                f"{server} refuses who you are, or what you may do there ({reason(one)}); correct the credentials and "
+                "run the same command again."
+            )
+        if server is not None and (status is None or status >= 500):
             return UserError(
                 f"{server} failed or does not answer ({reason(one)}); run the same command again when it does."
             )
@@ -58,10 +65,13 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
 
 
-def _of_the_server(error: BaseException) -> bool:
-    """Whether the server has failed, and not refused: what it refuses is an error of ours, with its trace."""
+def _status(error: BaseException) -> int | None:
+    """The HTTP status of a server's answer, None where there was no answer.
+
+    Above 500 the server has failed. What it refuses, but for who asks, is an error of ours, with its trace.
+    """
     status = getattr(getattr(error, "response", None), "status_code", None)
     code = getattr(error, "get_http_status_code", None)  # MlflowException
     if status is None and code is not None:
         status = code()
-    return not isinstance(status, int) or status >= 500
+    return status if isinstance(status, int) else None

@@ -15,6 +15,7 @@ from typing import Any
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY, REPORT
 from sweetrl.settings import Settings, load_settings
+from sweetrl.text import without_login
 from sweetrl.tracking.notes import NOTE, run_note
 from sweetrl.tracking.registry import Registration, data_hashes, headline, register_policy
 from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
@@ -127,7 +128,7 @@ def run_pipeline(
         registration=registration,
         gate=gate,
         parent_run=parent.run_id,
-        tracking=tracking_uri(settings.tracking, home),
+        tracking=without_login(tracking_uri(settings.tracking, home)),
         seconds=time.monotonic() - started,
         evaluation=read_json(root / EVALUATION) if (root / EVALUATION).exists() and not stale else {},
         stale=stale,

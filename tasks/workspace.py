@@ -22,6 +22,7 @@ from sweetrl.errors import UserError, did_you_mean
 from sweetrl.io import OWNER_UMASK, atomic_path, private_file, private_folder, write_text
 from sweetrl.paths import BATCHES, QUALITY_HISTORY
 from sweetrl.settings import known_keys, parse_settings
+from sweetrl.tracking.runs import git_environment
 from sweetrl.yaml_files import parse_yaml
 from tasks.pipeline import open_repo, unrecorded
 
@@ -34,7 +35,8 @@ ACCEPTED = Path("data/accepted.json")  # the batch that the validate stage compa
 
 def git(root: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run git in `root`; a failure is a UserError with git's own last line."""
-    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+    own = git_environment()
+    done = subprocess.run(["git", *arguments], cwd=root, env=own, capture_output=True, text=True, check=False)
     if check and done.returncode:
         lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
         words = arguments

@@ -51,3 +51,18 @@ def test_prefects_word_for_an_interruption_is_not_shown(caplog: pytest.LogCaptur
     )
     assert not logger.filter(record)
     assert logger.filter(logger.makeRecord(logger.name, logging.INFO, __file__, 1, "collect: ran in 3 s", (), None))
+
+
+def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container under somebody's number: DVC asks for the name, and ended in a trace."""
+    asked = "import pwd\npwd.getpwuid = lambda uid: {}[uid]\nimport flows, getpass\nprint(getpass.getuser())"
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    done = subprocess.run(
+        [sys.executable, "-c", asked],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == f"uid-{os.getuid()}", done.stderr

@@ -56,18 +56,56 @@ def test_the_command_line_in_a_worker_is_the_checkouts(tmp_path: Path) -> None:
     assert "infra/image/sweetrl /usr/local/bin/" in CONTAINERFILE.split("AS worker")[1]
 
 
-def test_a_worker_clones_the_repository_onto_an_empty_volume(tmp_path: Path) -> None:
-    known, folder = tmp_path / "known", tmp_path / "volume"
-    known.mkdir(), folder.mkdir()
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository to clone, and beside it a `prefect` that only says that it was started."""
+    known = tmp_path / "known"
+    known.mkdir()
     (known / "params.yaml").touch()
+    (known / "tasks.py").write_text("the last file")
     who = ("-c", "user.name=t", "-c", "user.email=t@t")
     for words in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "first")):
         assert run("git", "-C", known, *words).returncode == 0
-    (tmp_path / "prefect").write_text("#!/bin/sh\necho started\n")
-    (tmp_path / "prefect").chmod(0o755)
-    path = f"{tmp_path}:{os.environ['PATH']}"
-    done = run(SCRIPTS / "work", SWEETRL_HOME=str(folder), SWEETRL_GIT=str(known), PATH=path)
+    program(tmp_path / "prefect", "echo started")
+    return known
+
+
+def program(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def start_worker(folder: Path, repository: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{repository.parent}:{os.environ['PATH']}"
+    return run(SCRIPTS / "work", SWEETRL_HOME=str(folder), SWEETRL_GIT=str(repository), PATH=path)
+
+
+def test_a_worker_clones_the_repository_onto_an_empty_volume(tmp_path: Path, repository: Path) -> None:
+    """Also onto one that has what file systems and their servers put there."""
+    folder = tmp_path / "volume"
+    (folder / "lost+found").mkdir(parents=True)
+    done = start_worker(folder, repository)
     assert done.stdout == "started\n" and (folder / "params.yaml").exists(), done.stderr
+    (folder / "params.yaml").write_text("mine")
+    done = start_worker(folder, repository)
+    assert done.stdout == "started\n" and (folder / "params.yaml").read_text() == "mine"
+
+
+@pytest.mark.parametrize("word", ["clone", "reset"])
+def test_a_clone_that_was_killed_is_finished_by_the_next_worker(tmp_path: Path, repository: Path, word: str) -> None:
+    """Half of a clone was no empty volume, and half of a checkout passed for a whole one."""
+    folder = tmp_path / "volume"
+    folder.mkdir()
+    half = 'for last; do :; done; mkdir -p "$last/.git/objects"' if word == "clone" else f"touch {folder}/params.yaml"
+    dying = f'case " $* " in *" {word} "*) {half}; kill -9 $PPID;; *) exec {shutil.which("git")} "$@";; esac'
+    git = program(tmp_path / "git", dying)
+    assert start_worker(folder, repository).returncode == -9
+    git.unlink()
+    done = start_worker(folder, repository)
+    assert done.stdout == "started\n", done.stderr
+    assert (folder / "tasks.py").read_text() == "the last file"
+    assert run("git", "-C", folder, "status", "--porcelain").stdout == ""
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")

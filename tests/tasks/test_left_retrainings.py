@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from sweetrl.errors import UserError
 from tasks import retraining
+from tasks.batches import REF, known
+from tasks.ingestion import ingests
 from tests.tasks.fake_project import Project, git, light
 
 
@@ -74,3 +77,36 @@ def test_a_branch_that_was_merged_before_another_machine_won_is_told(project: Pr
     (done,) = project.retrain()
     assert done.merged.startswith("merged before version 3 became champion; `git revert`") and not done.left
     assert project.champion() == "3"
+
+
+@pytest.mark.parametrize("names", [("GIT_DIR",), ("GIT_DIR", "GIT_WORK_TREE"), ("GIT_INDEX_FILE",)])
+def test_a_retraining_that_a_hook_starts_works_in_its_own_worktree(
+    project: Project, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    """Git's hooks hand the repository on that they are in: what had lost was committed on main."""
+    handed = {"GIT_DIR": project.home / ".git", "GIT_WORK_TREE": project.home, "GIT_INDEX_FILE": ".git/index"}
+    project.better = False
+    project.push = lambda root, branch: ["nothing"]  # type: ignore[method-assign]
+    for name in names:
+        monkeypatch.setenv(name, str(handed[name]))
+    (done,) = project.retrain()
+    for name in names:
+        monkeypatch.delenv(name)
+    assert git(project.home, "log", "--format=%s", "main") == "first"
+    assert git(project.home, "show", f"{done.branch}:dvc.lock") == "lock of batch 4"
+    assert git(project.home, "status", "--porcelain") == ""
+
+
+def test_commits_of_others_among_the_batches_are_no_batches_and_newer_ones_are(project: Project) -> None:
+    """A commit by hand, or a batch of a newer version on another machine, ended every retraining with a trace."""
+    project.retrain()
+    newer = {"first": 90, "tasks": 5, "branch": "retrain/newer", "gpus": 4}
+    for message in ("Tidy up", "[]", json.dumps(newer)):
+        tip, tree = git(project.home, "rev-parse", REF), git(project.home, "rev-parse", "HEAD^{tree}")
+        commit = git(project.home, "commit-tree", tree, "-p", tip, "-m", message)
+        git(project.home, "push", "-q", "origin", f"{commit}:{REF}")
+        git(project.home, "update-ref", REF, commit)
+    assert [batch.first for batch in known(project.home, [REF])] == [90, 4]
+    project.retrain()
+    assert project.trained() == [4, 95]
+    assert ingests(project.home, git(project.home, "rev-parse", REF)) == []

@@ -40,9 +40,22 @@ def test_a_server_that_is_gone_is_one_sentence() -> None:
     of_requests = type("ConnectionError", (OSError,), {"__module__": "requests.exceptions"})
     assert "MLflow's server" in str(outage(of_requests("refused")))
     assert "Prefect's server" in str(outage(httpx.ConnectError("All connection attempts failed")))
+    of_protobuf = type("ParseError", (Exception,), {"__module__": "google.protobuf.json_format"})
+    assert "MLflow's server failed or does not answer (Failed to parse" in str(outage(of_protobuf("Failed to parse")))
     around = RuntimeError("a task has failed")
     around.__cause__ = httpx.ReadTimeout("timed out")
     assert "Prefect's server failed or does not answer (timed out)" in str(outage(around))
+
+
+def test_a_server_that_refuses_who_asks_is_one_sentence() -> None:
+    """A token that ran out while an agent was trained ended the run with a trace."""
+    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+
+    told = str(outage(mlflow_error("PERMISSION_DENIED: no", PERMISSION_DENIED)))
+    assert told.startswith("MLflow's server refuses who you are, or what you may do there (PERMISSION_DENIED: no); ")
+    response = httpx.Response(401, request=httpx.Request("GET", "http://127.0.0.1"))
+    refused = httpx.HTTPStatusError("401 Unauthorized", request=response.request, response=response)
+    assert str(outage(refused)).startswith("Prefect's server refuses who you are")
 
 
 def test_a_full_disk_is_one_sentence_that_names_the_file() -> None:

@@ -18,6 +18,7 @@ from tests.tasks.fake_project import Client
 @pytest.fixture
 def registry(tmp_path: Path) -> Registry:
     client: Any = Client(tmp_path / "registry.json")
+    client.change("versions", lambda known: ["a lock"] * 9)
     return Registry(TrackingSettings(), store=Store(client, "a file", "0"))
 
 

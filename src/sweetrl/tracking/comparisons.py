@@ -21,9 +21,9 @@ from sweetrl.errors import UserError
 from sweetrl.gate.measured import Measured
 from sweetrl.io import read_json
 from sweetrl.paths import RESULTS
-from sweetrl.text import without_login
 from sweetrl.tracking.packing import DIALOGUES
 from sweetrl.tracking.registry import Registry, model_id, read_rewards
+from sweetrl.tracking.store import reason
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion
@@ -46,10 +46,9 @@ def answering(registry: Registry, what: str) -> Iterator[None]:
     try:
         yield
     except MlflowException as error:
-        reason = str(error).strip().splitlines()[0]
         raise UserError(
-            f"{without_login(registry.store.uri)}: the registry cannot {what} ({reason}); nothing was promoted, so try "
-            "again when it answers."
+            f"{registry.store.name}: the registry cannot {what} ({reason(error)}); nothing was promoted, so try again "
+            "when it answers."
         ) from error
 
 

@@ -16,7 +16,6 @@ from sweetrl.io import digest, read_json
 from sweetrl.paths import EVALUATION, POLICY, RESULTS, RUNS, TEST_TASKS
 from sweetrl.plugins import KEYS, check_sources, chosen, load_domain
 from sweetrl.settings import Settings, TrackingSettings
-from sweetrl.text import without_login
 from sweetrl.tracking.chat_agent import agent_config
 from sweetrl.tracking.dvc_lock import locked_stages
 from sweetrl.tracking.hashes import dvc_hash
@@ -111,7 +110,7 @@ class Registry:
                 return None
             # A store that fails has not said that there is no champion.
             raise UserError(
-                f"{without_login(self.store.uri)}: the registry cannot say which versions of {self.name} have an alias "
+                f"{self.store.name}: the registry cannot say which versions of {self.name} have an alias "
                 f"({reason(error)}); nothing was changed, so try again when it answers."
             ) from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PARENT_VARIABLE = "SWEETRL_PARENT_RUN"  # DVC does not hash the environment, so the parent never invalidates a stage
+# What git's hooks hand on to the programs that they start: a repository and an index.
+OTHER_REPOSITORY = {"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY"}
 WRITTEN_BY_RUNS = ":(top,exclude,glob)**/dvc.lock"  # for git
 ERROR_TAG = "sweetrl.error"  # what ended a pipeline run that has failed
 RETRAINING_TAG = "sweetrl.retraining"  # of a retraining's pipeline run: what its journal calls it
@@ -39,6 +42,11 @@ class DataInput:
     context: str = "input"
 
 
+def git_environment() -> dict[str, str]:
+    """Return the environment for git in the repository of the folder that it is called in, whichever a hook is in."""
+    return {name: value for name, value in os.environ.items() if name not in OTHER_REPOSITORY}
+
+
 def git_state(root: Path | None = None) -> tuple[str, bool]:
     """Return the commit of the checkout at `root` and whether files differ from it; ("", False) where there is none.
 
@@ -46,7 +54,8 @@ def git_state(root: Path | None = None) -> tuple[str, bool]:
     """
 
     def git(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
+        own = git_environment()
+        return subprocess.run(["git", *arguments], cwd=root, env=own, capture_output=True, text=True, check=False)
 
     try:
         head = git("rev-parse", "HEAD")

@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import logging
 import os
-import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -41,6 +40,11 @@ class Store:
     client: MlflowClient
     uri: str
     experiment_id: str
+
+    @property
+    def name(self) -> str:
+        """The URI as it is shown to people and kept in logs."""
+        return without_login(self.uri)
 
 
 def tracking_enabled() -> bool:
@@ -81,19 +85,14 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
-    with _one_at_a_time(uri):
+    with _one_at_a_time(uri), _opening(uri):
         mlflow.set_tracking_uri(uri)
         client = MlflowClient(tracking_uri=uri)
-        try:
-            experiment = client.get_experiment_by_name(settings.experiment)
-        except MlflowException as error:
-            raise UserError(
-                f"{without_login(uri)}: MLflow's store does not answer ({reason(error)}); start it, or correct "
-                "MLFLOW_TRACKING_URI."
-            ) from error
+        experiment = client.get_experiment_by_name(settings.experiment)
         if experiment is not None:
-            for key, value in missing_tags(experiment.tags).items():
-                client.set_experiment_tag(experiment.experiment_id, key, value)
+            with contextlib.suppress(MlflowException):  # who may only read does without
+                for key, value in missing_tags(experiment.tags).items():
+                    client.set_experiment_tag(experiment.experiment_id, key, value)
             return Store(client, uri, experiment.experiment_id)
         embedded = uri.startswith("sqlite:")
         where = private_folder(root / settings.artifacts).resolve().as_uri() if embedded else None
@@ -107,12 +106,30 @@ def connect(settings: TrackingSettings, root: Path | None = None) -> Store:
         return Store(client, uri, identifier)
 
 
+@contextlib.contextmanager
+def _opening(uri: str) -> Iterator[None]:
+    """Turn what keeps a store from being opened into a sentence: every kind of store has errors of its own."""
+    try:
+        yield
+    except UserError:
+        raise
+    except ImportError as error:
+        raise UserError(
+            f"{without_login(uri)}: the driver of this database is missing ({error}); `pip install 'sweetrl[postgres]'` brings "
+            "PostgreSQL's."
+        ) from error
+    except Exception as error:
+        raise UserError(
+            f"{without_login(uri)}: MLflow's store does not answer ({reason(error)}); start it, or correct MLFLOW_TRACKING_URI."
+        ) from error
+
+
 def check_active(store: Store) -> None:
     """Raise a UserError where somebody has deleted the experiment: MLflow keeps it, and takes nothing new for it."""
     experiment = store.client.get_experiment(store.experiment_id)
     if experiment.lifecycle_stage == "deleted":
         raise UserError(
-            f"{store.uri}: the experiment {experiment.name} was deleted, so nothing can be recorded; bring it back "
+            f"{store.name}: the experiment {experiment.name} was deleted, so nothing can be recorded; bring it back "
             f"(`mlflow experiments restore --experiment-id {store.experiment_id}`), or set `tracking.experiment`."
         )
 
