@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
@@ -128,3 +132,41 @@ def test_what_needs_something_that_is_not_listed_is_not_waited_for(
     with pytest.raises(UserError, match=re.escape(says)):
         workers.run_all(Profile(profile.folder), 2, program(profile))
     assert not (profile.folder / "calls").exists()
+
+
+def test_a_killed_reproduction_leaves_nothing_running(profile: Profile) -> None:
+    """Its parts went on, and the next `make reproduce` found what they make locked, and failed without a word."""
+    part = "from sweetrl.reproduce import __main__ as part; part.run = lambda arguments: __import__('time').sleep(60)"
+    text = f"""
+import os, pathlib, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {f"{part}; part.main()"!r}])
+pathlib.Path(f"pids-{{os.getpid()}}").write_text(f"{{os.getpid()}} {{child.pid}}")
+child.wait()
+"""
+    (profile.folder / "../../dvc.py").write_text(text, encoding="utf-8")
+    call = (
+        "import sys; from pathlib import Path; from sweetrl.reproduce import run, workers; "
+        f"workers.run_all(run.Profile(Path({str(profile.folder)!r})), 2, {program(profile)!r})"
+    )
+    starter = subprocess.Popen([sys.executable, "-c", call])
+
+    def waited(true: Callable[[], bool]) -> bool:
+        limit = time.monotonic() + 40
+        while not true() and time.monotonic() < limit:
+            time.sleep(0.05)
+        return true()
+
+    assert waited(lambda: len(list(profile.folder.glob("pids-*"))) == 2)
+    assert waited(lambda: all(path.read_text().count(" ") for path in profile.folder.glob("pids-*")))
+    found = [int(pid) for path in profile.folder.glob("pids-*") for pid in path.read_text().split()]
+    time.sleep(1.0)
+    starter.kill()
+    starter.wait()
+
+    def runs(pid: int) -> bool:
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    assert waited(lambda: not any(map(runs, found))), found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
 from sweetrl.errors import UserError
 from sweetrl.logs import show_progress
+from sweetrl.reproduce import workers
 
 USAGE = (
     "name a part: all [WORKERS], base, warm-start, seed-data SEED, base-large, variant NAME SEED, measure NAME SEED, "
@@ -16,7 +18,7 @@ USAGE = (
 
 def run(arguments: Sequence[str]) -> None:
     """Run one part; UserError for a command line that names none."""
-    from sweetrl.reproduce import report, workers
+    from sweetrl.reproduce import report
     from sweetrl.reproduce.run import Profile, base, base_large, best_of_n, measure, seed_data, variant, warm_start
     from sweetrl.reproduce.tuning import tune
 
@@ -50,6 +52,8 @@ def run(arguments: Sequence[str]) -> None:
 def main() -> None:
     """The command line; a UserError is one sentence and status 1."""
     show_progress()
+    if workers.STARTER in os.environ:  # DVC ends with `all`, and a part with DVC
+        workers.end_with_parent()
     try:
         run(sys.argv[1:])
     except UserError as error:

@@ -5,9 +5,13 @@ DVC runs one stage after the other; the variants of a reproduction do not need e
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
 import os
+import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -22,6 +26,8 @@ from sweetrl.reproduce.run import WORK, Profile
 logger = logging.getLogger(__name__)
 LOGS = WORK / "logs"
 MOST = 8  # workers by default: each takes some GiB
+STARTER = "SWEETRL_REPRODUCE_STARTER"  # the process of `all`, for the parts that it runs
+_LIBRARY = ctypes.CDLL(None)  # loaded here: between fork and exec it must not be
 # A variant's folder, and its stages in dvc.yaml: training, and what its policy does then.
 _STAGES = {
     "variants": ("variant", "measure"),
@@ -146,15 +152,32 @@ class _Board:
             self._change.notify_all()
 
 
+def end_with_parent() -> None:
+    """Let this process end (SIGTERM) when its parent does, however that ends; on Linux. A part of a dead `all` ends."""
+    with contextlib.suppress(AttributeError):
+        _LIBRARY.prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
+    starter = os.environ.get(STARTER)
+    if starter and sys.platform == "linux" and not Path("/proc", starter).exists():  # while this one was starting
+        os._exit(128 + signal.SIGTERM)
+
+
 def _worker(board: _Board, folder: Path, program: Sequence[str], meter: Meter) -> None:
     while (part := board.take()) is not None:
         began = time.monotonic()
         log = folder / LOGS / f"{part.name}.log"
         # Two workers meet at DVC's own lock for a moment, before and after a stage.
-        command = [*program, "--wait-for-lock", "repro", "--quiet", "--single-item", f"dvc.yaml:{part.name}"]
+        command = [*program, "--wait-for-lock", "repro", "--single-item", f"dvc.yaml:{part.name}"]
         with private_file(log).open("wb") as out:
+            # It ends with this process: else the next `all` finds what it makes locked.
             status = subprocess.run(
-                command, cwd=folder, stdout=out, stderr=subprocess.STDOUT, check=False, umask=OWNER_UMASK
+                command,
+                cwd=folder,
+                env={**os.environ, STARTER: str(os.getpid())},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                check=False,
+                umask=OWNER_UMASK,
+                preexec_fn=end_with_parent,
             ).returncode
         how = f"failed with status {status}, see {log}" if status else "done"
         logger.info("%s: %s after %.0f s", part.name, how, time.monotonic() - began)
