@@ -176,8 +176,8 @@ def trajectories_table(rows: Rows, limits: Limits) -> Table:
             ),
         ]
     columns = (*KEYS, "task", "turn_order", "protocol", "turn_record", "tokens", "reward", "scored", "tests", "leak")
-    columns = (*columns, "seed", "lost", "turns", "attempts", "duplicate", "reward_by_task", "turns_by_task")
-    return Table("trajectories", rows, columns, tuple(rules), KEYS)
+    more = ("seed", "lost", "turns", "attempts", "duplicate", "reward_by_task", "turns_by_task")
+    return Table("trajectories", rows, (*columns, *more), tuple(rules), KEYS)
 
 
 def _equal_attempts(k: int, again: str) -> list[Rule]:
