@@ -287,6 +287,7 @@ def usual_start() -> None:
     that nobody can wait for, a Ctrl-C that never comes) or blocked (timers), and the umask.
     """
     os.umask(0o022)
+    os.environ.pop("LD_LIBRARY_PATH", None)  # the loader has read it
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     for number in _signal.valid_signals():
         by_python = number in (_signal.SIGPIPE, _signal.SIGXFSZ)  # which gets an error instead
