@@ -88,11 +88,14 @@ def collect(
     settings = env.settings
     chosen = tasks_of(env, tasks, settings.collect.tasks, seed)
     count = settings.collect.attempts if attempts is None else attempts
+    if count < 1:
+        raise UserError(f"collect: {count} attempts at a task are none; take 1 or more.")
     # A task's attempts stand side by side: their equal prompts are computed once.
     pairs = [(task, attempt) for task in chosen for attempt in range(count)]
     store = TrajectoryStore(Path(out)) if out is not None else TrajectoryStore.temporary()
     if out is not None and running is None:  # with `running` the caller sees to it
-        claim(Path(out), call_of(env, [policy], chosen, count, seed))
+        call = call_of(env, [policy], chosen, count, seed)
+        claim(Path(out), call if name is None else digest(call, name))
     with (
         serving([policy], running) as (served,),
         opened(env) as environment,
