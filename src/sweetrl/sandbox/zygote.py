@@ -12,7 +12,7 @@ imported here for which a module written in C will do.
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _socket
 import ctypes
 import gc
