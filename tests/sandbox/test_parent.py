@@ -150,3 +150,12 @@ def test_an_interpreter_finds_its_library_and_a_solution_sees_no_path(monkeypatc
         tree = sandbox.submit(Job((source,), ("f()",))).result().calls[0].tree
     assert [env["LD_LIBRARY_PATH"] for env in started] == ["/opt/python/lib"] * len(started)
     assert started and tree[1] == 0 and "/opt/python/lib" not in tree
+
+
+def test_a_solution_is_started_without_arguments() -> None:
+    source = (
+        "import argparse, sys\ndef f():\n    found = argparse.ArgumentParser().parse_args()\n"
+        "    return [vars(found), len(sys.argv), len(sys.orig_argv)]"
+    )
+    with Sandbox(workers=1) as sandbox:
+        assert sandbox.submit(Job((source,), ("f()",))).result().calls[0].tree == ["l", ["d"], 1, 1]

@@ -288,6 +288,7 @@ def usual_start() -> None:
     """
     os.umask(0o022)
     os.environ.pop("LD_LIBRARY_PATH", None)  # the loader has read it
+    del sys.argv[1:], sys.orig_argv[1:]  # where this file lies; a parser of arguments would take it for one
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     for number in _signal.valid_signals():
         by_python = number in (_signal.SIGPIPE, _signal.SIGXFSZ)  # which gets an error instead
