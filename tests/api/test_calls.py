@@ -177,6 +177,11 @@ def test_wrong_numbers_and_places_are_one_sentence(tmp_path: Path) -> None:
     env, policy = sweetrl.domain("backend"), sweetrl.Policy.load("base")
     with pytest.raises(sweetrl.UserError, match="there are no tasks to attempt"):
         sweetrl.collect(env, policy, -1)
+    for call in (sweetrl.collect, sweetrl.evaluate):
+        with pytest.raises(sweetrl.UserError, match="a seed of -1 is impossible; give one from 0 to 4294967295"):
+            call(env, policy, [TASK], seed=-1)
+    with pytest.raises(sweetrl.UserError, match="a seed of 4294967296 is impossible"):
+        sweetrl.train("rft", env, policy, dialogues=[dialogue(1.0)], seed=2**32)
     with pytest.raises(sweetrl.UserError, match="0 attempts at a task are none"):
         sweetrl.collect(env, policy, [TASK], attempts=0)
     shutil.copy(__file__, tmp_path / "file")

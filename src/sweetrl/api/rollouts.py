@@ -18,6 +18,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import digest
 from sweetrl.progress import Meter
+from sweetrl.seeds import check_seed
 from sweetrl.types import Split, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -289,6 +290,7 @@ def opened(env: Domain) -> Iterator[OpenEnvironment]:
 
 def tasks_of(env: Domain, tasks: Tasks, count: int, seed: int | None, split: Split = "train") -> list[Task]:
     """Return tasks that are given, or so many of the domain's own."""
+    check_seed(seed)
     settings = env.settings
     if tasks is None or isinstance(tasks, int):
         wanted = max(0, count if tasks is None else tasks)
