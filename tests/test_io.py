@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import shutil
 from pathlib import Path
 
 import pytest
@@ -138,3 +139,56 @@ def test_a_folder_is_published_in_the_place_of_a_file_again_and_again(tmp_path: 
         assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "out"]
         (out / "a.txt").unlink()
         out.rmdir()
+
+
+def test_two_processes_that_publish_at_a_time_wait_for_each_other(tmp_path: Path):
+    source, out = tmp_path / "made", tmp_path / "out"
+    for number in range(40):
+        write_text(source / f"{number}.txt", "x" * 2000)
+    publish(source, out)
+    others = []
+    for _ in range(2):
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                for _ in range(15):
+                    publish(source, out)
+                status = 0
+            finally:
+                os._exit(status)
+        others.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in others] == [0, 0]
+    assert len(list(out.iterdir())) == 40
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "out"]
+
+
+def test_the_old_folder_is_there_where_publishing_was_killed_and_then_the_disk_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source, out, moves = tmp_path / "made", tmp_path / "out", list[Path]()
+    write_text(out / "a.txt", "old")
+    write_text(source / "a.txt", "new")
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> Path:
+        moves.append(path)
+        if len(moves) == 2:
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "rename", killed)
+        publish(source, out)
+    assert not out.exists()
+
+    def full(*_: object, **__: object) -> None:
+        raise shutil.Error([("a", "b", os.strerror(errno.ENOSPC))])
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="no space left"):
+        patch.setattr(shutil, "copytree", full)
+        publish(source, out)
+    assert (out / "a.txt").read_text() == "old"
+    publish(source, out)
+    assert (out / "a.txt").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["made", "out"]

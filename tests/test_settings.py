@@ -179,3 +179,10 @@ def test_an_old_key_with_an_old_value_is_answered_one_after_the_other() -> None:
 def test_no_section_where_one_belongs_is_no_old_value(tree: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="parameter `rank` = "):
         parse_settings(tree)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_a_seed_that_some_library_refuses_is_refused_at_once(seed: int) -> None:
+    for tree in ({"seed": seed}, {"pretrain": {"seed": seed}}, {"warm_start": {"seed": seed}}):
+        with pytest.raises(UserError, match=r"seed` = -?\d+: Input should be (greater|less) than or equal to"):
+            parse_settings(tree)

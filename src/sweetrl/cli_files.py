@@ -31,6 +31,7 @@ from sweetrl.options import (
 )
 from sweetrl.paths import VALIDATION_TASKS
 from sweetrl.printing import in_words, note, print_facts, print_json, print_table
+from sweetrl.seeds import MOST
 
 if TYPE_CHECKING:
     from sweetrl.screen import Screen
@@ -182,7 +183,9 @@ def tasks(
     count: Annotated[
         int | None, typer.Option(help="How many, from the first; default: as many as params.yaml says.", min=1)
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of the tasks; default: that of params.yaml.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the tasks; default: that of params.yaml.", min=0, max=MOST)
+    ] = None,
     difficulty: Annotated[
         int | None, typer.Option(help="Hidden details in a task; default: as params.yaml says.", min=1, max=6)
     ] = None,

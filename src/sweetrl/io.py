@@ -7,6 +7,7 @@ caller says that one is `shared`.
 from __future__ import annotations
 
 import errno
+import fcntl
 import glob
 import hashlib
 import json
@@ -128,8 +129,14 @@ def publish(source: Path, out: Path, shared: bool = False) -> None:
     source, out = Path(source), Path(out)
     if out.is_symlink():
         out = out.resolve()
-    private_folder(out.parent)
+    with _one_at_a_time(private_folder(out.parent)):
+        _publish(source, out, shared)
+
+
+def _publish(source: Path, out: Path, shared: bool) -> None:
     fresh, old = out.with_name(f".{out.name}.new"), out.with_name(f".{out.name}.old")
+    if old.exists() and not out.exists():  # what was killed between the two renames below
+        old.rename(out)
     for leftover in (fresh, old):
         _remove(leftover)
     try:
@@ -147,6 +154,18 @@ def publish(source: Path, out: Path, shared: bool = False) -> None:
         out.rename(old)
     fresh.rename(out)
     _remove(old)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait until no other process publishes into `folder`, and keep others waiting."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _remove(path: Path) -> None:

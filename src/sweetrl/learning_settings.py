@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sweetrl.sections import Positive, Probability, Rate, Section
+from sweetrl.sections import Positive, Probability, Rate, Section, Seed
 
 
 class LoraSettings(Section):
@@ -75,7 +75,7 @@ class WarmStartSettings(TrainerSettings):
     micro_batch_size: Positive = Field(
         16, description="Maximum demonstrations in one forward pass; batch_size is a multiple of it."
     )
-    seed: int = Field(11, description="Seed of the demonstrations, their order and the adapter.")
+    seed: Seed = Field(11, description="Seed of the demonstrations, their order and the adapter.")
 
 
 class VisionSettings(Section):

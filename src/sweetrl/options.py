@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from sweetrl.seeds import MOST
+
 STDOUT = Path("-")
 
 
@@ -59,7 +61,7 @@ RecordingFile = Annotated[
 ]
 Limit = Annotated[int | None, typer.Option(help="Only so many tasks, from the first.", min=1)]
 Concurrency = Annotated[int | None, typer.Option(help="Dialogues under way at a time.", min=1)]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random.", min=0, max=MOST)]
 Suite = Annotated[
     str | None, typer.Option(help="The domain: backend, frontend, or a path as in my_package.forms:Forms.")
 ]

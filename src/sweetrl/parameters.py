@@ -70,7 +70,7 @@ def _allowed(field: FieldInfo) -> str:
     for bound in field.metadata:
         for sign, attribute in (("≥", "ge"), (">", "gt"), ("≤", "le"), ("<", "lt")):
             if (limit := getattr(bound, attribute, None)) is not None:
-                words.append(f"{sign} {limit:g}")
+                words.append(f"{sign} {limit}" if isinstance(limit, int) else f"{sign} {limit:g}")
     return " ".join(words)
 
 

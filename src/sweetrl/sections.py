@@ -10,8 +10,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sweetrl.seeds import MOST
+
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, le=MOST)]
 Rate = Annotated[float, Field(gt=0.0)]
 
 

@@ -7,6 +7,16 @@ from __future__ import annotations
 
 import hashlib
 
+from sweetrl.errors import UserError
+
+MOST = 2**32 - 1  # numpy and transformers take no seed above this, and none below 0
+
+
+def check_seed(seed: int | None) -> None:
+    """UserError where this is no seed for everything: some of it would fail hours later."""
+    if seed is not None and not 0 <= seed <= MOST:
+        raise UserError(f"a seed of {seed} is impossible; give one from 0 to {MOST}.")
+
 
 def dialogue_seed(seed: int, task_id: str, attempt: int, turn: int = -1) -> int:
     """Return the seed (63 bits) of an attempt's agent turn (from 0); turn -1 stands for the dialogue as a whole."""

@@ -31,7 +31,7 @@ from sweetrl.sections import CollectSettings as CollectSettings
 from sweetrl.sections import EvaluateSettings as EvaluateSettings
 from sweetrl.sections import GateSettings as GateSettings
 from sweetrl.sections import IngestSettings as IngestSettings
-from sweetrl.sections import Positive, Probability, Rate, Section
+from sweetrl.sections import Positive, Probability, Rate, Section, Seed
 from sweetrl.sections import SimilaritySettings as SimilaritySettings
 from sweetrl.server_settings import EngineSettings as EngineSettings
 from sweetrl.server_settings import ServerSettings as ServerSettings
@@ -142,7 +142,7 @@ class PretrainSettings(Section):
     )
     informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the user's words in those.")
     informed_program: float = Field(1.0, ge=0.0, description="Factor on the weights of the program in those.")
-    seed: int = Field(11, description="Seed of weights and demonstrations.")
+    seed: Seed = Field(11, description="Seed of weights and demonstrations.")
 
 
 class AgentSettings(Section):
@@ -289,7 +289,7 @@ class TrackingSettings(Section):
 class Settings(Section):
     """Everything in params.yaml."""
 
-    seed: int = Field(7, description="The seed of everything random; each stage derives its own from it.")
+    seed: Seed = Field(7, description="The seed of everything random; each stage derives its own from it.")
     suite: str = Field(
         "backend",
         description="The domain: ColBench's programs (`backend`) or web pages (`frontend`, docs/frontend.md), one from "

@@ -60,6 +60,16 @@ def test_another_field_of_a_task_makes_another_call(settings: Settings) -> None:
         assert fingerprint(settings, [replace(TASK, **{name: value})], 1, None) != before, name
 
 
+def test_rows_computed_together_decide_the_bytes_of_an_engine_in_this_process_alone(settings: Settings) -> None:
+    def name(kind: str, batch: int) -> str:
+        engine = settings.engine.model_copy(update={"kind": kind})
+        collect = settings.collect.model_copy(update={"batch": batch})
+        return fingerprint(settings.model_copy(update={"engine": engine, "collect": collect}), [TASK], 1, None)
+
+    assert name("transformers", 8) != name("transformers", 16)
+    assert name("openai", 8) == name("openai", 16)
+
+
 def test_a_changed_plug_in_makes_another_call(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +177,13 @@ def test_wrong_numbers_and_places_are_one_sentence(tmp_path: Path) -> None:
     env, policy = sweetrl.domain("backend"), sweetrl.Policy.load("base")
     with pytest.raises(sweetrl.UserError, match="there are no tasks to attempt"):
         sweetrl.collect(env, policy, -1)
+    for call in (sweetrl.collect, sweetrl.evaluate):
+        with pytest.raises(sweetrl.UserError, match="a seed of -1 is impossible; give one from 0 to 4294967295"):
+            call(env, policy, [TASK], seed=-1)
+    with pytest.raises(sweetrl.UserError, match="a seed of 4294967296 is impossible"):
+        sweetrl.train("rft", env, policy, dialogues=[dialogue(1.0)], seed=2**32)
+    with pytest.raises(sweetrl.UserError, match="0 attempts at a task are none"):
+        sweetrl.collect(env, policy, [TASK], attempts=0)
     shutil.copy(__file__, tmp_path / "file")
     with pytest.raises(sweetrl.UserError, match="file: this is a file"):
         sweetrl.collect(env, policy, [TASK], out=tmp_path / "file")

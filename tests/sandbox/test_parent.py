@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
@@ -130,3 +131,31 @@ def test_files_of_a_solution_have_the_modes_that_they_have_elsewhere() -> None:
     if "namespaces" not in outcome.isolation:
         pytest.skip("there is no folder to write to without namespaces")
     assert outcome.calls[0].tree == "0o100644"
+
+
+def test_an_interpreter_finds_its_library_and_a_solution_sees_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[dict[str, str]] = []
+    start = subprocess.Popen
+
+    def popen(*arguments: Any, env: dict[str, str], **more: Any) -> Any:
+        started.append(env)
+        return start(*arguments, env=env, **more)
+
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/python/lib")
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    source = (
+        "import ctypes, os\ndef f():\n    return [ctypes.CDLL(None).getenv(b'LD_LIBRARY_PATH'), *os.environ.values()]"
+    )
+    with Sandbox(workers=1) as sandbox:
+        tree = sandbox.submit(Job((source,), ("f()",))).result().calls[0].tree
+    assert [env["LD_LIBRARY_PATH"] for env in started] == ["/opt/python/lib"] * len(started)
+    assert started and tree[1] == 0 and "/opt/python/lib" not in tree
+
+
+def test_a_solution_is_started_without_arguments() -> None:
+    source = (
+        "import argparse, sys\ndef f():\n    found = argparse.ArgumentParser().parse_args()\n"
+        "    return [vars(found), len(sys.argv), len(sys.orig_argv)]"
+    )
+    with Sandbox(workers=1) as sandbox:
+        assert sandbox.submit(Job((source,), ("f()",))).result().calls[0].tree == ["l", ["d"], 1, 1]

@@ -54,7 +54,9 @@ def fingerprint(settings: Settings, tasks: Sequence[Task], attempts: int, adapte
         for task in tasks
     ]
     what = [{name: tree[name] for name in DECIDING}, content, attempts, adapter and adapter_name(adapter)]
-    return digest(what, settings.collect.shard, _contents(settings), _code(env or load_domain(settings)))
+    # Of an engine in this process, how many rows it computes together changes the last digits of log-probabilities.
+    together = settings.collect.batch if settings.engine.kind == "transformers" else None
+    return digest(what, settings.collect.shard, together, _contents(settings), _code(env or load_domain(settings)))
 
 
 def call_of(env: Domain, policies: Sequence[Policy], tasks: Sequence[Task], attempts: int, seed: int | None) -> str:

@@ -16,6 +16,7 @@ from sweetrl.api.calls import training_call
 from sweetrl.api.policy import Policy
 from sweetrl.errors import UserError
 from sweetrl.progress import Meter, StepProgress
+from sweetrl.seeds import check_seed
 from sweetrl.settings import Settings, section
 from sweetrl.types import Preference, RankedState, Task, TokenRatios, Trajectory
 
@@ -349,6 +350,7 @@ def _again_and_again(dialogues: Iterable[Trajectory]) -> Iterable[Trajectory]:
 def settings_for(env: Domain, policy: Policy, seed: int | None, /, **changes: Any) -> Settings:
     """Return the domain's settings with the policy's model and engine, and `changes` of sections or keys."""
     settings = env.settings
+    check_seed(seed)
     update: dict[str, Any] = {"model": policy.model, "engine": policy.engine}
     if seed is not None:
         update["seed"] = seed

@@ -18,6 +18,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import digest
 from sweetrl.progress import Meter
+from sweetrl.seeds import check_seed
 from sweetrl.types import Split, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -88,11 +89,14 @@ def collect(
     settings = env.settings
     chosen = tasks_of(env, tasks, settings.collect.tasks, seed)
     count = settings.collect.attempts if attempts is None else attempts
+    if count < 1:
+        raise UserError(f"collect: {count} attempts at a task are none; take 1 or more.")
     # A task's attempts stand side by side: their equal prompts are computed once.
     pairs = [(task, attempt) for task in chosen for attempt in range(count)]
     store = TrajectoryStore(Path(out)) if out is not None else TrajectoryStore.temporary()
     if out is not None and running is None:  # with `running` the caller sees to it
-        claim(Path(out), call_of(env, [policy], chosen, count, seed))
+        call = call_of(env, [policy], chosen, count, seed)
+        claim(Path(out), call if name is None else digest(call, name))
     with (
         serving([policy], running) as (served,),
         opened(env) as environment,
@@ -286,6 +290,7 @@ def opened(env: Domain) -> Iterator[OpenEnvironment]:
 
 def tasks_of(env: Domain, tasks: Tasks, count: int, seed: int | None, split: Split = "train") -> list[Task]:
     """Return tasks that are given, or so many of the domain's own."""
+    check_seed(seed)
     settings = env.settings
     if tasks is None or isinstance(tasks, int):
         wanted = max(0, count if tasks is None else tasks)

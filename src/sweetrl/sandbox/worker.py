@@ -143,6 +143,8 @@ class Worker:
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
+        if found := os.environ.get("LD_LIBRARY_PATH"):  # without it an interpreter may not find its own library
+            environment["LD_LIBRARY_PATH"] = found
         start = os.memfd_create("zygote", os.MFD_CLOEXEC)
         os.write(start, marshal.dumps((config, _code())))
         os.lseek(start, 0, os.SEEK_SET)

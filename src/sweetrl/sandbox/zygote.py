@@ -12,7 +12,7 @@ imported here for which a module written in C will do.
 
 from __future__ import annotations
 
-import _signal
+import _signal  # type: ignore[import-not-found]
 import _socket
 import ctypes
 import gc
@@ -287,6 +287,8 @@ def usual_start() -> None:
     that nobody can wait for, a Ctrl-C that never comes) or blocked (timers), and the umask.
     """
     os.umask(0o022)
+    os.environ.pop("LD_LIBRARY_PATH", None)  # the loader has read it
+    del sys.argv[1:], sys.orig_argv[1:]  # where this file lies; a parser of arguments would take it for one
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
     for number in _signal.valid_signals():
         by_python = number in (_signal.SIGPIPE, _signal.SIGXFSZ)  # which gets an error instead
