@@ -111,3 +111,47 @@ def test_two_processes_learn_what_one_learns(tmp_path: Path) -> None:
             assert curves[1] == pytest.approx(curves[0], rel=1e-5, abs=1e-5), (kind, name)
         assert two["weights"] == pytest.approx(one["weights"], rel=1e-5)
         assert one["history"][0]["loss"] != pytest.approx(one["history"][-1]["loss"], abs=1e-3)
+
+
+WAITING = """
+import datetime, sys, time
+from pathlib import Path
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from sweetrl.learning.adapters import attach_adapter
+from sweetrl.learning.batches import Row
+from sweetrl.learning.groups import Attempts
+from sweetrl.learning.online import GroupTrainer
+from sweetrl.settings import GrpoSettings, LoraSettings
+
+torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=3))  # in place of half an hour
+torch.manual_seed(0)
+config = LlamaConfig(
+    vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, pad_token_id=0
+)
+lora = LoraSettings(rank=4)
+model = attach_adapter(LlamaForCausalLM(config).requires_grad_(False), lora, seed=0)
+
+def sample(iteration, policy):
+    time.sleep(6)
+    rows = tuple(Row((1, 2, 3, 4 + number, 5), ((2, 5),)) for number in range(4))
+    return Attempts(rows, ((1.0,), (-1.0,)) * 2, (0, 0, 1, 1))
+
+settings = GrpoSettings(iterations=1, tasks=2, group_size=2, batch_size=2, micro_batch_size=2, lora=lora)
+history = GroupTrainer(model, sample, settings, Path(sys.argv[1]), 0).fit()
+assert len(history) == 2
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_processes_wait_for_the_one_that_samples_however_long_it_takes(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WAITING)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    command = [*launcher, str(program), str(tmp_path / "scratch")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr

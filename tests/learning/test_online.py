@@ -110,6 +110,15 @@ def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
     assert weights[0] == weights[1]
 
 
+def test_checkpoints_of_a_long_training_lie_between_its_entries_of_metrics(tiny_model: Path, tmp_path: Path) -> None:
+    """2,100 steps are logged two by two; 3 steps an iteration, 35 iterations a checkpoint, would cut an entry in two."""
+    from sweetrl.learning.online import GroupTrainer
+
+    long = SETTINGS.model_copy(update={"iterations": 700, "epochs": 1.5, "checkpoints": 20})
+    arguments = GroupTrainer(fresh(tiny_model), lambda *_: None, long, tmp_path, 0).args  # type: ignore[arg-type,return-value]
+    assert (arguments.logging_steps, arguments.save_steps) == (2, 108)
+
+
 def test_self_distillation_compares_with_the_base_that_sees_c(
     tiny_model: Path, chat: ChatFormat, tmp_path: Path
 ) -> None:

@@ -165,6 +165,43 @@ def test_without_c_nobody_can_be_taught_by_who_sees_it(project: Any) -> None:
     assert not ADAPTER.exists()
 
 
+def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would start a vLLM of its own, on the same GPUs."""
+    from contextlib import contextmanager
+    from types import SimpleNamespace
+
+    from sweetrl.methods.base import TrainingJob
+    from sweetrl.methods.grpo import Grpo
+
+    done: list[str] = []
+
+    @contextmanager
+    def opened(*_: Any) -> Any:
+        done.append("opened")
+        yield
+
+    def trainer(model: Any, *_: Any) -> Any:
+        step = {"loss": 0.0, "success": 0.5}
+        args = SimpleNamespace(device=SimpleNamespace(type="cpu"))
+        return SimpleNamespace(model=model, args=args, fit=lambda: [step])
+
+    monkeypatch.setattr("sweetrl.engines.make.serving", opened)
+    monkeypatch.setattr("sweetrl.rollout.environment.open_environment", opened)
+    monkeypatch.setattr("sweetrl.learning.online.GroupTrainer", trainer)
+    monkeypatch.setattr("sweetrl.learning.adapters.load_base", lambda _: (None, SimpleNamespace(pad_token_id=0)))
+    monkeypatch.setattr("sweetrl.learning.adapters.attach_adapter", lambda *_: None)
+    monkeypatch.setattr("sweetrl.learning.adapters.save_adapter", lambda *_: done.append("written"))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    inputs: Any = SimpleNamespace(tasks=list)
+    domain: Any = None
+    for rank, expected in (("1", []), ("0", ["opened", "opened", "written"])):
+        monkeypatch.setenv("RANK", rank)
+        found = Grpo().train(TrainingJob(settings(), domain, inputs, tmp_path))
+        assert (done, bool(found.metrics)) == (expected, rank == "0")
+
+
 def test_the_other_stages_are_skipped(project: Any, capsys: pytest.CaptureFixture[str]) -> None:
     from sweetrl.stages.rank import rank
     from sweetrl.stages.train_critic import train_critic

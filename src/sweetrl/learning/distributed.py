@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.errors import UserError
@@ -27,14 +28,21 @@ def _processes() -> int:
     return rank_and_world_size()[1]
 
 
-def broadcast(compute: Callable[[], T]) -> T:
-    """What `compute` returns in the first process, in all of them."""
+def patient_group() -> Any:
+    """All processes once more, for waits that may take hours: the usual group gives up after half an hour."""
+    import torch.distributed as distributed
+
+    return distributed.new_group(timeout=timedelta(days=30)) if _processes() > 1 else None
+
+
+def broadcast(compute: Callable[[], T], group: Any = None) -> T:
+    """What `compute` returns in the first process, in all of them; by default in their usual group."""
     import torch.distributed as distributed
 
     if _processes() == 1:
         return compute()
     value: list[Any] = [compute() if distributed.get_rank() == 0 else None]
-    distributed.broadcast_object_list(value, src=0)
+    distributed.broadcast_object_list(value, src=0, group=group)
     return value[0]
 
 

@@ -20,7 +20,7 @@ from transformers import PrinterCallback, ProgressCallback, Trainer
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import Plan, PreferenceData, plan
 from sweetrl.learning.credits import privileged_advantages
-from sweetrl.learning.distributed import broadcast, wants_shards
+from sweetrl.learning.distributed import broadcast, patient_group, wants_shards
 from sweetrl.learning.groups import Attempts
 from sweetrl.learning.logprobs import base_of
 from sweetrl.learning.objectives import group_policy_loss, policy_kl
@@ -40,6 +40,7 @@ class GroupTrainer(PreferenceTrainer):
     """
 
     settings: GrpoSettings
+    waiting: Any = None  # in what group the other processes wait while the first one samples
 
     def __init__(
         self,
@@ -64,7 +65,9 @@ class GroupTrainer(PreferenceTrainer):
         self._step_start = time.perf_counter()
         device = next(model.parameters()).device
         arguments = training_arguments(settings, scratch, seed, self.steps, device)
-        arguments.save_steps = self.each * math.ceil(settings.iterations / settings.checkpoints)
+        # Checkpoints lie at the ends of iterations, and between the entries of metrics.
+        unit = math.lcm(self.each, int(arguments.logging_steps))
+        arguments.save_steps = unit * math.ceil(self.each * math.ceil(settings.iterations / settings.checkpoints) / unit)
         self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
         if settings.gradient_checkpointing:
             base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
@@ -79,6 +82,7 @@ class GroupTrainer(PreferenceTrainer):
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         self.model_accepts_loss_kwargs = False  # losses are means over a step
+        self.waiting = patient_group()
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """One step; the first one of an iteration has its attempts made before.
@@ -95,7 +99,7 @@ class GroupTrainer(PreferenceTrainer):
         model = self.accelerator.unwrap_model(self.model)
         model.eval()
         started = time.perf_counter()
-        self.found = broadcast(lambda: self.sample(iteration, model))
+        self.found = broadcast(lambda: self.sample(iteration, model), self.waiting)
         seconds = time.perf_counter() - started
         rows, settings = self.found.rows, self.settings
         self.found.metrics["seconds_sampling"] = seconds

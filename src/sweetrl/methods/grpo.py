@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.learning.training import TrainingResult, devices_of, last_fifth
 from sweetrl.methods.base import Method, TrainingJob
+from sweetrl.progress import first_process
 from sweetrl.seeds import part_seed
 from sweetrl.settings import GrpoSettings, Settings
 
@@ -56,10 +58,12 @@ class Grpo(Method):
         tasks = job.inputs.tasks()
         model, tokenizer = load_base(settings.model)
         started = time.monotonic()
-        with (
-            serving(settings.engine, settings.model, scratch / "server.log", wanted.lora.rank) as engine,
-            open_environment(job.domain) as environment,
-        ):
+        with ExitStack() as stack:
+            if first_process():  # of several processes that train the first one alone samples
+                engine = stack.enter_context(
+                    serving(settings.engine, settings.model, scratch / "server.log", wanted.lora.rank)
+                )
+                environment = stack.enter_context(open_environment(job.domain))
 
             def sample(iteration: int, policy: Any) -> Attempts:
                 """Let the current policy attempt the iteration's tasks."""
@@ -87,6 +91,8 @@ class Grpo(Method):
                 if job.progress is not None:
                     job.progress.close()
         seconds = time.monotonic() - started
+        if not first_process():
+            return TrainingResult(scratch / "adapter", "", {}, trainer.model)
         save_adapter(trainer.model, scratch / "adapter", settings.model.base)
         final = last_fifth(history, FINAL)
         dialogues = self.dialogues(settings)
