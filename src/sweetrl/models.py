@@ -86,11 +86,17 @@ def load_lora(model: Any, adapter: Path | str) -> Any:
     with _said(adapter, "LoRA adapter for this base"), warnings.catch_warnings():
         # peft asks transformers in an old way
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        warnings.filterwarnings("ignore", ".*tie_word_embeddings", UserWarning)  # refused below, in a sentence
         config = LoraConfig.from_pretrained(str(adapter))
         config.base_model_name_or_path = str(getattr(model, "name_or_path", "") or "")
         config.inference_mode = True
         adapted = get_peft_model(model, config)
         found = adapted.load_adapter(str(adapter), "default")
+    if shared := shared_targets(adapted):
+        raise UserError(
+            f"{adapter}: the adapter changes `{shared[0]}`, whose weights this base uses as embeddings and as head: "
+            "merged into them it would be another model. Train one on other layers."
+        )
     # A tensor that the file lacks stays 0 in peft: the base would be taken for the trained agent.
     if lacking := sorted(found.missing_keys):
         raise UserError(
@@ -98,6 +104,20 @@ def load_lora(model: Any, adapter: Path | str) -> Any:
             f"({lacking[0]}); it was trained on another base, or is not whole: fetch it again."
         )
     return adapted
+
+
+def shared_targets(adapted: Any) -> list[str]:
+    """Return which layers a model's adapter changes whose weights its base uses twice, as embeddings and as head.
+
+    Beside the weights such an adapter changes one of the two, merged into them it changes both: another model.
+    """
+    base = adapted.get_base_model()
+    ends = base.get_input_embeddings(), base.get_output_embeddings()
+    places = {id(one): name for name, one in base.named_modules()}
+    weights = [getattr(one, "weight", None) for one in ends]
+    if weights[0] is None or weights[0] is not weights[1]:
+        return []
+    return [places[id(one)] for one in ends if places.get(id(one)) in adapted.targeted_module_names]
 
 
 @dataclass(frozen=True)

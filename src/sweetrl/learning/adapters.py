@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 from sweetrl.model_files import check_adapter
-from sweetrl.models import load_lora, load_tokenizer, load_weights, resolve_device
+from sweetrl.models import load_lora, load_tokenizer, load_weights, resolve_device, shared_targets
 from sweetrl.settings import LoraSettings, ModelSettings
 
 if TYPE_CHECKING:
@@ -54,9 +54,16 @@ def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False
     try:
         with warnings.catch_warnings():  # peft asks transformers in an old way
             warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
-            return get_peft_model(model, config)
+            warnings.filterwarnings("ignore", ".*tie_word_embeddings", UserWarning)  # refused below, in a sentence
+            adapted = get_peft_model(model, config)
     except ValueError as error:
         raise UserError(f"lora.target_modules = {lora.target_modules!r}: {error}") from error
+    if shared := shared_targets(adapted):
+        raise UserError(
+            f"lora.target_modules = {lora.target_modules!r}: this base uses the weights of `{shared[0]}` as embeddings "
+            "and as head, and an adapter on one of the two cannot be merged; leave it out."
+        )
+    return adapted
 
 
 def load_adapter(model: Any, folder: Path) -> nn.Module:
@@ -78,7 +85,8 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    weights = {name: value.detach().cpu().contiguous() for name, value in get_peft_model_state_dict(model).items()}
+    tensors = get_peft_model_state_dict(model, save_embedding_layers=False)  # those are the base's
+    weights = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     with atomic_path(folder / "adapter_model.safetensors") as temporary:
         save_file(weights, temporary, metadata={"format": "pt"})
     config = model.peft_config["default"].to_dict()

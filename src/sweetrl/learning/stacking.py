@@ -55,7 +55,7 @@ def _stacked(parts: Sequence[dict[str, Tensor]], factors: Sequence[float]) -> di
     names = list(dict.fromkeys(name for part in parts for name in part))
     found = {}
     for name in names:
-        inner = "lora_A" in name
+        inner = "lora_A" in name or "lora_embedding_A" in name
         if any(name not in part for part in parts):
             raise UserError(
                 f"adapters: not all of them have `{name}`; train every iteration with the same lora.target_modules."
