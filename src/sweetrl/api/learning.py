@@ -135,8 +135,9 @@ def train_critic(
     """Train the turn-wise advantage (Eqs. 2 and 3) on pairs of `dialogues`; return the critic.
 
     `policy` is the agent whose base the critic is an adapter on, `options` are settings of section `critic`, `out` the
-    folder of the adapter (by default a temporary one).
+    folder of the adapter (by default a temporary one). The same call goes on where a killed one was.
     """
+    from sweetrl.api.unfinished import unfinished
     from sweetrl.learning.critic_kinds import fit_critic, make_critic
 
     settings = settings_for(env, policy, seed, critic=options, rank={"critic": "trained"})
@@ -144,8 +145,8 @@ def train_critic(
     configured = env.configured(settings)
     known = find_pairs(configured, dialogues) if pairs is None else pairs
     folder = Path(out) if out is not None else _temporary("critic")
-    progress = StepProgress("train_critic")
-    result = fit_critic(configured, dialogues, known, folder.with_name(f".{folder.name}.scratch"), progress)
+    scratch = unfinished(folder, settings, "train_critic", dialogues, known)
+    result = fit_critic(configured, dialogues, known, scratch, StepProgress("train_critic"))
     place = _moved(result.adapter, folder)
     return TrainedCritic(make_critic(configured, place), place)
 
@@ -317,8 +318,10 @@ def train(
 
     Methods learn from different things: `sweet` from a `ranking`, `multi-turn-dpo` from `dialogues` and their `pairs`
     (by default as `critic.pairs` says), `rft` from `dialogues`, `grpo` from `tasks`. `options` are the method's own
-    settings, `out` is the folder of the adapter (by default a temporary one).
+    settings, `out` is the folder of the adapter (by default a temporary one). The same call goes on where a killed one
+    was.
     """
+    from sweetrl.api.unfinished import unfinished
     from sweetrl.methods.base import TrainingJob
     from sweetrl.plugins import find_method
 
@@ -331,7 +334,8 @@ def train(
         pairs = find_pairs(configured, dialogues)
     folder = Path(out) if out is not None else _temporary("policy")
     inputs = Given(dialogues, pairs, ranking, tasks)
-    scratch = folder.with_name(f".{folder.name}.scratch")
+    ranked = () if ranking is None else (ranking.states, ranking.preferences, ranking.replay)
+    scratch = unfinished(folder, settings, chosen.name, dialogues, pairs, tasks, *ranked)
     job = TrainingJob(settings, configured, inputs, scratch, StepProgress(f"train {chosen.name}"))
     return policy.adapted(_moved(chosen.train(job).adapter, folder))
 
