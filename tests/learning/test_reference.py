@@ -375,6 +375,20 @@ def test_equal_weights_of_another_configuration_are_another_model(tiny_model: Pa
     assert key(plain) == key(louder) and key(plain, adapter=True) != key(louder, adapter=True)
 
 
+def test_log_probs_of_another_kind_of_device_are_others() -> None:
+    """A processor and a GPU round differently; padded rows have no attention of their own that would tell them apart."""
+    from types import SimpleNamespace
+
+    from sweetrl.learning.reference import _key
+
+    def on(kind: str) -> Any:
+        place = SimpleNamespace(device=SimpleNamespace(type=kind))
+        return SimpleNamespace(parameters=lambda: iter([place]), named_parameters=lambda **_: (), state_dict=dict)
+
+    rows = [Row((1, 2, 3), ((1, 3),))]
+    assert len({_key(on(kind), rows, Layout(None), False) for kind in ("cpu", "cuda", "cpu")}) == 2
+
+
 def test_a_large_base_is_known_by_its_files(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import hashlib
     import shutil

@@ -93,3 +93,25 @@ def test_another_model_has_its_own(
     calls.clear()
     ranked(tmp_path / "other", trajectories, tmp_path / "cache")
     assert calls
+
+
+def test_what_ends_a_reply_and_what_its_tokens_read_as_are_part_of_the_key(
+    tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path
+) -> None:
+    """Somebody mends a base's generation config, or its tokenizer: weights and prompts are what they were."""
+    import json
+    import shutil
+
+    base = Path(shutil.copytree(tiny_model, tmp_path / "base"))
+    first = ranked(base, trajectories, tmp_path / "cache")
+    said = next(ids for _, candidates in first for ids, _, _ in candidates if len(ids) == 6)
+    config = json.loads((base / "generation_config.json").read_text())
+    config["eos_token_id"] = [config["eos_token_id"], said[3]]
+    (base / "generation_config.json").write_text(json.dumps(config))
+    ending = ranked(base, trajectories, tmp_path / "cache")
+    assert ending == ranked(base, trajectories, None) != first
+    tokenizer = json.loads((base / "tokenizer.json").read_text())
+    tokenizer["decoder"] = {"type": "Replace", "pattern": {"String": "a"}, "content": "A"}
+    (base / "tokenizer.json").write_text(json.dumps(tokenizer))
+    reading = ranked(base, trajectories, tmp_path / "cache")
+    assert reading == ranked(base, trajectories, None) != ending

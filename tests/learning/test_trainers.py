@@ -168,6 +168,15 @@ def test_bad_settings_are_one_sentence(tiny_model: Path, critic_data: Preference
         load_base(ModelSettings(base=str(tmp_path / "nowhere")))
 
 
+@pytest.mark.parametrize("seed", [-1, 20_261_126_120_000])
+def test_any_seed_will_do(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path, seed: int) -> None:
+    """NumPy's are from 0 to 2**32 - 1, and days of collecting come before the first training."""
+    from sweetrl.learning.trainers import CriticTrainer
+
+    settings = CriticSettings(epochs=0.1, batch_size=4, micro_batch_size=4, lora=LORA)
+    assert len(CriticTrainer(fresh(tiny_model), critic_data, settings, tmp_path, seed).fit()) == 1
+
+
 def test_saved_adapters_name_the_base_as_params_do_and_load_back(tiny_model: Path, tmp_path: Path) -> None:
     import torch
 

@@ -47,7 +47,7 @@ class InProcess:
         self.chat, self.limit = ChatFormat(self.loaded[1]), context_limit(self.loaded[0])
         self.system, self.sampling, self.seed = _asking(env)
         self.engine = TransformersEngine(settings.model.base, threads=settings.model.threads, loaded=self.loaded)
-        self.kept = SampleCache(cache, self.loaded[0]) if cache is not None else None
+        self.kept = None if cache is None else SampleCache(cache, *self.loaded, self.engine.stop_ids)
 
     def begin(self, parts: Parts, missing: Callable[[int], bool]) -> None:
         """Nothing: replies are sampled when they are rated."""

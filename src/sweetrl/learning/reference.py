@@ -173,7 +173,8 @@ def _key(model: Any, rows: Sequence[Row], layout: Layout, adapter: bool) -> str:
     """Digest of what the values are a function of: weights that matter, how they are computed, tokens and spans."""
     import torch
 
-    digest = hashlib.sha256(repr((layout, adapter, torch.get_num_threads(), torch.__version__)).encode())
+    device = next(model.parameters()).device.type
+    digest = hashlib.sha256(repr((layout, adapter, device, torch.get_num_threads(), torch.__version__)).encode())
     digest_weights(digest, model, adapter)
     for row in rows:
         digest.update(np.asarray(row.token_ids, dtype=np.int64).tobytes())

@@ -25,18 +25,22 @@ Samples = list[list[Distinct]]
 
 class SampleCache:
     """Keeps samples in `folder` by what they are a function of: the weights of `model` (bare, without an adapter), how
-    it is computed, prompts, sampling, seed and `_FORMAT`, the version of the sampling code. Removing a file costs time.
+    it is computed, the ids that end a reply, the tokenizer, which makes texts of ids, prompts, sampling, seed and
+    `_FORMAT`, the version of the sampling code. Removing a file costs time.
 
     For what this process samples only: nobody can tell what weights a server has, or which version computes them, so
     what servers say is kept for the run that asked and no longer (sweetrl.learning.asked).
     """
 
-    def __init__(self, folder: Path, model: Any) -> None:
+    def __init__(self, folder: Path, model: Any, tokenizer: Any, stop_ids: Sequence[int]) -> None:
         import torch
 
         self.folder = folder
         device = next(model.parameters()).device.type
-        self._model = hashlib.sha256(repr((_FORMAT, device, torch.get_num_threads(), torch.__version__)).encode())
+        how = (_FORMAT, device, torch.get_num_threads(), torch.__version__, tuple(stop_ids), repr(tokenizer))
+        self._model = hashlib.sha256(repr(how).encode())
+        if (fast := getattr(tokenizer, "backend_tokenizer", None)) is not None:
+            self._model.update(fast.to_str().encode())
         digest_weights(self._model, model)
 
     def find(

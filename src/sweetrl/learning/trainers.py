@@ -103,8 +103,8 @@ def training_arguments(
         save_strategy="steps",
         save_steps=every * max(1, math.ceil(steps / settings.checkpoints / every)),
         save_total_limit=2,
-        seed=seed,
-        data_seed=seed,
+        seed=seed % 2**32,  # NumPy takes no other
+        data_seed=seed % 2**32,
         use_cpu=device.type == "cpu" and not (sharded and torch.cuda.is_available()),
         report_to=[],
         disable_tqdm=True,
