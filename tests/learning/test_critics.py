@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +169,16 @@ def test_a_head_is_saved_and_loaded_with_its_adapter(tiny_model: Path, tmp_path:
         with torch.no_grad():
             expected = turn_values(model, batch, pooling)
             assert expected.abs().min() > 0 and torch.equal(turn_values(loaded, batch, pooling), expected)
+
+
+def test_replies_that_are_known_as_text_alone_have_their_places_too(
+    chat: ChatFormat, make_trajectory: Callable[..., Trajectory]
+) -> None:
+    """A dialogue that was built of messages: without them its turns would have no advantages."""
+    from sweetrl.learning.critics import own_replies
+
+    sampled, told = (make_trajectory(3, 1, sampled=known) for known in (True, False))
+    assert sampled.turns and not told.turns
+    said = [one.content for one in told.messages if one.role == "assistant"]
+    assert [[reply.text for reply in turn] for turn in own_replies(told, chat)] == [[text] for text in said]
+    assert own_replies(told, chat)[-1] == own_replies(sampled, chat)[-1] == [Reply(chat.reply(said[-1]), said[-1])]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.learning.training import TrainingResult, fitting, run_trainer
+from sweetrl.progress import first_process
 from sweetrl.types import Trajectory
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ def fit_critic(
     """
     settings = domain.settings
     kind = settings.critic.parameterization
-    if kind not in TRAINERS:
+    if kind not in TRAINERS:  # of several processes one trains it: the others would all train the same
+        if not first_process():
+            return TrainingResult(scratch / "adapter", "")
         return domain.fit_critic(kind, dialogues, pairs, scratch, where)
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.learning.adapters import attach_adapter, load_base

@@ -22,7 +22,7 @@ from sweetrl.learning.whole import critic_row, header_length
 from sweetrl.protocols import Chat, Engine, Replies, Work
 from sweetrl.seeds import state_seed
 from sweetrl.settings import CriticSettings, JudgeSettings
-from sweetrl.types import Prompt, Reply, Sampling, Trajectory
+from sweetrl.types import AgentTurn, Prompt, Reply, Sampling, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -218,8 +218,12 @@ class JudgeCritic:
 
 def own_replies(dialogue: Trajectory, chat: Chat | None = None) -> list[list[Reply]]:
     """Return the replies of a dialogue as candidates in their own places; `chat` tokenises those without ids."""
+    known = {turn.message_index: turn for turn in dialogue.turns}
     found = []
-    for turn in dialogue.turns:
+    for index, message in enumerate(dialogue.messages):
+        if message.role != "assistant":
+            continue
+        turn = known.get(index) or AgentTurn(index, message.content)
         ids = turn.token_ids or (() if chat is None else chat.reply(turn.raw))
         found.append([Reply(tuple(ids), turn.raw)])
     return found

@@ -32,6 +32,8 @@ def fit_vision_critic(
     from sweetrl.learning.pairs import find_pairs
 
     wanted = settings.critic
+    if not pairs:
+        raise UserError(f"{where}: there is no pair to learn from; bring more attempts at each task.")
     model, processor = _load(settings)
     found, places = find_pairs(pairs, dialogues, where)
     adapted = attach_adapter(model, wanted.lora, settings.seed, head=True)
