@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweetrl.running.parameters import PARAMETERS
-from sweetrl.settings import Settings, load_settings
+from sweetrl.running.parameters import PARAMETERS, stage_parameters
+from sweetrl.settings import Settings, load_settings, parse_settings
 from sweetrl.stages.iterate import STAGES as INNER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,6 +43,16 @@ def test_params_yaml_spells_out_every_parameter() -> None:
 @pytest.mark.parametrize("stage", sorted(STAGES))
 def test_parameters_of_a_stage_are_the_same_in_dvc_yaml_and_in_its_scratch_key(stage: str) -> None:
     assert tuple(STAGES[stage]["params"]) == PARAMETERS[stage]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"critic": {"privileged": False}}, {"critic": {"privileged_position": "before"}}, {"rank": {"reply_types": "any"}}],
+)
+def test_the_policy_follows_what_its_training_reads_of_other_sections(change: dict) -> None:
+    """grpo.credit: privileged lays dialogues out as the critic sees them; listwise centres as ranking does."""
+    first, other = (parse_settings({"rank": {"reply_types": "mean_centered"}} | more) for more in ({}, change))
+    assert stage_parameters("train-policy", first) != stage_parameters("train-policy", other)
 
 
 @pytest.mark.parametrize("stage", sorted(STAGES))

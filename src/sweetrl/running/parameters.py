@@ -35,6 +35,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     ),
     "train-policy": (
         *("seed", *SUITE, "model", "agent.prompt", "agent.max_turns", *METHOD, "preset", *LEARNING, "grpo"),
+        *("critic.privileged", "critic.privileged_position", "rank.reply_types"),
     ),
     "evaluate": ("seed", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
     "summary": ("method",),
