@@ -266,7 +266,8 @@ class PolicySettings(PreferenceSettings):
     states: Literal["equal", "advantage"] = Field(
         "equal",
         description="listwise: what states count. `equal`: all the same, the weights of a state sum to 1. `advantage`: "
-        "the weights are not normalised (AWR), so that a state whose candidates are all poor counts little.",
+        "the weights are not normalised (AWR), so that a state whose candidates are all poor counts little; each is at "
+        "most 20.",
     )
 
 

@@ -8,7 +8,8 @@ AWR, Peng et al. 2019); n_i / N stands for pi_ref. `a` > 1 also sharpens, and t 
 self-distillation without any reward, the control of this method.
 
 Z is the sum over the state's candidates (`states: equal`), or 1 (`states: advantage`, as AWR does): an advantage says
-how much better than usual a reply is, so a state whose candidates are all poor counts little.
+how much better than usual a reply is, so a state whose candidates are all poor counts little. Without a sum to share, a
+weight is at most 20. (AWR bounds exp(A / t) instead: there a bounded weight still goes by n_i / N, here it does not.)
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from sweetrl.types import Candidate, RankedState
 if TYPE_CHECKING:
     from sweetrl.learning.ranking import Replay
 
-HIGHEST = 20.0  # of exp(A / t), as in AWR: one lucky reply does not rule a step
+HIGHEST = 20.0  # of a weight with `states: advantage`: one lucky reply does not rule a step
 
 
 def reply_weights(
