@@ -179,6 +179,19 @@ def test_no_pairs_is_one_sentence() -> None:
         plan(data(0), 1, 8, 0)
 
 
+def test_nothing_that_fits_is_another_sentence() -> None:
+    """Not that there is no pair: whoever has collected enough has no use for being told to collect more."""
+    from types import SimpleNamespace
+
+    from sweetrl.learning.training import fitting
+
+    text = SimpleNamespace(max_position_embeddings=3)
+    model = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: text))
+    some = PreferenceData((Row((1, 2, 3, 4), ((2, 4),)), Row((1, 2, 3, 5), ((2, 4),))), ((0, 1), (1, 0)))
+    with pytest.raises(UserError, match=r"none of the 2 .* fits into the model's context of 3 tokens"):
+        fitting(some, model)
+
+
 def test_a_row_in_several_pairs_is_computed_once() -> None:
     import torch
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.errors import UserError
 from sweetrl.progress import first_process
 
 if TYPE_CHECKING:
@@ -74,9 +75,14 @@ def devices_of(trainer: PreferenceTrainer) -> int:
 
 
 def fitting(data: PreferenceData, model: Any) -> tuple[PreferenceData, dict[str, float]]:
-    """Leave out what is too long for the model; return the rest and the counts."""
+    """Leave out what is too long for the model; return the rest and the counts. Nothing left is a UserError."""
     from sweetrl.learning.batches import drop_overlong
     from sweetrl.models import context_limit
 
-    fits, too_long = drop_overlong(data, context_limit(model))
+    fits, too_long = drop_overlong(data, limit := context_limit(model))
+    if too_long and not fits.pairs:
+        raise UserError(
+            f"none of the {too_long} dialogues, replies or pairs to learn from fits into the model's context of {limit} "
+            "tokens; take a base with a longer one, or shorter dialogues."
+        )
     return fits, {"pairs": len(fits.pairs), "replay": len(fits.replay), "pairs_too_long": too_long}
