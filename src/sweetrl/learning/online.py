@@ -67,7 +67,8 @@ class GroupTrainer(PreferenceTrainer):
         arguments = training_arguments(settings, scratch, seed, self.steps, device)
         # Checkpoints lie at the ends of iterations, and between the entries of metrics.
         unit = math.lcm(self.each, int(arguments.logging_steps))
-        arguments.save_steps = unit * math.ceil(self.each * math.ceil(settings.iterations / settings.checkpoints) / unit)
+        wanted = self.each * math.ceil(settings.iterations / settings.checkpoints)
+        arguments.save_steps = unit * math.ceil(wanted / unit)
         self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
         if settings.gradient_checkpointing:
             base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
