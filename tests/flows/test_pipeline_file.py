@@ -47,7 +47,11 @@ def test_parameters_of_a_stage_are_the_same_in_dvc_yaml_and_in_its_scratch_key(s
 
 @pytest.mark.parametrize(
     "change",
-    [{"critic": {"privileged": False}}, {"critic": {"privileged_position": "before"}}, {"rank": {"reply_types": "any"}}],
+    [
+        {"critic": {"privileged": False}},
+        {"critic": {"privileged_position": "before"}},
+        {"rank": {"reply_types": "any"}},
+    ],
 )
 def test_the_policy_follows_what_its_training_reads_of_other_sections(change: dict) -> None:
     """grpo.credit: privileged lays dialogues out as the critic sees them; listwise centres as ranking does."""

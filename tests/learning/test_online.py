@@ -111,7 +111,7 @@ def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
 
 
 def test_checkpoints_of_a_long_training_lie_between_its_entries_of_metrics(tiny_model: Path, tmp_path: Path) -> None:
-    """2,100 steps are logged two by two; 3 steps an iteration, 35 iterations a checkpoint, would cut an entry in two."""
+    """2,100 steps are logged two by two; 3 an iteration, 35 iterations a checkpoint, would cut an entry in two."""
     from sweetrl.learning.online import GroupTrainer
 
     long = SETTINGS.model_copy(update={"iterations": 700, "epochs": 1.5, "checkpoints": 20})

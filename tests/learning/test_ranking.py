@@ -245,6 +245,27 @@ def test_ranking_again_gives_the_same_whatever_the_block(
     assert again == ranked[0]
 
 
+def test_replies_that_the_critic_has_no_room_to_read_are_left_out(
+    make_trajectory: Callable[..., Trajectory], chat: ChatFormat
+) -> None:
+    """c stands before them: the actor's context holds more of a dialogue than the critic's."""
+    from sweetrl.learning.critics import RandomCritic
+    from sweetrl.learning.whole import critic_row
+
+    dialogue = make_trajectory(0, 0)
+    row = encode(dialogue, chat, SYSTEM)
+    reply = row.token_ids[slice(*row.spans[-1])]
+    limit = len(critic_row(dialogue, BACKEND, chat, SYSTEM, CriticSettings()).token_ids) + 1
+    longer = {(*reply, *range(3, 3 + more)): ("x", 1) for more in range(4)}
+    sampled = [[longer] * len(row.spans)]
+    for privileged, expected in ((True, 2), (False, 4)):
+        room = ranking.room_for_replies(BACKEND, chat, SYSTEM, privileged, limit)
+        states = ranking.rank_sampled([(dialogue, row)], sampled, RandomCritic(0), room)
+        assert len(states) == len(row.spans) and len(states[-1].candidates) == expected
+        assert [one.token_ids for one in states[-1].candidates] == list(longer)[:expected]
+    assert len(ranking.rank_sampled([(dialogue, row)], sampled, RandomCritic(0))[-1].candidates) == 4
+
+
 def test_files_keep_everything_and_equal_bytes(
     ranked: tuple[list[RankedState], FakeEngine], trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path
 ) -> None:

@@ -97,6 +97,23 @@ def test_a_long_training_keeps_means_over_a_few_steps(
         assert entry["learning_rate"] == steps[-1]["learning_rate"]
 
 
+def test_weights_that_a_last_step_has_broken_are_not_written(
+    tiny_model: Path, critic_data: PreferenceData, tmp_path: Path
+) -> None:
+    """Its loss is finite, its gradient (in half precision, say) is not; no later loss would tell."""
+    from sweetrl.learning.trainers import CriticTrainer
+    from sweetrl.learning.training import run_trainer
+
+    model = fresh(tiny_model)
+    settings = CriticSettings(epochs=0.1, batch_size=4, micro_batch_size=4, warmup_ratio=0.0, lora=LORA)
+    trainer = CriticTrainer(model, critic_data, settings, tmp_path, 0)
+    moved = next(value for name, value in model.named_parameters() if "lora_B" in name)
+    moved.register_hook(lambda gradient: gradient / 0.0)
+    with pytest.raises(UserError, match=r"adapter: the trained weights are not finite .* lower the learning rate"):
+        run_trainer(trainer, tmp_path, "base")
+    assert not list((tmp_path / "adapter").glob("*"))
+
+
 @pytest.mark.parametrize("batch", [8, 1024])  # with one step there is no warm-up: its learning rate would be 0
 def test_only_the_adapter_moves(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path, batch: int) -> None:
     from sweetrl.learning.trainers import CriticTrainer

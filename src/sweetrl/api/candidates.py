@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.engines.make import Agent
     from sweetrl.learning.asked import Rows, State
-    from sweetrl.protocols import AsyncEngine, Critic
+    from sweetrl.learning.ranking import Room
+    from sweetrl.protocols import AsyncEngine, Chat, Critic
 
 Parts = Callable[[], Iterator[list[Trajectory]]]  # reads the dialogues, block by block
 WAITING = 2  # states under way for each request that may be: who waits to ask again leaves room for others
@@ -46,6 +47,7 @@ class InProcess:
         self.loaded: tuple[Any, Any] | None = load_base(settings.model)
         self.chat, self.limit = ChatFormat(self.loaded[1]), context_limit(self.loaded[0])
         self.system, self.sampling, self.seed = _asking(env)
+        self.room = _room(env, self.chat, self.limit)
         self.engine = TransformersEngine(settings.model.base, threads=settings.model.threads, loaded=self.loaded)
         self.kept = None if cache is None else SampleCache(cache, *self.loaded, self.engine.stop_ids)
 
@@ -65,7 +67,7 @@ class InProcess:
         # The base that samples is the one under the critic's adapter, which is off while it does.
         off: Any = getattr(getattr(critic, "model", None), "disable_adapter", nullcontext)
         return rank_dialogues(
-            part, self.engine, critic, self.chat, self.system, self.sampling, self.seed, off, self.kept
+            part, self.engine, critic, self.chat, self.system, self.sampling, self.seed, off, self.kept, self.room
         )
 
     def metrics(self, seconds: float) -> dict[str, float]:
@@ -96,6 +98,7 @@ class AtServers:
         base = self.settings.model.base
         self.chat, self.limit = ChatFormat(load_tokenizer(base)), context_of(base)
         self.system, self.sampling, self.seed = _asking(env)
+        self.room = _room(env, self.chat, self.limit)
         self._temporary = tempfile.TemporaryDirectory(prefix="sweetrl-rank-") if folder is None else None
         self.asked = Asked(Path(self._temporary.name if self._temporary else folder or "") / "asked")
         self.usage, self.lost, self.seconds = Usage(), 0, 0.0
@@ -146,7 +149,7 @@ class AtServers:
         from sweetrl.learning.ranking import rank_sampled
 
         rows = self._rows(part)
-        return rank_sampled(rows, self.asked.samples(number, rows), critic)
+        return rank_sampled(rows, self.asked.samples(number, rows), critic, self.room)
 
     def metrics(self, seconds: float) -> dict[str, float]:
         """What it has cost; `seconds` is the time of everything, the critic's with the model in this process."""
@@ -168,3 +171,11 @@ def _asking(env: Domain) -> tuple[str, Sampling, int]:
     settings, agent = env.settings, env.settings.agent
     sampling = Sampling(agent.max_new_tokens, agent.temperature, agent.top_p, settings.rank.candidates)
     return env.system_prompt(agent.prompt), sampling, settings.seed
+
+
+def _room(env: Domain, chat: Chat, limit: int) -> Room:
+    """How far dialogues and replies may go for the critic that the settings describe."""
+    from sweetrl.learning.ranking import room_for_replies
+
+    privileged = env.settings.critic.privileged
+    return room_for_replies(env, chat, env.system_prompt(env.settings.agent.prompt), privileged, limit)

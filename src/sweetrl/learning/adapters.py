@@ -79,7 +79,8 @@ def load_adapter(model: Any, folder: Path) -> nn.Module:
 def save_adapter(model: Any, folder: Path, base: str) -> None:
     """Write adapter_model.safetensors and adapter_config.json into `folder`, whole or not at all, each.
 
-    The bytes depend on the weights and on `base` as params.yaml names it, not on where anything lies.
+    The bytes depend on the weights and on `base` as params.yaml names it, not on where anything lies. Weights that are
+    not finite are a UserError: a last step may leave them behind although its loss was.
     """
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
@@ -87,6 +88,11 @@ def save_adapter(model: Any, folder: Path, base: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     tensors = get_peft_model_state_dict(model, save_embedding_layers=False)  # those are the base's
     weights = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    if broken := [name for name, value in weights.items() if not bool(value.isfinite().all())]:
+        raise UserError(
+            f"{folder}: the trained weights are not finite ({broken[0]}), as after a gradient that was not; lower the "
+            "learning rate, or take `model.dtype: float32`."
+        )
     with atomic_path(folder / "adapter_model.safetensors") as temporary:
         save_file(weights, temporary, metadata={"format": "pt"})
     config = model.peft_config["default"].to_dict()

@@ -40,6 +40,7 @@ class GroupTrainer(PreferenceTrainer):
     """
 
     settings: GrpoSettings
+    waiting: Any = None  # in what group the other processes wait while the first one samples
 
     def __init__(
         self,
@@ -66,7 +67,8 @@ class GroupTrainer(PreferenceTrainer):
         arguments = training_arguments(settings, scratch, seed, self.steps, device)
         # Checkpoints lie at the ends of iterations, and between the entries of metrics.
         unit = math.lcm(self.each, int(arguments.logging_steps))
-        arguments.save_steps = unit * math.ceil(self.each * math.ceil(settings.iterations / settings.checkpoints) / unit)
+        wanted = self.each * math.ceil(settings.iterations / settings.checkpoints)
+        arguments.save_steps = unit * math.ceil(wanted / unit)
         self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
         if settings.gradient_checkpointing:
             base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
@@ -81,7 +83,7 @@ class GroupTrainer(PreferenceTrainer):
         self.remove_callback(PrinterCallback)
         self.remove_callback(ProgressCallback)
         self.model_accepts_loss_kwargs = False  # losses are means over a step
-        self.waiting = patient_group()  # the others, while the first process samples
+        self.waiting = patient_group()
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """One step; the first one of an iteration has its attempts made before.

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
 
+Room = Callable[[Trajectory, Row], int]  # how many tokens of a dialogue (what the actor saw) and a reply can be read
+
+
 @dataclass(frozen=True)
 class Replay:
     """A successful dialogue as the actor saw it, and where its replies are."""
@@ -80,6 +83,16 @@ def rankable(
     return Dialogues(dialogues, [place for place, one in enumerate(dialogues) if fits(one)])
 
 
+def room_for_replies(domain: Domain, chat: Chat, system: str, privileged: bool, limit: int) -> Room:
+    """Return how far a dialogue and a reply may go, as the actor sees them, for the critic to read them in `limit`."""
+    view = CriticSettings(privileged=privileged)
+
+    def room(one: Trajectory, row: Row) -> int:
+        return limit - (len(critic_row(one, domain, chat, system, view).token_ids) - len(row.token_ids))
+
+    return room
+
+
 def sample_candidates(rows: Sequence[tuple[Trajectory, Row]], engine: Engine, sampling: Sampling, seed: int) -> Samples:
     """Sample `sampling.n` replies at every agent turn of every dialogue.
 
@@ -119,8 +132,9 @@ def rank_dialogues(
     seed: int,
     off: Callable[[], AbstractContextManager[object]] = nullcontext,
     kept: SampleCache | None = None,
+    room: Room | None = None,
 ) -> list[RankedState]:
-    """Sample candidates at every turn of `dialogues` and let `critic` score them.
+    """Sample candidates at every turn of `dialogues` and let `critic` score those for which there is `room`.
 
     The engine sees what the actor sees; only the critic knows c. Depends on nothing but its arguments. While replies
     are sampled `off` holds: it switches off the critic's adapter where engine and critic share a model. What `kept`
@@ -136,11 +150,25 @@ def rank_dialogues(
         sampled = sample()
     else:
         sampled = kept.find([(f"{one.task.id} {one.attempt}", row) for one, row in rows], sampling, seed, sample)
-    return rank_sampled(rows, sampled, critic)
+    return rank_sampled(rows, sampled, critic, room)
 
 
-def rank_sampled(rows: Sequence[tuple[Trajectory, Row]], sampled: Samples, critic: Critic) -> list[RankedState]:
-    """Let `critic` score the replies that were sampled at every turn of dialogues (each with what the actor saw)."""
+def rank_sampled(
+    rows: Sequence[tuple[Trajectory, Row]], sampled: Samples, critic: Critic, room: Room | None = None
+) -> list[RankedState]:
+    """Let `critic` score the replies that were sampled at every turn of dialogues (each with what the actor saw).
+
+    Replies that go further than `room` are left out: the critic reads c before them, and its context would not do.
+    """
+    if room is not None:
+        sampled = [
+            [
+                {ids: said for ids, said in replies.items() if start + len(ids) <= most}
+                for (start, _), replies in zip(row.spans, turns, strict=True)
+            ]
+            for (one, row), turns in zip(rows, sampled, strict=True)
+            for most in (room(one, row),)
+        ]
     branches = [[[Reply(ids, text) for ids, (text, _) in distinct.items()] for distinct in turns] for turns in sampled]
     scored = critic.rate([(one, turns) for (one, _), turns in zip(rows, branches, strict=True)])
     states: list[RankedState] = []

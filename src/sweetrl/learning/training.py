@@ -82,7 +82,7 @@ def fitting(data: PreferenceData, model: Any) -> tuple[PreferenceData, dict[str,
     fits, too_long = drop_overlong(data, limit := context_limit(model))
     if too_long and not fits.pairs:
         raise UserError(
-            f"none of the {too_long} dialogues, replies or pairs to learn from fits into the model's context of {limit} "
-            "tokens; take a base with a longer one, or shorter dialogues."
+            f"none of the {too_long} dialogues, replies or pairs to learn from fits into the model's context of "
+            f"{limit} tokens; take a base with a longer one, or shorter dialogues."
         )
     return fits, {"pairs": len(fits.pairs), "replay": len(fits.replay), "pairs_too_long": too_long}

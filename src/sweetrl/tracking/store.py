@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -115,12 +116,13 @@ def _opening(uri: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise UserError(
-            f"{without_login(uri)}: the driver of this database is missing ({error}); `pip install 'sweetrl[postgres]'` brings "
-            "PostgreSQL's."
+            f"{without_login(uri)}: the driver of this database is missing ({error}); `pip install"
+            " 'sweetrl[postgres]'` brings PostgreSQL's."
         ) from error
     except Exception as error:
         raise UserError(
-            f"{without_login(uri)}: MLflow's store does not answer ({reason(error)}); start it, or correct MLFLOW_TRACKING_URI."
+            f"{without_login(uri)}: MLflow's store does not answer ({reason(error)}); start it, or correct "
+            "MLFLOW_TRACKING_URI."
         ) from error
 
 
