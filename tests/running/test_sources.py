@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sweetrl.api.rollouts import fingerprint
+from sweetrl.api.calls import fingerprint
 from sweetrl.errors import UserError
 from sweetrl.paths import ROOT_VARIABLE
 from sweetrl.running.sources import check_declared
