@@ -22,7 +22,7 @@ STYLE: Any = {
     "svg.hashsalt": "sweetrl",
     "font.family": "DejaVu Sans",  # ships with matplotlib: the layout is the same everywhere; the page sets its own
     "font.size": 9.0,
-    "text.parse_math": False,  # names of topics are whoever wrote the tasks's; a dollar is a dollar
+    "text.parse_math": False,  # names of topics are others' words: a dollar in them is a dollar
     "text.color": INK,
     "axes.edgecolor": "#cbd5e1",
     "axes.labelcolor": INK,
