@@ -93,6 +93,7 @@ def test_parts_begin_after_what_they_need(profile: Profile, count: int) -> None:
     assert min(count, 2) <= most <= count
 
 
+@pytest.mark.slow
 def test_what_fails_is_named_and_nothing_is_built_upon_it(profile: Profile) -> None:
     (profile.folder / "broken").write_text("seed-data@12 variant@rft-11", encoding="utf-8")
     with pytest.raises(UserError, match=r"seed-data@12, variant@rft-11 failed; .*seed-data@12\.log says why"):
