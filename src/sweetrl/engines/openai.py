@@ -12,10 +12,17 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from sweetrl.engines.bodies import clean, error_message
-from sweetrl.engines.pool import Server
-from sweetrl.engines.remote import Access, EmptyReply, FewerReplies, RemoteEngine, choices_of, no_room
-from sweetrl.engines.retry import TransientError
+from sweetrl.engines.remote import (
+    Access,
+    EmptyReply,
+    FewerReplies,
+    RemoteEngine,
+    choices_of,
+    clean,
+    error_message,
+    no_room,
+)
+from sweetrl.engines.retry import Server, TransientError
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Completion, Content, Prompt, Sampling
 
