@@ -23,9 +23,9 @@ from sweetrl.engines.retry import RetryPolicy
 from sweetrl.engines.vllm import VllmEngine
 from sweetrl.errors import UserError
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.journal import Journal
 from sweetrl.rollout.run import rollout, rollout_scored
 from sweetrl.rollout.scored import scored
+from sweetrl.rollout.shards import Journal
 from sweetrl.rollout.users import EngineSpeaker
 from sweetrl.settings import AgentSettings
 from sweetrl.types import Sampling
@@ -200,7 +200,7 @@ from sweetrl.domains.backend import Backend
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.journal import Journal
+from sweetrl.rollout.shards import Journal
 from sweetrl.rollout.run import rollout, rollout_scored
 from sweetrl.rollout.scored import scored
 from sweetrl.settings import AgentSettings

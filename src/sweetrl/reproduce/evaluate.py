@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sweetrl.api.policy import Policy
     from sweetrl.engines.make import Agent
     from sweetrl.evaluation.metrics import Result
-    from sweetrl.rollout.environment import OpenEnvironment
+    from sweetrl.rollout.context import OpenEnvironment
     from sweetrl.types import Task
 
 PLAN = Path("measure.json")

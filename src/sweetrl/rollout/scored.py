@@ -31,7 +31,7 @@ class Losses:
 
     def add(self, trajectories: Iterable[Trajectory]) -> None:
         """Count the lost among `trajectories`; UserError with the causes when there are too many."""
-        self.lose(*(one.error for one in trajectories if one.outcome == "lost"))
+        self.lose(*(trajectory.error for trajectory in trajectories if trajectory.outcome == "lost"))
 
     def lose(self, *causes: str) -> None:
         """Count one lost for each of `causes`; UserError with the causes when there are too many."""
@@ -51,9 +51,9 @@ class Losses:
 
 def scored(trajectories: Sequence[Trajectory], scorer: Scorer) -> list[Trajectory]:
     """Return `trajectories` with rewards and test results; a lost dialogue keeps reward None (nobody failed there)."""
-    finished = [one for one in trajectories if one.outcome != "lost"]
+    finished = [trajectory for trajectory in trajectories if trajectory.outcome != "lost"]
     scores = iter(scorer.score(finished))
-    return [one if one.outcome == "lost" else with_score(one, next(scores)) for one in trajectories]
+    return [each if each.outcome == "lost" else with_score(each, next(scores)) for each in trajectories]
 
 
 def with_score(trajectory: Trajectory, score: Score) -> Trajectory:
