@@ -26,9 +26,9 @@ from sweetrl.domains.frontend.evaluation import (
 )
 from sweetrl.domains.frontend.rewards import PageTools
 from sweetrl.evaluation.metrics import compare, result_of
-from sweetrl.evaluation.report import VIEWER, Report
+from sweetrl.evaluation.report import VIEWER
 from sweetrl.settings import Settings
-from sweetrl.types import OUTGROWN, AgentTurn, Message, Task, Trajectory
+from sweetrl.types import OUTGROWN, AgentTurn, Message, Report, Task, Trajectory
 
 FRONTEND = Frontend()
 EVIL = "<script>alert('x')</script> \"quoted\""

@@ -20,12 +20,9 @@ from sweetrl.types import Demonstration, Judgment, Leak, Message, Split, Task, T
 if TYPE_CHECKING:
     from typing import Self
 
-    from sweetrl.evaluation.metrics import Result
-    from sweetrl.evaluation.report import Report
-    from sweetrl.learning.pairs import TrajectoryPair
-    from sweetrl.learning.training import TrainingResult
     from sweetrl.protocols import Critic, Scorer, Speaker, UserSimulator
     from sweetrl.settings import PretrainSettings, Settings
+    from sweetrl.types import Report, Result, TrainingResult, TrajectoryPair
 
 PAGE = "page"  # a reply that shows a page to be looked at
 _MARKUP = re.compile(

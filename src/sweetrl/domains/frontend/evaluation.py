@@ -21,9 +21,8 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.domains.frontend.pages import find_page, last_page, without_pages
 from sweetrl.domains.frontend.rewards import PageScorer, PageTools
 from sweetrl.errors import UserError
-from sweetrl.evaluation.metrics import AFTER, BEFORE, Result, paired
+from sweetrl.evaluation.metrics import AFTER, BEFORE, paired
 from sweetrl.evaluation.report import (
-    Report,
     critic_section,
     fault_rows,
     fill,
@@ -36,7 +35,7 @@ from sweetrl.evaluation.report import (
     verdict,
 )
 from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
-from sweetrl.types import Message, Task, Trajectory
+from sweetrl.types import Message, Report, Result, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
