@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sweetrl.colbench.recording import RecordedSimulator, Recording, is_recording
-from sweetrl.colbench.simulators import LlmSimulator
+from sweetrl.colbench.simulators import LlmSimulator, RecordedSimulator, Recording, is_recording
 from sweetrl.domains.backend import Backend
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.types import Message, Task

@@ -134,7 +134,7 @@ def logs(data: bytes) -> None:
 
 def recording(data: bytes) -> None:
     """A file of recorded answers, perhaps cut off."""
-    from sweetrl.colbench.recording import Recording
+    from sweetrl.colbench.simulators import Recording
 
     len(Recording(written(data)))
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sweetrl.browser.page import Page
-from sweetrl.colbench.recording import Recording
+from sweetrl.colbench.simulators import Recording
 from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.suite.agents import scripted_user
 from sweetrl.domains.frontend.suite.designs import Design, write_page

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from functools import lru_cache
-from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -44,19 +43,18 @@ NO_ANSWER = "No answer"  # what official files hold where a dialogue ended witho
 class CodeScorer:
     """Scores answers in a sandbox that starts with the first answer. Thread-safe; use as a context manager or close().
 
-    `cache` is a folder that keeps what references return from one run to the next. A `sandbox` of the caller's is used
-    instead of a new one (and closed with this).
+    A `sandbox` of the caller's is used instead of a new one (and closed with this).
     """
 
     thread_safe = True
 
-    def __init__(self, reward: RewardSettings, cache: Path | None = None, sandbox: Sandbox | None = None) -> None:
+    def __init__(self, reward: RewardSettings, sandbox: Sandbox | None = None) -> None:
         self.settings = reward
         self._official = reward.semantics != "fixed"
         self._rules = Rules() if self._official else Rules(tolerance=reward.tolerance, nan=True, arrays=True)
         libraries = tuple(reward.libraries.split())
         self._sandbox = sandbox or Sandbox(limits_of(reward), reward.workers, libraries, unsafe=reward.unsafe)
-        self._references = References(self._sandbox, libraries, cache)
+        self._references = References(self._sandbox)
 
     def __enter__(self) -> CodeScorer:
         return self

@@ -25,7 +25,6 @@ def score_file(
     semantics: str,
     out: Path | None = None,
     reward: RewardSettings | None = None,
-    cache: Path | None = None,
 ) -> dict[str, Any]:
     """Score a file of answers against an official task file: the body of `sweetrl score`.
 
@@ -42,7 +41,7 @@ def score_file(
     results: list[dict[str, Any]] = []
     reasons: Counter[str] = Counter()
     isolation = ""
-    with CodeScorer(reward, cache) as scorer:
+    with CodeScorer(reward) as scorer:
         scores = scorer.stream((scored_tasks[index], answer) for index, answer in rows)
         for (index, _), score in zip(rows, _with_progress(scores, len(rows)), strict=True):
             tests = [
