@@ -134,14 +134,6 @@ def _without_nulls(value: Any) -> Any:
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (1-based line number, text) of every line that is not blank; bytes that are not UTF-8 are a UserError."""
-    for number, line in raw_lines(path):
-        text = decode_line(line, f"{path}: line {number}")
-        if text.strip():
-            yield number, text
-
-
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield (1-based line number, object) of every line that is not blank; a UserError as `parse_row` says."""
     for number, line in raw_lines(path):
