@@ -93,25 +93,25 @@ class LlmSimulator:
         for attempt in range(self.attempts if self.leaks == "refuse" else 1):
             instruction = await self.instruction(task, messages, attempt > 0)
             text = await self.speaker.say(instruction, seed + attempt)
-            said = spoken(text)[: self.reply_characters]
-            if not said:
+            words = spoken(text)[: self.reply_characters]
+            if not words:
                 endless = THOUGHT in text.rpartition("</think>")[2]
                 why = ": its model's thoughts have no end (simulator.server.max_new_tokens)" if endless else ""
                 raise SimulatorError(f"the user said nothing{why}")
             if self.leaks == "count":  # whoever records the dialogue searches it
-                return said
-            leak = self.domain.find_leak(task, said) or self._fragment(task, messages, said)
+                return words
+            leak = self.domain.find_leak(task, words) or self._fragment(task, messages, words)
             if leak is None:
-                return said
+                return words
             self.refused += 1
         assert leak is not None
         raise SimulatorError(f"the user's answer leaks the reference ({leak.kind}) in each of {self.attempts} attempts")
 
-    def _fragment(self, task: Task, messages: Sequence[Message], said: str) -> Leak | None:
+    def _fragment(self, task: Task, messages: Sequence[Message], words: str) -> Leak | None:
         """What `validate` would find in `said`: a batch with it is not accepted."""
         earlier = [squeeze(message.content) for message in messages]
-        found = told_fragment(self.domain.hidden_fragments(task), squeeze(said), earlier)
-        return None if found is None else Leak("quote", found.text)
+        fragment = told_fragment(self.domain.hidden_fragments(task), squeeze(words), earlier)
+        return None if fragment is None else Leak("quote", fragment.text)
 
     async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
         """Return what the model is told; `again`: its last answer leaked and was not sent."""
@@ -124,10 +124,10 @@ def spoken(text: str) -> str:
 
     Thoughts go over the reference: those that the token limit has broken off are not said either.
     """
-    said = text.rpartition("</think>")[2].partition(THOUGHT)[0].strip()
+    words = text.rpartition("</think>")[2].partition(THOUGHT)[0].strip()
     for name in ("Person:", "PERSON:"):
-        said = said.removeprefix(name).lstrip()
-    return _OTHER.split(said, maxsplit=1)[0].rstrip()
+        words = words.removeprefix(name).lstrip()
+    return _OTHER.split(words, maxsplit=1)[0].rstrip()
 
 
 class ScriptedUser:

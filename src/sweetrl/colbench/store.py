@@ -100,8 +100,8 @@ class TrajectoryStore:
         """Complete shards by number, in rising order; empty where the folder is missing."""
         if not self.folder.is_dir():
             return {}
-        found = ((_SHARD.fullmatch(path.name), path) for path in self.folder.iterdir())
-        return dict(sorted((int(match[1]), path) for match, path in found if match))
+        names = ((_SHARD.fullmatch(path.name), path) for path in self.folder.iterdir())
+        return dict(sorted((int(match[1]), path) for match, path in names if match))
 
     def read_shard(self, index: int) -> list[Trajectory]:
         """Return the trajectories of one shard in order."""
@@ -211,10 +211,10 @@ def _trajectory_record(one: Trajectory) -> dict[str, Any]:
 
 
 def _turn_record(turn: AgentTurn, messages: Sequence[Message]) -> dict[str, Any]:
-    said = messages[turn.message_index].content if 0 <= turn.message_index < len(messages) else None
+    visible = messages[turn.message_index].content if 0 <= turn.message_index < len(messages) else None
     return {
         "message_index": turn.message_index,
-        "raw": None if turn.raw == said else turn.raw,  # nearly always the message itself: written once
+        "raw": None if turn.raw == visible else turn.raw,  # nearly always the message itself: written once
         "token_ids": turn.token_ids,
         "logprobs": turn.logprobs,
         "finish_reason": turn.finish_reason,
@@ -333,12 +333,12 @@ def format_of(path: Path) -> str | None:
     import pyarrow.parquet as pq
 
     try:
-        found = (pq.read_schema(path).metadata or {}).get(FORMAT_KEY)
+        form = (pq.read_schema(path).metadata or {}).get(FORMAT_KEY)
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file; check the path.") from error
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(f"{path}: this is no complete Parquet file; make it again.") from error
-    return None if found is None else found.decode()
+    return None if form is None else form.decode()
 
 
 def _write(path: Path, records: list[dict[str, Any]], schema: pyarrow.Schema, form: str) -> int:
@@ -366,9 +366,9 @@ def _open(path: Path, form: str) -> pyarrow.parquet.ParquetFile:
         raise UserError(f"{path}: there is no such file; run the stage that writes it first.") from error
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(f"{path}: this is no complete Parquet file; run the stage that writes it again.") from error
-    found = (file.schema_arrow.metadata or {}).get(FORMAT_KEY, b"no format of this project").decode()
-    if found != form:
-        raise UserError(f"{path}: expected the format {form}, found {found}; run the stage that writes it again.")
+    actual = (file.schema_arrow.metadata or {}).get(FORMAT_KEY, b"no format of this project").decode()
+    if actual != form:
+        raise UserError(f"{path}: expected the format {form}, found {actual}; run the stage that writes it again.")
     return file
 
 

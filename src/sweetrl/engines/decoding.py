@@ -154,20 +154,20 @@ class Decoder:
         prompts = [group[0].prompt for group in chunk]
         lengths = np.array([len(prompt) for prompt in prompts])
         width = int(lengths.max())
-        found = [prefixes.longest(prompt) if prefixes else (0, None) for prompt in prompts]
-        new = int(max(len(prompt) - known for prompt, (known, _) in zip(prompts, found, strict=True)))
+        prefixes_kept = [prefixes.longest(prompt) if prefixes else (0, None) for prompt in prompts]
+        new = int(max(len(prompt) - cached for prompt, (cached, _) in zip(prompts, prefixes_kept, strict=True)))
         spare = prefixes.spare() if prefixes is not None else None
         cache = RowCache(self.shape, len(prompts), width, self._like(), spare=spare)
         # A known prefix is put at its place; the last `new` tokens of every prompt are computed, so that all rows share
         # one forward pass. Where that overlaps with a known prefix, it computes the same again.
         ids = np.zeros((len(prompts), new), dtype=np.int64)
-        for row, (prompt, (known, kept)) in enumerate(zip(prompts, found, strict=True)):
+        for row, (prompt, (cached, kept)) in enumerate(zip(prompts, prefixes_kept, strict=True)):
             # Equal prompts in one call are computed once.
             for number, reply in enumerate(chunk[row][:: sampling.n]):
-                reply.cached = len(prompt) if number else known
+                reply.cached = len(prompt) if number else cached
                 counts.cached += reply.cached
             if kept is not None:
-                place(cache, row, width - len(prompt) + known, kept, known)
+                place(cache, row, width - len(prompt) + cached, kept, cached)
             tail = prompt[-new:]
             ids[row, new - len(tail) :] = tail
         columns = np.arange(width - new, width)

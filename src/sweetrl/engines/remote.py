@@ -310,8 +310,8 @@ class RemoteEngine:
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
         """Raise what an error status means."""
-        said = error_message(text)
-        where = f"{server.url}: status {status}" + (f" ({said})" if said else "")
+        message = error_message(text)
+        where = f"{server.url}: status {status}" + (f" ({message})" if message else "")
         if status in RETRIED:
             pause = retry_after(headers)
             if pause and status in PACED:
@@ -327,7 +327,7 @@ class RemoteEngine:
                 "with /v1 in `urls`."
             )
         if no_room(text):
-            raise NoRoom(f"{server.url}: the dialogue leaves no room for a reply in the model's context ({said})")
+            raise NoRoom(f"{server.url}: the dialogue leaves no room for a reply in the model's context ({message})")
         raise EngineError(where)
 
     def _count(self, usage: Any, completions: list[Completion]) -> list[Completion]:
@@ -413,26 +413,26 @@ def hide_key(key: str, text: str) -> str:
 def read_object(url: str, text: str) -> dict[str, Any]:
     """Return the JSON object that `text` is; TransientError where it is something else or broken off."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except ValueError as error:
         raise TransientError(f"{url}: the reply is not JSON, or broken off") from error
     except RecursionError as error:
         raise TransientError(f"{url}: the reply is nested too deeply") from error
-    if not isinstance(found, dict):
+    if not isinstance(value, dict):
         raise TransientError(f"{url}: the reply is not a JSON object")
-    return found
+    return value
 
 
 def error_message(text: str) -> str:
     """Return what a server says about an error, in one line of at most `SHOWN` characters that any terminal shows."""
     try:
-        found: Any = json.loads(text)
+        value: Any = json.loads(text)
     except (ValueError, RecursionError):
-        found = text
+        value = text
     for key in ("error", "message", "detail"):
-        if isinstance(found, dict) and key in found:
-            found = found[key]
-    return one_line(found if isinstance(found, str) else text)
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+    return one_line(value if isinstance(value, str) else text)
 
 
 def one_line(text: str) -> str:

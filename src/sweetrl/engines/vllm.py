@@ -103,8 +103,8 @@ class VllmEngine(RemoteEngine):
             if not models:
                 raise TransientError(f"{server.url}: the server names no models")
             if self._served and self._served not in models:
-                known = one_line(", ".join(models))
-                raise UserError(f"{server.url}: there is no model {self._served!r}; the server has {known}.")
+                served = one_line(", ".join(models))
+                raise UserError(f"{server.url}: there is no model {self._served!r}; the server has {served}.")
             self._served = self._served or next(iter(models))
             return count_of(models[self._served].get("max_model_len")) or 2**31
 

@@ -68,16 +68,16 @@ class RolloutContext:
             self.domain, self.simulator, task, attempt, seed_of, self.agent, self.reply_characters, self.chat
         )
 
-    def resume(self, told: Trajectory, turns: int, seed_of: Callable[[int], int]) -> Dialogue:
+    def resume(self, trajectory: Trajectory, turns: int, seed_of: Callable[[int], int]) -> Dialogue:
         """Begin where the first `turns` agent turns of `told`, and what the user said to them, are over."""
-        dialogue = self.open_seeded(told.task, told.attempt, seed_of)
-        known = {turn.message_index: turn for turn in told.turns}
+        dialogue = self.open_seeded(trajectory.task, trajectory.attempt, seed_of)
+        sampled = {turn.message_index: turn for turn in trajectory.turns}
         for index in range(1, 2 * turns, 2):
-            said, words = told.messages[index].content, told.messages[index + 1].content
-            turn = known.get(index) or AgentTurn(index, said)
+            visible, words = trajectory.messages[index].content, trajectory.messages[index + 1].content
+            turn = sampled.get(index) or AgentTurn(index, visible)
             if self.chat is not None and not turn.token_ids:  # imported, without ids
                 turn = replace(turn, token_ids=self.chat.reply(turn.raw), finish_reason="stop")
-            dialogue.retell(turn, said, words)
+            dialogue.retell(turn, visible, words)
         return dialogue
 
 
