@@ -194,7 +194,7 @@ def field(row: dict[str, Any], key: str, expected: type, where: str, optional: b
         if optional:
             return None
         raise UserError(f"{where}: the key `{key}` is missing; add it.")
-    value = row[key]
+    value: Any = row[key]
     if value is None and optional:
         return None
     accepted = (int, float) if expected is float else (expected,)
