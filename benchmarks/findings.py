@@ -152,14 +152,14 @@ def extraction() -> str:
 
 @proof("8", "a server: 200,000 `[`; a rest of centuries; its key echoed", "`collect` dies; the key in records")
 def server() -> str:
-    from sweetrl.engines import bodies
+    from sweetrl.engines.remote import hide_key, read_object
     from sweetrl.engines.retry import LONGEST_REST, TransientError, retry_after
 
     try:
-        bodies.read_object("u", "[" * 200_000)
+        read_object("u", "[" * 200_000)
     except TransientError:
         rest = retry_after({"retry-after": "9" * 40})
-        echoed = "sk-0123456789" in bodies.without("sk-0123456789", '{"error":"Bearer sk-0123456789"}')
+        echoed = "sk-0123456789" in hide_key("sk-0123456789", '{"error":"Bearer sk-0123456789"}')
         return f"one attempt lost; rest {rest / LONGEST_REST:g} week; key {'shown' if echoed else 'hidden'}"
     return "taken"
 

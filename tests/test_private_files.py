@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sweetrl.cli import app
-from sweetrl.colbench.recording import Recording
+from sweetrl.colbench.simulators import Recording
 from sweetrl.errors import UserError
 from sweetrl.io import append_row, private_file, publish, write_json
 from sweetrl.rollout.ledger import Ledger

@@ -53,18 +53,6 @@ class Speaker(Protocol):
         ...
 
 
-class Recordings(Protocol):
-    """Replies of earlier runs (sweetrl.colbench.recording.Recording)."""
-
-    def find(self, task: Task, messages: Sequence[Message], speaker: str | None = None) -> str | None:
-        """Return what `speaker` answered, or None."""
-        ...
-
-    def add(self, task: Task, messages: Sequence[Message], speaker: str, reply: str) -> None:
-        """Keep what `speaker` answered."""
-        ...
-
-
 # Who produces tokens
 
 

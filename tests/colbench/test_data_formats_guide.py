@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from sweetrl.colbench.store import TASKS_FORMAT, TRAJECTORIES_FORMAT, _task_schema, _trajectory_schema
+from sweetrl.colbench.store import TASKS_FORMAT, TRAJECTORIES_FORMAT, task_schema, trajectory_schema
 from sweetrl.evaluation.metrics import COLUMNS
 from sweetrl.types import Outcome
 
@@ -15,7 +15,7 @@ GUIDE = (Path(__file__).resolve().parents[2] / "docs" / "data-formats.md").read_
 ROWS = [line for line in GUIDE.splitlines() if line.startswith("| `")]
 
 
-@pytest.mark.parametrize("schema", [_task_schema(), _trajectory_schema()], ids=["tasks", "trajectories"])
+@pytest.mark.parametrize("schema", [task_schema(), trajectory_schema()], ids=["tasks", "trajectories"])
 def test_every_column_has_a_row(schema) -> None:  # type: ignore[no-untyped-def]
     fields = list(schema)
     if "turns" in schema.names:
@@ -37,4 +37,4 @@ def test_every_column_of_the_results_has_a_row() -> None:
 def test_outcomes_and_formats_are_named() -> None:
     (row,) = (line for line in ROWS if line.startswith("| `outcome` |"))
     assert [outcome for outcome in get_args(Outcome) if f"`{outcome}`" not in row] == []
-    assert all(text in GUIDE for text in (f"= {TASKS_FORMAT}`", f"= {TRAJECTORIES_FORMAT}`"))
+    assert f"= {TASKS_FORMAT}`" in GUIDE and f"= {TRAJECTORIES_FORMAT}`" in GUIDE

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.colbench.files import read_trajectories, write_trajectories
+from sweetrl.colbench.files import read_trajectories, trajectory_row, write_trajectories
 from sweetrl.domains.backend import Backend
 from sweetrl.errors import UserError
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
@@ -52,9 +52,9 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
-def complaint(path: Path, attempts: int | None = None) -> str:
+def complaint(path: Path) -> str:
     with pytest.raises(UserError) as caught:
-        list(read_trajectories(path, BACKEND, attempts))
+        list(read_trajectories(path, BACKEND))
     message = str(caught.value)
     assert message.startswith(str(path)) and "\n" not in message and message.endswith(".")
     return message
@@ -79,14 +79,6 @@ def test_task_by_task_gives_the_same_file_as_block_by_block(tmp_path: Path) -> N
     write_trajectories(tmp_path / "b.jsonl", blocks(4, 3), 3)
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jsonl", "b.jsonl"]
-
-
-@pytest.mark.parametrize("attempts", [2, None])
-def test_what_is_written_is_read(tmp_path: Path, attempts: int | None) -> None:
-    path = tmp_path / "t.jsonl"
-    given = blocks(3, 2)
-    write_trajectories(path, given, 2)
-    assert list(read_trajectories(path, BACKEND, attempts)) == given
 
 
 def test_input_comes_from_the_formatter_and_is_ignored_on_the_way_back(tmp_path: Path) -> None:
@@ -146,35 +138,7 @@ def test_success_is_said_where_the_reward_does_not_say_it(tmp_path: Path) -> Non
     assert "`solved` must be true or false, found a string" in complaint(path)
 
 
-# A wrong k, from either side
-
-
-def test_a_k_that_does_not_divide_the_rows(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    write_trajectories(path, blocks(3, 2), 2)
-    assert "6 rows are not 4 equal blocks" in complaint(path, 4)
-    assert "k = 0 attempts a task is impossible" in complaint(path, 0)
-
-
-def test_a_k_that_the_tasks_contradict_names_the_first_row(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    write_trajectories(path, blocks(3, 2), 2)
-    assert "line 3: with k = 3 this is attempt 2 at the task of row 1" in complaint(path, 3)
-
-
-def test_a_k_that_is_too_small(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    write_trajectories(path, blocks(3, 2), 2)
-    assert "line 4: task 'task-0' is twice in the first of 1 blocks" in complaint(path, 1)
-    official = rows(path)
-    for row in official:
-        del row["task"]["id"]
-    path.write_text("\n".join(map(json.dumps, official)))
-    assert "with k = 1 the first block repeats its tasks from row 4 on; the file was made with k = 2" in complaint(
-        path, 1
-    )
-    write_trajectories(path, blocks(3, 4), 4)
-    assert "line 4: task 'task-0' is twice" in complaint(path, 2)
+# A file of no blocks, and attempts that make none
 
 
 def test_blocks_that_do_not_repeat_are_no_blocks(tmp_path: Path) -> None:
@@ -182,6 +146,9 @@ def test_blocks_that_do_not_repeat_are_no_blocks(tmp_path: Path) -> None:
     write_trajectories(path, blocks(3, 2), 2)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows(path)[:5]))
     assert "row 4 repeats the task of row 1" in complaint(path)
+    others = [trajectory(0, 0), trajectory(1, 0, task=replace(task(1), id="task-0"))]
+    path.write_text("".join(json.dumps(trajectory_row(one)) + "\n" for one in others))
+    assert "line 2: two tasks are called 'task-0'" in complaint(path)
 
 
 def test_an_attempt_that_is_missing_is_not_written(tmp_path: Path) -> None:
@@ -241,14 +208,13 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], said: str) -
     path = tmp_path / "t.jsonl"
     write_trajectories(path, [trajectory(0, 0)], 1)
     path.write_text(json.dumps({**rows(path)[0], **change}))
-    assert f"line 1: {said}" in complaint(path, 1)
+    assert f"line 1: {said}" in complaint(path)
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text("")
     assert "holds no trajectories" in complaint(path)
-    assert "holds no trajectories" in complaint(path, 2)
 
 
 # Any dialogue, any k
@@ -278,7 +244,6 @@ def test_any_dialogue_survives(
     path = tmp_path_factory.mktemp("files") / "t.jsonl"
     given = [data.draw(dialogues(number, attempt)) for attempt in range(attempts) for number in range(tasks)]
     assert write_trajectories(path, given, attempts) == len(given)
-    assert list(read_trajectories(path, BACKEND, attempts)) == given
     assert list(read_trajectories(path, BACKEND)) == given
 
 
@@ -294,8 +259,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         write_trajectories(path, many(), attempts)
-        for wanted in (attempts, None):
-            assert sum(1 for _ in read_trajectories(path, BACKEND, wanted)) == rows_of_100_kb
+        assert sum(1 for _ in read_trajectories(path, BACKEND)) == rows_of_100_kb
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -10,7 +10,16 @@ import pytest
 
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.environment import Environment
-from sweetrl.colbench.simulators import ConsoleUser, LlmSimulator, ReplaySimulator, simulator_prompt, spoken
+from sweetrl.colbench.simulators import (
+    ConsoleUser,
+    LlmSimulator,
+    RecordedSimulator,
+    Recording,
+    ReplaySimulator,
+    is_recording,
+    simulator_prompt,
+    spoken,
+)
 from sweetrl.domains.backend import Backend
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.evaluation import checks
@@ -188,3 +197,40 @@ def test_you_see_who_you_are_and_may_leave() -> None:
 
     with pytest.raises(SimulatorError, match="left the dialogue"):
         ConsoleUser(ask=leave, tell=told.append).reply(RATES, MESSAGES, 0)
+
+
+# Recorded answers
+
+
+def test_recorded_answers_cost_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    model = Model(lambda instruction, seed: f"It is {seed}.")
+    first = LlmSimulator(model, BACKEND, recording=Recording(path), identity="one")
+    assert first.reply(RATES, MESSAGES, 5) == "It is 5."
+    again = LlmSimulator(model, BACKEND, recording=Recording(path), identity="one")
+    assert again.reply(RATES, MESSAGES, 6) == "It is 5."
+    other = LlmSimulator(model, BACKEND, recording=Recording(path), identity="two")
+    assert other.reply(RATES, MESSAGES, 7) == "It is 7."
+    assert len(model.asked) == 2
+    assert is_recording(path)
+    replay = RecordedSimulator(Recording(path))
+    assert replay.reply(RATES, MESSAGES, 9) == "It is 5."  # who was recorded first
+    with pytest.raises(SimulatorError, match="the agent has left the recording"):
+        replay.reply(RATES, (*MESSAGES, Message("user", "Hm.")), 9)
+
+
+def test_a_recording_survives_a_kill_and_refuses_other_files(tmp_path: Path) -> None:
+    path = tmp_path / "answers.jsonl"
+    recording = Recording(path)
+    recording.add(RATES, MESSAGES, "one", "Seven.")
+    with path.open("a") as target:
+        target.write('{"speaker": "one", "dial')
+    fixed = Recording(path)
+    assert len(fixed) == 1
+    fixed.add(RATES, MESSAGES[:1], "one", "Eight.")
+    assert len(Recording(path)) == 2
+    assert Recording(path).find(RATES, MESSAGES[:1], "one") == "Eight."
+    path.write_text('{"task": {}}\n')
+    with pytest.raises(UserError, match=r"answers.jsonl: line 1: this is no recorded answer"):
+        Recording(path)
+    assert not is_recording(path)

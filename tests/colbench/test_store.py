@@ -53,7 +53,7 @@ def test_everything_comes_back(tmp_path: Path) -> None:
     store.write_shard(0, [FULL, BARE])
     store.write_shard(1, [BARE])
     assert list(store.read()) == [FULL, BARE, BARE]
-    assert store.count() == 3
+    assert len(store) == 3
     assert [path.name for path in store.shards().values()] == ["shard-00000.parquet", "shard-00001.parquet"]
 
 
@@ -147,7 +147,7 @@ def test_what_is_damaged_is_named(tmp_path: Path) -> None:
     path.write_bytes(whole[:4] + b"\xff" * (len(whole) // 2) + whole[4 + len(whole) // 2 :])
     assert str(path) in complaint(list, store.read())
     path.write_bytes(b"")
-    assert "no complete Parquet file" in complaint(store.count)
+    assert "no complete Parquet file" in complaint(len, store)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +180,6 @@ def test_a_row_that_is_no_trajectory_is_named(change: Callable[[Any], None], tmp
 
 
 def test_a_table_of_another_kind_is_refused(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = tmp_path / "tasks.parquet"
     pq.write_table(pa.table({"id": ["a"]}), path)
     assert "expected the format tasks/1, found no format of this project" in complaint(read_task_table, path)
@@ -192,122 +189,13 @@ def test_a_table_of_another_kind_is_refused(tmp_path: Path) -> None:
     assert "holds no tasks" in complaint(read_task_table, path)
 
 
-def write_first_form(path: Path, form: str, *records: dict[str, Any]) -> Path:
-    """Write a shard as the project did before rewards had parts (trajectories/1), under the name of any format."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    text = pa.string()
-
-    def must(name: str, kind: pa.DataType) -> pa.Field:
-        return pa.field(name, kind, nullable=False)
-
-    task = [
-        must("id", text),
-        must("problem_description", text),
-        must("ground_truth", text),
-        must("test_cases", pa.list_(pa.struct([("name", text), ("call", text)]))),
-        pa.field("hidden_information", text),
-        must("suite", text),
-    ]
-    turn = [
-        ("message_index", pa.int32()),
-        ("raw", text),
-        ("token_ids", pa.list_(pa.int32())),
-        ("logprobs", pa.list_(pa.float64())),
-        ("finish_reason", text),
-    ]
-    test = [("name", text), ("passed", pa.bool_()), ("reason", text), ("detail", text)]
-    columns = [
-        must("task", pa.struct(task)),
-        must("attempt", pa.int32()),
-        must("messages", pa.list_(pa.struct([("role", text), ("content", text)]))),
-        must("turns", pa.list_(pa.struct(turn))),
-        pa.field("answer", text),
-        pa.field("reward", pa.float64()),
-        must("tests", pa.list_(pa.struct(test))),
-        must("outcome", text),
-        must("seed", pa.int64()),
-        must("policy", text),
-        must("simulator", text),
-        must("error", text),
-        must("extra", pa.map_(text, text)),
-    ]
-    schema = pa.schema(columns).with_metadata({b"sweetrl.format": form.encode()})
-    pq.write_table(pa.Table.from_pylist(list(records), schema=schema), path, compression="zstd")
-    return path
-
-
-FIRST = {
-    "task": {
-        "id": "a",
-        "problem_description": "Write f.",
-        "ground_truth": "def f(): pass",
-        "test_cases": [{"name": "test1", "call": "f()"}],
-        "hidden_information": None,
-        "suite": "backend",
-    },
-    "attempt": 3,
-    "messages": [{"role": "user", "content": "Write f."}, {"role": "assistant", "content": " shown"}],
-    "turns": [
-        {
-            "message_index": 1,
-            "raw": "thought OUTPUT: shown",
-            "token_ids": [5, 7],
-            "logprobs": [-0.1, -0.2],
-            "finish_reason": "stop",
-        }
-    ],
-    "answer": " shown",
-    "reward": 1.0,
-    "tests": [{"name": "test1", "passed": True, "reason": "passed", "detail": ""}],
-    "outcome": "out_of_rounds",
-    "seed": 9,
-    "policy": "base",
-    "simulator": "scripted",
-    "error": "",
-    "extra": [("a", "1")],
-}
-
-
-def test_shards_of_the_first_form_are_read_as_they_were_meant(tmp_path: Path) -> None:
-    lost = {**FIRST, "attempt": 4, "outcome": "lost", "answer": None, "reward": None, "error": "gone", "turns": []}
-    write_first_form(tmp_path / "shard-00000.parquet", "trajectories/1", FIRST, lost)
+@pytest.mark.parametrize("form", ["trajectories/1", "trajectories/3", "tasks/1"])
+def test_no_other_form_is_taken_for_ours(form: str, tmp_path: Path) -> None:
     store = TrajectoryStore(tmp_path)
-    store.write_shard(1, [FULL])
-    read = Trajectory(
-        task=TASK,
-        attempt=3,
-        messages=(Message("user", "Write f."), Message("assistant", " shown")),
-        turns=(AgentTurn(1, "thought OUTPUT: shown", (5, 7), (-0.1, -0.2), "stop"),),
-        answer=" shown",
-        reward=1.0,
-        tests=(TestResult("test1", True, "passed"),),
-        outcome="max_turns_reached",
-        seed=9,
-        policy="base",
-        simulator="scripted",
-        extra={"a": "1"},
-        parts={},
-        solved=None,
-    )
-    failed = replace(read, attempt=4, outcome="lost", answer=None, reward=None, error="gone", turns=())
-    assert list(store) == [read, failed, FULL] and store.count() == 3
-    assert read.success and store[0].success
-    written = store.write_shard(0, store.read_shard(0))  # and written again, it is of the form of today
-    assert list(store) == [read, failed, FULL]
-    assert "found trajectories/2" in complaint(read_task_table, written)
-
-
-def test_no_other_form_is_taken_for_the_first(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path)
-    for form in ("trajectories/0", "trajectories/3", "tasks/1"):
-        path = write_first_form(tmp_path / "shard-00000.parquet", form, FIRST)
-        said = f"{path}: expected the format trajectories/2, found {form}; run the stage that writes it again."
-        assert complaint(list, store) == complaint(store.count) == said
-    assert "expected the format tasks/1, found trajectories/1" in complaint(
-        read_task_table, write_first_form(tmp_path / "tasks.parquet", "trajectories/1", FIRST)
-    )
+    path = store.write_shard(0, [FULL])
+    pq.write_table(pq.read_table(path).replace_schema_metadata({"sweetrl.format": form}), path)
+    message = f"{path}: expected the format trajectories/2, found {form}; run the stage that writes it again."
+    assert complaint(list, store.read()) == complaint(len, store) == message
 
 
 NAMES = st.text(max_size=8)

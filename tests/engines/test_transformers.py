@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from sweetrl.engines import decoding
-from sweetrl.engines.sampling import uniforms
+from sweetrl.engines.decoding import uniforms
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.errors import UserError
 from sweetrl.types import Completion, Prompt, Sampling

@@ -134,22 +134,21 @@ def logs(data: bytes) -> None:
 
 def recording(data: bytes) -> None:
     """A file of recorded answers, perhaps cut off."""
-    from sweetrl.colbench.recording import Recording
+    from sweetrl.colbench.simulators import Recording
 
     len(Recording(written(data)))
 
 
 def chat_reply(data: bytes) -> None:
     """The body of a server of chat completions, good and bad."""
-    from sweetrl.engines import bodies
     from sweetrl.engines.openai import read_choice
-    from sweetrl.engines.remote import choices_of
+    from sweetrl.engines.remote import choices_of, count_of, error_message, hide_key, read_object
 
-    words = bodies.without("sk-0123456789", data.decode("utf-8", "replace"))
-    bodies.error_message(words).encode("utf-8")
-    found = bodies.read_object("u", words)
-    bodies.whole(found.get("usage"))
-    for one in choices_of("u", found, 1):
+    words = hide_key("sk-0123456789", data.decode("utf-8", "replace"))
+    error_message(words).encode("utf-8")
+    reply = read_object("u", words)
+    count_of(reply.get("usage"))
+    for one in choices_of("u", reply, 1):
         read_choice("u", one).text.encode("utf-8")
 
 

@@ -23,7 +23,6 @@ from sweetrl.colbench.simulators import spoken
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.leaks import find_leak
 from sweetrl.domains.frontend import Frontend
-from sweetrl.domains.frontend.leaks import find_leak as find_markup
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import _group
 from sweetrl.interop.openenv_format import Format
@@ -225,7 +224,7 @@ CASES: dict[str, tuple[Callable[[str], object], dict[str, Shape]]] = {
     "words on the screen": (parsed("screen"), FENCES | {"escapes": of("\x1b[2J"), "marks": of("\u202e")}),
     "what a user says of code": (lambda text: find_leak(ASKED, text), QUOTES),
     "what a user quotes": (lambda text: find_quote(ASKED, text), QUOTES),
-    "what a user says of a page": (lambda text: find_markup(ASKED, text), QUOTES | PAGES),
+    "what a user says of a page": (lambda text: Frontend().find_leak(ASKED, text), QUOTES | PAGES),
     "what a user's model says": (spoken, FENCES),
     "what a message shows": (Backend().display, FENCES),
     "what a page's message shows": (Frontend().display, FENCES),

@@ -188,7 +188,7 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
         return SimpleNamespace(model=model, args=args, fit=lambda: [step])
 
     monkeypatch.setattr("sweetrl.engines.make.serving", opened)
-    monkeypatch.setattr("sweetrl.rollout.environment.open_environment", opened)
+    monkeypatch.setattr("sweetrl.rollout.context.open_environment", opened)
     monkeypatch.setattr("sweetrl.learning.online.GroupTrainer", trainer)
     monkeypatch.setattr("sweetrl.learning.adapters.load_base", lambda _: (None, SimpleNamespace(pad_token_id=0)))
     monkeypatch.setattr("sweetrl.learning.adapters.attach_adapter", lambda *_: None)

@@ -14,7 +14,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.engines.make import Agent
 from sweetrl.errors import UserError
 from sweetrl.plugins import find_simulator, load_domain
-from sweetrl.rollout.environment import open_environment
+from sweetrl.rollout.context import open_environment
 from sweetrl.rollout.run import rollout_scored
 from sweetrl.seeds import dialogue_seed, simulator_seed
 from sweetrl.settings import parse_settings

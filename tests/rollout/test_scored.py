@@ -110,7 +110,7 @@ def test_a_full_disk_leaves_finished_shards_and_one_sentence(
     assert "\n" not in str(caught.value)
     assert sorted(contents(tmp_path / "resumed")) == ["shard-00000.parquet", "shard-00001.parquet"]
     monkeypatch.undo()
-    assert TrajectoryStore(tmp_path / "resumed").count() == 8
+    assert len(TrajectoryStore(tmp_path / "resumed")) == 8
     collect(attempts, context, tmp_path / "resumed")
     assert contents(tmp_path / "resumed") == contents(tmp_path / "whole")
 

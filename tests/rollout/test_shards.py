@@ -23,9 +23,9 @@ from sweetrl.engines.retry import RetryPolicy
 from sweetrl.engines.vllm import VllmEngine
 from sweetrl.errors import UserError
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.journal import Journal
 from sweetrl.rollout.run import rollout, rollout_scored
 from sweetrl.rollout.scored import scored
+from sweetrl.rollout.shards import Journal
 from sweetrl.rollout.users import EngineSpeaker
 from sweetrl.settings import AgentSettings
 from sweetrl.types import Sampling
@@ -99,7 +99,7 @@ def test_finished_dialogues_survive_and_are_not_repeated(context: RolloutContext
 
         with pytest.raises(Stopped):
             collect(attempts, context, tmp_path / "broken", progress=plug)
-        kept = TrajectoryStore(tmp_path / "broken").count()
+        kept = len(TrajectoryStore(tmp_path / "broken"))
         journal = tmp_path / "broken" / ".journal"
         kept += sum(len(path.read_text().splitlines()) for path in journal.glob("*.jsonl"))
         assert kept >= finished + stop_at - 2  # lost ones (two attempts at the task of a mute user) are in no journal
@@ -200,7 +200,7 @@ from sweetrl.domains.backend import Backend
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.rollout.journal import Journal
+from sweetrl.rollout.shards import Journal
 from sweetrl.rollout.run import rollout, rollout_scored
 from sweetrl.rollout.scored import scored
 from sweetrl.settings import AgentSettings

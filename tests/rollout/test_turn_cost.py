@@ -18,7 +18,7 @@ from sweetrl.interop.worlds import World
 from sweetrl.learning.pairs import read_pairs
 from sweetrl.paths import PAIRS, TRAJECTORIES, VALIDATION
 from sweetrl.plugins import load_domain
-from sweetrl.rollout.environment import open_environment
+from sweetrl.rollout.context import open_environment
 from sweetrl.rollout.run import rollout_scored
 from sweetrl.settings import parse_settings
 from sweetrl.stages.validate import validate

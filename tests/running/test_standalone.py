@@ -70,7 +70,7 @@ def test_collect_writes_official_files_and_shards(fake_server: Any, here: Path) 
     assert (facts["agent"], facts["user"], facts["tasks"], facts["dialogues"]) == ("mine", "llm", "5", "10")
     assert (facts["success"], facts["share leaked"], facts["written"]) == ("0.6", "0", "all.jsonl")
     assert float(facts["prompt tokens"]) > 0 and float(facts["user prompt tokens"]) > 0
-    found = list(read_trajectories(Path("all.jsonl"), Backend(), attempts=2))
+    found = list(read_trajectories(Path("all.jsonl"), Backend()))
     assert [one.attempt for one in found] == [0] * 5 + [1] * 5
     assert [one.reward for one in found] == [1.0, 0.0, 1.0, 0.0, 1.0] * 2
     shards = list(TrajectoryStore(Path("shards")).read())
@@ -192,7 +192,7 @@ def test_a_model_in_this_process_and_the_scripted_user(here: Path, tiny_model: P
     Path("params.yaml").write_text("agent: {max_turns: 2, max_new_tokens: 8}\nmodel: {device: cpu, threads: 1}\n")
     output = sweetrl("evaluate", "--tasks", "synthetic.parquet", "--model", tiny_model, "--out", "said.jsonl")
     assert f"agent\t{tiny_model}\n" in output and "dialogues\t4\n" in output
-    assert len(list(read_trajectories(Path("said.jsonl"), Backend(), attempts=1))) == 4
+    assert len(list(read_trajectories(Path("said.jsonl"), Backend()))) == 4
 
 
 def test_the_shipped_agent_on_tasks_of_the_command_line(here: Path) -> None:

@@ -20,7 +20,7 @@ from sweetrl.learning.pretraining import demonstrate
 from sweetrl.types import ANSWER_MARKER, Message, Task
 
 if TYPE_CHECKING:
-    from sweetrl.rollout.environment import OpenEnvironment
+    from sweetrl.rollout.context import OpenEnvironment
 
 PATIENCE = 300.0  # seconds for one reply of an agent beside a busy worker
 AT_ONCE = 4  # people

@@ -16,7 +16,7 @@ from sweetrl.domains.frontend.suite.agents import demonstrate
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY, REPORT, RUNS, TEST_TASKS
-from sweetrl.rollout.environment import OpenEnvironment
+from sweetrl.rollout.context import OpenEnvironment
 from sweetrl.rollout.scored import scored
 from sweetrl.settings import BrowserSettings, PretrainSettings, RewardSettings, Settings, parse_settings
 from sweetrl.stages.evaluate import evaluate

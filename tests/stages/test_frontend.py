@@ -21,7 +21,7 @@ from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_
 from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.domain import PageTools
 from sweetrl.domains.frontend.pages import find_page, last_page
-from sweetrl.domains.frontend.scoring import PageScorer
+from sweetrl.domains.frontend.rewards import PageScorer
 from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import OracleAgent, scripted_user
 from sweetrl.domains.frontend.suite.sketch import sketch
@@ -31,7 +31,7 @@ from sweetrl.evaluation.checks import leak, protocol, scored
 from sweetrl.io import read_json
 from sweetrl.paths import BEST_OF_N
 from sweetrl.plugins import load_domain
-from sweetrl.rollout.environment import open_environment
+from sweetrl.rollout.context import open_environment
 from sweetrl.rollout.users import open_user
 from sweetrl.running.standalone import collect_standalone, evaluate_standalone
 from sweetrl.settings import Settings, parse_settings

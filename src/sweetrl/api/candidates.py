@@ -154,7 +154,7 @@ class AtServers:
     def metrics(self, seconds: float) -> dict[str, float]:
         """What it has cost; `seconds` is the time of everything, the critic's with the model in this process."""
         from sweetrl.models import resolve_device
-        from sweetrl.rollout.costs import cost
+        from sweetrl.rollout.ledger import cost
 
         devices = int(resolve_device(self.settings.model.device).startswith("cuda"))
         gpu_seconds = self.usage.gpu_seconds + devices * (seconds - self.seconds)

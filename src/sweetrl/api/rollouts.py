@@ -23,7 +23,7 @@ from sweetrl.types import Split, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.rollout.environment import OpenEnvironment
+    from sweetrl.rollout.context import OpenEnvironment
     from sweetrl.rollout.ledger import Ledger
     from sweetrl.types import Result
 
@@ -231,7 +231,7 @@ def attempt(
     running: Running | None = None,
 ) -> None:
     """Let one policy attempt each (task, attempt number) in an open environment; a complete store is left as it is."""
-    from sweetrl.rollout.costs import cost
+    from sweetrl.rollout.ledger import cost
     from sweetrl.rollout.run import rollout_scored
     from sweetrl.rollout.users import usage_of
 
@@ -281,7 +281,7 @@ def serving(policies: Sequence[Policy], running: Running | None) -> Iterator[lis
 @contextmanager
 def opened(env: Domain) -> Iterator[OpenEnvironment]:
     """Open what the domain's dialogues need."""
-    from sweetrl.rollout.environment import open_environment
+    from sweetrl.rollout.context import open_environment
 
     os.environ.setdefault("HF_HUB_OFFLINE", "1")  # else a missing folder is looked for on the hub, again and again
     with open_environment(env) as environment:

@@ -27,15 +27,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench import leaks
 from sweetrl.colbench.jsonl import field, kind
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.colbench.prompts import AGENT_PROMPTS, load_prompt, render
 from sweetrl.colbench.scoring import RewardScorer
-from sweetrl.colbench.shown import Shown
-from sweetrl.colbench.simulators import LlmSimulator
+from sweetrl.colbench.simulators import LlmSimulator, ScriptedUser
 from sweetrl.errors import UserError
 from sweetrl.types import (
     ANSWER_MARKER,
@@ -49,6 +48,7 @@ from sweetrl.types import (
     Score,
     Split,
     Task,
+    TestRun,
     TrainingResult,
     Trajectory,
     TrajectoryPair,
@@ -107,7 +107,7 @@ class Labels:
     )
 
 
-class Domain(Shown):
+class Domain:
     """A domain: the defaults suit dialogues in which the agent asks questions and then answers, once."""
 
     name: str = ""
@@ -134,6 +134,8 @@ class Domain(Shown):
     """The least and the greatest reward."""
     measure: str = "success"
     """What a comparison of policies is about first: `success` or `reward`."""
+    syntax: str = "text"
+    """The language of references and answers, for highlighting."""
     model_kind: str = "llm"
     """The kind of model that can play the user: `llm`, or `vision` where pictures must be seen."""
     spec: str = ""
@@ -141,7 +143,6 @@ class Domain(Shown):
     options: Mapping[str, Any] = {}
     """What params.yaml says under `suite_options`."""
     _settings: Settings | None = None
-    _defaults: ClassVar[Settings | None] = None
 
     @property
     def labels(self) -> Labels:
@@ -151,12 +152,12 @@ class Domain(Shown):
     @property
     def shown_labels(self) -> Labels:
         """`labels`, but for the reward's where it is not the domain's own (`reward.function`, `reward.turn_cost`)."""
-        wanted = self.settings.reward
-        if not wanted.function and not wanted.turn_cost:
+        reward = self.settings.reward
+        if not reward.function and not reward.turn_cost:
             return self.labels
         plain = {name: getattr(Labels, name) for name in ("reward", "reward_axis", "reward_title", "decided")}
         measured = "Success is what the domain itself says, the mean reward is taken over tasks"
-        measured += f" (less {wanted.turn_cost:g} for each question)" if wanted.turn_cost else ""
+        measured += f" (less {reward.turn_cost:g} for each question)" if reward.turn_cost else ""
         return replace(self.labels, **plain, measured=measured)
 
     @property
@@ -192,9 +193,9 @@ class Domain(Shown):
 
     def configured(self, settings: Settings) -> Self:
         """Return this domain with `settings` (its own are `suite_options`)."""
-        found = copy.copy(self)
-        found._settings, found.options = settings, settings.suite_options
-        return found
+        domain = copy.copy(self)
+        domain._settings, domain.options = settings, settings.suite_options
+        return domain
 
     # Tasks and their files
 
@@ -288,7 +289,7 @@ class Domain(Shown):
 
     def scripted_user(self, tools: Tools) -> UserSimulator:
         """Return the scripted user; by default one who says what `reply` returns."""
-        return _Scripted(self)
+        return ScriptedUser(self.reply)
 
     def knows(self, task: Task) -> bool:
         """Whether the scripted user can answer about `task`."""
@@ -320,9 +321,9 @@ class Domain(Shown):
 
     def score(self, task: Task, answer: str | None, dialogue: Trajectory | None = None) -> Score:
         """Score one answer, or one whole `dialogue`; opens what it needs for that (many at once: `open`)."""
-        spoken = dialogue or Trajectory(task, 0, (Message("user", task.problem_description),), answer=answer)
+        dialogue = dialogue or Trajectory(task, 0, (Message("user", task.problem_description),), answer=answer)
         with self.open() as tools:
-            return self.scorer(tools).score([spoken])[0]
+            return self.scorer(tools).score([dialogue])[0]
 
     def check_score(self, trajectory: Trajectory) -> str | None:
         """Say what is wrong with a scored trajectory's reward (without `reward.turn_cost`), or None."""
@@ -367,10 +368,10 @@ class Domain(Shown):
 
     def questions(self, trajectory: Trajectory) -> list[str]:
         """Return the agent's questions in a dialogue, in order."""
-        said = [one.content for one in trajectory.messages if one.role == "assistant"]
+        replies = [message.content for message in trajectory.messages if message.role == "assistant"]
         if trajectory.outcome in ("max_turns_reached", "user_left"):
-            said = said[:-1]  # the last reply counts as the answer
-        return [one for one in said if self.reply_type(one) == QUESTION]
+            replies = replies[:-1]  # the last reply counts as the answer
+        return [reply for reply in replies if self.reply_type(reply) == QUESTION]
 
     def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
         """Return what went wrong, as columns of sweetrl.types.Result; nothing for a task that says too little."""
@@ -418,16 +419,25 @@ class Domain(Shown):
         """Play one dialogue of an imperfect scripted agent; a function of its arguments."""
         raise UserError(f"{self.spec}: the domain has no scripted agent (`demonstrate`) to pre-train a base agent on.")
 
+    # What people are shown, at a terminal and in a browser
 
-class _Scripted:
-    """The scripted user of a domain that says what they reply itself."""
+    def display(self, text: str) -> list[tuple[str, str]]:
+        """Return a message in pieces (language, text) for highlighting; plain words have no language."""
+        before, fence, rest = text.partition(f"```{self.syntax}\n")
+        if not fence:
+            return [("", text)]
+        code, _, after = rest.partition("```")
+        pieces = [("", before.rstrip()), (self.syntax, code.rstrip()), ("", after.strip())]
+        return [(language, piece) for language, piece in pieces if piece.strip()]
 
-    name = "scripted"
-    instant = True
+    def file_of(self, text: str) -> tuple[str, str] | None:
+        """Return (ending, content) of what a reply hands over that people look at with another program, or None."""
+        return None
 
-    def __init__(self, domain: Domain) -> None:
-        self.domain = domain
+    def picture(self, content: str) -> bytes | None:
+        """Return what `file_of` hands over as people see it, as PNG; None where it is nothing to be seen."""
+        return None
 
-    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
-        """As Domain.reply."""
-        return self.domain.reply(task, messages, seed)
+    def run_tests(self, task: Task, answer: str) -> list[TestRun]:
+        """Run the hidden tests of `task` on `answer` once more, with all values; nothing where there are no tests."""
+        return []

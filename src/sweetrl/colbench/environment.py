@@ -51,8 +51,10 @@ class Environment:
         self.turn = 0
         self.error = ""
         self._messages = [Message("user", task.problem_description)]
-        self._answer: str | None = None
-        self._outcome: Outcome | None = None
+        self.answer: str | None = None
+        """The agent's answer; None while the dialogue goes on, where it was lost, and where there is none."""
+        self.outcome: Outcome | None = None
+        """How the dialogue ended; None while it goes on."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -62,17 +64,7 @@ class Environment:
     @property
     def done(self) -> bool:
         """Whether the dialogue has ended."""
-        return self._outcome is not None
-
-    @property
-    def answer(self) -> str | None:
-        """The agent's answer; None while the dialogue goes on, where it was lost, and where there is none."""
-        return self._answer
-
-    @property
-    def outcome(self) -> Outcome | None:
-        """How the dialogue ended; None while it goes on."""
-        return self._outcome
+        return self.outcome is not None
 
     @property
     def user_seed(self) -> int:
@@ -130,8 +122,8 @@ class Environment:
                 f"task {self.task.id}: the user simulator `{self.simulator.name}` returned {repr(words)[:80]}; its "
                 "`reply` must return a text."
             )
-        said = words[: self.reply_characters].encode("utf-8", "replace").decode("utf-8")
-        self._messages.append(Message("user", said))
+        words = words[: self.reply_characters].encode("utf-8", "replace").decode("utf-8")
+        self._messages.append(Message("user", words))
 
     def leave(self) -> None:
         """End the dialogue because the user has left: what the agent said last was its last word."""
@@ -139,8 +131,8 @@ class Environment:
 
     def lose(self, cause: str) -> None:
         """End the dialogue without an answer, because of `cause`."""
-        self._outcome, self.error = "lost", cause
+        self.outcome, self.error = "lost", cause
 
     def _finish(self, outcome: Outcome) -> None:
-        self._answer = self.domain.final_answer(self._messages)
-        self._outcome = outcome
+        self.answer = self.domain.final_answer(self._messages)
+        self.outcome = outcome

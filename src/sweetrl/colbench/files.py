@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
-from sweetrl.colbench.jsonl import field, kind, read_lines, read_rows
+from sweetrl.colbench.jsonl import field, kind, read_rows
 from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
@@ -85,53 +85,23 @@ def task_row(task: Task) -> dict[str, Any]:
 # Trajectories
 
 
-def read_trajectories(path: Path, domain: Domain, attempts: int | None = None) -> Iterator[Trajectory]:
+def read_trajectories(path: Path, domain: Domain) -> Iterator[Trajectory]:
     """Yield the trajectories of an official trajectory file in file order, block by block.
 
-    `attempts` is k; None finds it: the most attempts for which the file repeats its tasks block by block. Attempt b of
-    every task gets the same task id. Token ids are not part of these files, so turns come without. Raises UserError for
-    a bad row, for an empty file, and for a k that the rows contradict, naming the first row that does.
+    k is the most attempts for which the file repeats its tasks block by block. Attempt b of every task gets the same
+    task id. Token ids are not part of these files, so turns come without. Raises UserError for a bad row, for an empty
+    file, and for rows that repeat a task in no blocks.
     """
     path = Path(path)
-    rows = _count_rows(path) if attempts is not None else 0
-    if attempts is None:
-        rows, attempts = _infer_attempts(path, domain)
-    if attempts < 1:
-        raise UserError(f"{path}: k = {attempts} attempts a task is impossible; give 1 or more.")
-    if rows == 0:
-        raise UserError(f"{path}: the file holds no trajectories; expected one JSON object a line.")
-    if rows % attempts:
-        raise UserError(f"{path}: {rows} rows are not {attempts} equal blocks; give the k the file was made with.")
-    block = rows // attempts
-    digests = array("Q")
+    block = _block_length(path, domain)
     seen: set[str] = set()
     for index, (number, row) in enumerate(read_rows(path)):
         where = f"{path}: line {number}"
         attempt, position = divmod(index, block)
-        task = domain.parse_task(field(row, "task", dict, where), f"{where}: task", "")
-        digest = task_digest(
-            task
-        )  # before a task without an id is named by its place, which says nothing about content
-        task = task if task.id else replace(task, id=f"{path.stem}-{position:05d}")
-        if attempt == 0:
-            if task.id in seen:
-                raise UserError(
-                    f"{where}: task {task.id!r} is twice in the first of {attempts} blocks; "
-                    "give the k the file was made with, or every task its own `id`."
-                )
-            seen.add(task.id)
-            digests.append(digest)
-            period = _period(digests) if position == block - 1 else block
-            if period < block:
-                raise UserError(
-                    f"{path}: with k = {attempts} the first block repeats its tasks from row {period + 1} on; "
-                    f"the file was made with k = {rows // period}."
-                )
-        elif digest != digests[position]:
-            raise UserError(
-                f"{where}: with k = {attempts} this is attempt {attempt + 1} at the task of row {position + 1}, "
-                "but its task is another one; give the k the file was made with."
-            )
+        task = domain.parse_task(field(row, "task", dict, where), f"{where}: task", f"{path.stem}-{position:05d}")
+        if attempt == 0 and task.id in seen:
+            raise UserError(f"{where}: two tasks are called {task.id!r}; give every task its own `id`.")
+        seen.add(task.id)
         yield parse_trajectory(row, task, attempt, where, domain)
 
 
@@ -198,7 +168,7 @@ def _append(
             f"{path}: attempt {attempt + 1} at task {name!r} is out of order or there twice; "
             "every attempt needs the same tasks in the same order."
         )
-    blocks[attempt].write(_line(trajectory_row(trajectory, form)).encode())
+    blocks[attempt].write((json.dumps(trajectory_row(trajectory, form), ensure_ascii=False) + "\n").encode())
     lengths[attempt] += 1
 
 
@@ -264,46 +234,30 @@ def parse_trajectory(row: dict[str, Any], task: Task, attempt: int, where: str, 
     )
 
 
-def _count_rows(path: Path) -> int:
-    return sum(1 for _ in read_lines(path))
-
-
-def _infer_attempts(path: Path, domain: Domain) -> tuple[int, int]:
-    """Return (rows, k) with the largest k for which the rows' tasks repeat in k equal blocks."""
+def _block_length(path: Path, domain: Domain) -> int:
+    """Return how many tasks a block has: the shortest whose repetition is the whole file."""
     digests = array("Q")
     for number, row in read_rows(path):
         where = f"{path}: line {number}"
         digests.append(task_digest(domain.parse_task(field(row, "task", dict, where), f"{where}: task", "")))
     rows = len(digests)
     if rows == 0:
-        return 0, 1
-    block = _period(digests)
-    if block < rows:
-        return rows, rows // block
+        raise UserError(f"{path}: the file holds no trajectories; expected one JSON object a line.")
+    for block in range(1, rows):
+        if rows % block == 0 and digests[block:] == digests[: rows - block]:
+            return block
     first: dict[int, int] = {}
     for index, digest in enumerate(digests):
         if digest in first:
             raise UserError(
                 f"{path}: row {index + 1} repeats the task of row {first[digest] + 1}, but rows are no equal blocks; "
-                "fix the file, or give the k it was made with."
+                "fix the file."
             )
         first[digest] = index
-    return rows, 1
-
-
-def _period(digests: array[int]) -> int:
-    """The shortest block whose repetition is the whole sequence; its length where nothing repeats."""
-    length = len(digests)
-    return next(
-        block for block in range(1, length + 1) if length % block == 0 and digests[block:] == digests[: length - block]
-    )
+    return rows
 
 
 def task_digest(task: Task) -> int:
     """Return 64 bits that tell tasks apart."""
     content = (task.id, task.problem_description, task.ground_truth, task.test_cases, task.hidden_information)
     return int.from_bytes(hashlib.blake2b(json.dumps(content).encode(), digest_size=8).digest(), "big")
-
-
-def _line(row: dict[str, Any]) -> str:
-    return json.dumps(row, ensure_ascii=False) + "\n"

@@ -11,14 +11,15 @@ import math
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.text import printable
 
 if TYPE_CHECKING:
-    from pyarrow import Array, DataType, Schema
+    from pyarrow import DataType
 
 FORMAT_KEY = b"sweetrl.format"  # in the metadata of the project's own tables
 
@@ -78,98 +79,59 @@ def raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def _parquet_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the rows of a Parquet file as the lines of a JSON Lines file; a null is a key that is not there.
 
-    The null of `answer` stays, because it says something: there is no answer. Columns of what JSON does not know, such
-    as times, are no keys of any row here and are not read.
+    The null of `answer` stays, because it says something: there is no answer. Columns of times and of bytes are no keys
+    of any row here and are not read.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    number = 0
     try:
         with pq.ParquetFile(path) as file:
             if own := (file.schema_arrow.metadata or {}).get(FORMAT_KEY):
                 raise UserError(
                     f"{path}: this is a table of this project ({own.decode()}), no file of rows; see --help."
                 )
-            names = _columns(file.schema_arrow, path)
-            number = 0
-            for batch in file.iter_batches(batch_size=64, columns=names):
-                columns = {name: _values(batch.column(name), f"{path}: column `{name}`") for name in names}
-                for row in range(batch.num_rows):
+            columns = [column.name for column in file.schema_arrow if not _is_foreign(column.type)]
+            for batch in file.iter_batches(batch_size=64, columns=columns):
+                for row in batch.to_pylist(maps_as_pydicts="strict"):
                     number += 1
-                    found = {name: values[row] for name, values in columns.items()}
-                    kept = {
-                        name: _without_nulls(value)
-                        for name, value in found.items()
-                        if value is not None or name == "answer"
-                    }
-                    yield number, json.dumps(kept, ensure_ascii=False).encode()
+                    kept = {key: _without_nulls(row[key]) for key in row if row[key] is not None or key == "answer"}
+                    yield number, json.dumps(kept, ensure_ascii=False, default=_number).encode()
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file; check the path.") from error
-    except (pa.ArrowException, OSError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: a text is not UTF-8; write its column again, or leave it out.") from error
+    except TypeError as error:
+        raise UserError(
+            f"{path}: row {number} holds what JSON does not know ({error}); write it as text and numbers, or leave the "
+            "column out."
+        ) from error
+    except (pa.ArrowException, KeyError, OSError) as error:
         raise UserError(
             f"{path}: this cannot be read as Parquet with rows of text and numbers; write it again."
         ) from error
 
 
-def _columns(schema: Schema, path: Path) -> list[str]:
-    """The columns that rows are made of; a UserError for two of one name, and for a key with times or bytes inside."""
-    import pyarrow as pa
-
-    names = []
-    for one in schema:
-        if one.name in names:
-            raise UserError(f"{path}: the column `{one.name}` is there twice; give each a name of its own.")
-        if _is_json(one.type) or pa.types.is_decimal(one.type):
-            names.append(one.name)
-        elif pa.types.is_nested(one.type):
-            raise UserError(
-                f"{path}: column `{one.name}` holds what JSON does not know ({one.type}); write it as text and "
-                "numbers, or leave the column out."
-            )
-    return names
-
-
-def _is_json(kind: DataType) -> bool:
-    """Whether JSON knows the values of an Arrow type."""
+def _is_foreign(kind: DataType) -> bool:
+    """Whether a column holds times or bytes, which JSON does not know."""
     import pyarrow.types as types
 
-    if types.is_map(kind):
-        return _is_json(kind.key_type) and _is_json(kind.item_type)
-    if types.is_nested(kind):
-        return all(_is_json(kind.field(index).type) for index in range(kind.num_fields))
-    if types.is_dictionary(kind):
-        return _is_json(kind.value_type)
-    plain = (types.is_null, types.is_boolean, types.is_integer, types.is_floating)
-    texts = (types.is_string, types.is_large_string, types.is_string_view)
-    return any(check(kind) for check in (*plain, *texts))
+    tests = (types.is_temporal, types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+    return any(test(kind) for test in tests)
 
 
-def _values(column: Array, where: str) -> list[Any]:
-    """The values of a column as JSON has them."""
-    import pyarrow as pa
-
-    if pa.types.is_decimal(column.type):
-        column = column.cast(pa.float64())
-    try:
-        return cast(list[Any], column.to_pylist(maps_as_pydicts="strict"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"{where}: a text is not UTF-8; write the column again, or leave it out.") from error
-    except KeyError as error:
-        raise UserError(f"{where}: a map has a key twice; give each a name of its own.") from error
+def _number(value: Any) -> float:
+    """Return a decimal number as JSON writes it; TypeError for any other value."""
+    if isinstance(value, Decimal):
+        return float(value)
+    raise TypeError(type(value).__name__)
 
 
 def _without_nulls(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_nulls(inner) for key, inner in value.items() if inner is not None}
     return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
-
-
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (1-based line number, text) of every line that is not blank; bytes that are not UTF-8 are a UserError."""
-    for number, line in raw_lines(path):
-        text = decode_line(line, f"{path}: line {number}")
-        if text.strip():
-            yield number, text
 
 
 def read_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -232,17 +194,14 @@ def field(row: dict[str, Any], key: str, expected: type, where: str, optional: b
         if optional:
             return None
         raise UserError(f"{where}: the key `{key}` is missing; add it.")
-    value = row[key]
+    value: Any = row[key]
     if value is None and optional:
         return None
     accepted = (int, float) if expected is float else (expected,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and expected is not bool):
-        wanted = _KINDS.get(expected, "a number")
-        raise UserError(f"{where}: `{key}` must be {wanted}, found {kind(value)}.")
-    return _float(row[key], key, where) if expected is float else value
-
-
-def _float(value: int | float, key: str, where: str) -> float:
+        raise UserError(f"{where}: `{key}` must be {_KINDS.get(expected, 'a number')}, found {kind(value)}.")
+    if expected is not float:
+        return value
     try:
         number = float(value)
     except OverflowError:

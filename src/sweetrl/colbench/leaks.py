@@ -66,35 +66,35 @@ def hidden_fragments(task: Task, telling: Callable[[str, int], bool], opening: s
     return tuple(Fragment(name, text) for text, name in fragments.items())
 
 
-def told_fragment(fragments: Sequence[Fragment], said: str, earlier: Sequence[str]) -> Fragment | None:
-    """Return the first of `fragments` that is `said` and stood in none of the `earlier` texts; None where all is well.
+def told_fragment(fragments: Sequence[Fragment], words: str, earlier: Sequence[str]) -> Fragment | None:
+    """Return the first of `fragments` in `words` that stood in none of the `earlier` texts; None where all is well.
 
     What the request or the agent itself has brought up is no secret any more. All texts are squeezed.
     """
-    found = (one for one in fragments if one.text in said)
-    return next((one for one in found if not any(one.text in text for text in earlier)), None)
+    quoted = (fragment for fragment in fragments if fragment.text in words)
+    return next((fragment for fragment in quoted if not any(fragment.text in text for text in earlier)), None)
 
 
 def leaks_of(
     task: Task, messages: Sequence[Message], find_leak: Callable[[Task, str], Leak | None]
 ) -> list[tuple[int, Leak]]:
     """Return the leaks in what the user said after the request, with the messages' indices."""
-    found = (
+    leaks = (
         (index, find_leak(task, message.content))
         for index, message in enumerate(messages)
         if index > 0 and message.role == "user"
     )
-    return [(index, leak) for index, leak in found if leak is not None]
+    return [(index, leak) for index, leak in leaks if leak is not None]
 
 
 def find_quote(task: Task, words: str) -> Leak | None:
     """Return a stretch of the reference, of so many marks and operators that nobody says it by chance, in `words`."""
-    said = _tokens(words)
-    if len(said) < RUN:
+    tokens = _tokens(words)
+    if len(tokens) < RUN:
         return None
     runs, allowed = _runs(task.ground_truth or task.hidden_information or ""), _runs(task.problem_description)
-    for start in range(len(said) - RUN + 1):
-        run = said[start : start + RUN]
+    for start in range(len(tokens) - RUN + 1):
+        run = tokens[start : start + RUN]
         if sum(not token[0].isalnum() for token in run) >= MARKS and run in runs and run not in allowed:
             return Leak("quote", " ".join(run))
     return None
@@ -108,5 +108,5 @@ def _runs(text: str) -> frozenset[tuple[str, ...]]:
 
 def _tokens(text: str) -> tuple[str, ...]:
     """The tokens of code or of a reply; comments are left out, quoted texts are one and the same mark."""
-    found = (match[0] for match in _TOKEN.finditer(text.replace("`", " ")))
-    return tuple("''" if one[0] in "\"'" else one for one in found if not one.startswith("#"))
+    tokens = (match[0] for match in _TOKEN.finditer(text.replace("`", " ")))
+    return tuple("''" if token[0] in "\"'" else token for token in tokens if not token.startswith("#"))

@@ -31,15 +31,15 @@ def parse_log(row: dict[str, Any], where: str, domain: Domain) -> Trajectory:
     Its task has the id that the row gives it, or none (""); its attempt is 0. System messages at the start are left
     out, because training puts the agent's own prompt there; what the user says after the last reply becomes a note.
     """
-    said = _messages(field(row, "messages", list, where), where)
+    spoken = _messages(field(row, "messages", list, where), where)
     extra = {
         f"{METADATA}{name}": value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
         for name, value in (field(row, "metadata", dict, where, optional=True) or {}).items()
     }
-    if said[-1].role == "user":
-        extra[LAST_WORDS] = said.pop().content
+    if spoken[-1].role == "user":
+        extra[LAST_WORDS] = spoken.pop().content
     turns, messages = [], []
-    for index, message in enumerate(said):
+    for index, message in enumerate(spoken):
         shown = message
         if message.role == "assistant":
             turns.append(AgentTurn(index, message.content))
@@ -71,20 +71,20 @@ def parse_log(row: dict[str, Any], where: str, domain: Domain) -> Trajectory:
 
 def _messages(entries: Sequence[Any], where: str) -> list[Message]:
     """The words of user and agent in turn, from the first of the user's on."""
-    found: list[Message] = []
+    messages: list[Message] = []
     for index, entry in enumerate(entries):
         place = f"{where}: messages[{index}]"
         if not isinstance(entry, dict):
             raise UserError(f"{place}: a message must be an object, found {kind(entry)}.")
         role = field(entry, "role", str, place)
-        if role in SYSTEM and not found:
+        if role in SYSTEM and not messages:
             continue
         if role in ("tool", "function") or entry.get("tool_calls") or entry.get("function_call"):
             raise UserError(
                 f"{place}: it calls a tool, or is a tool's reply; dialogues are words of user and assistant alone: "
                 "write the row without, or leave it out."
             )
-        expected = ("user", "assistant")[len(found) % 2]
+        expected = ("user", "assistant")[len(messages) % 2]
         if role != expected:
             raise UserError(
                 f"{place}: expected the {expected}'s turn, found role {role!r}; the two alternate, and the user "
@@ -93,10 +93,10 @@ def _messages(entries: Sequence[Any], where: str) -> list[Message]:
         content = _text(entry.get("content"), place)
         if not content.strip():
             raise UserError(f"{place}: `content` is empty; leave the message or the row out.")
-        found.append(Message(cast(Role, role), content))
-    if len(found) < 2:
+        messages.append(Message(cast(Role, role), content))
+    if len(messages) < 2:
         raise UserError(f"{where}: `messages` needs a request of the user and a reply of the assistant; add them.")
-    return found
+    return messages
 
 
 def _text(content: Any, place: str) -> str:

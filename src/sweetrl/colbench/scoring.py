@@ -39,16 +39,16 @@ class RewardScorer:
         if self.inner is None:
             return [self._one(dialogue, Score(0.0, semantics=self.name)) for dialogue in dialogues]
         return [
-            self._one(_judged(dialogue, one), one)
-            for dialogue, one in zip(dialogues, self.inner.score(dialogues), strict=True)
+            self._one(_judged(dialogue, score), score)
+            for dialogue, score in zip(dialogues, self.inner.score(dialogues), strict=True)
         ]
 
-    def _one(self, dialogue: Trajectory, known: Score) -> Score:
-        found = self._ask(dialogue)
-        values = list(found.values()) if isinstance(found, Mapping) else [found]
-        if not values or isinstance(found, bool) or not all(isinstance(one, Real) and isfinite(one) for one in values):
+    def _one(self, dialogue: Trajectory, score: Score) -> Score:
+        reward = self._ask(dialogue)
+        values = list(reward.values()) if isinstance(reward, Mapping) else [reward]
+        if not values or isinstance(reward, bool) or not all(isinstance(one, Real) and isfinite(one) for one in values):
             raise UserError(
-                f"task {dialogue.task.id}: the reward {self.name} returned {found!r}; it must return a number or a "
+                f"task {dialogue.task.id}: the reward {self.name} returned {reward!r}; it must return a number or a "
                 "dict of named numbers."
             )
         value = fsum(values)
@@ -58,10 +58,10 @@ class RewardScorer:
                 f"task {dialogue.task.id}: the reward {self.name} returned {value:g}, outside {low:g} to {high:g}; "
                 "change the function, or the domain's `reward_range`."
             )
-        parts = {str(name): float(one) for name, one in found.items()} if isinstance(found, Mapping) else {}
-        solved = _solved(known) if self.inner is not None else None
+        parts = {str(name): float(one) for name, one in reward.items()} if isinstance(reward, Mapping) else {}
+        solved = _solved(score) if self.inner is not None else None
         value = float(min(high, max(low, value)))
-        return replace(known, reward=value, parts=parts, semantics=self.name, solved=solved)
+        return replace(score, reward=value, parts=parts, semantics=self.name, solved=solved)
 
     def _ask(self, dialogue: Trajectory) -> Any:
         try:
@@ -90,13 +90,13 @@ class PricedScorer:
     def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
         """Return one score for each dialogue, in order."""
         return [
-            self._one(price(dialogue, self.turn_cost), known)
-            for dialogue, known in zip(dialogues, self.inner.score(dialogues), strict=True)
+            self._one(price(dialogue, self.turn_cost), score)
+            for dialogue, score in zip(dialogues, self.inner.score(dialogues), strict=True)
         ]
 
-    def _one(self, cost: float, known: Score) -> Score:
-        parts = {**(known.parts or {TASK: known.reward}), PRICE: 0.0 - cost}
-        return replace(known, reward=known.reward - cost, parts=parts, solved=_solved(known))
+    def _one(self, cost: float, score: Score) -> Score:
+        parts = {**(score.parts or {TASK: score.reward}), PRICE: 0.0 - cost}
+        return replace(score, reward=score.reward - cost, parts=parts, solved=_solved(score))
 
 
 def price(dialogue: Trajectory, turn_cost: float) -> float:
@@ -109,9 +109,9 @@ def price_fault(trajectory: Trajectory, turn_cost: float) -> str | None:
     """Say what is wrong with what a scored trajectory's questions have cost, or None."""
     if trajectory.reward is None:
         return None
-    found, due = 0.0 - trajectory.parts.get(PRICE, 0.0), price(trajectory, turn_cost)
-    if abs(found - due) > ROUNDING:
-        return f"its questions have cost {found:g}, with this reward.turn_cost it is {due:g}"
+    paid, due = 0.0 - trajectory.parts.get(PRICE, 0.0), price(trajectory, turn_cost)
+    if abs(paid - due) > ROUNDING:
+        return f"its questions have cost {paid:g}, with this reward.turn_cost it is {due:g}"
     total = fsum(trajectory.parts.values())
     if PRICE in trajectory.parts and not isclose(total, trajectory.reward, abs_tol=1e-6):
         return f"the reward is {trajectory.reward:g}, but its parts add up to {total:g}"

@@ -7,15 +7,20 @@ agent learns about it.
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Literal, Protocol
 
+from sweetrl.colbench.jsonl import field, read_rows
 from sweetrl.colbench.leaks import Fragment, squeeze, told_fragment
 from sweetrl.colbench.prompts import load_prompt, render
-from sweetrl.errors import SimulatorError
-from sweetrl.protocols import Recordings, Speaker
+from sweetrl.errors import SimulatorError, UserError
+from sweetrl.io import private_file
+from sweetrl.protocols import Speaker
 from sweetrl.text import printable
 from sweetrl.types import Content, Leak, Message, Task, Trajectory
 
@@ -57,7 +62,7 @@ class LlmSimulator:
         reply_characters: int = 400,
         leaks: Literal["count", "refuse"] = "count",
         attempts: int = 3,
-        recording: Recordings | None = None,
+        recording: Recording | None = None,
         identity: str = "",
     ) -> None:
         self.name = f"llm:{speaker.name}"
@@ -75,38 +80,38 @@ class LlmSimulator:
     async def answer(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         """Return the user's words after `messages`; SimulatorError where there are none, or none without a leak."""
         if self.recording is not None:
-            known = self.recording.find(task, messages, self.identity)
-            if known is not None:
-                return known
-        said = await self._ask(task, messages, seed)
+            recorded = self.recording.find(task, messages, self.identity)
+            if recorded is not None:
+                return recorded
+        words = await self._ask(task, messages, seed)
         if self.recording is not None:
-            self.recording.add(task, messages, self.identity, said)
-        return said
+            self.recording.add(task, messages, self.identity, words)
+        return words
 
     async def _ask(self, task: Task, messages: Sequence[Message], seed: int) -> str:
         leak: Leak | None = None
         for attempt in range(self.attempts if self.leaks == "refuse" else 1):
             instruction = await self.instruction(task, messages, attempt > 0)
             text = await self.speaker.say(instruction, seed + attempt)
-            said = spoken(text)[: self.reply_characters]
-            if not said:
+            words = spoken(text)[: self.reply_characters]
+            if not words:
                 endless = THOUGHT in text.rpartition("</think>")[2]
                 why = ": its model's thoughts have no end (simulator.server.max_new_tokens)" if endless else ""
                 raise SimulatorError(f"the user said nothing{why}")
             if self.leaks == "count":  # whoever records the dialogue searches it
-                return said
-            leak = self.domain.find_leak(task, said) or self._fragment(task, messages, said)
+                return words
+            leak = self.domain.find_leak(task, words) or self._fragment(task, messages, words)
             if leak is None:
-                return said
+                return words
             self.refused += 1
         assert leak is not None
         raise SimulatorError(f"the user's answer leaks the reference ({leak.kind}) in each of {self.attempts} attempts")
 
-    def _fragment(self, task: Task, messages: Sequence[Message], said: str) -> Leak | None:
+    def _fragment(self, task: Task, messages: Sequence[Message], words: str) -> Leak | None:
         """What `validate` would find in `said`: a batch with it is not accepted."""
         earlier = [squeeze(message.content) for message in messages]
-        found = told_fragment(self.domain.hidden_fragments(task), squeeze(said), earlier)
-        return None if found is None else Leak("quote", found.text)
+        fragment = told_fragment(self.domain.hidden_fragments(task), squeeze(words), earlier)
+        return None if fragment is None else Leak("quote", fragment.text)
 
     async def instruction(self, task: Task, messages: Sequence[Message], again: bool) -> Content:
         """Return what the model is told; `again`: its last answer leaked and was not sent."""
@@ -119,10 +124,24 @@ def spoken(text: str) -> str:
 
     Thoughts go over the reference: those that the token limit has broken off are not said either.
     """
-    said = text.rpartition("</think>")[2].partition(THOUGHT)[0].strip()
+    words = text.rpartition("</think>")[2].partition(THOUGHT)[0].strip()
     for name in ("Person:", "PERSON:"):
-        said = said.removeprefix(name).lstrip()
-    return _OTHER.split(said, maxsplit=1)[0].rstrip()
+        words = words.removeprefix(name).lstrip()
+    return _OTHER.split(words, maxsplit=1)[0].rstrip()
+
+
+class ScriptedUser:
+    """The scripted user of a domain that says itself what they reply (`Domain.reply`)."""
+
+    name = "scripted"
+    instant = True
+
+    def __init__(self, reply: Callable[[Task, Sequence[Message], int], str]) -> None:
+        self._reply = reply
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        """As Domain.reply."""
+        return self._reply(task, messages, seed)
 
 
 class ConsoleUser:
@@ -173,9 +192,105 @@ class ReplaySimulator:
         try:
             return self._replies[task.ground_truth, tuple(messages)]
         except KeyError:
-            raise SimulatorError(
-                f"task {task.id!r}: no recorded reply after {len(messages)} messages; the agent has left the recording"
-            ) from None
+            raise left_recording(task, messages) from None
+
+
+class Recording:
+    """Recorded answers of users in a file, by speaker and by all that was said before, so that reruns cost nothing.
+
+    A JSON object a line: `add` appends it at once, so a killed run keeps what it has paid for; one that a kill has
+    broken off is left out, and fixed by the next one. Thread-safe. Raises UserError for a file of another kind.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        self._replies: dict[tuple[str, str], str] = {}
+        self._anyones: dict[str, str] = {}
+        self._ends_with_line = True
+        if self.path.exists():
+            self._read()
+
+    def __len__(self) -> int:
+        return len(self._replies)
+
+    def find(self, task: Task, messages: Sequence[Message], speaker: str | None = None) -> str | None:
+        """Return what `speaker` (None: whoever was recorded first) answered, or None."""
+        key = dialogue_key(task, messages)
+        with self._lock:
+            return self._anyones.get(key) if speaker is None else self._replies.get((speaker, key))
+
+    def add(self, task: Task, messages: Sequence[Message], speaker: str, reply: str) -> None:
+        """Keep what `speaker` answered."""
+        key = dialogue_key(task, messages)
+        line = json.dumps({"speaker": speaker, "dialogue": key, "task": task.id, "reply": reply}) + "\n"
+        with self._lock:
+            if (speaker, key) in self._replies:
+                return
+            self._replies[speaker, key] = reply
+            self._anyones.setdefault(key, reply)
+            with private_file(self.path).open("a", encoding="utf-8", newline="\n") as target:
+                target.write(line if self._ends_with_line else "\n" + line)
+            self._ends_with_line = True
+
+    def _read(self) -> None:
+        text = self.path.read_text(encoding="utf-8", errors="replace")
+        self._ends_with_line = not text or text.endswith("\n")
+        for number, line in enumerate(text.split("\n"), start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+                speaker, key, reply = str(row["speaker"]), str(row["dialogue"]), str(row["reply"])
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
+                if isinstance(error, ValueError) and not line.endswith("}"):
+                    continue  # broken off by a kill
+                raise UserError(
+                    f"{self.path}: line {number}: this is no recorded answer (speaker, dialogue, reply); name another "
+                    "file in `simulator.recording`."
+                ) from error
+            self._replies.setdefault((speaker, key), reply)
+            self._anyones.setdefault(key, reply)
+
+
+class RecordedSimulator:
+    """Says what is recorded for exactly this dialogue, by whomever; a dialogue that left the recording is lost."""
+
+    name = "replay"
+    instant = checked = True
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        """Return the recorded answer; SimulatorError where there is none."""
+        reply = self.recording.find(task, messages)
+        if reply is None:
+            raise left_recording(task, messages)
+        return reply
+
+
+def dialogue_key(task: Task, messages: Sequence[Message]) -> str:
+    """Return what identifies a dialogue about a task so far: a digest of the request, the reference and every word."""
+    content = [task.problem_description, task.ground_truth, *[[message.role, message.content] for message in messages]]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a JSON Lines file holds recorded answers (not trajectories), by its first row."""
+    for number, row in read_rows(path):
+        if "dialogue" in row and "speaker" in row:
+            field(row, "reply", str, f"{path}: line {number}")
+            return True
+        return False
+    return False
+
+
+def left_recording(task: Task, messages: Sequence[Message]) -> SimulatorError:
+    """Return the error of a dialogue after whose `messages` nothing is recorded."""
+    return SimulatorError(
+        f"task {task.id!r}: no recorded reply after {len(messages)} messages; the agent has left the recording"
+    )
 
 
 def simulator_prompt(task: Task, messages: Sequence[Message], template: str) -> str:

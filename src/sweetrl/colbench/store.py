@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 
 TASKS_FORMAT = "tasks/1"
 TRAJECTORIES_FORMAT = "trajectories/2"
-# Shards of the first form are read, too: they lack new columns, and one outcome was called otherwise.
-FIRST_TRAJECTORIES_FORMAT = "trajectories/1"
-NEW_COLUMNS = ("parts", "solved")
-FIRST_OUTCOMES = {"out_of_rounds": "max_turns_reached"}
 _BATCH = 64  # rows in memory at a time while reading
 _ROLES = get_args(Role)
 _SHARD = re.compile(r"shard-(\d{5,})\.parquet")
@@ -40,7 +36,7 @@ _SHARD = re.compile(r"shard-(\d{5,})\.parquet")
 
 def write_task_table(path: Path, tasks: Iterable[Task]) -> int:
     """Write `tasks` as one Parquet table in their order, all or nothing; return how many."""
-    return _write(Path(path), [_task_record(task) for task in tasks], _task_schema(), TASKS_FORMAT)
+    return _write(Path(path), [_task_record(task) for task in tasks], task_schema(), TASKS_FORMAT)
 
 
 def read_task_table(path: Path) -> list[Task]:
@@ -62,8 +58,7 @@ class TrajectoryStore:
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
-        self._keep: object = None
-        """Whatever must live as long as this (a temporary folder)."""
+        self._keep: object = None  # whatever must live as long as this (a temporary folder)
 
     @classmethod
     def temporary(cls) -> TrajectoryStore:
@@ -77,14 +72,15 @@ class TrajectoryStore:
         return self.read()
 
     def __len__(self) -> int:
-        return self.count()
+        """How many trajectories there are, from the shards' footers alone."""
+        return sum(_rows(path) for path in self.shards().values())
 
     def __getitem__(self, index: int) -> Trajectory:
         """Return trajectory number `index` (from 0; negative from the end); reads its shard alone."""
         place = index if index >= 0 else len(self) + index
         if place >= 0:
             for number, path in self.shards().items():
-                rows = _open(path, TRAJECTORIES_FORMAT).metadata.num_rows
+                rows = _rows(path)
                 if place < rows:
                     return self.read_shard(number)[place]
                 place -= rows
@@ -97,15 +93,15 @@ class TrajectoryStore:
         """
         path = self.folder / f"shard-{index:05d}.parquet"
         remove_leftovers(path)
-        _write(path, [_trajectory_record(one) for one in trajectories], _trajectory_schema(), TRAJECTORIES_FORMAT)
+        _write(path, [_trajectory_record(one) for one in trajectories], trajectory_schema(), TRAJECTORIES_FORMAT)
         return path
 
     def shards(self) -> dict[int, Path]:
         """Complete shards by number, in rising order; empty where the folder is missing."""
         if not self.folder.is_dir():
             return {}
-        found = ((_SHARD.fullmatch(path.name), path) for path in self.folder.iterdir())
-        return dict(sorted((int(match[1]), path) for match, path in found if match))
+        names = ((_SHARD.fullmatch(path.name), path) for path in self.folder.iterdir())
+        return dict(sorted((int(match[1]), path) for match, path in names if match))
 
     def read_shard(self, index: int) -> list[Trajectory]:
         """Return the trajectories of one shard in order."""
@@ -125,10 +121,6 @@ class TrajectoryStore:
         for one in _trajectories(self.shards()[index], [row]):
             return one
         raise IndexError(f"{self.folder}: shard {index} has no row {row}")
-
-    def count(self) -> int:
-        """How many trajectories there are, from the shards' footers alone."""
-        return sum(_open(path, TRAJECTORIES_FORMAT).metadata.num_rows for path in self.shards().values())
 
     def read(self) -> Iterator[Trajectory]:
         """Yield every trajectory in shard order, a few in memory at a time.
@@ -150,15 +142,15 @@ class TrajectoryStore:
                     record["attempt"],
                     (),
                     reward=record["reward"],
-                    outcome=FIRST_OUTCOMES.get(record["outcome"], record["outcome"]),
-                    solved=record.get("solved"),
+                    outcome=record["outcome"],
+                    solved=record["solved"],
                 )
 
     def pick(self, places: Sequence[int]) -> Iterator[Trajectory]:
         """Yield the trajectories at `places` (from 0, rising) without making the others. Raises as `read` does."""
         first = begin = 0
         for path in self._complete():
-            rows = _open(path, TRAJECTORIES_FORMAT).metadata.num_rows
+            rows = _rows(path)
             end = bisect_left(places, first + rows, begin)
             here = [place - first for place in places[begin:end]]
             if here:
@@ -174,16 +166,6 @@ class TrajectoryStore:
             if index != expected:
                 raise UserError(f"{self.folder}: shard {expected} is missing; run the stage that writes them again.")
             yield path
-
-
-def trajectory_schema() -> pyarrow.Schema:
-    """The columns of a trajectory shard with their types."""
-    return _trajectory_schema()
-
-
-def is_first_form(schema: pyarrow.Schema) -> bool:
-    """Whether a shard with this schema is of the first form."""
-    return (schema.metadata or {}).get(FORMAT_KEY, b"").decode() == FIRST_TRAJECTORIES_FORMAT
 
 
 # Records: what a row of Parquet holds
@@ -229,10 +211,10 @@ def _trajectory_record(one: Trajectory) -> dict[str, Any]:
 
 
 def _turn_record(turn: AgentTurn, messages: Sequence[Message]) -> dict[str, Any]:
-    said = messages[turn.message_index].content if 0 <= turn.message_index < len(messages) else None
+    visible = messages[turn.message_index].content if 0 <= turn.message_index < len(messages) else None
     return {
         "message_index": turn.message_index,
-        "raw": None if turn.raw == said else turn.raw,  # nearly always the message itself: written once
+        "raw": None if turn.raw == visible else turn.raw,  # nearly always the message itself: written once
         "token_ids": turn.token_ids,
         "logprobs": turn.logprobs,
         "finish_reason": turn.finish_reason,
@@ -274,9 +256,7 @@ def _trajectory(record: dict[str, Any]) -> Trajectory:
             "turns": turns,
             "tests": tuple(TestResult(**test) for test in record["tests"]),
             "extra": dict(record["extra"]),
-            "parts": dict(record.get("parts") or ()),
-            "solved": record.get("solved"),
-            "outcome": FIRST_OUTCOMES.get(record["outcome"], record["outcome"]),
+            "parts": dict(record["parts"]),
         }
     )
 
@@ -285,7 +265,8 @@ def _trajectory(record: dict[str, Any]) -> Trajectory:
 
 
 @lru_cache
-def _task_schema() -> pyarrow.Schema:
+def task_schema() -> pyarrow.Schema:
+    """The columns of a table of tasks with their types."""
     import pyarrow as pa
 
     return pa.schema(list(_task_type()))
@@ -307,7 +288,8 @@ def _task_type() -> pyarrow.StructType:
 
 
 @lru_cache
-def _trajectory_schema() -> pyarrow.Schema:
+def trajectory_schema() -> pyarrow.Schema:
+    """The columns of a trajectory shard with their types."""
     import pyarrow as pa
 
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
@@ -351,12 +333,12 @@ def format_of(path: Path) -> str | None:
     import pyarrow.parquet as pq
 
     try:
-        found = (pq.read_schema(path).metadata or {}).get(FORMAT_KEY)
+        form = (pq.read_schema(path).metadata or {}).get(FORMAT_KEY)
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file; check the path.") from error
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(f"{path}: this is no complete Parquet file; make it again.") from error
-    return None if found is None else found.decode()
+    return None if form is None else form.decode()
 
 
 def _write(path: Path, records: list[dict[str, Any]], schema: pyarrow.Schema, form: str) -> int:
@@ -369,8 +351,12 @@ def _write(path: Path, records: list[dict[str, Any]], schema: pyarrow.Schema, fo
     return len(records)
 
 
+def _rows(shard: Path) -> int:
+    return int(_open(shard, TRAJECTORIES_FORMAT).metadata.num_rows)
+
+
 def _open(path: Path, form: str) -> pyarrow.parquet.ParquetFile:
-    """Open a Parquet file of our own, in its first form, too; every way in which it may not be one is a UserError."""
+    """Open a Parquet file of our own; every way in which it may not be one is a UserError."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -380,10 +366,9 @@ def _open(path: Path, form: str) -> pyarrow.parquet.ParquetFile:
         raise UserError(f"{path}: there is no such file; run the stage that writes it first.") from error
     except (pa.ArrowInvalid, OSError) as error:
         raise UserError(f"{path}: this is no complete Parquet file; run the stage that writes it again.") from error
-    found = (file.schema_arrow.metadata or {}).get(FORMAT_KEY, b"no format of this project").decode()
-    known = {form, FIRST_TRAJECTORIES_FORMAT} if form == TRAJECTORIES_FORMAT else {form}
-    if found not in known:
-        raise UserError(f"{path}: expected the format {form}, found {found}; run the stage that writes it again.")
+    actual = (file.schema_arrow.metadata or {}).get(FORMAT_KEY, b"no format of this project").decode()
+    if actual != form:
+        raise UserError(f"{path}: expected the format {form}, found {actual}; run the stage that writes it again.")
     return file
 
 

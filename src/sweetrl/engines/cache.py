@@ -49,11 +49,11 @@ class RowCache:
     ) -> None:
         self.shape = shape
         self.rows, self.left, self.stop = rows, 0, width
-        wanted = (shape.layers, 2, rows, shape.heads, width + room, shape.size)
-        if spare is not None and spare.numel() >= prod(wanted):
-            self.store = spare.view(-1)[: prod(wanted)].view(wanted)
+        needed = (shape.layers, 2, rows, shape.heads, width + room, shape.size)
+        if spare is not None and spare.numel() >= prod(needed):
+            self.store = spare.view(-1)[: prod(needed)].view(needed)
         else:
-            self.store = like.new_zeros(wanted)
+            self.store = like.new_zeros(needed)
         self.start = 0  # the column at which the running forward pass writes
         self.fresh: torch.Tensor | None = None  # [rows, 1, written columns, 1]: False where older columns must survive
 

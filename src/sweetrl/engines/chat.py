@@ -80,16 +80,16 @@ class ChatFormat:
         values = {**self.tokenizer.special_tokens_map, "date_string": _DATE}
         try:
             template = self.tokenizer.get_chat_template()
-            found = render_dialogues(template, list(_DIALOGUES.values()), values)
+            rendered = render_dialogues(template, list(_DIALOGUES.values()), values)
         except (UserError, ValueError) as error:  # too much of it, or several templates of which none is the default
             raise self._refusal(str(error)) from error
-        return dict(zip(_DIALOGUES, found, strict=True))
+        return dict(zip(_DIALOGUES, rendered, strict=True))
 
     def _render(self, name: str) -> str:
-        found = self._rendered[name]
-        if "error" in found:  # jinja's own errors and the templates' raise_exception
-            raise self._refusal(f"it fails ({found['error']})")
-        return found["text"]
+        rendered = self._rendered[name]
+        if "error" in rendered:  # jinja's own errors and the templates' raise_exception
+            raise self._refusal(f"it fails ({rendered['error']})")
+        return rendered["text"]
 
     def _split_opening(self, system: str | None) -> tuple[str, str]:
         """Return the text before and after the request; a given system prompt is part of the text before it."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.cache import CacheShape, PrefixCache, RowCache, place
-from sweetrl.engines.sampling import draw, uniforms
 from sweetrl.types import Prompt, Sampling
 
 if TYPE_CHECKING:
@@ -155,20 +154,20 @@ class Decoder:
         prompts = [group[0].prompt for group in chunk]
         lengths = np.array([len(prompt) for prompt in prompts])
         width = int(lengths.max())
-        found = [prefixes.longest(prompt) if prefixes else (0, None) for prompt in prompts]
-        new = int(max(len(prompt) - known for prompt, (known, _) in zip(prompts, found, strict=True)))
+        prefixes_kept = [prefixes.longest(prompt) if prefixes else (0, None) for prompt in prompts]
+        new = int(max(len(prompt) - cached for prompt, (cached, _) in zip(prompts, prefixes_kept, strict=True)))
         spare = prefixes.spare() if prefixes is not None else None
         cache = RowCache(self.shape, len(prompts), width, self._like(), spare=spare)
         # A known prefix is put at its place; the last `new` tokens of every prompt are computed, so that all rows share
         # one forward pass. Where that overlaps with a known prefix, it computes the same again.
         ids = np.zeros((len(prompts), new), dtype=np.int64)
-        for row, (prompt, (known, kept)) in enumerate(zip(prompts, found, strict=True)):
+        for row, (prompt, (cached, kept)) in enumerate(zip(prompts, prefixes_kept, strict=True)):
             # Equal prompts in one call are computed once.
             for number, reply in enumerate(chunk[row][:: sampling.n]):
-                reply.cached = len(prompt) if number else known
+                reply.cached = len(prompt) if number else cached
                 counts.cached += reply.cached
             if kept is not None:
-                place(cache, row, width - len(prompt) + known, kept, known)
+                place(cache, row, width - len(prompt) + cached, kept, cached)
             tail = prompt[-new:]
             ids[row, new - len(tail) :] = tail
         columns = np.arange(width - new, width)
@@ -280,3 +279,47 @@ def _merge(batch: _Batch, entered: _Batch, in_place: bool) -> _Batch:
         parts = (getattr(batch, name), getattr(entered, name))
         setattr(batch, name, None if parts[0] is None else np.concatenate(parts))
     return batch
+
+
+# How a token is drawn: from the row's own stream of uniform numbers, so it depends on nothing else in the batch
+
+
+def uniforms(seed: int, sample: int, count: int) -> np.ndarray:
+    """Return the `count` uniform numbers of completion `sample` of a prompt with `seed`; number t decides token t.
+
+    Philox is counter-based: the stream is a function of (seed, sample) alone.
+    """
+    import numpy as np
+
+    key = np.array([seed % 2**64, sample], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(key=key)).random(count)
+
+
+def draw(logits: torch.Tensor, uniform: torch.Tensor | None, sampling: Sampling) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw one token for each row of `logits` [rows, vocabulary]; return ids and their log-probs at temperature 1.
+
+    `uniform` [rows] decides by inversion of the distribution function (of the tokens by id, or with top_p < 1 by
+    falling probability). temperature 0 takes the likeliest token and ignores it.
+    """
+    import torch
+
+    logits = logits.float()
+    if sampling.temperature == 0.0 or uniform is None:
+        ids = logits.argmax(-1)
+    else:
+        probabilities = torch.softmax(logits / sampling.temperature, -1)
+        order = None
+        if sampling.top_p < 1.0:
+            probabilities, order = torch.sort(probabilities, dim=-1, descending=True, stable=True)
+            before = probabilities.cumsum(-1) - probabilities
+            # The likeliest token always stays, whatever top_p.
+            outside = before >= sampling.top_p
+            outside[:, 0] = False
+            probabilities = probabilities.masked_fill(outside, 0.0)
+        cumulative = probabilities.double().cumsum(-1)
+        target = uniform.to(cumulative)[:, None] * cumulative[:, -1:]
+        # The first token whose cumulative probability exceeds the target; one of probability 0 can never be it.
+        picked = torch.searchsorted(cumulative, target, right=True).clamp_(max=logits.shape[-1] - 1)
+        ids = (picked if order is None else order.gather(-1, picked))[:, 0]
+    chosen = logits.gather(-1, ids[:, None])[:, 0] - logits.logsumexp(-1)
+    return ids, chosen

@@ -12,10 +12,17 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from sweetrl.engines.bodies import clean, error_message
-from sweetrl.engines.pool import Server
-from sweetrl.engines.remote import Access, EmptyReply, FewerReplies, RemoteEngine, choices_of, no_room
-from sweetrl.engines.retry import TransientError
+from sweetrl.engines.remote import (
+    Access,
+    EmptyReply,
+    FewerReplies,
+    RemoteEngine,
+    choices_of,
+    clean,
+    error_message,
+    no_room,
+)
+from sweetrl.engines.retry import Server, TransientError
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Completion, Content, Prompt, Sampling
 
@@ -85,18 +92,18 @@ class OpenAIEngine(RemoteEngine):
             except _OneByOne as error:
                 refusal = str(error)
         # One after the other: many prompts are under way beside this one.
-        found, withheld = list[Completion](), None
+        completions, withheld = list[Completion](), None
         for index in range(sampling.n):
             try:
-                found += await super()._asked(replace(prompt, seed=prompt.seed + index), replace(sampling, n=1))
+                completions += await super()._asked(replace(prompt, seed=prompt.seed + index), replace(sampling, n=1))
             except Withheld as error:
                 withheld = error
-        if withheld is not None and not found:
+        if withheld is not None and not completions:
             raise withheld
         if refusal and self._together:  # of the number, then: one is not refused
             self._together = False
             logger.info("%s; each of the %d replies is asked for by itself", refusal, sampling.n)
-        return found
+        return completions
 
     async def _request(self, server: Server, prompt: Prompt, sampling: Sampling) -> list[Completion]:
         body = self._body(prompt, sampling)

@@ -1,9 +1,14 @@
-"""What all engines behind HTTP share: limits on what is under way, retries, time-outs, balancing, accounting."""
+"""What all engines behind HTTP share: limits on what is under way, retries, time-outs, balancing, accounting.
+
+A server is not trusted more than an answer is: it may send without end, nest without end, name an encoding that does
+not exist, or give back the headers that it was sent. Each costs one attempt at one reply.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import json
 import random
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -12,16 +17,33 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from sweetrl.engines import bodies
 from sweetrl.engines.background import in_background, wait
-from sweetrl.engines.pool import Pool, Server
-from sweetrl.engines.retry import PACED, RETRIED, Budget, RetryPolicy, TransientError, retry, retry_after
+from sweetrl.engines.retry import (
+    PACED,
+    RETRIED,
+    Budget,
+    Pool,
+    RetryPolicy,
+    Server,
+    TransientError,
+    retry,
+    retry_after,
+)
 from sweetrl.errors import EngineError, NoRoom, UserError
+from sweetrl.text import printable
 from sweetrl.types import Completion, Prompt, Sampling, Usage
 
 if TYPE_CHECKING:
     import httpx
 
+# Bytes that every reply may have, whatever was asked: lists of models, errors, what stands around a reply's words.
+LEAST_ROOM = 2**20
+# Bytes for each token that was asked for: its text as JSON writes it, its id and its log-prob.
+TOKEN_ROOM = 512
+# Characters of an error that are shown.
+SHOWN = 300
+# A shorter key is a word such as EMPTY, which servers without keys are given, and may stand in any reply.
+SHORTEST_SECRET = 8
 # An empty reply is asked for again; the same answer this many times is what the model says.
 EMPTIES = 3
 # What servers say when a prompt does not fit.
@@ -240,7 +262,7 @@ class RemoteEngine:
         self._usage = replace(self._usage, **{name: getattr(self._usage, name) + value for name, value in more.items()})
 
     async def _exchange(
-        self, method: str, server: Server, path: str, body: Any = None, limit: int = bodies.LEAST_ROOM
+        self, method: str, server: Server, path: str, body: Any = None, limit: int = LEAST_ROOM
     ) -> tuple[int, str, Any]:
         """Send one request; return status, text and headers of the reply.
 
@@ -250,7 +272,7 @@ class RemoteEngine:
 
         try:
             async with self._client().stream(method, server.url + path, json=body) as response:
-                text = await bodies.receive(response, server.url, limit)
+                text = await receive(response, server.url, limit)
         except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
             raise UserError(
                 f"{server.url}: this is no address of a server; it begins with http:// and ends with /v1."
@@ -258,9 +280,9 @@ class RemoteEngine:
         except httpx.TimeoutException as error:
             raise TransientError(f"{server.url}: no connection in time", server=True) from error
         except httpx.TransportError as error:
-            detail = bodies.one_line(bodies.without(self.access.key, str(error))) or type(error).__name__
+            detail = one_line(hide_key(self.access.key, str(error))) or type(error).__name__
             raise TransientError(f"{server.url}: the connection failed ({detail})", server=True) from None
-        return response.status_code, bodies.without(self.access.key, text), response.headers
+        return response.status_code, hide_key(self.access.key, text), response.headers
 
     def _client(self) -> httpx.AsyncClient:
         import httpx
@@ -280,16 +302,16 @@ class RemoteEngine:
 
     async def _json(self, server: Server, path: str, body: Any, sampling: Sampling) -> dict[str, Any]:
         """POST `body`, return the reply's JSON object; every other kind of reply is the exception that fits it."""
-        limit = bodies.room(sampling.n, sampling.max_new_tokens)
+        limit = reply_limit(sampling.n, sampling.max_new_tokens)
         status, text, headers = await self._exchange("POST", server, path, body, limit)
         if status >= 400:
             self._refuse(server, status, text, headers)
-        return bodies.read_object(server.url, text)
+        return read_object(server.url, text)
 
     def _refuse(self, server: Server, status: int, text: str, headers: Any) -> None:
         """Raise what an error status means."""
-        said = bodies.error_message(text)
-        where = f"{server.url}: status {status}" + (f" ({said})" if said else "")
+        message = error_message(text)
+        where = f"{server.url}: status {status}" + (f" ({message})" if message else "")
         if status in RETRIED:
             pause = retry_after(headers)
             if pause and status in PACED:
@@ -305,15 +327,15 @@ class RemoteEngine:
                 "with /v1 in `urls`."
             )
         if no_room(text):
-            raise NoRoom(f"{server.url}: the dialogue leaves no room for a reply in the model's context ({said})")
+            raise NoRoom(f"{server.url}: the dialogue leaves no room for a reply in the model's context ({message})")
         raise EngineError(where)
 
     def _count(self, usage: Any, completions: list[Completion]) -> list[Completion]:
         """Add a reply's own account to ours and to its completions."""
         usage = usage if isinstance(usage, dict) else {}
         details = usage.get("prompt_tokens_details")
-        prompt, generated = (bodies.whole(usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
-        cached = bodies.whole(details.get("cached_tokens")) if isinstance(details, dict) else 0
+        prompt, generated = (count_of(usage.get(key)) for key in ("prompt_tokens", "completion_tokens"))
+        cached = count_of(details.get("cached_tokens")) if isinstance(details, dict) else 0
         self._spend(prompt_tokens=prompt, cached_tokens=cached, generated_tokens=generated)
         only = len(completions) == 1
         return [
@@ -352,4 +374,77 @@ def choices_of(url: str, reply: dict[str, Any], count: int) -> list[dict[str, An
         raise TransientError(f"{url}: the reply has no {'choices' if count > 1 else 'choice'}")
     if len(choices) != count:
         raise FewerReplies(f"{url}: the reply has {len(choices)} of {count} choices")
-    return sorted(choices, key=lambda one: bodies.whole(one.get("index")))
+    return sorted(choices, key=lambda one: count_of(one.get("index")))
+
+
+# What a server sends, made ours: bytes counted as they come, valid text, JSON, none of our key
+
+
+async def receive(response: httpx.Response, url: str, limit: int) -> str:
+    """Return the text of a streamed `response`; EngineError if it is longer than `limit` bytes, or compressed.
+
+    Text is UTF-8 whatever the server calls it (as JSON has to be); bytes that are not become U+FFFD.
+    """
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):  # a few bytes could become any number of them
+        raise EngineError(f"{url}: the reply is compressed, which was not asked for; turn that off at the server")
+    body = bytearray()
+    async for chunk in response.aiter_raw():
+        body += chunk
+        if len(body) > limit:
+            raise EngineError(f"{url}: the reply is longer than the {limit / 2**20:.1f} MiB that it may be")
+    return body.decode("utf-8", "replace")
+
+
+def reply_limit(replies: int, tokens: int) -> int:
+    """Return how many bytes a reply with so many choices of so many tokens may have."""
+    return LEAST_ROOM + replies * tokens * TOKEN_ROOM
+
+
+def hide_key(key: str, text: str) -> str:
+    """Return `text` with asterisks for the key: what a server echoes ends in messages and records."""
+    if len(key) < SHORTEST_SECRET:
+        return text
+    for written in {key, json.dumps(key)[1:-1], key.replace("/", "\\/")}:
+        text = text.replace(written, "***")
+    return text
+
+
+def read_object(url: str, text: str) -> dict[str, Any]:
+    """Return the JSON object that `text` is; TransientError where it is something else or broken off."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise TransientError(f"{url}: the reply is not JSON, or broken off") from error
+    except RecursionError as error:
+        raise TransientError(f"{url}: the reply is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise TransientError(f"{url}: the reply is not a JSON object")
+    return value
+
+
+def error_message(text: str) -> str:
+    """Return what a server says about an error, in one line of at most `SHOWN` characters that any terminal shows."""
+    try:
+        value: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        value = text
+    for key in ("error", "message", "detail"):
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+    return one_line(value if isinstance(value, str) else text)
+
+
+def one_line(text: str) -> str:
+    """Return the first `SHOWN` characters of `text` in one line, without what steers a terminal."""
+    return printable(" ".join(text[: 4 * SHOWN].split())[:SHOWN])
+
+
+def clean(text: str) -> str:
+    """Return `text` without halves of surrogate pairs, which JSON can hold and UTF-8 cannot."""
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def count_of(value: Any) -> int:
+    """Return `value` where it is a count, else 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**53 else 0

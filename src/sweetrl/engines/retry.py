@@ -1,4 +1,4 @@
-"""What goes wrong between us and a server, and what is done about it: wait (a little at random), and ask again.
+"""What goes wrong between us and a server, and what is done about it: wait (a little at random), ask again, or another.
 
 A request may be asked again after a fault of transport (no connection, a connection that breaks, no reply in time), of
 the server (429, 408, 5xx), and of the reply itself (broken off, not JSON, without choices, without words). The same
@@ -13,7 +13,8 @@ import email.utils
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import zlib
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -27,6 +28,10 @@ LONGEST_REST = 7 * 24 * 3600.0
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 521, 522, 523, 524, 529})
 # Whose Retry-After speaks for the whole server: too many requests, unavailable, overloaded.
 PACED = frozenset({429, 503, 529})
+# A server that has just failed is asked again after this long, unless all have.
+PAUSE = 5.0
+# How many requests more than the idlest server a prompt's usual one may have: its cache is worth that wait.
+SLACK = 4
 
 
 @dataclass(frozen=True)
@@ -124,16 +129,77 @@ async def retry(
         wait=wait,
         before_sleep=lambda state: retried(fault_of(state)),
     )
-    tries = 0
-
-    async def counted() -> Result:
-        nonlocal tries
-        tries += 1
-        return await attempt()
-
     try:
-        return await retrying(counted)
+        return await retrying(attempt)
     except RetryError as error:
-        last = error.last_attempt.exception()
+        last, tries = error.last_attempt.exception(), error.last_attempt.attempt_number
         plural = "" if tries == 1 else "s"
         raise EngineError(f"{last} (after {tries} attempt{plural})") from last
+
+
+# Which server is asked
+
+
+@dataclass
+class Server:
+    """One server: its address, the requests under way there, when it is asked again after a failure (`paused_until`),
+    and when it has said that it may be asked again (`held_until`, from a Retry-After).
+    """
+
+    url: str
+    outstanding: int = 0
+    paused_until: float = 0.0
+    held_until: float = 0.0
+
+
+class Pool:
+    """Several servers with the same model: the next request goes to the one with the least outstanding work.
+
+    Prompts of one group stay together while that costs little.
+    Servers that failed a moment ago are asked only when there are no others; servers that asked for time are not asked
+    before it is over (`held` says how long all of them want to be left alone). Used from one event loop.
+    """
+
+    def __init__(self, urls: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        if not urls:
+            raise ValueError("a pool needs at least one server")
+        self.servers = [Server(url) for url in urls]
+        self._clock = clock
+        self._turn = 0
+
+    def choose(self, group: str = "") -> Server:
+        """Return the server for the next request."""
+        now = self._clock()
+        free = [server for server in self.servers if server.held_until <= now] or self.servers
+        fit = [server for server in free if server.paused_until <= now] or free
+        least = min(server.outstanding for server in fit)
+        if group:
+            # Of all servers, so that a group has the same one again when others come and go.
+            usual = self.servers[zlib.crc32(group.encode("utf-8", "replace")) % len(self.servers)]
+            if usual in fit and usual.outstanding <= least + SLACK:
+                return usual
+        idle = [server for server in fit if server.outstanding == least]
+        self._turn += 1
+        return idle[self._turn % len(idle)]
+
+    @contextmanager
+    def lease(self, group: str = "") -> Iterator[Server]:
+        """Count a request as outstanding at the server that it goes to."""
+        server = self.choose(group)
+        server.outstanding += 1
+        try:
+            yield server
+        finally:
+            server.outstanding -= 1
+
+    def failed(self, server: Server) -> None:
+        """Ask others for a while."""
+        server.paused_until = self._clock() + PAUSE
+
+    def hold(self, server: Server, seconds: float) -> None:
+        """Send `server` nothing new for `seconds`, whatever else it has said before."""
+        server.held_until = max(server.held_until, self._clock() + seconds)
+
+    def held(self) -> float:
+        """Return the seconds until a server may be asked; 0 where one may be asked now."""
+        return max(min(server.held_until for server in self.servers) - self._clock(), 0.0)

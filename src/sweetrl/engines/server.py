@@ -181,9 +181,7 @@ class ManagedServer:
                 self.process = self._start()
 
 
-def vllm_command(
-    template: str, arguments: str, model: str, port: int, served: str, rank: int, context: int | None = None
-) -> list[str]:
+def vllm_command(template: str, arguments: str, model: str, port: int, served: str, rank: int) -> list[str]:
     """Return the command line of a vLLM server of `model` that loads adapters up to `rank` while it runs."""
     try:
         words = [word.replace("{model}", model) for word in shlex.split(template)]
@@ -201,8 +199,6 @@ def vllm_command(
         )
     needed = ["--host", "127.0.0.1", "--port", str(port), "--served-model-name", served]
     needed += ["--enable-prompt-tokens-details", "--enable-lora", "--max-lora-rank", str(_lora_rank(rank))]
-    if context is not None:
-        needed += ["--max-model-len", str(context)]
     return [*words, *more, *needed]
 
 

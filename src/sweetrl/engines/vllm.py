@@ -14,11 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.engines.background import wait
-from sweetrl.engines.bodies import error_message, one_line, read_object, whole
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.engines.pool import Server
-from sweetrl.engines.remote import Access, RemoteEngine, choices_of
-from sweetrl.engines.retry import TransientError, retry
+from sweetrl.engines.remote import (
+    Access,
+    RemoteEngine,
+    choices_of,
+    count_of,
+    error_message,
+    one_line,
+    read_object,
+)
+from sweetrl.engines.retry import Server, TransientError, retry
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.model_files import check_adapter
 from sweetrl.types import Completion, Prompt, Sampling
@@ -97,10 +103,10 @@ class VllmEngine(RemoteEngine):
             if not models:
                 raise TransientError(f"{server.url}: the server names no models")
             if self._served and self._served not in models:
-                known = one_line(", ".join(models))
-                raise UserError(f"{server.url}: there is no model {self._served!r}; the server has {known}.")
+                served = one_line(", ".join(models))
+                raise UserError(f"{server.url}: there is no model {self._served!r}; the server has {served}.")
             self._served = self._served or next(iter(models))
-            return whole(models[self._served].get("max_model_len")) or 2**31
+            return count_of(models[self._served].get("max_model_len")) or 2**31
 
         try:
             return await retry(attempt, self.access.retry_policy)

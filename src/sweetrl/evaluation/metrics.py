@@ -31,7 +31,7 @@ from sweetrl.evaluation.statistics import (
 )
 from sweetrl.io import atomic_path
 from sweetrl.plugins import find_reward
-from sweetrl.rollout.environment import ANY_REWARD
+from sweetrl.rollout.context import ANY_REWARD
 from sweetrl.types import Result, Trajectory
 
 if TYPE_CHECKING:

@@ -13,10 +13,9 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import reward_of
 from sweetrl.learning.critic_kinds import make_critic
 from sweetrl.protocols import AsyncEngine, Critic, Work
-from sweetrl.rollout.context import RolloutContext
+from sweetrl.rollout.context import RolloutContext, open_environment
 from sweetrl.rollout.dialogue import Dialogue
 from sweetrl.rollout.driver import advance_together
-from sweetrl.rollout.environment import open_environment
 from sweetrl.rollout.scored import Losses, scored
 from sweetrl.seeds import state_seed
 from sweetrl.types import Completion, Reply, Trajectory

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweetrl.engines.bodies import clean
+from sweetrl.engines.remote import clean
 from sweetrl.errors import UserError
 from sweetrl.json_limits import excess
 from sweetrl.tracking.chat_agent import AgentConfig, check_turns

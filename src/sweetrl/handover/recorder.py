@@ -24,7 +24,7 @@ from typing import Any
 
 from sweetrl.colbench.logs import OUTCOMES
 from sweetrl.colbench.markers import visible_reply
-from sweetrl.engines.bodies import clean
+from sweetrl.engines.remote import clean
 from sweetrl.errors import UserError
 from sweetrl.handover.chat_requests import BadRequest, ChatRequest, read_body
 from sweetrl.io import (

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from sweetrl.colbench.domain import Domain
-    from sweetrl.rollout.conversation import Conversation
+    from sweetrl.rollout.context import Conversation
 
 SESSIONS = 64  # dialogues at a time
 LONGEST_MESSAGE = 1_000_000  # characters of one message of the agent

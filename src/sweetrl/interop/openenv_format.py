@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sweetrl.engines.bodies import clean
+from sweetrl.engines.remote import clean
 from sweetrl.errors import UserError
 from sweetrl.interop.openenv_wire import Description, InvalidAction, Schema, ServerError, parse_json
 

@@ -16,7 +16,7 @@ from urllib.parse import quote, urlsplit
 
 import httpx
 
-from sweetrl.engines.bodies import clean
+from sweetrl.engines.remote import clean
 from sweetrl.errors import UserError, missing_extra
 from sweetrl.json_limits import excess
 

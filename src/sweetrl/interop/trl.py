@@ -39,7 +39,7 @@ except ModuleNotFoundError as error:
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.rollout.conversation import Conversation
+    from sweetrl.rollout.context import Conversation
     from sweetrl.types import Task
 
 LONGEST = 1_000_000  # characters of one message of the model

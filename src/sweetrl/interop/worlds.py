@@ -27,8 +27,7 @@ from sweetrl.types import Split, Task, Trajectory
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.protocols import Scorer
-    from sweetrl.rollout.conversation import Conversation
-    from sweetrl.rollout.environment import OpenEnvironment
+    from sweetrl.rollout.context import Conversation, OpenEnvironment
 
 SPLITS: tuple[Split, ...] = ("train", "test")
 

@@ -48,7 +48,7 @@ class Grpo(Method):
         from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
         from sweetrl.learning.online import GroupTrainer
         from sweetrl.learning.reporting import report_to
-        from sweetrl.rollout.environment import open_environment
+        from sweetrl.rollout.context import open_environment
 
         settings, wanted, scratch = job.settings, job.settings.grpo, job.scratch
         if wanted.credit == "privileged" and not settings.critic.privileged:

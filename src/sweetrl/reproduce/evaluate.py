@@ -25,7 +25,7 @@ from sweetrl.settings import Settings
 if TYPE_CHECKING:
     from sweetrl.api.policy import Policy
     from sweetrl.engines.make import Agent
-    from sweetrl.rollout.environment import OpenEnvironment
+    from sweetrl.rollout.context import OpenEnvironment
     from sweetrl.types import Result, Task
 
 PLAN = Path("measure.json")

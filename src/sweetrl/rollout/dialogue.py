@@ -113,7 +113,7 @@ class Dialogue:
 
     def cost(self, policy: str, devices: int) -> DialogueCost:
         """Return what the dialogue has cost so far; no part of it, because equal dialogues cost differently."""
-        known = sum(len(turn.token_ids) for turn in self.turns)
+        sampled = sum(len(turn.token_ids) for turn in self.turns)
         lost = bool(self.error or self.environment.error)
         return DialogueCost(
             task=self.task.id,
@@ -123,7 +123,7 @@ class Dialogue:
             turns=len(self.turns),
             prompt_tokens=self.read_tokens,
             cached_tokens=self.cached_tokens,
-            generated_tokens=known or self.generated_tokens,
+            generated_tokens=sampled or self.generated_tokens,
             seconds=time.monotonic() - self.begun,
             busy_seconds=self.busy,
             gpu_seconds=devices * self.busy,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from sweetrl.errors import UserError
 from sweetrl.io import private_file
+from sweetrl.types import Usage
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Ledger:
 
     def add(self, costs: Sequence[DialogueCost]) -> None:
         """Append `costs`; UserError where the disk is full."""
-        lines = "".join(json.dumps(asdict(one)) + "\n" for one in costs)
+        lines = "".join(json.dumps(asdict(cost)) + "\n" for cost in costs)
         try:
             with private_file(self.path).open("a+b") as target:
                 # A kill in the middle of a line must not spoil the next one.
@@ -61,34 +62,51 @@ class Ledger:
         """Return what is written so far, without a line that a kill broke off."""
         if not self.path.exists():
             return []
-        names = {one.name for one in fields(DialogueCost)}
-        found = []
+        names = {field.name for field in fields(DialogueCost)}
+        costs = []
         for line in self.path.read_bytes().splitlines():
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 continue
             if isinstance(row, dict) and set(row) == names:
-                found.append(DialogueCost(**row))
-        return found
+                costs.append(DialogueCost(**row))
+        return costs
 
 
 def cost_totals(costs: Sequence[DialogueCost]) -> dict[str, float]:
     """Return what the agent has cost in all of `costs`: tokens and GPU-seconds; {} for none."""
     names = ("prompt_tokens", "cached_tokens", "generated_tokens", "gpu_seconds")
-    return {name: float(sum(getattr(one, name) for one in costs)) for name in names} if costs else {}
+    return {name: float(sum(getattr(each, name) for each in costs)) for name in names} if costs else {}
 
 
 def cost_metrics(costs: Sequence[DialogueCost]) -> dict[str, float]:
     """Return what a dialogue costs: mean, median and 95th percentile of the times, means of the tokens; {} for none."""
     if not costs:
         return {}
-    found: dict[str, float] = {}
+    metrics: dict[str, float] = {}
     for name in ("seconds", "busy_seconds", "gpu_seconds"):
-        values = sorted(float(getattr(one, name)) for one in costs)
-        found[f"dialogue/{name}"] = sum(values) / len(values)
-        found[f"dialogue/{name}_median"] = values[(len(values) - 1) // 2]
-        found[f"dialogue/{name}_p95"] = values[min(int(0.95 * len(values)), len(values) - 1)]
+        values = sorted(float(getattr(each, name)) for each in costs)
+        metrics[f"dialogue/{name}"] = sum(values) / len(values)
+        metrics[f"dialogue/{name}_median"] = values[(len(values) - 1) // 2]
+        metrics[f"dialogue/{name}_p95"] = values[min(int(0.95 * len(values)), len(values) - 1)]
     for name in ("prompt_tokens", "cached_tokens", "generated_tokens"):
-        found[f"dialogue/{name}"] = sum(getattr(one, name) for one in costs) / len(costs)
-    return found
+        metrics[f"dialogue/{name}"] = sum(getattr(each, name) for each in costs) / len(costs)
+    return metrics
+
+
+def cost(usage: Usage | None, prefix: str = "") -> dict[str, float]:
+    """Return the metrics of what an engine has spent; nothing where nobody counts."""
+    if usage is None:
+        return {}
+    metrics: dict[str, float] = {
+        "prompt_tokens": usage.prompt_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "generated_tokens": usage.generated_tokens,
+        "seconds_sampling": usage.seconds,
+        "gpu_seconds": usage.gpu_seconds,
+        "tokens_per_second": usage.generated_tokens / max(usage.seconds, 1e-9),
+    }
+    if usage.requests:
+        metrics |= {"requests": usage.requests, "retries": usage.retries, "failed_requests": usage.failures}
+    return {f"{prefix}{name}": float(value) for name, value in metrics.items()}

@@ -47,12 +47,12 @@ def rollout(
         session, sampling = engine.session(), context.sampling()
 
         def speak(active: Sequence[Dialogue], session=session, sampling=sampling) -> list[Completion]:
-            return [one for (one,) in session.sample([each.prompt() for each in active], sampling)]
+            return [reply for (reply,) in session.sample([dialogue.prompt() for dialogue in active], sampling)]
 
         def ended(over: Sequence[Dialogue]) -> None:
             if spent is not None:
                 devices = engine.usage().devices
-                spent([one.cost(policy_name, devices) for one in over])
+                spent([dialogue.cost(policy_name, devices) for dialogue in over])
             if progress is not None:
                 progress(len(over))
 
@@ -105,21 +105,16 @@ def rollout_scored(
             if progress is not None:
                 progress(len(part))
             continue
-        spoken = rollout(
-            part,
-            context,
-            seed=seed,
-            policy_name=policy_name,
-            batch=batch,
-            progress=progress,
-            spent=None if ledger is None else ledger.add,
+        spent = None if ledger is None else ledger.add
+        trajectories = rollout(
+            part, context, seed=seed, policy_name=policy_name, batch=batch, progress=progress, spent=spent
         )
         try:
-            losses.add(spoken)
+            losses.add(trajectories)
         except UserError:
             _take_again(store, own)
             raise
-        store.write_shard(index, scored(spoken, context.scorer))
+        store.write_shard(index, scored(trajectories, context.scorer))
     return store
 
 

@@ -31,7 +31,7 @@ class Losses:
 
     def add(self, trajectories: Iterable[Trajectory]) -> None:
         """Count the lost among `trajectories`; UserError with the causes when there are too many."""
-        self.lose(*(one.error for one in trajectories if one.outcome == "lost"))
+        self.lose(*(trajectory.error for trajectory in trajectories if trajectory.outcome == "lost"))
 
     def lose(self, *causes: str) -> None:
         """Count one lost for each of `causes`; UserError with the causes when there are too many."""
@@ -51,9 +51,9 @@ class Losses:
 
 def scored(trajectories: Sequence[Trajectory], scorer: Scorer) -> list[Trajectory]:
     """Return `trajectories` with rewards and test results; a lost dialogue keeps reward None (nobody failed there)."""
-    finished = [one for one in trajectories if one.outcome != "lost"]
+    finished = [trajectory for trajectory in trajectories if trajectory.outcome != "lost"]
     scores = iter(scorer.score(finished))
-    return [one if one.outcome == "lost" else with_score(one, next(scores)) for one in trajectories]
+    return [each if each.outcome == "lost" else with_score(each, next(scores)) for each in trajectories]
 
 
 def with_score(trajectory: Trajectory, score: Score) -> Trajectory:
@@ -75,19 +75,19 @@ def summarize(trajectories: Iterable[Trajectory]) -> dict[str, float]:
     """
     count = scored_count = turns = tokens = answered = lost = cut = leaked = 0
     reward = success = 0.0
-    for one in trajectories:
+    for trajectory in trajectories:
         count += 1
-        turns += len(one.turns)
-        known = sum(len(turn.token_ids) for turn in one.turns)
-        tokens += known or int(one.extra.get("generated_tokens", 0))
-        leaked += "leaks" in one.extra
-        cut += any(turn.finish_reason == "length" for turn in one.turns)
-        answered += one.outcome == "answered"
-        lost += one.outcome == "lost"
-        if one.reward is not None:
+        turns += len(trajectory.turns)
+        sampled = sum(len(turn.token_ids) for turn in trajectory.turns)
+        tokens += sampled or int(trajectory.extra.get("generated_tokens", 0))
+        leaked += "leaks" in trajectory.extra
+        cut += any(turn.finish_reason == "length" for turn in trajectory.turns)
+        answered += trajectory.outcome == "answered"
+        lost += trajectory.outcome == "lost"
+        if trajectory.reward is not None:
             scored_count += 1
-            reward += one.reward
-            success += one.success
+            reward += trajectory.reward
+            success += trajectory.success
     each, rated = max(count, 1), max(scored_count, 1)
     result: dict[str, Any] = {
         "dialogues": count,

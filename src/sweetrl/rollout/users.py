@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.prompts import load_prompt
-from sweetrl.colbench.recording import RecordedSimulator, Recording, is_recording
-from sweetrl.colbench.simulators import ConsoleUser, ReplaySimulator
-from sweetrl.engines.bridge import Bridge
+from sweetrl.colbench.simulators import ConsoleUser, RecordedSimulator, Recording, ReplaySimulator, is_recording
+from sweetrl.engines.background import Bridge
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.make import access
 from sweetrl.engines.openai import OpenAIEngine

@@ -30,7 +30,7 @@ from sweetrl.learning.supply import Supply
 from sweetrl.logs import show_progress
 from sweetrl.plugins import find_method, load_domain
 from sweetrl.progress import Meter
-from sweetrl.rollout.environment import scorer_of
+from sweetrl.rollout.context import scorer_of
 from sweetrl.rollout.scored import scored, summarize
 from sweetrl.running.scratch import alone
 from sweetrl.running.standalone import check_free, read_any_tasks

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sweetrl.sandbox.compare import printable
 from sweetrl.sandbox.limits import CallResult
 from sweetrl.sandbox.values import DEPTH
-from sweetrl.sandbox.words import printable
 
 # What json.loads does, without its layers for what a frame never is.
 _scan: Any = json.JSONDecoder().scan_once  # type: ignore[attr-defined]

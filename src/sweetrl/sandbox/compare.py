@@ -12,8 +12,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from sweetrl.sandbox.words import printable
-
 # Longest number text that is worth reading; no honest test returns more digits.
 _DIGITS = 20_000
 _SEQUENCES = frozenset({"l", "t", "dq", "arr"})
@@ -285,3 +283,8 @@ def _render(tree: Any, limit: int, depth: int) -> str:
         except (IndexError, TypeError, ValueError):  # a child's claim need not be what our encoder writes
             return "bytes"
     return f"<{tag} {', '.join(inner)}>"
+
+
+def printable(text: str) -> str:
+    """`text` as valid Unicode: half of a surrogate pair, which no file can hold, is written as its number."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -49,7 +49,7 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
         from sweetrl.engines.chat import ChatFormat
         from sweetrl.evaluation.rollout_value import open_critic
         from sweetrl.models import load_tokenizer
-        from sweetrl.rollout.environment import open_environment
+        from sweetrl.rollout.context import open_environment
 
         run.log_input("test-tasks", TEST_TASKS)
         run.log_input("base", settings.model.base)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.leaks import Fragment
 from sweetrl.colbench.scoring import price_fault, unpriced
-from sweetrl.colbench.store import NEW_COLUMNS, TrajectoryStore, is_first_form, trajectory_schema
+from sweetrl.colbench.store import TrajectoryStore, trajectory_schema
 from sweetrl.evaluation import checks
 from sweetrl.types import Trajectory, TrajectoryPair
 
@@ -93,8 +93,6 @@ def schema_fault(path: Path) -> str | None:
         return "it is no complete Parquet file"
     for field in trajectory_schema():
         index = found.get_field_index(field.name)
-        if index < 0 and field.name in NEW_COLUMNS and is_first_form(found):
-            continue
         if index < 0:
             return f"column `{field.name}` is missing"
         if found.field(index).type != field.type:

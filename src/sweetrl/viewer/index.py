@@ -373,7 +373,7 @@ def _count(source: Source) -> int:
         return int(pq.read_metadata(source.path).num_rows)
     from sweetrl.colbench.store import TrajectoryStore
 
-    return TrajectoryStore(source.path).count()
+    return len(TrajectoryStore(source.path))
 
 
 def _short(value: float | None) -> float | int | None:

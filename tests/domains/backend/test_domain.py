@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -83,11 +82,9 @@ def test_a_diagnosis_fills_columns_of_a_result() -> None:
         assert (found["topic"], found["held_out"]) == (request.domain.name, request.domain.held_out)
 
 
-def test_a_program_needs_tests_and_a_page_a_domain_of_its_own() -> None:
+def test_a_program_needs_tests() -> None:
     row = {"problem_description": "halve", "ground_truth": FOREIGN.ground_truth, "test_cases": {"a": "f(1)"}}
     assert BACKEND.parse_task(row, "here", "x").suite == "backend"
     with pytest.raises(UserError, match="here: the key `test_cases` is missing; add it"):
         BACKEND.parse_task({key: row[key] for key in ("problem_description", "ground_truth")}, "here", "x")
-    with pytest.raises(UserError, match="`vision` looks at pages; set `suite: frontend`"):
-        BACKEND.load_critic("vision", Path("none"))
     assert isinstance(find_domain("backend"), Backend)

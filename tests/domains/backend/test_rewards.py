@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -143,19 +141,3 @@ def test_equal_answers_to_a_task_are_run_once(monkeypatch: pytest.MonkeyPatch) -
         scores = scorer.score_answers([(TASK, REFERENCE), (TASK, "def f(x): return 1"), (TASK, REFERENCE)] * 5)
     assert [score.reward for score in scores] == [1.0, 0.0, 1.0] * 5
     assert len(jobs) == 3, "two answers and the reference"
-
-
-def test_references_are_run_once_and_kept(tmp_path: Path) -> None:
-    item = (TASK, "def f(x): return {'half': x * 0.5}")
-    with CodeScorer(RewardSettings(workers=1), tmp_path) as scorer:
-        assert scorer.score_answers([item])[0].reward == 1.0
-    kept = list(tmp_path.rglob("*.json"))
-    assert len(kept) == 1
-    rows = json.loads(kept[0].read_text())
-    rows[0][1] = ["d", "half", 7]
-    kept[0].write_text(json.dumps(rows))
-    with CodeScorer(RewardSettings(workers=1), tmp_path) as scorer:
-        assert scorer.score_answers([item])[0].reward == 0.5  # it believed the file
-    kept[0].write_text("{broken")
-    with CodeScorer(RewardSettings(workers=1), tmp_path) as scorer:
-        assert scorer.score_answers([item])[0].reward == 1.0

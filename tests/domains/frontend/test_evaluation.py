@@ -14,9 +14,17 @@ from PIL import Image
 from sweetrl.browser.page import Page
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.domains.frontend import Frontend
-from sweetrl.domains.frontend.domain import PageTools
-from sweetrl.domains.frontend.evaluation import Pages, chosen, first_page, needed, summary, thumbnail, win_rate
-from sweetrl.domains.frontend.looking import look_at_pages
+from sweetrl.domains.frontend.evaluation import (
+    Pages,
+    chosen,
+    first_page,
+    look_at_pages,
+    needed,
+    summary,
+    thumbnail,
+    win_rate,
+)
+from sweetrl.domains.frontend.rewards import PageTools
 from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import VIEWER
 from sweetrl.settings import Settings

@@ -51,20 +51,10 @@ def test_tasks_both_ways(tmp_path: Path, write_tasks: Callable[..., Path]) -> No
     assert read_task_table(tmp_path / "tasks.parquet") == [TASK]
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"problem_description": "A page."}, "line 1: the key `ground_truth` is missing"),
-        ({"problem_description": "A page.", "ground_truth": "def f(): pass"}, "line 1: `ground_truth` holds no HTML"),
-        ({"problem_description": 3, "ground_truth": PAGE}, "`problem_description` must be a string"),
-        ({"problem_description": "A page.", "ground_truth": PAGE, "test_cases": []}, "`test_cases` must be an object"),
-    ],
-)
-def test_a_broken_task_is_one_sentence(tmp_path: Path, row: Any, said: str) -> None:
-    path = write(tmp_path / "pages.jsonl", row)
-    with pytest.raises(UserError) as raised:
+def test_a_task_without_a_page_is_one_sentence(tmp_path: Path) -> None:
+    path = write(tmp_path / "pages.jsonl", {"problem_description": "A page.", "ground_truth": "def f(): pass"})
+    with pytest.raises(UserError, match="line 1: `ground_truth` holds no HTML"):
         list(read_tasks(path, FRONTEND))
-    assert said in str(raised.value) and str(raised.value).startswith(str(path)) and "\n" not in str(raised.value)
 
 
 def test_trajectories_both_ways(tmp_path: Path) -> None:

@@ -72,11 +72,11 @@ def test_a_hostile_reply_is_read_in_linear_time() -> None:
 
 def test_a_reply_is_words_a_page_and_a_marker() -> None:
     reply = read_reply(f"I think {TWO}. OUTPUT:Is it blue? {ONE} I WANT TO ANSWER: OUTPUT: more")
-    assert reply.html == ONE and reply.final
+    assert reply.html == ONE
     assert reply.words == f"Is it blue? {PLACEHOLDER} I WANT TO ANSWER: "
     assert reply.question == "Is it blue?"
     assert read_reply(f"{ONE}{ONE}").words == PLACEHOLDER * 2
-    assert read_reply(ONE).question is None and not read_reply(ONE).final
+    assert read_reply(ONE).question is None
     assert without_pages(f"a {ONE}") == f"a {PLACEHOLDER}" and without_pages("a") == "a"
 
 

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.colbench.environment import Environment
-from sweetrl.colbench.files import read_tasks
 from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.differences import compare
 from sweetrl.domains.frontend.outline import outline_of
@@ -107,11 +106,6 @@ def test_requests_tell_title_sections_and_look_and_no_value() -> None:
         assert not {word for _, value in wanted.details for word in value.split() if word in CLASSES} & set(words)
     with pytest.raises(ValueError, match="not a request"):
         read_request("Write a function. The signature of the function is: def f(x)")
-
-
-def test_the_files_hold_them(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
-    write_tasks(tmp_path / "pages.jsonl", TASKS)
-    assert list(read_tasks(tmp_path / "pages.jsonl", FRONTEND)) == TASKS
 
 
 @given(st.integers(0, 10**9))
@@ -252,9 +246,3 @@ def test_what_the_user_has_put_right_is_not_undone_by_heeding() -> None:
 
 def test_the_informed_know_before_they_are_told() -> None:
     assert first_right(skill(1.0)) < 0.02 < 0.7 < first_right(skill(1.0, informed=1.0)) < 0.95
-
-
-def test_colours_and_words_stay_apart() -> None:
-    for one, other in itertools.combinations(DETAILS, 2):
-        assert one.name != other.name
-    assert all(len(set(detail.values)) == len(detail.values) for detail in DETAILS)

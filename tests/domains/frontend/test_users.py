@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from sweetrl.browser.page import Page
-from sweetrl.colbench.recording import Recording
+from sweetrl.colbench.simulators import Recording
 from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.suite.agents import scripted_user
 from sweetrl.domains.frontend.suite.designs import Design, write_page
 from sweetrl.domains.frontend.suite.sketch import sketch
 from sweetrl.domains.frontend.users import AGENTS_PAGE, NO_AGENTS_PAGE, WANTED_PAGE, PageUser, VisionUser, vision_prompt
 from sweetrl.domains.frontend.words import NO_PAGE, UNKNOWN
-from sweetrl.engines.openai import OpenAIEngine, written
+from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.protocols import AsyncUserSimulator
@@ -189,11 +189,3 @@ def test_a_model_in_this_process_has_no_eyes() -> None:
     speaker = EngineSpeaker(engine, Sampling(8, 0.0), chat=object())  # type: ignore[arg-type]
     with pytest.raises(UserError, match="sees no pictures"):
         asyncio.run(speaker.say(("look", PNG), 1))
-
-
-def test_contents_as_the_protocol_writes_them() -> None:
-    assert written("plain") == "plain"
-    assert written(("a", b"b")) == [
-        {"type": "text", "text": "a"},
-        {"type": "image_url", "image_url": {"url": "data:image/png;base64,Yg=="}},
-    ]

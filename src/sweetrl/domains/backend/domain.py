@@ -181,7 +181,7 @@ class Backend(Domain):
 
     def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
         """Return what went wrong in a dialogue about a task of the synthetic suite."""
-        from sweetrl.domains.backend.suite.faults import faults
+        from sweetrl.domains.backend.suite.judge import faults
 
         return faults(trajectory, questions, max_turns)
 
@@ -189,7 +189,7 @@ class Backend(Domain):
 
     def run_tests(self, task: Task, answer: str) -> list[TestRun]:
         """Run each hidden test in a child of its own, in the sandbox."""
-        from sweetrl.domains.backend.rerun import run_tests
+        from sweetrl.domains.backend.rewards import run_tests
 
         return run_tests(self.settings.reward, task, answer)
 

@@ -22,7 +22,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from functools import lru_cache
-from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -34,7 +33,7 @@ from sweetrl.sandbox.client import Sandbox
 from sweetrl.sandbox.compare import Rules, equal, render
 from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
 from sweetrl.settings import RewardSettings
-from sweetrl.types import Score, Task, TestResult, Trajectory
+from sweetrl.types import Score, Task, TestResult, TestRun, Trajectory
 
 Semantics = Literal["fixed", "official", "official-noblacklist"]
 SEMANTICS: tuple[Semantics, ...] = ("fixed", "official", "official-noblacklist")
@@ -44,19 +43,18 @@ NO_ANSWER = "No answer"  # what official files hold where a dialogue ended witho
 class CodeScorer:
     """Scores answers in a sandbox that starts with the first answer. Thread-safe; use as a context manager or close().
 
-    `cache` is a folder that keeps what references return from one run to the next. A `sandbox` of the caller's is used
-    instead of a new one (and closed with this).
+    A `sandbox` of the caller's is used instead of a new one (and closed with this).
     """
 
     thread_safe = True
 
-    def __init__(self, reward: RewardSettings, cache: Path | None = None, sandbox: Sandbox | None = None) -> None:
+    def __init__(self, reward: RewardSettings, sandbox: Sandbox | None = None) -> None:
         self.settings = reward
         self._official = reward.semantics != "fixed"
         self._rules = Rules() if self._official else Rules(tolerance=reward.tolerance, nan=True, arrays=True)
         libraries = tuple(reward.libraries.split())
         self._sandbox = sandbox or Sandbox(limits_of(reward), reward.workers, libraries, unsafe=reward.unsafe)
-        self._references = References(self._sandbox, libraries, cache)
+        self._references = References(self._sandbox)
 
     def __enter__(self) -> CodeScorer:
         return self
@@ -157,23 +155,23 @@ class CodeScorer:
         position = 0
         for check in checks:
             end = position + len(check.calls)
-            wanted = check.value(expected[position:end], self._rules)
-            found = check.value(outcome.calls[position:end], self._rules)
-            results.append(self._test(check.name, wanted, found))
+            reference = check.value(expected[position:end], self._rules)
+            value = check.value(outcome.calls[position:end], self._rules)
+            results.append(self._test(check.name, reference, value))
             position = end
         passed = sum(test.passed for test in results)
         semantics = self.settings.semantics
         return Score(passed / len(results), tuple(results), semantics=semantics, isolation=outcome.isolation)
 
-    def _test(self, name: str, wanted: CallResult, found: CallResult) -> TestResult:
-        if found.kind != "value":
-            return TestResult(name, False, found.kind, found.detail)
-        if wanted.kind != "value" or wanted.tree is None:
-            detail = wanted.detail or "the reference returns None"
+    def _test(self, name: str, reference: CallResult, value: CallResult) -> TestResult:
+        if value.kind != "value":
+            return TestResult(name, False, value.kind, value.detail)
+        if reference.kind != "value" or reference.tree is None:
+            detail = reference.detail or "the reference returns None"
             return TestResult(name, False, "no_reference", detail)
-        if equal(wanted.tree, found.tree, self._rules):
+        if equal(reference.tree, value.tree, self._rules):
             return TestResult(name, True, "passed")
-        return TestResult(name, False, "wrong", f"returned {render(found.tree)}")
+        return TestResult(name, False, "wrong", f"returned {render(value.tree)}")
 
 
 @lru_cache(maxsize=4096)
@@ -198,4 +196,40 @@ def limits_of(reward: RewardSettings) -> Limits:
     )
 
 
-__all__ = ["SEMANTICS", "CodeScorer", "Semantics", "limits_of"]
+# Hidden tests run once more, for people
+
+
+def run_tests(reward: RewardSettings, task: Task, answer: str) -> list[TestRun]:
+    """Return the tests of `task` in their order; UserError for a task without tests, or where there is no sandbox.
+
+    The verdicts are the scorer's. Every test has a child process of its own, so that its time is its own: that of
+    executing the program and the call. Nothing of the answer is run where the scorer would run nothing: one that is
+    empty, or banned by the semantics.
+    """
+    official = reward.semantics != "fixed"
+    namespace: Literal["one", "split"] = "split" if official else "one"
+    checks = _checks(task.test_cases, official)
+    sources = (official_source(answer),) if official else fixed_sources(answer, _name(task.test_cases))
+    with CodeScorer(reward) as scorer:
+        (score,) = scorer.score_answers([(task, answer)])
+        refused = all(test.reason in ("no_answer", "refused") for test in score.tests)
+        outcomes = [None if refused else scorer.sandbox.submit(Job(sources, each.calls, namespace)) for each in checks]
+        # As the scorer has it: a reference that draws random numbers draws others than the answer.
+        references = [
+            scorer.sandbox.submit(Job((task.ground_truth,), each.calls, namespace, seed=1)) for each in checks
+        ]
+        runs = []
+        for (name, call), check, test, pending, reference in zip(
+            task.test_cases, checks, score.tests, outcomes, references, strict=True
+        ):
+            outcome = None if pending is None else pending.result()
+            got = "" if outcome is None else _shown(check, outcome.calls)
+            seconds = 0.0 if outcome is None else outcome.seconds
+            expected = _shown(check, reference.result().calls)
+            runs.append(TestRun(name, call, expected, got, test.passed, test.reason, test.detail, seconds))
+    return runs
+
+
+def _shown(check: Check, results: tuple[CallResult, ...]) -> str:
+    value = check.value(results, Rules())
+    return render(value.tree) if value.kind == "value" else f"{value.kind}: {value.detail}".rstrip(": ")

@@ -1,22 +1,22 @@
-"""A file of answers scored against a task file: the body of `sweetrl score`."""
+"""A file of answers, {"index", "answer"} rows or an official trajectory file, scored against a task file."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.jsonl import field, kind, read_rows
 from sweetrl.colbench.store import format_of, read_task_table
-from sweetrl.domains.backend.answers import read_answers
 from sweetrl.domains.backend.domain import Backend
 from sweetrl.domains.backend.rewards import SEMANTICS, CodeScorer
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
 from sweetrl.logs import quiet
 from sweetrl.settings import RewardSettings
-from sweetrl.types import Score
+from sweetrl.types import Score, Task
 
 
 def score_file(
@@ -25,7 +25,6 @@ def score_file(
     semantics: str,
     out: Path | None = None,
     reward: RewardSettings | None = None,
-    cache: Path | None = None,
 ) -> dict[str, Any]:
     """Score a file of answers against an official task file: the body of `sweetrl score`.
 
@@ -37,13 +36,13 @@ def score_file(
         raise UserError(f"unknown semantics {semantics!r}; choose one of {', '.join(SEMANTICS)}.")
     reward = (reward or RewardSettings()).model_copy(update={"semantics": semantics})
     own = Path(tasks).suffix == ".parquet" and format_of(Path(tasks)) is not None
-    known = read_task_table(Path(tasks)) if own else list(read_tasks(Path(tasks), Backend()))
-    rows = list(read_answers(Path(answers), known, Path(tasks)))
+    scored_tasks = read_task_table(Path(tasks)) if own else list(read_tasks(Path(tasks), Backend()))
+    rows = list(read_answers(Path(answers), scored_tasks, Path(tasks)))
     results: list[dict[str, Any]] = []
     reasons: Counter[str] = Counter()
     isolation = ""
-    with CodeScorer(reward, cache) as scorer:
-        scores = scorer.stream((known[index], answer) for index, answer in rows)
+    with CodeScorer(reward) as scorer:
+        scores = scorer.stream((scored_tasks[index], answer) for index, answer in rows)
         for (index, _), score in zip(rows, _with_progress(scores, len(rows)), strict=True):
             tests = [
                 {"name": test.name, "passed": test.passed, "reason": test.reason, "detail": test.detail}
@@ -66,6 +65,46 @@ def score_file(
     if out is not None:
         write_json(Path(out), report)
     return report
+
+
+def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tuple[int, str | None]]:
+    """Yield (index of the task in `tasks`, answer) for every row of `path`, in order.
+
+    A trajectory's task is found by its content. Raises UserError naming file, line and key for a bad row, a task that
+    `source` (the file of `tasks`) does not hold, or an empty file.
+    """
+    by_content: dict[tuple[str, str], int] = {}
+    for index, task in enumerate(tasks):
+        by_content.setdefault((task.problem_description, task.ground_truth), index)
+    empty = True
+    for number, row in read_rows(path):
+        empty = False
+        where = f"{path}: line {number}"
+        if "index" in row:
+            index = field(row, "index", int, where)
+            if not 0 <= index < len(tasks):
+                raise UserError(f"{where}: `index` is {index}, but {source} holds tasks 0 to {len(tasks) - 1}.")
+        elif "task" in row:
+            inner = field(row, "task", dict, where)
+            keys = ("problem_description", "ground_truth")
+            request, reference = (field(inner, key, str, f"{where}: task") for key in keys)
+            if (request, reference) not in by_content:
+                raise UserError(
+                    f"{where}: this task is not in {source}; give the task file the trajectories were made on."
+                )
+            index = by_content[request, reference]
+        else:
+            raise UserError(
+                f"{where}: expected the keys `index` and `answer`, or an official trajectory with a `task`."
+            )
+        if "answer" not in row:
+            raise UserError(f"{where}: the key `answer` is missing; add it (null where there is no answer).")
+        answer = row["answer"]
+        if answer is not None and not isinstance(answer, str):
+            raise UserError(f"{where}: `answer` must be a string or null, found {kind(answer)}.")
+        yield index, answer
+    if empty:
+        raise UserError(f"{path}: the file holds no answers; expected one JSON object a line.")
 
 
 def _with_progress(scores: Iterator[Score], total: int) -> Iterator[Score]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,29 +12,24 @@ from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels, Pretrainin
 from sweetrl.colbench.leaks import Fragment, squeeze
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.prompts import agent_prompt, load_prompt
-from sweetrl.domains.frontend import leaks
 from sweetrl.domains.frontend.pages import find_page, last_page
+from sweetrl.domains.frontend.rewards import PageTools
 from sweetrl.errors import UserError
 from sweetrl.types import Demonstration, Judgment, Leak, Message, Split, Task, Trajectory
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from sweetrl.browser.renderer import Renderer
-    from sweetrl.domains.frontend.rewards import FrontendReward
     from sweetrl.protocols import Critic, Scorer, Speaker, UserSimulator
     from sweetrl.settings import PretrainSettings, Settings
     from sweetrl.types import Report, Result, TrainingResult, TrajectoryPair
 
 PAGE = "page"  # a reply that shows a page to be looked at
-
-
-@dataclass(frozen=True)
-class PageTools:
-    """What dialogues about pages need: a browser, and what compares two pages."""
-
-    renderer: Renderer
-    reward: FrontendReward
+_MARKUP = re.compile(
+    r"```|~~~|</?[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>]*)?/?>|"
+    r"\b(?:bg|text|font|border|rounded|shadow|grid-cols|col-span|space-[xy]|[mp][xytrbl]?|w|h|max-w|min-h|gap)"
+    r"-(?:[a-z]+-\d{2,3}|\d+(?:/\d+)?|[xsml2-9]{1,2}xl|[xs]?[sml]g?|full|screen|auto|center|left|right|bold|white|black)\b"
+)
 
 
 class Frontend(Domain):
@@ -142,7 +137,7 @@ class Frontend(Domain):
 
     def scorer(self, tools: PageTools) -> Scorer:
         """Return what compares answers with references."""
-        from sweetrl.domains.frontend.scoring import PageScorer
+        from sweetrl.domains.frontend.rewards import PageScorer
 
         return PageScorer(tools.reward, tools.renderer)
 
@@ -160,8 +155,9 @@ class Frontend(Domain):
         ]
 
     def find_leak(self, task: Task, words: str) -> Leak | None:
-        """Return markup in the user's words."""
-        return leaks.find_leak(task, words)
+        """Return a fence, an HTML tag or the name of a utility class in `words`; the page's texts may be told."""
+        found = _MARKUP.search(words)
+        return Leak("code", found[0]) if found else None
 
     def telling(self, text: str, lines: int) -> bool:
         """Only markup counts: a page's texts are there to be read."""
@@ -183,7 +179,7 @@ class Frontend(Domain):
 
     def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
         """Return what went wrong in a dialogue about a page of the synthetic suite."""
-        from sweetrl.domains.frontend.suite.faults import page_faults
+        from sweetrl.domains.frontend.suite.judge import page_faults
 
         return page_faults(trajectory, max_turns) or {}
 
@@ -208,7 +204,7 @@ class Frontend(Domain):
     @property
     def labels(self) -> Labels:
         """Likeness, by its kind."""
-        from sweetrl.domains.frontend.report import FAULTS
+        from sweetrl.domains.frontend.evaluation import FAULTS
 
         return Labels(
             answer="page",
@@ -228,7 +224,7 @@ class Frontend(Domain):
         """
         if self.settings.reward.function or self.settings.reward.turn_cost:
             return None
-        from sweetrl.domains.frontend.looking import look_at_pages
+        from sweetrl.domains.frontend.evaluation import look_at_pages
 
         return look_at_pages(self, dialogues, results, tools)
 
@@ -251,7 +247,7 @@ class Frontend(Domain):
         """Return the report with pictures of pages."""
         if examined is None:
             return None
-        from sweetrl.domains.frontend.report import render
+        from sweetrl.domains.frontend.evaluation import render
 
         return render(report, examined)
 

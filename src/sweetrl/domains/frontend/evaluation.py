@@ -1,5 +1,8 @@
 """What is particular about an evaluation of pages: likeness before and at the end, missing pages, wins over a rival.
 
+`look_at_pages` renders and scores what is needed beside the answers (first pages, a rival's, pictures), `summary` is
+what evaluation.json says, `render` the report.
+
 Values are rewards in [0, 1] of one named reward; those of different rewards are never compared. A dialogue that was
 lost to a failing engine or user is left out, as everywhere.
 """
@@ -10,16 +13,51 @@ import base64
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.files import read_trajectories
+from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.domains.frontend.pages import find_page, last_page, without_pages
+from sweetrl.domains.frontend.rewards import PageScorer, PageTools
+from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import AFTER, BEFORE, paired
+from sweetrl.evaluation.report import (
+    critic_section,
+    fault_rows,
+    fill,
+    headline,
+    level,
+    markup,
+    reward_chart,
+    tone,
+    turn_chart,
+    verdict,
+)
 from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
-from sweetrl.types import Message, Result, Task, Trajectory
+from sweetrl.types import Message, Report, Result, Task, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
 
 NOT_RENDERED = ("timeout", "bad")
 WIDTH, TALLEST, COLORS = 360, 600, 64  # of a picture in the report: pixels, pixels, palette
 SHOWN = 4  # dialogues in the report, at most
+FAULTS = (
+    ("first_page", "Likeness of the first page", True),
+    ("last_page", "Likeness of the last page, which is the answer", True),
+    ("gained_in_dialogue", "Gained between the two", True),
+    ("wins_over_other", "Page more like the reference than the other policy's (ties count half)", True),
+    ("wins_over_rival", "Page more like the reference than the rival's (ties count half)", True),
+    ("no_answer", "No page at all", False),
+    ("not_rendered", "Answer could not be rendered", False),
+    ("answered", "Ended with an answer", True),
+    ("max_turns_reached", "Reached the last turn without one", False),
+    ("premature_answers", "Answered with turns left, before the page was right", False),
+    ("details_brought_out", "Hidden details that the user told, or that were right unsaid", True),
+    ("forgotten_details", "Details told, but not on the last page", False),
+    ("mistaken_details", "Details told, but with another value on the last page", False),
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +79,60 @@ class Pages:
 def first_page(messages: Sequence[Message]) -> str | None:
     """Return the first page that the agent showed; None where it showed none."""
     return next((html for one in messages if one.role == "assistant" and (html := find_page(one.content))), None)
+
+
+def look_at_pages(
+    domain: Domain, dialogues: Mapping[str, Sequence[Trajectory]], results: Sequence[Result], tools: PageTools
+) -> Pages:
+    """Return what the report of pages needs; most pages are in the renderer's cache already."""
+    rival_path = domain.settings.evaluate.rival
+    scorer = PageScorer(tools.reward, tools.renderer)
+    firsts = [
+        (name, one.task, first_page(one.messages))
+        for name, spoken in dialogues.items()
+        for one in spoken
+        if one.outcome != "lost" or one.outgrown
+    ]
+    scores = scorer.score_answers([(task, html) for _, task, html in firsts])
+    rival = rival_pages(Path(rival_path), domain) if rival_path else {}
+    compared = [(one.task, rival[key]) for one in dialogues[AFTER] if (key := key_of(one.task)) in rival]
+    if rival_path and not compared:
+        raise UserError(
+            f"evaluate.rival: {rival_path} has no dialogue about any of the test tasks; name dialogues "
+            "about the same tasks."
+        )
+    pages = needed(results, dialogues[BEFORE], dialogues[AFTER])
+    return Pages(
+        reward=scorer.reward.name,
+        first={(name, task.id): score.reward for (name, task, _), score in zip(firsts, scores, strict=True)},
+        pictures={
+            html: thumbnail(page.png) for html, page in zip(pages, scorer.renderer.render_many(pages), strict=True)
+        },
+        rival=rival_path,
+        rival_rewards={
+            task.id: score.reward for (task, _), score in zip(compared, scorer.score_answers(compared), strict=True)
+        },
+    )
+
+
+def key_of(task: Task) -> tuple[str, str]:
+    """What makes a task the same in files of different origin: the request and the reference."""
+    return task.problem_description, task.ground_truth
+
+
+def rival_pages(path: Path, domain: Domain) -> dict[tuple[str, str], str | None]:
+    """Return the rival's answers: from a folder of shards, or an official trajectory file; the first attempt counts.
+
+    A dialogue that was lost to a failing engine or user is nobody's answer; one that outgrew the context is none.
+    """
+    if not path.exists():
+        raise UserError(f"evaluate.rival: {path}: there is nothing here; name a folder of dialogues or a file of them.")
+    dialogues = TrajectoryStore(path).read() if path.is_dir() else read_trajectories(path, domain)
+    answers: dict[tuple[str, str], str | None] = {}
+    for dialogue in dialogues:
+        if dialogue.outcome != "lost" or dialogue.outgrown:
+            answers.setdefault(key_of(dialogue.task), dialogue.answer)
+    return answers
 
 
 def summary(
@@ -183,3 +275,35 @@ def _side(one: Trajectory, result: Result, name: str, policy: str, pages: Pages)
     ]
     messages = [Message(each.role, without_pages(each.content)) for each in one.messages[1:]]
     return {"name": name, "reward": result.reward or 0.0, "pages": shown, "messages": messages}
+
+
+def render(report: Report, pages: Pages) -> str:
+    """Return the report as HTML."""
+    return fill("pages.html", designs(report, pages), "sweetrl.domains.frontend")
+
+
+def designs(report: Report, pages: Pages) -> dict[str, Any]:
+    """Return what the template of pages shows, as plain values, charts and pictures."""
+    comparison = report.comparison
+    before, after = paired(report.results)
+    change = comparison["difference"]["reward"]
+    policies = {name: {**one, **comparison["policies"][name]} for name, one in comparison["pages"]["policies"].items()}
+    return {
+        "comparison": comparison,
+        "level": level(comparison),
+        "reward": pages.reward,
+        "rival": pages.rival,
+        "verdict": verdict(comparison, "reward", f"the mean reward ({pages.reward})"),
+        "tone": tone(change, comparison["confidence"]),
+        "headline": [
+            headline(comparison, "reward", f"Likeness to the reference ({pages.reward})"),
+            headline(comparison, "success", "Equal to the reference"),
+        ],
+        "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],
+        "reward_chart": markup(reward_chart(before, after, "likeness to the reference, %")),
+        "turn_chart": markup(turn_chart(before, after)),
+        "rows": fault_rows(policies, FAULTS),
+        "examples": examples(report.results, report.before, report.after, pages),
+        "critic": critic_section(report.states, report.contexts, report.domain) if report.states else None,
+        "facts": dict(report.facts),
+    }

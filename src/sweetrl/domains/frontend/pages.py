@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweetrl.types import ANSWER_MARKER, OUTPUT_MARKER, Message
+from sweetrl.colbench.markers import visible_reply
+from sweetrl.types import ANSWER_MARKER, Message
 
 PLACEHOLDER = "[SEE RENDERED HTML]"
 # A page that has no end asks nothing, whatever its addresses and texts hold.
@@ -22,11 +23,10 @@ _TAG = re.compile(r"</?[a-zA-Z][^<>]*(?:>|$)")
 
 @dataclass(frozen=True)
 class PageReply:
-    """What a raw reply says: `words` (the page replaced by the placeholder), `html` (its page or None), `final`."""
+    """What a raw reply says: `words` (the page replaced by the placeholder) and `html` (its page or None)."""
 
     words: str
     html: str | None
-    final: bool
 
     @property
     def question(self) -> str | None:
@@ -55,11 +55,10 @@ def _element(text: str, tag: str) -> str | None:
 
 def read_reply(raw: str) -> PageReply:
     """Read a raw reply of an agent that designs a page."""
-    parts = raw.split(OUTPUT_MARKER, 2)
-    visible = parts[1] if len(parts) > 1 else raw
+    visible = visible_reply(raw)
     html = find_page(visible)
     words = visible if html is None else visible.replace(html, PLACEHOLDER)
-    return PageReply(words, html, ANSWER_MARKER in visible)
+    return PageReply(words, html)
 
 
 def last_page(messages: Sequence[Message]) -> str | None:

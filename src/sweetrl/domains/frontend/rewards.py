@@ -7,21 +7,26 @@ pixels and elements; `clip` is the cosine of CLIP's image embeddings, as in the 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from sweetrl.browser.page import Page
 from sweetrl.errors import UserError
+from sweetrl.types import Score, Task, Trajectory
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from sweetrl.browser.renderer import Renderer
     from sweetrl.settings import SimilaritySettings
 
 View = Literal["official", "squash"]
 Pairs = Sequence[tuple[Page | None, Page]]
 OFFICIAL_MODEL = "openai/clip-vit-base-patch32"
+# Pages in memory at a time.
+CHUNK = 32
 MISSING = (224, 224)  # officially, an answer that is missing is a black picture of this size
 
 
@@ -107,6 +112,71 @@ def make_reward(settings: SimilaritySettings) -> FrontendReward:
     if settings.kind == "layout":
         return LayoutReward()
     return ClipReward(settings.model, settings.view, settings.device, settings.batch)
+
+
+class Renders(Protocol):
+    """What renders pages: sweetrl.browser.renderer.Renderer."""
+
+    def render_many(self, htmls: Iterable[str]) -> Iterator[Page]:
+        """Yield the pages in the order given."""
+        ...
+
+
+class PageScorer:
+    """Scores (task, answer) pairs: `reward` of the answer's page against the reference's, both rendered by `renderer`.
+
+    `Score.semantics` is the reward's name. A cosine below 0 counts as 0. No answer (None) is a missing page, which the
+    reward decides about. Raises UserError for a task whose reference is no page, or cannot be rendered.
+    """
+
+    def __init__(self, reward: FrontendReward, renderer: Renders) -> None:
+        self.reward, self.renderer = reward, renderer
+
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        """Return one score for each dialogue's answer, in order."""
+        return self.score_answers([(dialogue.task, dialogue.answer) for dialogue in dialogues])
+
+    def score_answers(self, items: Sequence[tuple[Task, str | None]]) -> list[Score]:
+        """Return one score for each (task, answer), in order."""
+        return [score for start in range(0, len(items), CHUNK) for score in self._chunk(items[start : start + CHUNK])]
+
+    def _chunk(self, items: Sequence[tuple[Task, str | None]]) -> list[Score]:
+        for task, _ in items:
+            if "<" not in task.ground_truth:
+                raise UserError(
+                    f"task {task.id}: only tasks whose reference is a page can be scored by how pages look."
+                )
+        htmls = dict.fromkeys(
+            html for task, answer in items for html in (task.ground_truth, answer) if html is not None
+        )
+        pages = dict(zip(htmls, self.renderer.render_many(htmls), strict=True))
+        for task, _ in items:
+            status = pages[task.ground_truth].status
+            if status in ("timeout", "bad"):
+                raise UserError(
+                    f"task {task.id}: the reference page cannot be rendered ({status}); leave the task out."
+                )
+        pairs = [(None if answer is None else pages[answer], pages[task.ground_truth]) for task, answer in items]
+        values = self.reward.score(pairs)
+        name = self.reward.name
+        return [
+            # A score is worth nothing without the name of what computed it, and how the page came out.
+            Score(
+                min(1.0, max(0.0, value)),
+                semantics=name,
+                isolation="not run",
+                notes={"reward": name, "page": "none" if page is None else page.status},
+            )
+            for value, (page, _) in zip(values, pairs, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class PageTools:
+    """What dialogues about pages need: a browser, and what compares two pages."""
+
+    renderer: Renderer
+    reward: FrontendReward
 
 
 def _open(png: bytes | None) -> Image:

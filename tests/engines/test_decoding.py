@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from sweetrl.engines.sampling import draw, uniforms
+from sweetrl.engines.decoding import draw, uniforms
 from sweetrl.types import Sampling
 
 

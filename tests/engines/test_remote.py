@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.engines import bodies
-from sweetrl.engines.openai import OpenAIEngine
-from sweetrl.engines.remote import Access
+from sweetrl.engines.openai import OpenAIEngine, read_choice
+from sweetrl.engines.remote import TOKEN_ROOM, Access, choices_of, error_message, hide_key, read_object, reply_limit
 from sweetrl.engines.retry import LONGEST_REST, RetryPolicy, TransientError, retry_after
 from sweetrl.errors import EngineError, UserError
+from sweetrl.text import printable
 from sweetrl.types import Prompt, Sampling
 
 KEY = "sk-canary/0123456789abcdef"
@@ -108,7 +108,7 @@ def test_a_body_without_end_is_left_where_it_is_too_long() -> None:
 
 
 def test_what_may_come_grows_with_what_was_asked_for() -> None:
-    assert bodies.room(16, 1024) - bodies.room(1, 1024) == 15 * 1024 * bodies.TOKEN_ROOM
+    assert reply_limit(16, 1024) - reply_limit(1, 1024) == 15 * 1024 * TOKEN_ROOM
     assert say(Server(once(choice("x" * 900_000)))) == "x" * 900_000
 
 
@@ -149,7 +149,7 @@ def test_a_key_in_a_reply_is_not_recorded() -> None:
 
 
 def test_a_short_key_is_a_word_like_others() -> None:
-    assert bodies.without("EMPTY", "the list is EMPTY") == "the list is EMPTY"
+    assert hide_key("EMPTY", "the list is EMPTY") == "the list is EMPTY"
 
 
 @pytest.mark.parametrize("key", ["sk-1\nX-Other: 1", "sk-ключ", "sk-\x00"])
@@ -194,13 +194,10 @@ NAMES = st.sampled_from(["choices", "message", "content", "finish_reason", "inde
 
 @given(st.dictionaries(NAMES, JSON | st.lists(st.dictionaries(NAMES, JSON), max_size=2)))
 def test_any_json_is_read_or_refused(value: dict[str, Any]) -> None:
-    from sweetrl.engines.openai import read_choice
-    from sweetrl.engines.remote import choices_of
-
     text = json.dumps(value)
-    assert bodies.error_message(text).isprintable()
+    assert (message := error_message(text)) == printable(message)
     try:
-        for one in choices_of("u", bodies.read_object("u", text), 1):
+        for one in choices_of("u", read_object("u", text), 1):
             read_choice("u", one).text.encode()
     except (TransientError, EngineError):
         pass

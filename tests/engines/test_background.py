@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from sweetrl.engines.background import wait
-from sweetrl.engines.bridge import Bridge
+from sweetrl.engines.background import Bridge, wait
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.errors import NoRoom
 from sweetrl.protocols import AsyncEngine
