@@ -327,6 +327,3 @@ def _seeds(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         for row in rows
     ]
     yield Part("Seeds", [], [Table(head, body)])
-
-
-__all__ = ["comparisons"]
