@@ -84,28 +84,32 @@ class TrackedRuns:
         """Yield the curves of the training runs: {stage, metric, label, points}."""
         training = {stage: run_id for stage, run_id in sorted(self._ids.items()) if stage.startswith("train-")}
         names = tuple(CURVES)
-        for stage, run_id in training.items():
-            metrics = self._ask(lambda records, run_id=run_id: records.histories(run_id, names), {})
+        if not training:
+            return
+        found = self._ask(
+            lambda records: {stage: records.histories(run_id, names) for stage, run_id in training.items()}
+        )
+        for stage, metrics in (found or {}).items():
             for metric, label in CURVES.items():
                 points = metrics.get(metric, [])
                 if len(points) > 1:
                     step = -(-len(points) // POINTS)
                     yield {"stage": stage, "metric": metric, "label": label, "points": points[::step]}
 
-    def _ask(self, question: Callable[[Records], Answer], otherwise: Answer) -> Answer:
+    def _ask(self, question: Callable[[Records], Answer]) -> Answer | None:
         from sweetrl.tracking.records import open_records
 
         try:
             return question(open_records(self.settings.tracking))
         except (UserError, ImportError):
-            return otherwise
+            return None
 
     @cached_property
     def _facts(self) -> dict[str, RunFacts]:
         if not self._ids:
             return {}
-        found = self._ask(lambda records: {stage: records.run(run_id) for stage, run_id in self._ids.items()}, {})
-        return {stage: run.facts for stage, run in found.items() if run is not None}
+        found = self._ask(lambda records: {stage: records.run(run_id) for stage, run_id in self._ids.items()})
+        return {stage: run.facts for stage, run in (found or {}).items() if run is not None}
 
     @cached_property
     def _costs(self) -> dict[tuple[str, str, str, int], DialogueCost]:
@@ -116,17 +120,18 @@ class TrackedRuns:
         for stage in ("collect", "evaluate"):
             if stage not in self._facts:
                 continue
-            run_id = self._ids[stage]
             with tempfile.TemporaryDirectory(prefix="sweetrl-costs-") as scratch:
-                files = self._ask(
-                    lambda records, run_id=run_id, place=Path(scratch): records.files(run_id, "costs", place), []
-                )
-                for path in files:  # costs.jsonl, or costs-METHOD.jsonl; shares of a stage have a number behind it
+                for path in self._cost_files(
+                    stage, Path(scratch)
+                ):  # costs.jsonl, or costs-METHOD.jsonl; shares of a stage have a number behind it
                     parts = path.stem.split("-")
                     method = parts[1] if stage == "evaluate" and len(parts) > 1 else ""
                     for cost in Ledger(path).read():
                         found[stage, method, cost.task, cost.attempt] = cost
         return found
+
+    def _cost_files(self, stage: str, scratch: Path) -> list[Path]:
+        return self._ask(lambda records: records.files(self._ids[stage], "costs", scratch)) or []
 
 
 def overview(catalogue: Catalogue, settings: Settings, target: Target, runs: TrackedRuns) -> dict[str, Any]:

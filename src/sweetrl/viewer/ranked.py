@@ -28,7 +28,7 @@ class _Rows:
     """A file whose rows of one dialogue are together: where they are is kept in memory. None where there is no file."""
 
     def __init__(self, path: Path, read: Callable[[Path], Any]) -> None:
-        self._table = read(path) if path.exists() else None
+        self._table: Any = read(path) if path.exists() else None
         self._places = _places(path) if path.exists() else {}
 
     def count(self, task: str, attempt: int) -> int:
