@@ -121,9 +121,8 @@ class TrackedRuns:
             if stage not in self._facts:
                 continue
             with tempfile.TemporaryDirectory(prefix="sweetrl-costs-") as scratch:
-                for path in self._cost_files(
-                    stage, Path(scratch)
-                ):  # costs.jsonl, or costs-METHOD.jsonl; shares of a stage have a number behind it
+                # costs.jsonl, or costs-METHOD.jsonl; shares of a stage have a number behind it
+                for path in self._cost_files(stage, Path(scratch)):
                     parts = path.stem.split("-")
                     method = parts[1] if stage == "evaluate" and len(parts) > 1 else ""
                     for cost in Ledger(path).read():
