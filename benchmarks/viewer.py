@@ -45,7 +45,7 @@ FILTERS = (
     "won=trained&lost=base",
     "method=trained&first_fault=repeated",
     "sort=-turns",
-    "where=reward%20%3C%201%20and%20questions%20%3E=%203",
+    "reward=..0.99&questions=3..",
 )
 BARE = "<!doctype html><title>bare</title><p>bare</p>"
 # Notes when what is waited for has been painted: the frame after the one in which it is in the page.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import yaml
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.reproduce import __main__ as program
-from sweetrl.reproduce import run, tuning
+from sweetrl.reproduce import run
 from sweetrl.reproduce.claims import sha256
 from sweetrl.reproduce.evaluate import OUT, PLAN
 from sweetrl.reproduce.run import Profile
@@ -274,50 +273,6 @@ def test_tuning_tries_a_grid_on_validation_tasks_and_keeps_every_run(folder: Pat
     program.run(["tune", "rft", "7"])
     assert [one["tasks"] for one in read_tuning(folder / "tuning.yaml")[4:]] == [60, 60]
     assert not any((folder / ".work").iterdir())
-
-
-def test_tuning_trains_a_critic_once_for_settings_that_it_does_not_see(folder: Path, calls: Calls) -> None:
-    values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
-    grid = [{}, {"policy.epochs": 3.0}, {"rank.margin": 0.2}, {"critic.epochs": 3.0}]
-    (folder / "params.yaml").write_text(yaml.safe_dump({**values, "tuning": {"sweet": grid}}), encoding="utf-8")
-    program.run(["tune", "sweet", "7"])
-    critic, rank, policy = "train-critic", "rank", ["train-policy", "evaluate"]
-    assert [stage for _, stage in calls] == [critic, rank, *policy, *policy, rank, *policy, critic, rank, *policy]
-    assert len(read_tuning(folder / "tuning.yaml")) == 4
-    assert not any((folder / ".work").iterdir())
-
-
-def test_tuning_goes_on_from_what_the_variant_has_made(folder: Path, calls: Calls) -> None:
-    values = yaml.safe_load((folder / "params.yaml").read_text(encoding="utf-8"))
-    grid = [{}, {"policy.epochs": 3.0}, {"critic.epochs": 3.0}]
-    (folder / "params.yaml").write_text(yaml.safe_dump({**values, "tuning": {"sweet": grid}}), encoding="utf-8")
-    run.variant(Profile(), "sweet", 7)
-    trained = folder / "variants" / "sweet" / "7"
-    calls.clear()
-    program.run(["tune", "sweet", "7"])
-    everything = ["train-critic", "rank", "train-policy", "evaluate"]
-    assert [stage for _, stage in calls] == ["evaluate", "train-policy", "evaluate", *everything]
-    assert {path.name for path in trained.iterdir()} == {*OF_A_VARIANT, "policy", "critic", "preferences"}, "it is kept"
-    for changed in (folder / "seed-data" / "7" / "pairs.parquet", folder.parents[1] / "models" / "base" / "weights"):
-        before = changed.read_text(encoding="utf-8")
-        changed.write_text("others", encoding="utf-8")
-        (folder / "tuning.yaml").unlink()
-        calls.clear()
-        program.run(["tune", "sweet", "7"])
-        assert [stage for _, stage in calls][:4] == everything, f"with another {changed.name} nothing is taken"
-        changed.write_text(before, encoding="utf-8")
-
-
-def test_tuning_does_not_begin_with_the_policy_of_the_last_iteration(folder: Path, calls: Calls) -> None:
-    trained = folder / "variants" / "sweet" / "7"
-    run.variant(Profile(), "sweet", 7)
-    tree = Profile().tree(7, {"iterations": 3})
-    made = tuning._Made(tree, {"train-policy": trained / "policy"}, {"train-policy": {}})
-    tuning._take_over(made, folder / "three", tree)
-    assert not (folder / "three").exists()
-    once = {**tree, "iterations": 1}
-    tuning._take_over(replace(made, tree=once), folder / "one", once)
-    assert (folder / "one" / "models" / "policy").exists()
 
 
 def test_a_killed_tuning_goes_on_with_its_policy(folder: Path, calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:

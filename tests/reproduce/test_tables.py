@@ -123,17 +123,3 @@ def test_picks_are_compared_by_task_over_all_n_but_one() -> None:
     assert found["low"] <= found["value"] <= found["high"]
     own = [one | {"success": one["reward"] == 0.9} for one in worse]
     assert picking_gap(better, own, 0.95, 200)["value"] == pytest.approx(1.0 / 3), "success is what the points say"
-
-
-def test_picks_of_an_earlier_version_are_read() -> None:
-    """Their points have no `success`: a reward of 1 was one."""
-
-    def points(*rewards: float) -> list[dict[str, Any]]:
-        return [{"critic": "x", "n": 2, "task_id": f"t{n}", "reward": r, "turns": 3} for n, r in enumerate(rewards)]
-
-    def now(old: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [one | {"success": one["reward"] == 1.0} for one in old]
-
-    better, worse = points(1.0, 1.0, 0.9), points(1.0, 0.0, 1.0)
-    assert picking_gap(better, worse, 0.95, 200) == picking_gap(now(better), now(worse), 0.95, 200)
-    assert picking_gap(better, points(0.9, 0.9, 0.9), 0.95, 200)["value"] == pytest.approx(2 / 3)

@@ -23,6 +23,7 @@ from sweetrl.types import Trajectory
 from sweetrl.viewer import index as index_module
 from sweetrl.viewer.dialogue import Dialogues
 from sweetrl.viewer.index import SHARD, open_catalogue, terms
+from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.rows import KINDS, Domains
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.server import Viewer
@@ -134,7 +135,7 @@ def test_official_files_are_read_by_the_place_of_their_lines(settings: Settings,
     write_trajectories(path, spoken, 1)
     path.write_bytes(b"\n" + path.read_bytes())
     catalogue = open_catalogue(find_sources(path), Domains(settings))
-    dialogues = Dialogues(catalogue)
+    dialogues = Dialogues(catalogue, TrackedRuns(settings, {}))
     assert catalogue.count == 5 and catalogue.names["method"] == ["their dialogues"]
     for row, one in enumerate(spoken):
         found = dialogues.read(row)[0]
@@ -163,7 +164,7 @@ def test_a_study_has_methods_temperatures_users_and_seeds(settings: Settings, tm
     assert catalogue.names["temperature"] == ["", "0", "1"]
     assert catalogue.names["persona"] == ["", "terse"] and catalogue.names["seed"] == ["11"]
     assert catalogue.count == 28
-    dialogues = Dialogues(catalogue)
+    dialogues = Dialogues(catalogue, TrackedRuns(settings, {}))
     assert dialogues.describe(0)["messages"] is None
     with pytest.raises(UserError, match="only the numbers"):
         dialogues.read(0)

@@ -20,10 +20,10 @@ from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import DataInput
 from sweetrl.types import AgentTurn
 from sweetrl.viewer.heat import Heat, own_ratios
-from sweetrl.viewer.overview import curves, verdict
+from sweetrl.viewer.overview import TrackedRuns, verdict
 from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.run import open_viewer
-from sweetrl.viewer.targets import find_target
+from sweetrl.viewer.sources import find_target
 
 
 def small(settings: Settings, model: Path) -> Settings:
@@ -208,7 +208,7 @@ def test_curves_are_those_of_the_training_runs(settings: Settings, monkeypatch: 
         return {"loss": [(step, 1.0 / (step + 1)) for step in range(1000)], "accuracy": [(0, 0.5)]}
 
     monkeypatch.setattr(records_module, "open_records", lambda tracking: SimpleNamespace(histories=histories))
-    (one,) = curves(settings, {"train-policy": "a", "rank": "b", "train-critic": ""})
+    (one,) = TrackedRuns(settings, {"train-policy": "a", "rank": "b", "train-critic": ""}).curves()
     assert asked == ["a"] and one["metric"] == "loss" and 100 < len(one["points"]) <= 240
 
 

@@ -1,21 +1,18 @@
-"""What else a reader does with the page: conditions in words, columns, files, turns, messages as written, colours."""
+"""What else a reader does with the page: columns, files, turns, messages as written, colours."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import pytest
 from chromium import Chromium, Tab, wait_for
 from made import HOSTILE, TESTS
-from test_page import FILTERS, Row, listed, rows
+from test_page import Row, listed, rows
 
 from sweetrl.viewer.rows import KINDS
 from sweetrl.viewer.server import Viewer
@@ -48,73 +45,6 @@ def taken(folder: Path, name: str) -> str:
     wait_for(lambda: path.exists() and not list(folder.glob("*.crdownload")))
     with path.open(encoding="utf-8", newline="") as file:
         return file.read()
-
-
-def known(value: Any) -> Any:
-    return math.nan if value is None else value
-
-
-CONDITIONS: dict[str, Callable[[Row], Any]] = {
-    "reward < 1 and questions >= 2": lambda row: known(row["reward"]) < 1 and row["questions"] >= 2,
-    "method == 'base' or turns > 5": lambda row: row["method"] == "base" or row["turns"] > 5,
-    'not (method in ("base", "trained"))': lambda row: row["method"] not in ("base", "trained"),
-    "method not in ('base')": lambda row: row["method"] != "base",
-    "2 <= turns < 4": lambda row: 2 <= row["turns"] < 4,
-    'task ~= "000(0[1-3]|12)$"': lambda row: row["task"].endswith(("00001", "00002", "00003", "00012")),
-    "success and not held_out": lambda row: row["success"] and not row["held_out"],
-    "success == true": lambda row: row["success"],
-    "known(advantage)": lambda row: row["advantage"] is not None,
-    "is_nan(advantage) and stage == 'collect'": lambda row: row["advantage"] is None and row["stage"] == "collect",
-    "advantage != 5": lambda row: row["advantage"] is not None,  # what is not known is not unequal
-    "lost": lambda row: row["outcome"] == "lost",
-    "(questions + 2) * 2 ^ 2 / 4 - -1 == questions + 3": lambda row: True,
-    "turns mod 2 == 1": lambda row: row["turns"] % 2 == 1,
-    "max(turns, 4) == 4 and round(reward * 10) in (4, 10)": lambda row: (
-        row["turns"] <= 4 and round(known(row["reward"]) * 10 if row["reward"] is not None else -1) in (4, 10)
-    ),
-    "epoch == 1 and score >= 0": lambda row: row["attempt"] == 1 and known(row["reward"]) >= 0,
-    "faults > 1": lambda row: (
-        sum(row[key.partition("=")[2]] or 0 for key in FILTERS if key.startswith("fault=") and "&" not in key) > 1
-    ),
-}
-
-
-def test_conditions_in_words(tab: Tab, rows: list[Row]) -> None:
-    for text, holds in CONDITIONS.items():
-        expected = [row["row"] for row in rows if holds(row)]
-        assert listed(tab, f"#/dialogues?where={quote(text)}") == expected, text
-        assert expected, f"{text} tests nothing"
-    assert "where faults > 1" in tab.text(".chips")
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("rewad < 1", "There is no “rewad”"),
-        ("reward <", "missing at the end"),
-        ("(reward < 1", "“)” is missing"),
-        ("reward < 1 turns", "“turns” is not expected"),
-        ("cube(reward) < 1", "no function “cube”"),
-        ('task ~= "("', "no regular expression"),
-        ("reward ; 1", "cannot be read"),
-        ("constructor == 1", "There is no “constructor”"),
-        ("1 + " * 200 + "1", "at most 500"),
-    ],
-)
-def test_a_condition_that_is_none_is_told(tab: Tab, text: str, says: str) -> None:
-    before = listed(tab, "#/dialogues?success=no")
-    tab.js(f"sweetrl.go({json.dumps(f'#/dialogues?where={quote(text)}')}, true); 0")
-    tab.until(f"document.querySelector('.told').textContent.includes({json.dumps(says)})")
-    assert tab.js("[...sweetrl.list.rows]") == before, "the list stays as it is"
-
-
-def test_a_condition_is_typed_into_its_field(tab: Tab) -> None:
-    listed(tab, "#/dialogues")
-    tab.js("document.querySelector('[data-key=where]').value = 'turns > 4'; 0")
-    tab.js("document.querySelector('[data-key=where]').dispatchEvent(new Event('change')); 0")
-    assert tab.js("new URLSearchParams(location.hash.split('?')[1]).get('where')") == "turns > 4"
-    tab.click(".chips .chip")
-    assert tab.js("location.hash") == "#/dialogues?"
 
 
 def test_columns_can_be_chosen(tab: Tab, rows: list[Row]) -> None:

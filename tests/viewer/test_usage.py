@@ -15,9 +15,9 @@ from sweetrl.rollout.ledger import DialogueCost, Ledger
 from sweetrl.settings import Settings
 from sweetrl.tracking import records as records_module
 from sweetrl.tracking.records import FoundRun, RunFacts
+from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.server import Viewer
-from sweetrl.viewer.usage import Usage
 
 RUNS = {"evaluate": "e" * 32, "collect": "c" * 32, "rank": "", "tasks": "0" * 32}
 
@@ -59,7 +59,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 @pytest.fixture
 def counted(project: Path, settings: Settings, tmp_path: Path) -> Viewer:
     found = open_viewer(str(project), settings, tmp_path / "links")
-    found.dialogues.usage = Usage(settings, RUNS)
+    found.dialogues.tracked = TrackedRuns(settings, RUNS)
     return found
 
 
@@ -83,7 +83,6 @@ def test_a_dialogue_has_the_cost_of_its_last_attempt(store: Store, counted: View
 
 
 def test_runs_and_costs_are_in_the_page(store: Store, counted: Viewer, chromium: Chromium) -> None:
-    assert counted.dialogues.usage is not None
     with serving(counted) as address:
         tab = chromium.tab()
         tab.go(f"{address}#/overview")
@@ -104,6 +103,6 @@ def test_a_store_that_does_not_answer_is_no_error(settings: Settings, monkeypatc
         raise UserError("the store does not answer")
 
     monkeypatch.setattr(records_module, "open_records", refuse)
-    usage = Usage(settings, RUNS)
-    assert usage.runs() == [] and usage.totals() == [] and usage.parameters() == {}
-    assert Usage(settings, {}).runs() == []
+    tracked = TrackedRuns(settings, RUNS)
+    assert tracked.runs() == [] and tracked.costs() == [] and tracked.parameters() == {}
+    assert not list(TrackedRuns(settings, {"train-critic": "a"}).curves())

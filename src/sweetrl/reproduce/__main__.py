@@ -19,32 +19,21 @@ USAGE = (
 def run(arguments: Sequence[str]) -> None:
     """Run one part; UserError for a command line that names none."""
     from sweetrl.reproduce import report
-    from sweetrl.reproduce.run import Profile, base, base_large, best_of_n, measure, seed_data, variant, warm_start
+    from sweetrl.reproduce import run as parts
     from sweetrl.reproduce.tuning import tune
 
+    alone = {"base": parts.base, "warm-start": parts.warm_start, "base-large": parts.base_large, "report": report.write}
+    of_variants = {"variant": parts.variant, "measure": parts.measure, "best-of-n": parts.best_of_n, "tune": tune}
     match list(arguments):
-        case ["all"]:
-            workers.run_all(Profile(), workers.default_workers(Profile()))
-        case ["all", count] if count.isdigit() and int(count):
-            workers.run_all(Profile(), int(count))
-        case ["base"]:
-            base(Profile())
-        case ["warm-start"]:
-            warm_start(Profile())
+        case ["all", *count] if len(count) < 2 and all(each.isdigit() and int(each) for each in count):
+            profile = parts.Profile()
+            workers.run_all(profile, int(count[0]) if count else workers.default_workers(profile))
+        case [part] if part in alone:
+            alone[part](parts.Profile())
         case ["seed-data", seed] if seed.isdigit():
-            seed_data(Profile(), int(seed))
-        case ["base-large"]:
-            base_large(Profile())
-        case ["variant", name, seed] if seed.isdigit():
-            variant(Profile(), name, int(seed))
-        case ["measure", name, seed] if seed.isdigit():
-            measure(Profile(), name, int(seed))
-        case ["tune", name, seed] if seed.isdigit():
-            tune(Profile(), name, int(seed))
-        case ["best-of-n", name, seed] if seed.isdigit():
-            best_of_n(Profile(), name, int(seed))
-        case ["report"]:
-            report.write(Profile())
+            parts.seed_data(parts.Profile(), int(seed))
+        case [part, name, seed] if part in of_variants and seed.isdigit():
+            of_variants[part](parts.Profile(), name, int(seed))
         case _:
             raise UserError(f"reproduce: `{' '.join(arguments)}` is no part; {USAGE}.")
 

@@ -164,6 +164,3 @@ def verdict(gap: Hierarchical | None, adjusted: float, confidence: float) -> str
     if adjusted >= 1 - confidence or gap.low <= 0 <= gap.high:
         return "open"
     return "confirmed" if gap.low > 0 else "refuted"
-
-
-__all__ = ["CHOSEN", "CLAIMS", "Claim", "judged", "read_claims", "record", "verdict", "written"]

@@ -7,7 +7,22 @@ from typing import Any
 
 from sweetrl.evaluation.report import p_value, percent, points
 from sweetrl.reproduce import figures
-from sweetrl.reproduce.parts import NONE, Figure, Part, Results, Row, Table, at, cell, gap, interval, number, slug
+from sweetrl.reproduce.parts import (
+    NONE,
+    Figure,
+    Part,
+    Results,
+    Row,
+    Table,
+    at,
+    cell,
+    cells,
+    gap,
+    heads,
+    interval,
+    number,
+    slug,
+)
 from sweetrl.reproduce.variants import AMOUNTS, METHODS, ONLINE, TABLES, VARIANTS
 
 # Fewer questions in a dialogue than this, and success a question is a quotient of rare events.
@@ -25,12 +40,6 @@ def comparisons(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     yield from _seeds(results, rows)
 
 
-def _shown(results: Results) -> tuple[list[tuple[str, str]], tuple[str, str] | None]:
-    """The temperatures that are bars, and the chosen one, which is marked."""
-    named = [(name, at(name)) for name in results["temperatures"] if name != "chosen"]
-    return named, ("chosen", "chosen T") if "chosen" in results["temperatures"] else None
-
-
 def _tables(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     """The paper's tables, and ours of the same kind."""
     for title in TABLES:
@@ -38,27 +47,42 @@ def _tables(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         if not these:
             continue
         drawings = _amounts(results, rows) if title == AMOUNTS else []
-        yield Part(
+        label = results["labels"][results["measure"]]
+        seeds = {
+            (row["label"], name): [one[results["measure"]] for one in found["by_seed"].values()]
+            for row in these
+            for name, found in row["at"].items()
+        }
+        bars = _bars(
+            results,
             title,
-            [_bars(results, title, these), *drawings],
-            [_table(results, these), *([_online(these)] if title == ONLINE else [])],
+            f"{title}: {label} at each temperature, with hierarchical intervals; ticks are seeds",
+            f"{label}, with intervals; ticks: seeds",
+            {row["label"]: row["at"] for row in these},
+            seeds,
         )
+        tables = [_table(results, these), *([_online(these)] if title == ONLINE else [])]
+        yield Part(title, [bars, *drawings], tables)
 
 
-def _bars(results: Results, title: str, rows: Sequence[Row]) -> Figure:
+def _bars(
+    results: Results,
+    title: str,
+    says: str,
+    axis: str,
+    rows: Mapping[str, Mapping[str, Mapping[str, Any]]],
+    seeds: Mapping[tuple[str, str], Sequence[float]] | None = None,
+) -> Figure:
+    """Bars of the measure, by the rows' labels and temperatures; the temperature that was chosen is marked."""
     measure = results["measure"]
-    estimates = [(row["label"], {name: found[measure] for name, found in row["at"].items()}) for row in rows]
-    seeds = {
-        (row["label"], name): [one[measure] for one in found["by_seed"].values()]
-        for row in rows
-        for name, found in row["at"].items()
-    }
-    label, (series, marked) = results["labels"][measure], _shown(results)
-    return Figure(
-        slug(title),
-        f"{title}: {label} at each temperature, with hierarchical intervals; ticks are seeds",
-        lambda: figures.bars(estimates, series, f"{label}, with intervals; ticks: seeds", slug(title), marked, seeds),
-    )
+    estimates = [
+        (label, {name: found[measure] for name, found in row.items() if found[measure]}) for label, row in rows.items()
+    ]
+    known = {name for row in rows.values() for name in row}
+    names = [name for name in results["temperatures"] if name in known]
+    series = [(name, at(name)) for name in names if name != "chosen"]
+    marked = ("chosen", at("chosen")) if "chosen" in names else None
+    return Figure(slug(title), says, lambda: figures.bars(estimates, series, axis, slug(title), marked, seeds))
 
 
 def _amounts(results: Results, rows: Sequence[Row]) -> list[Figure]:
@@ -88,18 +112,22 @@ def _table(results: Results, rows: Sequence[Row]) -> Table:
     label = results["labels"][measure]
     own = {VARIANTS[row["variant"]].against for row in rows} - {"sweet"}
     below = VARIANTS[min(own)].label if own else VARIANTS["sweet"].label
-    head = ["", *(f"{what}, {at(name)}" for what in (label, f"minus {below}") for name in temperatures)]
     paper = "paper_pages" if measure == "reward" else "paper"
     body = [
         [
             row["label"],
-            *(cell(row["at"].get(name), measure, interval) for name in temperatures),
-            *(cell(row["at"].get(name, {}).get("difference"), measure, gap) for name in temperatures),
+            *cells(row["at"], temperatures, (measure, interval)),
+            *cells(_differences(row["at"]), temperatures, (measure, gap)),
             " / ".join("-" if value is None else f"{value}" for value in row[paper]),
         ]
         for row in rows
     ]
-    return Table([*head, f"paper: {results['paper']}"], body)
+    head = ["", *heads([label, f"minus {below}"], temperatures), f"paper: {results['paper']}"]
+    return Table(head, body)
+
+
+def _differences(found: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    return {name: one["difference"] for name, one in found.items() if "difference" in one}
 
 
 def _online(rows: Sequence[Row]) -> Table:
@@ -124,25 +152,19 @@ def _held_out(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     those = {label: found for label, found in those.items() if any(one[measure] for one in found.values())}
     if not those:
         return
-    title, label, (series, marked) = "Held-out domains", results["labels"][measure], _shown(results)
-    estimates = [
-        (name, {key: one[measure] for key, one in found.items() if one[measure]}) for name, found in those.items()
-    ]
-    figure = Figure(
-        slug(title),
-        f"{title}: {label} on tasks of domains that training never saw",
-        lambda: figures.bars(estimates, series, f"{label}, domains that training never saw", slug(title), marked),
-    )
+    title, label = "Held-out domains", results["labels"][measure]
+    never = "domains that training never saw"
+    figure = _bars(results, title, f"{title}: {label} on tasks of {never}", f"{label}, {never}", those)
     body = [
         [
             name,
-            *(cell(found.get(key), measure, interval) for key in temperatures),
-            *(cell(found.get(key, {}).get("difference"), measure, gap) for key in temperatures),
+            *cells(found, temperatures, (measure, interval)),
+            *cells(_differences(found), temperatures, (measure, gap)),
         ]
         for name, found in those.items()
     ]
     tasks = max(one[measure]["n"] for found in those.values() for one in found.values() if one[measure])
-    head = ["", *(f"{what}, {at(key)}" for what in (label, "minus SWEET-RL") for key in temperatures)]
+    head = ["", *heads([label, "minus SWEET-RL"], temperatures)]
     yield Part(title, [figure], [Table(head, body, f"{tasks:,} tasks for a row with all seeds.")])
 
 
@@ -151,34 +173,24 @@ def _users(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     measure = results["measure"]
     known = {key for row in rows for found in row["personas"].values() for key in found}
     temperatures = [key for key in results["temperatures"] if key in known]
-    met = [
-        (f"{row['label']}, {persona or 'usual'}", found)
+    met = {
+        f"{row['label']}, {persona or 'usual'}": {name: one for name, one in found.items() if name in known}
         for persona in ("", *results["personas"])
         for row in rows
         if row["personas"]
         for found in [row["personas"].get(persona) if persona else row["at"]]
         if found
-    ]
-    title, label, (shown, marked) = "Other users", results["labels"][measure], _shown(results)
+    }
     if not met:
         return
-    series, marked = [one for one in shown if one[0] in known], marked if "chosen" in known else None
-    estimates = [(name, {key: one[measure] for key, one in found.items() if key in known}) for name, found in met]
-    figure = Figure(
-        slug(title),
-        f"{title}: {label} with users whom the agent was not trained with",
-        lambda: figures.bars(estimates, series, f"{label}, by user", slug(title), marked),
-    )
+    title, label = "Other users", results["labels"][measure]
+    says = f"{title}: {label} with users whom the agent was not trained with"
     body = [
-        [
-            name,
-            *(cell(found.get(key), measure, interval) for key in temperatures),
-            *(cell(found.get(key), "questions", lambda one: number(one["value"])) for key in temperatures),
-        ]
-        for name, found in met
+        [name, *cells(found, temperatures, (measure, interval), ("questions", lambda one: number(one["value"])))]
+        for name, found in met.items()
     ]
-    head = ["", *(f"{what}, {at(key)}" for what in (label, "questions") for key in temperatures)]
-    yield Part(title, [figure], [Table(head, body)])
+    head = ["", *heads([label, "questions"], temperatures)]
+    yield Part(title, [_bars(results, title, says, f"{label}, by user", met)], [Table(head, body)])
 
 
 def _questions(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
@@ -203,7 +215,7 @@ def _questions(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         ("success_per_question", f"{labels['success']} a question", interval),
         (other, labels[other], interval),
     ]
-    head = ["", *(f"{title}, {at(name)}" for _, title, _ in forms for name in temperatures)]
+    head = ["", *heads([title for _, title, _ in forms], temperatures)]
     note, body = "", []
     for row in rows:
         body.append([row["label"]])
@@ -315,6 +327,3 @@ def _seeds(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         for row in rows
     ]
     yield Part("Seeds", [], [Table(head, body)])
-
-
-__all__ = ["comparisons"]

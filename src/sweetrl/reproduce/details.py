@@ -168,6 +168,3 @@ def _costs(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         "earlier variant has sampled are not sampled again, so later variants look cheaper than they would be alone."
     )
     yield Part("What it costs", [figure], [Table(["", "minutes of training", "minutes of measuring"], body, note)])
-
-
-__all__ = ["FAULTS", "PICKING", "SEED_DATA", "details"]

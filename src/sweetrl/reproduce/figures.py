@@ -19,17 +19,6 @@ PALETTE = ("#0f766e", "#b45309", "#4338ca", "#be123c", "#0369a1", "#64748b", "#a
 AT = {"0": "#0f766e", "1": "#f0b37e", "chosen": "#334155"}  # colours of temperatures
 JUDGED = {"confirmed": "#15803d", "refuted": "#b91c1c", "open": "#b45309"}
 INK = "#334155"
-VERDICTS = {
-    "needed": "#15803d",
-    "complete": "#15803d",
-    "hinted": "#4d7c0f",
-    "plausible": "#65a30d",
-    "repeated": "#d97706",
-    "irrelevant": "#dc2626",
-    "premature": "#7f1d1d",
-    "mistaken": "#7f1d1d",
-    "unclear": "#94a3b8",
-}
 
 
 def bars(
@@ -194,30 +183,3 @@ def as_file(svg: str) -> str:
     head, body = svg.split(">", 1)
     white = '<rect width="100%" height="100%" fill="#ffffff"/>'
     return f'<?xml version="1.0" encoding="utf-8"?>\n{head} width="{width}pt" height="{height}pt">{white}{body}\n'
-
-
-def advantages(turns: Sequence[Sequence[tuple[str, float]]], name: str) -> str:
-    """A dialogue's turns: every candidate reply as a point at its advantage, coloured by what it is worth."""
-    with Chart(name, 10.8, 3.0) as chart:
-        axes = chart.axes
-        axes.axhline(0.0, color="#94a3b8", linewidth=1.0)
-        seen: set[str] = set()
-        for turn, candidates in enumerate(turns, start=1):
-            for place, (verdict, advantage) in enumerate(candidates):
-                label = None if verdict in seen else verdict
-                seen.add(verdict)
-                shift = 0.5 * ((place * 0.618) % 1.0 - 0.5)
-                axes.plot(
-                    [turn + shift],
-                    [advantage],
-                    "o",
-                    color=VERDICTS.get(verdict, "#94a3b8"),
-                    markersize=4.5,
-                    label=label,
-                )
-        axes.set_xticks(range(1, len(turns) + 1))
-        axes.set_xlabel("turn")
-        axes.set_ylabel("advantage")
-        axes.grid(axis="x", visible=False)
-        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return chart.svg

@@ -126,15 +126,3 @@ def read_outcomes(path: Path) -> dict[Key, Outcome]:
         }
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path}: these are no outcomes of a reproduction; restore the file from git.") from error
-
-
-__all__ = [
-    "MEASURED",
-    "OUTCOMES",
-    "SUMMARY",
-    "Outcome",
-    "measured_outcome",
-    "origin",
-    "read_outcomes",
-    "write_outcomes",
-]

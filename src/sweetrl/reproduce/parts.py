@@ -61,6 +61,18 @@ def at(temperature: str) -> str:
     return "chosen T" if temperature == "chosen" else f"T = {temperature}"
 
 
+def heads(titles: Sequence[str], temperatures: Sequence[str]) -> list[str]:
+    """The heads of columns: each title at each temperature."""
+    return [f"{title}, {at(name)}" for title in titles for name in temperatures]
+
+
+def cells(
+    found: Mapping[str, Mapping[str, Any]], temperatures: Sequence[str], *forms: tuple[str, Callable[[Any], str]]
+) -> list[str]:
+    """What a row says under such heads: of what was `found` at each temperature a key in a form, for each form."""
+    return [cell(found.get(name), key, form) for key, form in forms for name in temperatures]
+
+
 def slug(title: str) -> str:
     """A title as the name of a file."""
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,6 @@ from sweetrl.reproduce.run import Profile, picked
 from sweetrl.reproduce.tables import Condition, Measured, picking_gap, row_of, together
 from sweetrl.reproduce.tuning import TUNING, budgets, read_tuning
 from sweetrl.reproduce.variants import VARIANTS
-from sweetrl.types import Candidate, Message, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -99,7 +98,7 @@ def write(profile: Profile) -> None:
     drawings = {figure.name: figure.draw() for part in parts(results) for figure in part.figures}
     for name, svg in drawings.items():
         write_text(FIGURES / f"{name}.svg", figures.as_file(svg))
-    write_text(PAGE, page(results, drawings, _dialogues(measured.get(AGAINST), domain)))
+    write_text(PAGE, page(results, drawings))
     print(
         f"reproduce: {len(measured)} of {len(found)} rows; {RESULTS}, {MARKDOWN}, {PAGE}, {FIGURES}/",
         flush=True,
@@ -216,7 +215,7 @@ def _markdown(table: Table) -> Iterator[str]:
         yield table.note
 
 
-def page(results: Results, drawings: Mapping[str, str], dialogues: Sequence[Mapping[str, Any]]) -> str:
+def page(results: Results, drawings: Mapping[str, str]) -> str:
     """The same as one page that loads nothing."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -224,56 +223,4 @@ def page(results: Results, drawings: Mapping[str, str], dialogues: Sequence[Mapp
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = resources.files("sweetrl.reproduce") / "report.html"
     shown = [(part, [Markup(drawings[figure.name]) for figure in part.figures]) for part in parts(results)]
-    return environment.from_string(template.read_text(encoding="utf-8")).render(
-        results=results, parts=shown, dialogues=dialogues
-    )
-
-
-def _dialogues(sweet: Measured | None, domain: Domain, many: int = 3) -> list[dict[str, Any]]:
-    """The longest ranked dialogues of the first seed: what was said, and what the critic made of every candidate."""
-    if sweet is None or not sweet.results:
-        return []
-    from markupsafe import Markup
-
-    from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.learning.preferences import CANDIDATES, read_candidates
-
-    seed = min(sweet.results)
-    candidates = Path("variants") / AGAINST / str(seed) / "preferences" / CANDIDATES
-    if not candidates.exists():
-        return []
-    by_dialogue: dict[tuple[str, int], list[Any]] = {}
-    for state in read_candidates(candidates):
-        by_dialogue.setdefault((state.task_id, state.attempt), []).append(state)
-    chosen = sorted(by_dialogue, key=lambda key: (-len(by_dialogue[key]), key))[:many]
-    known = {
-        (one.task.id, one.attempt): one
-        for one in TrajectoryStore(Path("seed-data") / str(seed) / "trajectories").read()
-        if (one.task.id, one.attempt) in chosen
-    }
-    shown = []
-    for index, key in enumerate(chosen):
-        dialogue = known[key]
-        turns = []
-        for state in sorted(by_dialogue[key], key=lambda one: one.turn):
-            earlier = dialogue.messages[: 2 * state.turn + 1]
-            turns.append([(_verdict(domain, dialogue, earlier, one), one.advantage) for one in state.candidates])
-        drawing = figures.advantages(turns, f"advantage-{index}")
-        shown.append(
-            {
-                "task": dialogue.task.id,
-                "hidden": dialogue.task.hidden_information,
-                "messages": dialogue.messages,
-                "reward": dialogue.reward,
-                "chart": Markup(drawing),
-            }
-        )
-    return shown
-
-
-def _verdict(domain: Domain, dialogue: Trajectory, earlier: Sequence[Message], candidate: Candidate) -> str:
-    judgment = domain.judge(dialogue.task, earlier, candidate.text)
-    return (judgment.verdict if judgment is not None else "") or "unclear"
-
-
-__all__ = ["FORMAT", "markdown", "page", "parts", "write"]
+    return environment.from_string(template.read_text(encoding="utf-8")).render(results=results, parts=shown)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 ROOT = Path("../..")  # of the project, from a profile's folder, where dvc.yaml runs every command
 WORK = Path(".work")
 STAGES = ("train-critic", "rank", "train-policy")
-PARAMETERS = "parameters.json"  # beside a variant's results: what they were made with, so that tuning goes on from them
+PARAMETERS = "parameters.json"  # beside a variant's results: what they were made with
 INPUTS = Path("inputs.json")  # in the folder of an unfinished part: what it was begun with
 ELSEWHERE = ("gate", "ingest", "sources")  # sections that no training looks at
 VARIANT_LISTS = ("variants", "large", "online")  # in a profile's params.yaml; each is a matrix of its own in dvc.yaml

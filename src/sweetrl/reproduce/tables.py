@@ -275,9 +275,5 @@ def _picked(points: Iterable[Mapping[str, Any]]) -> dict[str, list[bool]]:
     found: dict[str, list[bool]] = {}
     for one in known:
         if one["n"] > 1 and one["task_id"] not in lost:
-            # Points of an earlier version have a reward only, and 1 was success.
-            found.setdefault(one["task_id"], []).append(one.get("success", one["reward"] >= 1.0))
+            found.setdefault(one["task_id"], []).append(one["success"])
     return found
-
-
-__all__ = ["Condition", "Measured", "difference", "picking_gap", "row_of", "together"]

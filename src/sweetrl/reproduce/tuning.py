@@ -19,20 +19,17 @@ from __future__ import annotations
 import shutil
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.io import digest, publish, read_json, write_json
-from sweetrl.paths import CRITIC, POLICY, PREFERENCES, RUNS
+from sweetrl.io import digest, read_json
 from sweetrl.reproduce.evaluate import OUT
 from sweetrl.reproduce.outcomes import SUMMARY
-from sweetrl.reproduce.run import PARAMETERS, Profile, inputs, run_plan, train, workspace
+from sweetrl.reproduce.run import Profile, inputs, run_plan, train, workspace
 from sweetrl.reproduce.variants import VARIANTS, Variant, merged
-from sweetrl.running.folders import finished
 from sweetrl.settings import parse_settings
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.yaml_files import read_yaml
@@ -54,9 +51,6 @@ def tune(profile: Profile, name: str, seed: int) -> None:
         )
     count = int(profile.values.get("tuning_tasks", profile.values["choose"]["tasks"]))
     plan = {"temperatures": [], "choose": {"grid": profile.temperatures, "tasks": count}, "personas": []}
-    trained = Path(one.folder) / name / str(seed)
-    known = _of_variant(profile, one, trained, seed)
-    made: list[Path] = []
     for number, changes in enumerate(grid, start=1):
         tree = merged(profile.tree(seed, one.settings), changes)
         mark = _mark(profile, one, tree, source, plan)
@@ -64,74 +58,15 @@ def tune(profile: Profile, name: str, seed: int) -> None:
             print(f"tune {name} {seed}: {number} of {len(grid)} is in {path}", flush=True)
             continue
         folder = workspace(profile, f"tune-{name}-{seed}-{mark}", tree, made_of=inputs(profile, one, seed))
-        for earlier in known:
-            _take_over(earlier, folder, tree)
         train(profile, folder, one, parse_settings(tree, f"tuning of {name}"), f"tune {name}")
         run_plan(profile, folder, plan, seed, f"tune {name}")
         tried = read_json(folder / OUT / SUMMARY)["validation"]
         rates = {at: {key: round(value, 4) for key, value in said.items()} for at, said in tried.items()}
         tasks = {said.pop("tasks") for said in rates.values()}
-        add(
-            path,
-            {
-                "variant": name,
-                "seed": seed,
-                "settings": dict(changes),
-                "tasks": int(min(tasks)),
-                "at": rates,
-                "digest": mark,
-            },
-        )
-        made.append(folder)
-        known.append(_Made(tree, {stage: folder / place for stage, (place, _) in _RESULTS.items()}, _facts_of(folder)))
-        print(f"tune {name} {seed}: {number} of {len(grid)} is done; {path}", flush=True)
-    for folder in made:
+        run = {"variant": name, "seed": seed, "settings": dict(changes), "tasks": int(min(tasks))}
+        add(path, {**run, "at": rates, "digest": mark})
         shutil.rmtree(folder)
-
-
-_POLICIES = {"policy", "rft", "multi_turn_dpo", "grpo"}
-# What the stages make, and the settings that they do not look at.
-_RESULTS: Mapping[str, tuple[Path, set[str]]] = {
-    "train-critic": (CRITIC, {"rank", "judge", "evaluate", "tracking", *_POLICIES}),
-    "rank": (PREFERENCES, {"evaluate", "tracking", *_POLICIES}),
-    "train-policy": (POLICY, {"evaluate", "tracking"}),
-}
-
-
-@dataclass(frozen=True)
-class _Made:
-    """What a run with the parameters `tree` has made: where each stage's result is, and the content of its run file."""
-
-    tree: Mapping[str, Any]
-    results: Mapping[str, Path]
-    facts: Mapping[str, Any]
-
-
-def _facts_of(folder: Path) -> dict[str, Any]:
-    return {stage: read_json(folder / RUNS / f"{stage}.json") for stage in _RESULTS if finished(folder, stage)}
-
-
-def _of_variant(profile: Profile, one: Variant, trained: Path, seed: int) -> list[_Made]:
-    """Return what the variant itself has made on this seed; nothing, if there is no result or it is of other inputs."""
-    if not (trained / PARAMETERS).exists():
-        return []
-    kept, stages = read_json(trained / PARAMETERS), read_json(trained / SUMMARY)["stages"]
-    if any(kept.get(name) != now for name, now in inputs(profile, one, seed).items()):
-        return []
-    results = {stage: trained / place.name for stage, (place, _) in _RESULTS.items() if (trained / place.name).exists()}
-    return [_Made(kept["parameters"], results, {stage: stages[stage] for stage in results})]
-
-
-def _take_over(earlier: _Made, folder: Path, tree: Mapping[str, Any]) -> None:
-    """Copy what an earlier run has made with the same settings: its critic, its ranked replies, its policy."""
-    for stage, facts in earlier.facts.items():
-        place, ignored = _RESULTS[stage]
-        if stage == "train-policy" and tree["iterations"] > 1:
-            continue  # what is kept is the last iteration's, and the first starts from its own
-        alike = all(earlier.tree.get(name) == tree[name] for name in tree if name not in ignored)
-        if alike and not finished(folder, stage):
-            publish(earlier.results[stage], folder / place)
-            write_json(folder / RUNS / f"{stage}.json", facts)
+        print(f"tune {name} {seed}: {number} of {len(grid)} is done; {path}", flush=True)
 
 
 def _mark(profile: Profile, one: Variant, tree: Mapping[str, Any], source: Path, plan: Mapping[str, Any]) -> str:
@@ -182,6 +117,3 @@ def budgets(runs: Sequence[Mapping[str, Any]], measure: str) -> list[dict[str, A
             }
         found.append({"variant": name, "label": VARIANTS[name].label, "runs": len(own), "at": at})
     return found
-
-
-__all__ = ["TUNING", "add", "budgets", "read_tuning", "tune"]

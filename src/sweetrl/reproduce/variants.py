@@ -195,21 +195,3 @@ def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:
 def settings_of(values: Mapping[str, Any], variant: Variant) -> Settings:
     """Return the settings of a variant, over the tree `values` of a profile."""
     return parse_settings(merged(values, variant.settings), f"variant {variant.name}")
-
-
-__all__ = [
-    *(
-        "ABLATIONS",
-        "AMOUNTS",
-        "VARIANTS",
-        "CONTROLS",
-        "LARGE",
-        "LARGE_BASE",
-        "METHODS",
-        "OFFICIALLY",
-        "ONLINE",
-        "PRETRAINED",
-        "TABLES",
-    ),
-    *("Variant", "variant_named", "merged", "settings_of"),
-]

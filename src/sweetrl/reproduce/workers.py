@@ -12,10 +12,10 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 from sweetrl.errors import UserError
@@ -36,38 +36,30 @@ _STAGES = {
 }
 
 
-@dataclass(frozen=True)
-class Part:
-    """A stage of dvc.yaml, `name` as DVC calls it, and the parts that have to be there before it."""
+def parts(profile: Profile) -> dict[str, set[str]]:
+    """Return what can be run side by side (all but the report): the name of a stage, and those that it needs.
 
-    name: str
-    after: frozenset[str] = frozenset()
-
-
-def parts(profile: Profile) -> list[Part]:
-    """Return what can be run side by side, in the order in which it is begun: all but the report.
-
-    A part that needs one which the profile does not list is a UserError: it would be waited for in vain.
+    A part that needs one which the profile does not list is a UserError.
     """
-    first = [Part("warm-start")] if profile.warms_up else []
-    found = [*first, *(Part(f"seed-data@{seed}", frozenset(one.name for one in first)) for seed in profile.seeds)]
+    first = {"warm-start"} if profile.warms_up else set[str]()
+    found: dict[str, set[str]] = {name: set() for name in first}
+    found |= {f"seed-data@{seed}": first for seed in profile.seeds}
     if profile.values.get("large"):
-        found.append(Part("base-large"))
-    for one in profile.variants:
-        for seed in profile.seeds_of(one):
-            after = {f"seed-data@{seed}"} | ({"base-large"} if one.folder == "large" else set())
-            training, measuring = (f"{stage}@{one.name}-{seed}" for stage in _STAGES[one.folder])
-            found += [Part(training, frozenset(after)), Part(measuring, frozenset({*after, training}))]
+        found["base-large"] = set()
+    for variant in profile.variants:
+        for seed in profile.seeds_of(variant):
+            needs = {f"seed-data@{seed}", *(["base-large"] if variant.folder == "large" else [])}
+            training, measuring = (f"{stage}@{variant.name}-{seed}" for stage in _STAGES[variant.folder])
+            found |= {training: needs, measuring: {*needs, training}}
     for name in profile.values["critics"]:
         for seed in profile.values["best_of_n_seeds"]:
-            found.append(Part(f"best-of-n@{name}-{seed}", frozenset({f"seed-data@{seed}", f"variant@{name}-{seed}"})))
-    names = {part.name for part in found}
-    for part in found:
-        if lacking := sorted(part.after - names):
+            found[f"best-of-n@{name}-{seed}"] = {f"seed-data@{seed}", f"variant@{name}-{seed}"}
+    for part, needs in found.items():
+        if missing := sorted(needs - found.keys()):
             raise UserError(
-                f"{profile.folder / 'params.yaml'}: `{part.name}` needs `{lacking[0]}`, which the profile does not "
-                "list; add its seed to `seeds` (its variant to `variants`), or take it out of `large_seeds`, "
-                "`online_seeds`, `critics` or `best_of_n_seeds`."
+                f"{profile.folder / 'params.yaml'}: `{part}` needs `{missing[0]}`, which the profile does not list; "
+                "add its seed to `seeds` (its variant to `variants`), or take it out of `large_seeds`, `online_seeds`, "
+                "`critics` or `best_of_n_seeds`."
             )
     return found
 
@@ -81,26 +73,35 @@ def default_workers(profile: Profile) -> int:
 def run_all(profile: Profile, workers: int, program: Sequence[str] = ("dvc",)) -> None:
     """Run every part in `workers` workers, then the report. UserError names the parts that failed.
 
-    What is finished stays finished: the same call goes on after a failure, or after this process was ended.
+    What a failed part was needed for is not begun. What is finished stays finished: the same call goes on after a
+    failure, or after this process was ended.
     """
     private_folder(profile.folder / LOGS)
-    board = _Board(parts(profile))
-    logger.info("%d parts, %d at a time; what they say is in %s", len(board.waiting), workers, profile.folder / LOGS)
-    with Meter("reproduce", len(board.waiting), "parts") as meter:
-        arguments = (board, profile.folder, program, meter)
-        threads = [threading.Thread(target=_worker, args=arguments) for _ in range(workers)]
-        for thread in threads:
-            thread.start()
+    needs = parts(profile)
+    waiting = TopologicalSorter(needs)
+    waiting.prepare()
+    failed: list[str] = []
+    running: dict[Future[bool], str] = {}
+    logger.info("%d parts, %d at a time; what they say is in %s", len(needs), workers, profile.folder / LOGS)
+    with Meter("reproduce", len(needs), "parts") as meter, ThreadPoolExecutor(workers) as pool:
         try:
-            for thread in threads:
-                thread.join()
+            while True:
+                running |= {pool.submit(_run, part, profile.folder, program): part for part in waiting.get_ready()}
+                if not running:
+                    break
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    part = running.pop(future)
+                    if future.result():
+                        waiting.done(part)
+                    else:
+                        failed.append(part)
+                    meter(1)
         except KeyboardInterrupt:
-            board.stop()  # the programs under way got the signal, too
+            pool.shutdown(wait=False, cancel_futures=True)  # the programs under way got the signal, too
             raise
-    if board.failed:
-        first = next(iter(board.failed))
+    if failed:
         raise UserError(
-            f"reproduce: {', '.join(board.failed)} failed; {profile.folder / LOGS / first}.log says why. What is "
+            f"reproduce: {', '.join(failed)} failed; {profile.folder / LOGS / failed[0]}.log says why. What is "
             "finished is kept: run the same command to go on."
         )
     # A profile may list nothing of a kind (`large: []`); DVC wants the folder that the report would read of it.
@@ -112,46 +113,6 @@ def run_all(profile: Profile, workers: int, program: Sequence[str] = ("dvc",)) -
         raise UserError("reproduce: the report failed, as said above; run the same command to go on.")
 
 
-class _Board:
-    """Which parts wait, run, are done, or have failed; one lock for all workers."""
-
-    def __init__(self, waiting: list[Part]) -> None:
-        self.waiting = list(waiting)
-        self.done: set[str] = set()
-        self.failed: dict[str, None] = {}
-        self._change = threading.Condition()
-
-    def take(self) -> Part | None:
-        """Return a part whose needs are met, as soon as there is one; None when no more will come."""
-        with self._change:
-            while True:
-                # What a failed part was needed for is not begun, and is not a failure of its own.
-                self.waiting = [each for each in self.waiting if not each.after & self.failed.keys()]
-                if not self.waiting:
-                    return None
-                for part in self.waiting:
-                    if part.after <= self.done:
-                        self.waiting.remove(part)
-                        return part
-                self._change.wait()
-
-    def finish(self, part: Part, well: bool, meter: Meter) -> None:
-        """Note how a part went."""
-        with self._change:
-            if well:
-                self.done.add(part.name)
-            else:
-                self.failed[part.name] = None
-            meter(1)
-            self._change.notify_all()
-
-    def stop(self) -> None:
-        """Begin nothing more."""
-        with self._change:
-            self.waiting = []
-            self._change.notify_all()
-
-
 def end_with_parent() -> None:
     """Let this process end (SIGTERM) when its parent does, however that ends; on Linux. A part of a dead `all` ends."""
     with contextlib.suppress(AttributeError):
@@ -161,27 +122,24 @@ def end_with_parent() -> None:
         os._exit(128 + signal.SIGTERM)
 
 
-def _worker(board: _Board, folder: Path, program: Sequence[str], meter: Meter) -> None:
-    while (part := board.take()) is not None:
-        began = time.monotonic()
-        log = folder / LOGS / f"{part.name}.log"
-        # Two workers meet at DVC's own lock for a moment, before and after a stage.
-        command = [*program, "--wait-for-lock", "repro", "--single-item", f"dvc.yaml:{part.name}"]
-        with private_file(log).open("wb") as out:
-            # It ends with this process: else the next `all` finds what it makes locked.
-            status = subprocess.run(
-                command,
-                cwd=folder,
-                env={**os.environ, STARTER: str(os.getpid())},
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                check=False,
-                umask=OWNER_UMASK,
-                preexec_fn=end_with_parent,
-            ).returncode
-        how = f"failed with status {status}, see {log}" if status else "done"
-        logger.info("%s: %s after %.0f s", part.name, how, time.monotonic() - began)
-        board.finish(part, status == 0, meter)
-
-
-__all__ = ["Part", "default_workers", "parts", "run_all"]
+def _run(part: str, folder: Path, program: Sequence[str]) -> bool:
+    """Run one part, which writes into a log of its own; return whether it went well."""
+    began = time.monotonic()
+    log = folder / LOGS / f"{part}.log"
+    # Two workers meet at DVC's own lock for a moment, before and after a stage.
+    command = [*program, "--wait-for-lock", "repro", "--single-item", f"dvc.yaml:{part}"]
+    with private_file(log).open("wb") as out:
+        # It ends with this process: else the next `all` finds what it makes locked.
+        status = subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, STARTER: str(os.getpid())},
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            check=False,
+            umask=OWNER_UMASK,
+            preexec_fn=end_with_parent,
+        ).returncode
+    how = f"failed with status {status}, see {log}" if status else "done"
+    logger.info("%s: %s after %.0f s", part, how, time.monotonic() - began)
+    return status == 0

@@ -3,8 +3,8 @@
 sources    which dialogues a folder, a run or a registered version has
 index      a compact table of them, made by streaming once and kept in a cache; their words stay on the disk
 dialogue   one dialogue with all that is known about it
-usage      the runs behind them, and what each dialogue has cost
-overview   what is said of all of them together, beside what the page computes from the table
+overview   what is said of all of them together, beside what the page computes from the table: runs, costs, curves
+ranked     candidates, preference pairs and token log-ratios of a ranking, by dialogue
 server     the page and its JSON at an address of this machine
 export     the same page with its data as a folder of files
 live       a dialogue in which the page's reader is the user

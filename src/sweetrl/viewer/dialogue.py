@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.show import perplexity
-from sweetrl.types import AgentTurn, Message, Preference, RankedState, Task, TestRun, TokenRatios, Trajectory
+from sweetrl.types import AgentTurn, Message, Preference, RankedState, Task, TokenRatios, Trajectory
 from sweetrl.viewer.heat import shown_tokens
 from sweetrl.viewer.index import Catalogue
+from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.ranked import Ranked
 from sweetrl.viewer.rows import is_fault, verdicts
 from sweetrl.viewer.sources import Ranking, Source
-from sweetrl.viewer.usage import Usage
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -29,8 +29,8 @@ WIDE, TALL = 900, 1600  # pixels of a picture, at most
 class Dialogues:
     """Dialogues of a catalogue by row number, with their rankings."""
 
-    def __init__(self, catalogue: Catalogue, usage: Usage | None = None) -> None:
-        self.catalogue, self.usage = catalogue, usage
+    def __init__(self, catalogue: Catalogue, tracked: TrackedRuns) -> None:
+        self.catalogue, self.tracked = catalogue, tracked
         most = max((len(one.source.rankings) for one in catalogue.indices), default=0)
         self.ranked = lru_cache(maxsize=max(8, most))(Ranked)  # a study's dialogue has all of its variants' at once
 
@@ -59,8 +59,7 @@ class Dialogues:
         found = plain(one, domain)
         for ranking in source.rankings:
             self._rank(found["turns"], one, domain, ranking)
-        spent = self.usage.of(source, one) if self.usage else None
-        return {"row": row, "source": source.name, **found, "cost": spent}
+        return {"row": row, "source": source.name, **found, "cost": self.tracked.cost(source, one)}
 
     def _rank(self, turns: list[dict[str, Any]], one: Trajectory, domain: Domain, ranking: Ranking) -> None:
         """Put what a critic thought of what else was sampled to the turns of a dialogue."""
@@ -89,7 +88,7 @@ def plain(one: Trajectory, domain: Domain) -> dict[str, Any]:
         "messages": [_message(each, domain) for each in one.messages],
         "turns": _turns(one, domain),
         "tests": _tests(one),
-        "can_run": bool(one.task.test_cases) and one.answer is not None,
+        "can_run": can_run(one),
         "has_pages": any(pages_of(one, domain)),
         "extra": dict(one.extra),
     }
@@ -161,10 +160,14 @@ def difference(one: bytes, other: bytes) -> bytes:
     return target.getvalue()
 
 
+def can_run(one: Trajectory) -> bool:
+    """Whether there are hidden tests, and something to run them on."""
+    return bool(one.task.test_cases) and one.answer is not None
+
+
 def runs(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
     """Run the hidden tests once more in the sandbox; a list of plain values."""
-    found: list[TestRun] = domain.run_tests(one.task, one.answer or "")
-    return [asdict(each) for each in found]
+    return [asdict(run) for run in domain.run_tests(one.task, one.answer or "")]
 
 
 def _task(task: Task, domain: Domain) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sweetrl.errors import UserError
 from sweetrl.io import publish
 from sweetrl.progress import Meter
 from sweetrl.types import Trajectory
-from sweetrl.viewer.dialogue import pictures, runs
+from sweetrl.viewer.dialogue import can_run, pages_of
 from sweetrl.viewer.index import SHARD
 from sweetrl.viewer.overview import linked_report, overview
 from sweetrl.viewer.server import POLICY, Viewer, asset, asset_names
@@ -51,7 +51,7 @@ def _write(viewer: Viewer, folder: Path, sample: int) -> None:
     if report is not None:
         (folder / "report.html").write_text(report, encoding="utf-8")
     sizes = {"shard": SHARD, "words_shard": WORDS, "dialogues_shard": DIALOGUES}
-    meta = catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.usage) | sizes
+    meta = catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.tracked) | sizes
     _script(folder / META, "meta", meta | {"heat": False, "live": False, "server": False})
     for number, first in enumerate(range(0, catalogue.count, SHARD)):
         _script(folder / f"data/rows-{number}.js", f"rows-{number}", catalogue.rows(first // SHARD))
@@ -74,14 +74,12 @@ def _write(viewer: Viewer, folder: Path, sample: int) -> None:
 def _computed(viewer: Viewer, one: Trajectory) -> dict[str, Any]:
     """What the server says when it is asked: about one dialogue, for the folder. What cannot be had is left out."""
     domain = viewer.dialogues.catalogue.domains.of(one.task.suite)
-    found: dict[str, Any] = {}
-    if one.task.test_cases and one.answer is not None:
-        found["run"] = runs(one, domain)
-    if any(domain.file_of(message.content) for message in one.messages):
-        found["pictures"] = pictures(one, domain)
-    if viewer.heat.there and one.turns:
-        found["heat"] = viewer.heat.ratios(one)
-    return found
+    possible: dict[Literal["run", "pictures", "heat"], bool] = {
+        "run": can_run(one),
+        "pictures": any(pages_of(one, domain)),
+        "heat": viewer.heat.there and bool(one.turns),
+    }
+    return {what: viewer.compute(what, one, domain) for what, there in possible.items() if there}
 
 
 def _for_a_disk(page: str) -> str:

@@ -1,7 +1,8 @@
 """A compact table of all dialogues, made by reading each source once and kept by the hashes of its files.
 
-Of a source there are two Parquet files: the columns of `rows.KINDS`, and the words of each dialogue in small letters,
-which searching streams through. Neither is ever in memory as a whole. Row numbers go over all sources in their order.
+Of a source there is one Parquet file: the columns of `rows.KINDS`, where to find each dialogue again, and its words in
+small letters, which searching streams through. It is never in memory as a whole. Row numbers go over all sources in
+their order.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from bisect import bisect_right
 from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,22 +33,22 @@ if TYPE_CHECKING:
     import pyarrow
 
 CACHE = Path(".cache/viewer")
-FORMAT = 1  # raise it when the rows of equal dialogues become others
+FORMAT = 2  # raise it when the rows of equal dialogues become others
 SHARD = 5_000  # rows that the page takes at a time
 _BATCH = 1_000  # rows in memory while an index is made
 _NOTES = b"sweetrl.viewer"
+TEXT = "text"  # the column of the words
 
 
 @dataclass(frozen=True)
 class Index:
-    """The index of one source: its table, the words, how many rows, and where to find each dialogue again.
+    """The index of one source: its table, how many rows, and how the critic ranks kinds of replies.
 
     `seen` are the files that it was made of, each with its identity and its hash.
     """
 
     source: Source
     table: Path
-    words: Path
     count: int
     contrasts: dict[str, list[float]]
     seen: Sequence[tuple[Path, tuple[int, ...], str]] = ()
@@ -93,16 +94,7 @@ class Catalogue:
 
     def meta(self) -> dict[str, Any]:
         """Return what the page must know before the first rows: columns, their words, and what the sources are."""
-        sources = [
-            {
-                "name": one.source.name,
-                "stage": one.source.stage,
-                "rows": one.count,
-                "rankings": [ranking.name for ranking in one.source.rankings],
-            }
-            for one in self.indices
-        ]
-        return {"count": self.count, "shard": SHARD, "kinds": KINDS, "words": self.names, "sources": sources}
+        return {"count": self.count, "shard": SHARD, "kinds": KINDS, "words": self.names}
 
     def rows(self, shard: int) -> dict[str, list[Any]]:
         """Return the columns of `SHARD` rows from row `shard * SHARD` on; a word is its place in `meta()["words"]`."""
@@ -122,18 +114,17 @@ class Catalogue:
 
     def search(self, query: str) -> list[int]:
         """Return the numbers of the rows whose words hold every term of `query`, in any case; quotes keep blanks."""
+        import pyarrow as pa
         import pyarrow.compute as pc
         import pyarrow.parquet as pq
 
-        wanted, found, first = terms(query), list[int](), 0
+        found, first = list[int](), 0
         for index in self.indices:
-            for batch in pq.ParquetFile(index.words).iter_batches(batch_size=4 * _BATCH):
-                hits = None
-                for term in wanted:
-                    these = pc.match_substring(batch["words"], term)
-                    hits = these if hits is None else pc.and_(hits, these)
-                places = range(len(batch)) if hits is None else pc.indices_nonzero(hits).to_pylist()
-                found += [first + place for place in places]
+            for batch in pq.ParquetFile(index.table).iter_batches(columns=[TEXT], batch_size=4 * _BATCH):
+                rows = pa.table({TEXT: batch[TEXT], "row": pa.array(range(first, first + len(batch)), pa.int64())})
+                for term in terms(query):
+                    rows = rows.filter(pc.match_substring(rows[TEXT], term))
+                found += rows["row"].to_pylist()
                 first += len(batch)
         return found
 
@@ -142,7 +133,7 @@ class Catalogue:
         return [
             words
             for index, first, some in self._parts(start, count)
-            for words in _slice(index.words, first, some, ["words"])["words"].to_pylist()
+            for words in _slice(index.table, first, some, [TEXT])[TEXT].to_pylist()
         ]
 
     def place(self, row: int) -> Place:
@@ -187,17 +178,11 @@ class Catalogue:
                 sums[0], sums[1] = sums[0] + won, sums[1] + many
         order = self.domains.of(self.domains.settings.suite).contrasts
         places = {"/".join(pair): place for place, pair in enumerate(order)}
+        ordered = sorted(found.items(), key=lambda entry: places.get(entry[0][1], len(places)))
         return [
-            {
-                "ranking": ranking,
-                "better": name.partition("/")[0],
-                "worse": name.partition("/")[2],
-                "share": won / many,
-                "pairs": many,
-            }
-            for (ranking, name), (won, many) in sorted(
-                found.items(), key=lambda one: places.get(one[0][1], len(places))
-            )
+            {"ranking": ranking, "better": better, "worse": worse, "share": won / many, "pairs": many}
+            for (ranking, name), (won, many) in ordered
+            for better, _, worse in [name.partition("/")]
         ]
 
     def _parts(self, start: int, count: int) -> Iterator[tuple[Index, int, int]]:
@@ -258,13 +243,13 @@ def open_index(source: Source, domains: Domains) -> Index:
     said = {name: value for name, value in asdict(source).items() if name not in ("path", "rankings")}
     key = digest(FORMAT, KINDS, said, source.kind, hashes, domains.key)
     folder = cache_folder()
-    table, words = folder / f"{key}.parquet", folder / f"{key}-words.parquet"
-    if not (table.exists() and words.exists()):
-        with atomic_path(table) as one, atomic_path(words) as other:
-            _write(source, domains, one, other)
+    table = folder / f"{key}.parquet"
+    if not table.exists():
+        with atomic_path(table) as temporary:
+            _write(source, domains, temporary)
     file = pq.ParquetFile(table)
     notes = json.loads((file.metadata.metadata or {}).get(_NOTES, b"{}"))
-    return Index(source, table, words, file.metadata.num_rows, notes.get("contrasts", {}), seen)
+    return Index(source, table, file.metadata.num_rows, notes.get("contrasts", {}), seen)
 
 
 def cache_folder() -> Path:
@@ -275,51 +260,37 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "sweetrl" / "viewer"
 
 
-def _write(source: Source, domains: Domains, table: Path, words: Path) -> None:
-    """Read `source` once and write both files, a batch of rows at a time."""
+def _write(source: Source, domains: Domains, table: Path) -> None:
+    """Read `source` once and write its table, a batch of rows at a time."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    contrasts, text = Contrasts(), pa.schema([("words", pa.large_string())])
+    contrasts, schema = Contrasts(), _schema()
+    rows = _rows(source, domains, contrasts)
     with (
-        pq.ParquetWriter(table, _schema(), compression="zstd") as rows,
-        pq.ParquetWriter(words, text, compression="zstd") as spoken,
+        pq.ParquetWriter(table, schema, compression="zstd") as writer,
         Meter(f"index {source.name}", _count(source), "dialogues") as meter,
     ):
-        batch: list[dict[str, Any]] = []
-        said: list[str] = []
-
-        def flush() -> None:
-            rows.write_table(pa.Table.from_pylist(batch, schema=_schema()))
-            spoken.write_table(pa.table({"words": pa.array(said, pa.large_string())}, schema=text))
+        while batch := list(islice(rows, _BATCH)):
+            writer.write_table(pa.Table.from_pylist(batch, schema=schema))
             meter(len(batch))
-            batch.clear()
-            said.clear()
-
-        for row, one in _rows(source, domains, contrasts):
-            batch.append(row)
-            said.append(one)
-            if len(batch) == _BATCH:
-                flush()
-        flush()
-        rows.add_key_value_metadata({_NOTES: json.dumps({"contrasts": contrasts.counts}).encode()})
+        writer.add_key_value_metadata({_NOTES: json.dumps({"contrasts": contrasts.counts}).encode()})
 
 
-def _rows(source: Source, domains: Domains, contrasts: Contrasts) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield every dialogue of a source as its row and its words."""
+def _rows(source: Source, domains: Domains, contrasts: Contrasts) -> Iterator[dict[str, Any]]:
+    """Yield the row of every dialogue of a source, with its words and its place."""
     if source.kind == "results":
         from sweetrl.evaluation.metrics import read_results
 
         for number, result in enumerate(read_results(source.path)):
-            yield {**row_of_result(result, source), "file": 0, "at": number}, result.task_id.lower()
+            yield {**row_of_result(result, source), TEXT: result.task_id.lower(), "file": 0, "at": number}
         return
     ranked = Ranked(source.rankings[0].folder) if source.rankings else None
     for file, at, one in _dialogues(source, domains):
         states = ranked.states(one.task.id, one.attempt) if ranked else []
         pairs = ranked.count_pairs(one.task.id, one.attempt) if ranked else 0
-        row = row_of(one, source, domains, states, pairs, contrasts)
-        said = "\n".join((one.task.id, *(message.content for message in one.messages)))
-        yield {**row, "file": file, "at": at}, said.lower()
+        words = "\n".join((one.task.id, *(message.content for message in one.messages))).lower()
+        yield {**row_of(one, source, domains, states, pairs, contrasts), TEXT: words, "file": file, "at": at}
 
 
 def _dialogues(source: Source, domains: Domains) -> Iterator[tuple[int, int, Trajectory]]:
@@ -389,7 +360,7 @@ def _schema() -> pyarrow.Schema:
     types = {"text": pa.string(), "word": pa.string(), "number": pa.float64(), "truth": pa.bool_()}
     whole = {"attempt": pa.int32()}
     fields = [(name, whole.get(name, types[kind])) for name, kind in KINDS.items()]
-    return pa.schema([*fields, ("file", pa.int32()), ("at", pa.int64())])
+    return pa.schema([*fields, (TEXT, pa.large_string()), ("file", pa.int32()), ("at", pa.int64())])
 
 
 def _slice(path: Path, first: int, count: int, columns: list[str]) -> pyarrow.Table:

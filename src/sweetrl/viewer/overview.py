@@ -1,21 +1,34 @@
-"""What is said of all dialogues together, beside what the page computes from its table: curves, contrasts, facts."""
+"""What is said of all dialogues together, beside what the page computes from its table: runs, costs, curves, contrasts.
+
+Costs are no part of dialogues (equal runs give equal files): the stages write them down as an artifact of their run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import VIEWER
 from sweetrl.paths import REPORT
 from sweetrl.text import printable
+from sweetrl.types import Trajectory
+from sweetrl.viewer.sources import Source, Target
 
 if TYPE_CHECKING:
+    from sweetrl.rollout.ledger import DialogueCost
     from sweetrl.settings import Settings
+    from sweetrl.tracking.records import Records, RunFacts
     from sweetrl.viewer.index import Catalogue
-    from sweetrl.viewer.targets import Target
-    from sweetrl.viewer.usage import Usage
 
+Answer = TypeVar("Answer")
+
+OWN = "data/"  # where the sources lie that the runs of a project's stages have made
+COSTS = ("prompt_tokens", "cached_tokens", "generated_tokens", "seconds", "busy_seconds")
 POINTS = 240  # of a curve, at most
 # Metrics by training step that people look at, in this order: what each is called.
 CURVES = {
@@ -29,23 +42,107 @@ CURVES = {
 }
 
 
-def overview(catalogue: Catalogue, settings: Settings, target: Target, usage: Usage | None) -> dict[str, Any]:
-    """Return curves of the training runs, the critic's contrasts in words, and whether there is a report.
+class TrackedRuns:
+    """The runs `ids` (by stage) in the tracking store, which is asked when it is needed, and once.
 
-    Curves, runs and costs are those of the runs that made the results, from the tracking store; where it does not know
-    them there are none.
+    What the store does not know, or where it does not answer, is left out.
     """
-    contrasts = [{**one, "verdict": verdict(one["share"])} for one in catalogue.contrasts()]
+
+    def __init__(self, settings: Settings, ids: Mapping[str, str]) -> None:
+        self.settings, self._ids = settings, {stage: run_id for stage, run_id in ids.items() if run_id}
+
+    def cost(self, source: Source, one: Trajectory) -> dict[str, Any] | None:
+        """Return tokens and seconds of one dialogue; None where nobody has noted them."""
+        if not source.name.startswith(OWN):
+            return None
+        found = self._costs.get((source.stage, source.method, one.task.id, one.attempt))
+        return None if found is None else {name: getattr(found, name) for name in COSTS}
+
+    def costs(self) -> list[dict[str, Any]]:
+        """Return tokens and seconds by stage and method, with the number of dialogues."""
+        found: dict[tuple[str, str], dict[str, Any]] = {}
+        for (stage, method, *_), cost in self._costs.items():
+            empty: dict[str, Any] = {"stage": stage, "method": method, "dialogues": 0, **dict.fromkeys(COSTS, 0)}
+            sums = found.setdefault((stage, method), empty)
+            sums["dialogues"] += 1
+            for name in COSTS:
+                sums[name] += getattr(cost, name)
+        return list(found.values())
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Return the runs: stage, id, status, commit, seconds."""
+        return [
+            {"stage": stage} | {name: asdict(facts)[name] for name in ("run_id", "status", "commit", "seconds")}
+            for stage, facts in self._facts.items()
+        ]
+
+    def parameters(self) -> dict[str, str]:
+        """Return the parameters of all runs together."""
+        return {name: value for facts in self._facts.values() for name, value in facts.params.items()}
+
+    def curves(self) -> Iterator[dict[str, Any]]:
+        """Yield the curves of the training runs: {stage, metric, label, points}."""
+        training = {stage: run_id for stage, run_id in sorted(self._ids.items()) if stage.startswith("train-")}
+        names = tuple(CURVES)
+        if not training:
+            return
+        found = self._ask(
+            lambda records: {stage: records.histories(run_id, names) for stage, run_id in training.items()}
+        )
+        for stage, metrics in (found or {}).items():
+            for metric, label in CURVES.items():
+                points = metrics.get(metric, [])
+                if len(points) > 1:
+                    step = -(-len(points) // POINTS)
+                    yield {"stage": stage, "metric": metric, "label": label, "points": points[::step]}
+
+    def _ask(self, question: Callable[[Records], Answer]) -> Answer | None:
+        from sweetrl.tracking.records import open_records
+
+        try:
+            return question(open_records(self.settings.tracking))
+        except (UserError, ImportError):
+            return None
+
+    @cached_property
+    def _facts(self) -> dict[str, RunFacts]:
+        if not self._ids:
+            return {}
+        found = self._ask(lambda records: {stage: records.run(run_id) for stage, run_id in self._ids.items()})
+        return {stage: run.facts for stage, run in (found or {}).items() if run is not None}
+
+    @cached_property
+    def _costs(self) -> dict[tuple[str, str, str, int], DialogueCost]:
+        """The costs by stage, method (of an evaluation), task and attempt; of a dialogue made twice the last one's."""
+        from sweetrl.rollout.ledger import Ledger
+
+        found: dict[tuple[str, str, str, int], DialogueCost] = {}
+        for stage in ("collect", "evaluate"):
+            if stage not in self._facts:
+                continue
+            with tempfile.TemporaryDirectory(prefix="sweetrl-costs-") as scratch:
+                # costs.jsonl, or costs-METHOD.jsonl; shares of a stage have a number behind it
+                for path in self._cost_files(stage, Path(scratch)):
+                    parts = path.stem.split("-")
+                    method = parts[1] if stage == "evaluate" and len(parts) > 1 else ""
+                    for cost in Ledger(path).read():
+                        found[stage, method, cost.task, cost.attempt] = cost
+        return found
+
+    def _cost_files(self, stage: str, scratch: Path) -> list[Path]:
+        return self._ask(lambda records: records.files(self._ids[stage], "costs", scratch)) or []
+
+
+def overview(catalogue: Catalogue, settings: Settings, target: Target, runs: TrackedRuns) -> dict[str, Any]:
+    """Return the runs with their costs and curves, the critic's contrasts in words, and whether there is a report."""
     return {
         "title": printable(target.title),
-        "curves": list(curves(settings, target.runs)),
-        "contrasts": contrasts,
-        "runs": usage.runs() if usage else [],
-        "parameters": usage.parameters() if usage else {},
-        "usage": usage.totals() if usage else [],
+        "curves": list(runs.curves()),
+        "contrasts": [{**contrast, "verdict": verdict(contrast["share"])} for contrast in catalogue.contrasts()],
+        "runs": runs.runs(),
+        "parameters": runs.parameters(),
+        "usage": runs.costs(),
         "report": (target.folder / REPORT).exists(),
-        "labels": {"reward": catalogue.domains.of(settings.suite).shown_labels.reward},
-        "max_turns": settings.agent.max_turns,
     }
 
 
@@ -53,26 +150,6 @@ def verdict(share: float) -> str:
     """Say what a share of pairs in the right order means; 0.5 is chance."""
     steps = ((0.95, "knows them apart"), (0.8, "mostly right"), (0.6, "somewhat better than chance"), (0.4, "chance"))
     return next((words for least, words in steps if share >= least), "the wrong way round")
-
-
-def curves(settings: Settings, runs: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield the curves of the training runs among `runs` (by stage): {stage, metric, label, points}."""
-    training = {stage: run_id for stage, run_id in runs.items() if stage.startswith("train-") and run_id}
-    if not training:
-        return
-    from sweetrl.tracking.records import open_records
-
-    try:
-        records = open_records(settings.tracking)
-        found = {stage: records.histories(run_id, tuple(CURVES)) for stage, run_id in training.items()}
-    except (UserError, ImportError):
-        return
-    for stage, metrics in sorted(found.items()):
-        for metric, label in CURVES.items():
-            points = metrics.get(metric, [])
-            if len(points) > 1:
-                step = -(-len(points) // POINTS)
-                yield {"stage": stage, "metric": metric, "label": label, "points": points[::step]}
 
 
 def linked_report(target: Target, link: str) -> str | None:

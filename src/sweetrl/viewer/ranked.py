@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,76 +21,72 @@ from sweetrl.learning.preferences import (
 )
 from sweetrl.types import Preference, RankedState, TokenRatios
 
-Rows = tuple[int, int]  # the first row of a dialogue, and how many it has
+_LOCK = threading.Lock()  # a Parquet file that two threads read at once ends the process
+
+
+class _Rows:
+    """A file whose rows of one dialogue are together: where they are is kept in memory. None where there is no file."""
+
+    def __init__(self, path: Path, read: Callable[[Path], Any]) -> None:
+        self._table: Any = read(path) if path.exists() else None
+        self._places = _places(path) if path.exists() else {}
+
+    def count(self, task: str, attempt: int) -> int:
+        return self._places.get((task, attempt), (0, 0))[1]
+
+    def of(self, task: str, attempt: int) -> list[Any]:
+        """Return the rows of a dialogue, in order."""
+        first, count = self._places.get((task, attempt), (0, 0))
+        with _LOCK:
+            return [self._table.item(number) for number in range(first, first + count)]
 
 
 class Ranked:
-    """The ranking in a folder. The rows of a dialogue are together in its files; where they are is kept in memory.
-
-    Thread-safe: a Parquet file that two threads read at once ends the process.
-    """
+    """The ranking in a folder; thread-safe."""
 
     def __init__(self, folder: Path) -> None:
-        self._lock = threading.Lock()
-        self._states = read_candidates(folder / CANDIDATES)
-        self._places = _places(folder / CANDIDATES)
-        pairs = folder / PREFERENCES
-        self._pairs = read_preferences(pairs) if pairs.exists() else None
-        self._pair_places = _places(pairs) if pairs.exists() else {}
-        self._ratio_file = ratios = folder / TOKEN_RATIOS
-        self._ratios = read_token_ratios(ratios) if ratios.exists() else None
-        self._ratio_places = _places(ratios) if self._ratios is not None else {}
+        self.folder = folder
+        self._states = _Rows(folder / CANDIDATES, read_candidates)
+        self._pairs = _Rows(folder / PREFERENCES, read_preferences)
+        self._ratios = _Rows(folder / TOKEN_RATIOS, read_token_ratios)
 
     def states(self, task: str, attempt: int) -> list[RankedState]:
         """Return the ranked turns of a dialogue, in order; none where it was not ranked."""
-        first, count = self._places.get((task, attempt), (0, 0))
-        with self._lock:
-            return [self._states.item(first + number) for number in range(count)]
+        return self._states.of(task, attempt)
 
     def ratios(self, state: RankedState) -> TokenRatios | None:
         """Return what the advantages of a ranked turn are made of; None where that is not stored.
 
         A file that is of other candidates is a UserError.
         """
-        if self._ratios is None:
-            return None
-        first, count = self._ratio_places.get((state.task_id, state.attempt), (0, 0))
-        for place in range(first, first + count):
-            with self._lock:
-                one = self._ratios.item(place)
-            if one.turn == state.turn:
-                if [len(reply) for reply in one.replies] != [len(reply.token_ids) for reply in state.candidates]:
-                    raise UserError(f"{self._ratio_file}: this is of other candidates; run the stage `rank` again.")
-                return one
+        for ratios in self._ratios.of(state.task_id, state.attempt):
+            if ratios.turn == state.turn:
+                if [len(reply) for reply in ratios.replies] != [len(reply.token_ids) for reply in state.candidates]:
+                    path = self.folder / TOKEN_RATIOS
+                    raise UserError(f"{path}: this is of other candidates; run the stage `rank` again.")
+                found: TokenRatios = ratios
+                return found
         return None
 
     def pairs(self, task: str, attempt: int) -> list[Preference]:
         """Return the preference pairs of a dialogue."""
-        first, count = self._pair_places.get((task, attempt), (0, 0))
-        if self._pairs is None:
-            return []
-        with self._lock:
-            return [self._pairs.item(first + number) for number in range(count)]
+        return self._pairs.of(task, attempt)
 
     def count_pairs(self, task: str, attempt: int) -> int:
         """Return how many pairs were made of a dialogue."""
-        return self._pair_places.get((task, attempt), (0, 0))[1]
+        return self._pairs.count(task, attempt)
 
 
-def _places(path: Path) -> dict[tuple[str, int], Rows]:
-    """Where the rows of each dialogue are; a dialogue whose rows are apart has the first of them only."""
+def _places(path: Path) -> dict[tuple[str, int], tuple[int, int]]:
+    """By dialogue its first row and how many it has; where its rows are apart, the first of them only."""
     import pyarrow.parquet as pq
 
-    found: dict[tuple[str, int], Rows] = {}
-    last, start, number = None, 0, 0
-    for batch in pq.ParquetFile(path).iter_batches(columns=["task_id", "attempt"], batch_size=65_536):
-        tasks, attempts = batch["task_id"].to_pylist(), np.asarray(batch["attempt"]).tolist()
-        for key in zip(tasks, attempts, strict=True):
-            if key != last:
-                if last is not None:
-                    found.setdefault(last, (start, number - start))
-                last, start = key, number
-            number += 1
-    if last is not None:
-        found.setdefault(last, (start, number - start))
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    table = pq.read_table(path, columns=["task_id", "attempt"])
+    keys = list(zip(table["task_id"].to_pylist(), np.asarray(table["attempt"]).tolist(), strict=True))
+    start = 0
+    for key, rows in groupby(keys):
+        count = len(list(rows))
+        found.setdefault(key, (start, count))
+        start += count
     return found

@@ -15,10 +15,9 @@ from sweetrl.viewer.dialogue import Dialogues
 from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.index import open_catalogue
 from sweetrl.viewer.live import Live
+from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.rows import Domains
-from sweetrl.viewer.sources import find_sources
-from sweetrl.viewer.targets import find_target
-from sweetrl.viewer.usage import Usage
+from sweetrl.viewer.sources import find_sources, find_target
 
 if TYPE_CHECKING:
     from sweetrl.settings import Settings
@@ -26,17 +25,17 @@ if TYPE_CHECKING:
 
 
 def open_viewer(name: str, settings: Settings, scratch: Path) -> Viewer:
-    """Return the viewer of what `name` means (sweetrl.viewer.targets); the table is made if it is not in the cache."""
+    """Return the viewer of what `name` means (sources.find_target); the table is made if it is not in the cache."""
     from sweetrl.viewer.server import Viewer
 
     target = find_target(name, settings, scratch)
     domains = Domains(settings)
     catalogue = open_catalogue(find_sources(target.folder), domains)
     heat = Heat(domains, target.folder / CRITIC)
-    usage = Usage(settings, target.runs)
+    tracked = TrackedRuns(settings, target.runs)
     tasks = target.folder / TEST_TASKS if target.folder.is_dir() else TEST_TASKS
     live = Live(settings, tasks if tasks.exists() else None, heat)
-    return Viewer(target, Dialogues(catalogue, usage), settings, heat, live)
+    return Viewer(target, Dialogues(catalogue, tracked), settings, heat, live)
 
 
 def open_browser(address: str) -> None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -25,7 +25,11 @@ from sweetrl.viewer.dialogue import Dialogues, pictures, runs
 from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.live import Live
 from sweetrl.viewer.overview import linked_report, overview
-from sweetrl.viewer.targets import Target
+from sweetrl.viewer.sources import Target
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.types import Trajectory
 
 logger = logging.getLogger("sweetrl")
 
@@ -70,11 +74,28 @@ class Viewer:
     heat: Heat
     live: Live
 
+    def compute(self, what: Literal["run", "heat", "pictures"], one: Trajectory, domain: Domain) -> Any:
+        """Return what is computed of a dialogue on demand: test runs, token log-ratios, or pictures of pages."""
+        if what == "heat":
+            return self.heat.ratios(one)
+        return runs(one, domain) if what == "run" else pictures(one, domain)
+
 
 def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
     """Return the application; `host` is the address it is bound to, a further name under which it answers."""
     catalogue = viewer.dialogues.catalogue
-    app = FastAPI(title="sweetrl view", docs_url=None, redoc_url=None, openapi_url="/api/openapi.json")
+    app = FastAPI(
+        title="sweetrl view",
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/api/openapi.json",
+        exception_handlers={
+            UserError: _answer(400),
+            IndexError: _answer(404, "There is no such dialogue."),
+            RequestValidationError: _answer(422, "The viewer refused that; check what you entered."),
+            OSError: _answer(500, "A file that this needs cannot be read any more; start `sweetrl view` again."),
+        },
+    )
 
     @app.middleware("http")
     async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
@@ -83,25 +104,6 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         return response
-
-    @app.exception_handler(UserError)
-    async def told(request: Request, error: Exception) -> Response:
-        return JSONResponse({"error": str(error)}, 400)
-
-    @app.exception_handler(IndexError)
-    async def missing(request: Request, error: Exception) -> Response:
-        return JSONResponse({"error": "There is no such dialogue."}, 404)
-
-    @app.exception_handler(RequestValidationError)
-    async def unread(request: Request, error: Exception) -> Response:
-        return JSONResponse({"error": "The viewer refused that; check what you entered."}, 422)
-
-    @app.exception_handler(OSError)
-    async def gone(request: Request, error: Exception) -> Response:
-        logger.warning("a file of the viewer cannot be read: %s", error)
-        return JSONResponse(
-            {"error": "A file that this needs cannot be read any more; start `sweetrl view` again."}, 500
-        )
 
     @app.get("/")
     def page() -> HTMLResponse:
@@ -124,7 +126,7 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
     @app.get("/api/meta")
     def meta() -> dict[str, Any]:
         more = {"heat": viewer.heat.there, "live": True, "server": True}
-        return catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.usage) | more
+        return catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.tracked) | more
 
     @app.get("/api/rows/{shard}")
     def rows(shard: int) -> Response:
@@ -138,17 +140,9 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
     def dialogue(row: int) -> Response:
         return JSONResponse(viewer.dialogues.describe(row))
 
-    @app.post("/api/dialogue/{row}/run")
-    def run(row: int) -> list[dict[str, Any]]:
-        return runs(*viewer.dialogues.read(row))
-
-    @app.post("/api/dialogue/{row}/heat")
-    def tokens(row: int) -> list[list[list[Any]]]:
-        return viewer.heat.ratios(viewer.dialogues.read(row)[0])
-
-    @app.post("/api/dialogue/{row}/pictures")
-    def rendered(row: int) -> dict[str, Any]:
-        return pictures(*viewer.dialogues.read(row))
+    @app.post("/api/dialogue/{row}/{what}")
+    def computed(row: int, what: Literal["run", "heat", "pictures"]) -> Any:
+        return viewer.compute(what, *viewer.dialogues.read(row))
 
     @app.get("/api/live")
     def live() -> dict[str, Any]:
@@ -167,6 +161,17 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
         return viewer.live.leave()
 
     return app
+
+
+def _answer(status: int, words: str = "") -> Any:
+    """Return a handler of errors that answers with `words`, or with the error's own."""
+
+    async def handler(request: Request, error: Exception) -> Response:
+        if status >= 500:
+            logger.warning("a file of the viewer cannot be read: %s", error)
+        return JSONResponse({"error": words or str(error)}, status)
+
+    return handler
 
 
 def refusal(request: Request, host: str) -> str:

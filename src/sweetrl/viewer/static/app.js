@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { h, icon, data, list, count } = sweetrl;
+  const { h, icon, button, data, list, count } = sweetrl;
   const main = /** @type {HTMLElement} */ (document.getElementById("main"));
   /** @type {any} */
   let refresh = null; // what draws more of the page that is shown as the table grows
@@ -46,36 +46,20 @@
   sweetrl.route = route;
 
   function bar() {
-    document
-      .getElementById("pages")
-      ?.replaceChildren(
-        ...PAGES.filter(([key]) => key !== "talk" || data.meta.live).map(([key, label]) =>
-          h("a", { href: `#/${key}`, "data-page": key }, label),
-        ),
-      );
-    document
-      .getElementById("what")
-      ?.replaceChildren(h("b", {}, data.meta.title), ` · ${count(data.meta.count)} dialogues`);
-    document
-      .getElementById("tools")
-      ?.replaceChildren(
-        h(
-          "button",
-          {
-            class: "button quiet",
-            type: "button",
-            "aria-label": "Light or dark",
-            title: "Light or dark (t)",
-            onclick: theme,
-          },
-          icon("theme"),
-        ),
-        h(
-          "button",
-          { class: "button quiet", type: "button", "aria-label": "Keys", title: "Keys (?)", onclick: keys },
-          icon("keys"),
-        ),
-      );
+    const links = PAGES.filter(([key]) => key !== "talk" || data.meta.live).map(([key, label]) =>
+      h("a", { href: `#/${key}`, "data-page": key }, label),
+    );
+    const tool = (
+      /** @type {any} */ picture,
+      /** @type {string} */ name,
+      /** @type {string} */ key,
+      /** @type {any} */ work,
+    ) => button(icon(picture), work, { class: "button quiet", "aria-label": name, title: `${name} (${key})` });
+    const tools = [tool("theme", "Light or dark", "t", theme), tool("keys", "Keys", "?", keys)];
+    document.getElementById("pages")?.replaceChildren(...links);
+    const what = [h("b", {}, data.meta.title), ` · ${count(data.meta.count)} dialogues`];
+    document.getElementById("what")?.replaceChildren(...what);
+    document.getElementById("tools")?.replaceChildren(...tools);
   }
 
   /** The other colours. Where they are the system's, the page follows the system again. */
@@ -192,7 +176,8 @@
       addEventListener("hashchange", route);
       let shown = false;
       const step = () => {
-        if (shown) for (const listener of [...data.listeners]) listener(); // one that draws a page may add its own again
+        if (shown)
+          for (const listener of [...data.listeners]) listener(); // one that draws a page may add its own again
         else {
           shown = true;
           main.removeAttribute("aria-busy");

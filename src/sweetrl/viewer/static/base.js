@@ -56,6 +56,29 @@ var sweetrl = globalThis.sweetrl || {};
     return fill(document.createElementNS(SVG, tag), properties, children);
   }
 
+  /** A button that does something. @param {any} label @param {() => void} onclick @param {Record<string, any>} [more] */
+  function button(label, onclick, more = {}) {
+    return h("button", { class: "button", type: "button", onclick, ...more }, label);
+  }
+
+  /**
+   * A table that scrolls where it is too wide. A row is a `tr`, or its cells: elements as they are; of other values the
+   * first is the row's head, and the rest are numbers.
+   * @param {string[]} heads @param {any[]} rows @param {Record<string, any>} [properties] @param {string} [caption]
+   */
+  function table(heads, rows, properties = {}, caption) {
+    const cell = (/** @type {any} */ value, /** @type {number} */ place) =>
+      value instanceof Element ? value : place ? h("td", { class: "n" }, value) : h("th", { scope: "row" }, value);
+    const lines = rows.map((row) => (Array.isArray(row) ? h("tr", {}, row.map(cell)) : row));
+    const columns = heads.map((head) => h("th", { scope: "col" }, head));
+    const parts = [h("thead", {}, h("tr", {}, columns)), h("tbody", {}, lines)];
+    return h(
+      "div",
+      { class: "wide" },
+      h("table", properties, caption && h("caption", { class: "offscreen" }, caption), parts),
+    );
+  }
+
   const ICONS = {
     yes: "M4 8.5l2.7 2.7L12 5.6",
     no: "M4.6 4.6l6.8 6.8M11.4 4.6l-6.8 6.8",
@@ -211,6 +234,8 @@ var sweetrl = globalThis.sweetrl || {};
     visible,
     h,
     s,
+    button,
+    table,
     icon,
     percent,
     signed,

@@ -3,44 +3,16 @@
 "use strict";
 
 (() => {
-  const { h, s, percent, count } = sweetrl;
+  const { h, s, percent, count, number } = sweetrl;
 
   /** @param {string} title @param {string} about @param {any} drawing @param {string[]} heads @param {any[][]} rows */
   function figure(title, about, drawing, heads, rows) {
-    const table = h(
-      "div",
-      { class: "wide" },
-      h(
-        "table",
-        {},
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            heads.map((one) => h("th", { scope: "col" }, one)),
-          ),
-        ),
-        h(
-          "tbody",
-          {},
-          rows.map((row) =>
-            h(
-              "tr",
-              {},
-              row.map((cell, place) => h(place ? "td" : "th", place ? { class: "n" } : { scope: "row" }, cell)),
-            ),
-          ),
-        ),
-      ),
-    );
     return h(
       "figure",
       { class: "card chart" },
-      h("figcaption", {}, h("h2", {}, title), about ? h("p", { class: "muted" }, about) : null),
+      h("figcaption", {}, h("h2", {}, title), about && h("p", { class: "muted" }, about)),
       drawing,
-      h("details", {}, h("summary", {}, "The numbers"), table),
+      h("details", {}, h("summary", {}, "The numbers"), sweetrl.table(heads, rows)),
     );
   }
 
@@ -51,6 +23,18 @@
       { class: "legend" },
       series.map((one) => h("span", {}, h("i", { class: "dot", style: { "--tone": one.color } }), one.label)),
     );
+  }
+
+  /** A line between two points. @param {number} one @param {number} other */
+  const joint = (one, other) =>
+    h("b", { class: "joint", style: { "--from": Math.min(one, other), "--to": Math.max(one, other) } });
+
+  /** A point with its interval on a scale up to `end`. @param {any} point @param {number} end @param {number} shift in pixels */
+  function estimate(point, end, shift) {
+    const { value, low, high, n, color, name } = point;
+    const style = { "--at": value / end, "--low": low / end, "--high": high / end, "--tone": color };
+    const title = `${name}: ${percent(value)} [${percent(low)}, ${percent(high)}], n = ${count(n)}`;
+    return h("span", { class: "estimate", title, style: { ...style, "--shift": `${shift}px` } }, h("i"), h("b"));
   }
 
   /**
@@ -73,33 +57,10 @@
           h(
             "div",
             { class: "track" },
-            row.points.length === 2
-              ? h("b", {
-                  class: "joint",
-                  style: {
-                    "--from": Math.min(row.points[0].value, row.points[1].value) / end,
-                    "--to": Math.max(row.points[0].value, row.points[1].value) / end,
-                  },
-                })
-              : null,
-            row.points.map((one, place) => {
+            row.points.length === 2 && joint(row.points[0].value / end, row.points[1].value / end),
+            row.points.map((point, place) => {
               const shift = (place - (row.points.length - 1) / 2) * (row.points.length > 2 ? 7 : 5);
-              return h(
-                "span",
-                {
-                  class: "estimate",
-                  title: `${one.name}: ${percent(one.value)} [${percent(one.low)}, ${percent(one.high)}], n = ${count(one.n)}`,
-                  style: {
-                    "--at": one.value / end,
-                    "--low": one.low / end,
-                    "--high": one.high / end,
-                    "--tone": one.color,
-                    "--shift": `${shift}px`,
-                  },
-                },
-                h("i", {}),
-                h("b", {}),
-              );
+              return estimate(point, end, shift);
             }),
           ),
           values > 2
@@ -160,45 +121,32 @@
         s(
           "text",
           { x: left - 6, y: y(value) + 4, "text-anchor": "end" },
-          words.share ? percent(value, 0) : sweetrl.number(value),
+          words.share ? percent(value, 0) : number(value),
         ),
       ]),
       ticks(x0, x1, 6)
         .filter((value) => !words.share || Number.isInteger(value))
-        .map((value) =>
-          s("text", { x: x(value), y: tall - bottom + 16, "text-anchor": "middle" }, sweetrl.number(value)),
-        ),
+        .map((value) => s("text", { x: x(value), y: tall - bottom + 16, "text-anchor": "middle" }, number(value))),
       s("text", { class: "axisname", x: (left + wide - right) / 2, y: tall - 3, "text-anchor": "middle" }, words.x),
-      series.map((one) => [
-        one.points.length > 1 && one.points[0].low !== undefined
-          ? s("path", {
-              class: "band",
-              style: { fill: one.color },
-              d: `${path(one.points, "high")}${path([...one.points].reverse(), "low").replace("M", "L")}Z`,
-            })
-          : null,
-        s("path", {
-          class: `line${one.points.length > 60 ? " raw" : ""}`,
-          style: { stroke: one.color },
-          d: path(one.points, "y"),
-        }),
-        one.points.length > 60
-          ? s("path", { class: "line", style: { stroke: one.color }, d: path(smooth(one.points), "y") })
-          : null,
-        one.points.length < 30
-          ? one.points.map((point) =>
-              s(
-                "circle",
-                { cx: x(point.x), cy: y(point.y), r: 3.2, style: { fill: one.color } },
-                s(
-                  "title",
-                  {},
-                  `${one.label}: ${words.share ? percent(point.y) : sweetrl.number(point.y)}${point.n ? `, n = ${count(point.n)}` : ""}`,
-                ),
-              ),
-            )
-          : null,
-      ]),
+      series.map((one) => {
+        const { points, color } = one;
+        const many = points.length > 60; // then every step is drawn thin, and the mean around it over that
+        const line = (/** @type {any[]} */ through, /** @type {string} */ look) =>
+          s("path", { class: look, style: { stroke: color }, d: path(through, "y") });
+        const band = () => `${path(points, "high")}${path([...points].reverse(), "low").replace("M", "L")}Z`;
+        const said = (/** @type {any} */ point) =>
+          `${one.label}: ${words.share ? percent(point.y) : number(point.y)}${point.n ? `, n = ${count(point.n)}` : ""}`;
+        const dot = (/** @type {any} */ point) =>
+          s("circle", { cx: x(point.x), cy: y(point.y), r: 3.2, style: { fill: color } }, s("title", {}, said(point)));
+        return [
+          points.length > 1 &&
+            points[0].low !== undefined &&
+            s("path", { class: "band", style: { fill: color }, d: band() }),
+          line(points, many ? "line raw" : "line"),
+          many && line(smooth(points), "line"),
+          points.length < 30 && points.map(dot),
+        ];
+      }),
     );
     return [series.length > 1 ? legend(series) : null, drawing];
   }
@@ -234,64 +182,41 @@
     };
     const [from, to] = [starts(left, "from"), starts(right, "to")];
     const [x0, x1] = [room + bar, wide - room - bar];
+    const middle = (x0 + x1) / 2;
     const bands = left.flatMap((one) =>
       right.map((other) => {
-        const many = flows
-          .filter((each) => each.from === one && each.to === other)
-          .reduce((sum, each) => sum + each.many, 0);
+        const { many } = flows.find((each) => each.from === one && each.to === other) || { many: 0 };
         if (!many) return null;
         const height = many * scale;
         const [a, b] = [from[one].y + from[one].used, to[other].y + to[other].used];
         from[one].used += height;
         to[other].used += height;
-        const middle = (x0 + x1) / 2;
-        const d = `M${x0} ${a}C${middle} ${a} ${middle} ${b} ${x1} ${b}V${b + height}C${middle} ${b + height} ${middle} ${a + height} ${x0} ${a + height}Z`;
+        const upper = `M${x0} ${a}C${middle} ${a} ${middle} ${b} ${x1} ${b}`;
+        const lower = `V${b + height}C${middle} ${b + height} ${middle} ${a + height} ${x0} ${a + height}Z`;
         const words = `${names[one] || one}, ${names[other] || other}: ${count(many)}`;
-        return s(
-          "a",
-          { href: address(one, other), "aria-label": words },
-          s("path", { class: "stream", d, style: { fill: tones[other] } }, s("title", {}, words)),
+        const stream = s(
+          "path",
+          { class: "stream", d: upper + lower, style: { fill: tones[other] } },
+          s("title", {}, words),
         );
+        return s("a", { href: address(one, other), "aria-label": words }, stream);
       }),
     );
-    const label = (
-      /** @type {any} */ place,
-      /** @type {string} */ kind,
-      /** @type {number} */ at,
-      /** @type {string} */ anchor,
-    ) =>
-      place.many
-        ? s(
-            "text",
-            { x: at, y: place.y + place.height / 2 + 4, "text-anchor": anchor },
-            `${names[kind] || kind} `,
-            s("tspan", { class: "many" }, count(place.many)),
-          )
-        : null;
+    const label = (/** @type {any} */ node, /** @type {string} */ kind, /** @type {number} */ x) => {
+      const place = { x, y: node.y + node.height / 2 + 4, "text-anchor": x < wide / 2 ? "end" : "start" };
+      return (
+        node.many > 0 && s("text", place, `${names[kind] || kind} `, s("tspan", { class: "many" }, count(node.many)))
+      );
+    };
+    const node = (/** @type {any} */ one, /** @type {number} */ x, /** @type {any} */ look) =>
+      s("rect", { x, y: one.y, width: bar, height: Math.max(1, one.height), rx: 2, ...look });
+    const shape = { viewBox: `0 -6 ${wide} ${tall + 12}`, class: "flow", role: "group" };
     return s(
       "svg",
-      {
-        viewBox: `0 -6 ${wide} ${tall + 12}`,
-        class: "flow",
-        role: "group",
-        "aria-label": "From the first fault to the outcome",
-      },
+      { ...shape, "aria-label": "From the first fault to the outcome" },
       bands,
-      left.map((one) => [
-        s("rect", { x: room, y: from[one].y, width: bar, height: Math.max(1, from[one].height), rx: 2, class: "node" }),
-        label(from[one], one, room - 8, "end"),
-      ]),
-      right.map((one) => [
-        s("rect", {
-          x: x1,
-          y: to[one].y,
-          width: bar,
-          height: Math.max(1, to[one].height),
-          rx: 2,
-          style: { fill: tones[one] },
-        }),
-        label(to[one], one, x1 + bar + 8, "start"),
-      ]),
+      left.map((one) => [node(from[one], room, { class: "node" }), label(from[one], one, room - 8)]),
+      right.map((one) => [node(to[one], x1, { style: { fill: tones[one] } }), label(to[one], one, x1 + bar + 8)]),
     );
   }
 

@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { h, icon, data, list, parts, plural, signed } = sweetrl;
+  const { h, icon, button, data, list, parts, plural, signed } = sweetrl;
   const SPEAKERS = { user: "User", assistant: "Agent", system: "System" };
   const ENDS = {
     answered: "answered",
@@ -26,14 +26,8 @@
     const reading = data.loaded < data.meta.count;
     if (row < 0 || (reading && beside && other < 0)) {
       if (reading) data.listeners.add(sweetrl.route);
-      main.replaceChildren(
-        h(
-          "p",
-          { class: "empty" },
-          reading ? "Reading …" : "There is no such dialogue here. ",
-          h("a", { href: "#/dialogues" }, "All dialogues"),
-        ),
-      );
+      const words = reading ? "Reading …" : "There is no such dialogue here. ";
+      main.replaceChildren(h("p", { class: "empty" }, words, h("a", { href: "#/dialogues" }, "All dialogues")));
       return;
     }
     const rows = other >= 0 ? [row, other] : [row];
@@ -50,18 +44,10 @@
       head.replaceWith(whole);
       head = whole;
     });
+    const sides = dialogues.map((one, place) => side(one, rows[place], other >= 0));
+    const kind = `dialoguepage${other >= 0 ? " two" : ""}`;
     main.replaceChildren(
-      h(
-        "article",
-        { class: `dialoguepage${other >= 0 ? " two" : ""}` },
-        head,
-        first.task.request ? request(first) : null,
-        h(
-          "div",
-          { class: "sides" },
-          dialogues.map((one, place) => side(one, rows[place], other >= 0)),
-        ),
-      ),
+      h("article", { class: kind }, head, first.task.request && request(first), h("div", { class: "sides" }, sides)),
     );
     document.title = `${first.task.id} · sweetrl`;
     if (search.has("turn")) goTo(Number(search.get("turn")));
@@ -107,74 +93,48 @@
 
   /** @param {number} row @param {number} other @param {any} dialogue */
   function top(row, other, dialogue) {
-    const related = data
-      .related(row)
-      .sort(
-        (/** @type {number} */ a, /** @type {number} */ b) =>
-          Number(data.pairKey(b) === data.pairKey(row)) - Number(data.pairKey(a) === data.pairKey(row)) || a - b,
-      );
+    const comparable = (/** @type {number} */ one) => Number(data.pairKey(one) === data.pairKey(row));
+    const related = data.related(row).sort((a, b) => comparable(b) - comparable(a) || a - b);
     const name = (/** @type {number} */ one) =>
       [
         data.word("method", one),
         data.columns.attempt[one] ? `attempt ${data.columns.attempt[one]}` : "",
         data.word("temperature", one) && `T=${data.word("temperature", one)}`,
         data.word("persona", one),
-        data.columns.success[one] === 1 ? "solved" : "not solved",
+        list.said(one),
       ]
         .filter(Boolean)
         .join(" · ");
     const compare = h(
       "select",
-      {
-        id: "compare",
-        "aria-label": "Side by side with",
-        onchange: () => sweetrl.go(compare.value ? list.address(row, Number(compare.value)) : list.address(row)),
-      },
+      { id: "compare", "aria-label": "Side by side with", disabled: !related.length },
       h("option", { value: "" }, related.length ? "nothing" : "no other dialogue about this task"),
-      related.map((/** @type {number} */ one) => h("option", { value: one, selected: one === other }, name(one))),
+      related.map((one) => h("option", { value: one, selected: one === other }, name(one))),
     );
-    compare.disabled = !related.length;
+    compare.addEventListener("change", () =>
+      sweetrl.go(compare.value ? list.address(row, Number(compare.value)) : list.address(row)),
+    );
     const place = list.rows.indexOf(row);
-    const step = (/** @type {number} */ by, /** @type {string} */ label, /** @type {any} */ picture) =>
-      place >= 0 && place + by >= 0 && place + by < list.rows.length
-        ? h(
-            "a",
-            {
-              class: "button quiet",
-              href: list.address(list.rows[place + by]),
-              "aria-label": label,
-              title: label,
-              id: by > 0 ? "next" : "previous",
-            },
-            icon(picture),
-          )
-        : h("span", { class: "button quiet off", "aria-hidden": "true" }, icon(picture));
+    const step = (/** @type {number} */ by, /** @type {string} */ label, /** @type {any} */ picture) => {
+      const next = place >= 0 ? list.rows[place + by] : undefined;
+      if (next === undefined) return h("span", { class: "button quiet off", "aria-hidden": "true" }, icon(picture));
+      const id = by > 0 ? "next" : "previous";
+      const named = { "aria-label": label, title: label, id };
+      return h("a", { class: "button quiet", href: list.address(next), ...named }, icon(picture));
+    };
+    const back = {
+      class: "button quiet",
+      id: "back",
+      href: `#/dialogues?${sweetrl.filters.write(list.state)}`,
+      onclick: () => (list.restore = true),
+    };
+    const held = data.columns.held_out[row] === 1 ? "held-out domain" : "";
+    const about = [data.word("topic", row), held, dialogue.task.domain].filter(Boolean).join(" · ");
     return h(
       "header",
       { class: "pagehead" },
-      h(
-        "a",
-        {
-          class: "button quiet",
-          id: "back",
-          href: `#/dialogues?${sweetrl.filters.write(list.state)}`,
-          onclick: () => (list.restore = true),
-        },
-        icon("back"),
-        "List",
-      ),
-      h(
-        "div",
-        { class: "title" },
-        h("h1", {}, dialogue.task.id),
-        h(
-          "p",
-          { class: "muted" },
-          [data.word("topic", row), data.columns.held_out[row] === 1 ? "held-out domain" : "", dialogue.task.domain]
-            .filter(Boolean)
-            .join(" · "),
-        ),
-      ),
+      h("a", back, icon("back"), "List"),
+      h("div", { class: "title" }, h("h1", {}, dialogue.task.id), h("p", { class: "muted" }, about)),
       h("label", { class: "compare" }, h("span", {}, "Side by side with"), compare),
       h(
         "div",
@@ -213,33 +173,19 @@
   /** One dialogue with its result. @param {any} dialogue @param {number} row @param {boolean} beside */
   function side(dialogue, row, beside) {
     const method = data.word("method", row);
+    const attempt = data.columns.attempt[row];
+    const reward = data.columns.reward[row];
+    const tests = dialogue.tests || [];
+    const passed = tests.filter((/** @type {any} */ one) => one.passed).length;
+    const dot = h("span", { class: "dot", style: { "--tone": list.tone(method) } });
     const head = h(
       "header",
       { class: "sidehead" },
-      h(
-        "h2",
-        {},
-        h("span", { class: "dot", style: { "--tone": list.tone(method) } }),
-        method,
-        data.columns.attempt[row] ? h("small", {}, ` attempt ${data.columns.attempt[row]}`) : "",
-      ),
-      h(
-        "span",
-        { class: `verdict pill ${list.outcome(row)}` },
-        { yes: "solved", no: "not solved", lost: "lost" }[/** @type {"yes"} */ (list.outcome(row))],
-      ),
-      (dialogue.tests || []).length
-        ? [
-            parts.squares(dialogue.tests),
-            h(
-              "span",
-              { class: "muted" },
-              `${dialogue.tests.filter((/** @type {any} */ one) => one.passed).length} of ${dialogue.tests.length} tests`,
-            ),
-          ]
-        : Number.isNaN(data.columns.reward[row])
-          ? null
-          : h("span", { class: "muted" }, `reward ${data.columns.reward[row].toFixed(2)}`),
+      h("h2", {}, dot, method, attempt ? h("small", {}, ` attempt ${attempt}`) : ""),
+      h("span", { class: `verdict pill ${list.outcome(row)}` }, list.said(row)),
+      tests.length
+        ? [parts.squares(tests), h("span", { class: "muted" }, `${passed} of ${tests.length} tests`)]
+        : !Number.isNaN(reward) && h("span", { class: "muted" }, `reward ${reward.toFixed(2)}`),
     );
     if (!dialogue.messages)
       return h(
@@ -260,7 +206,6 @@
         h("div", { class: "chat" }, beside ? null : outline(dialogue), chat),
         h("div", { class: "about" }, about(dialogue, row, chat)),
       ),
-      beside ? null : null,
     );
   }
 
@@ -274,6 +219,7 @@
     );
     const scale = parts.scaleOf(dialogue, advantages);
     const marks = data.terms(list.state.q || "");
+    const copyLook = { class: "button quiet copyone", "aria-label": "Copy this message", title: "Copy this message" };
     const chat = h("ol", { class: "messages", "aria-label": "Dialogue" });
     dialogue.messages.forEach((/** @type {any} */ message, /** @type {number} */ index) => {
       if (index === 0) return;
@@ -292,17 +238,7 @@
             SPEAKERS[/** @type {"user"} */ (message.role)],
             turn ? h("span", { class: "muted" }, ` turn ${turn.number + 1}`) : "",
             turn && parts.verdictTag(turn.verdict, turn.fault),
-            h(
-              "button",
-              {
-                class: "button quiet copyone",
-                type: "button",
-                "aria-label": "Copy this message",
-                title: "Copy this message",
-                onclick: () => sweetrl.copy(sweetrl.files.said(message), "Message"),
-              },
-              icon("copy"),
-            ),
+            button(icon("copy"), () => sweetrl.copy(sweetrl.files.said(message), "Message"), copyLook),
           ),
           h("div", { class: "bubble" }, parts.pieces(message.pieces, marks)),
           turn ? below(turn, scale, advantages[turn.number]) : null,
@@ -390,17 +326,17 @@
     }
     if (dialogue.has_pages && data.computable(dialogue, "pictures")) {
       const place = h("div", {});
-      const button = parts.onDemand("Draw the pages", "run", async () => {
+      const draw = parts.onDemand("Draw the pages", "run", async () => {
         place.replaceChildren(pages(dialogue, await data.compute(dialogue, "pictures")));
-        button.remove();
+        draw.remove();
       });
       sections.push(
-        h("section", { class: "card" }, h("div", { class: "cardhead" }, h("h3", {}, "Pages"), button), place),
+        h("section", { class: "card" }, h("div", { class: "cardhead" }, h("h3", {}, "Pages"), draw), place),
       );
     }
     const { files } = sweetrl;
     const action = (/** @type {string} */ label, /** @type {() => void} */ work) =>
-      h("button", { class: "button quiet", type: "button", onclick: work }, label);
+      button(label, work, { class: "button quiet" });
     const json = () => JSON.stringify(files.plain(dialogue), null, 2);
     const tools = [
       sweetrl.menu(
@@ -416,7 +352,7 @@
         action("JSON", () => files.save(files.named(dialogue, ".json"), json(), "application/json")),
         action("Text", () => files.save(files.named(dialogue, ".txt"), `${files.script(dialogue)}\n`, "text/plain")),
       ),
-      h("button", { class: "button small", type: "button", onclick: () => print() }, icon("print"), "Print"),
+      button([icon("print"), "Print"], () => print(), { class: "button small" }),
       asWritten(dialogue, chat),
     ];
     const stored = dialogue.turns.map(storedHeat);
@@ -435,10 +371,7 @@
     const raw = h("details", { class: "raw" }, h("summary", {}, "Raw JSON"));
     raw.addEventListener(
       "toggle",
-      () =>
-        raw.open &&
-        raw.childElementCount === 1 &&
-        raw.append(h("pre", { class: "plain" }, json())),
+      () => raw.open && raw.childElementCount === 1 && raw.append(h("pre", { class: "plain" }, json())),
     );
     sections.push(
       h(
@@ -510,10 +443,9 @@
 
   /** A button that shows the messages letter by letter as they were written, and back. @param {any} dialogue @param {any} chat */
   function asWritten(dialogue, chat) {
-    const button = h("button", { class: "button small", type: "button", "aria-pressed": "false" }, "As written");
-    button.addEventListener("click", () => {
-      const raw = button.getAttribute("aria-pressed") !== "true";
-      button.setAttribute("aria-pressed", String(raw));
+    const turn = () => {
+      const raw = toggle.getAttribute("aria-pressed") !== "true";
+      toggle.setAttribute("aria-pressed", String(raw));
       const bubbles = chat.querySelectorAll(".message:not(.system) .bubble");
       dialogue.messages.slice(1).forEach((/** @type {any} */ message, /** @type {number} */ place) => {
         const words = raw
@@ -521,8 +453,9 @@
           : parts.pieces(message.pieces, data.terms(list.state.q || ""));
         bubbles[place].replaceChildren(...[words].flat());
       });
-    });
-    return button;
+    };
+    const toggle = button("As written", turn, { class: "button small", "aria-pressed": "false" });
+    return toggle;
   }
 
   /** The tokens of what was said at a turn, where a ranking has stored them. @param {any} turn */
@@ -534,20 +467,12 @@
 
   /** Colour the agent's tokens, of the turns that have some. @param {any} chat @param {any[]} turns @param {string} label */
   function warm(chat, turns, label) {
-    const means = turns
-      .filter(Boolean)
-      .map(
-        (tokens) =>
-          tokens.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + Math.abs(one[1]), 0) /
-          (tokens.length || 1),
-      );
-    const scale = Math.max(0.05, ...means);
+    const mean = (/** @type {[string, number][]} */ tokens, size = (/** @type {number} */ ratio) => ratio) =>
+      tokens.reduce((sum, [, ratio]) => sum + size(ratio), 0) / (tokens.length || 1);
+    const scale = Math.max(0.05, ...turns.filter(Boolean).map((tokens) => mean(tokens, Math.abs)));
     chat.querySelectorAll(".heatplace").forEach((/** @type {any} */ place, /** @type {number} */ number) => {
       const tokens = turns[number];
-      if (!tokens) return;
-      const mean =
-        tokens.reduce((/** @type {number} */ sum, /** @type {any} */ one) => sum + one[1], 0) / (tokens.length || 1);
-      place.replaceChildren(advantageLine(label, mean, scale, ""), parts.heat(tokens));
+      if (tokens) place.replaceChildren(advantageLine(label, mean(tokens), scale, ""), parts.heat(tokens));
     });
   }
 

@@ -60,7 +60,7 @@
 
   /**
    * @typedef {{q: string, words: Record<string, string[]>, truths: Record<string, boolean>, faults: string[],
-   *   ranges: Record<string, [number | null, number | null]>, won: string, lost: string, where: string, columns: string[],
+   *   ranges: Record<string, [number | null, number | null]>, won: string, lost: string, columns: string[],
    *   sort: string, down: boolean}} State
    */
 
@@ -75,7 +75,6 @@
       ranges: {},
       won: search.get("won") || "",
       lost: search.get("lost") || "",
-      where: search.get("where") || "",
       columns: (search.get("columns") || "").split(",").filter(Boolean),
       sort: "",
       down: false,
@@ -107,7 +106,6 @@
     }
     if (state.won) search.set("won", state.won);
     if (state.lost) search.set("lost", state.lost);
-    if (state.where) search.set("where", state.where);
     if (state.columns.length) search.set("columns", state.columns.join(","));
     if (state.sort) search.set("sort", (state.down ? "-" : "") + state.sort);
     return search.toString();
@@ -178,7 +176,6 @@
       const mask = duel(state.won, state.lost);
       demand("duel", (row) => mask[row]);
     }
-    if (state.where.trim()) demand("where", sweetrl.expression.compile(state.where));
     let many = 0;
     for (let row = 0; row < n; row++) if (!fails[row]) many++;
     const rows = new Int32Array(many);
@@ -193,25 +190,16 @@
     const n = data.loaded;
     const free = (/** @type {number} */ row, /** @type {number} */ own) =>
       !fails[row] || (fails[row] === 1 && which[row] === own);
-    for (const [key] of FACETS) {
+    const sum = (/** @type {string} */ key, /** @type {string} */ name, /** @type {any} */ sums) => {
       const own = keys.indexOf(key),
-        column = data.columns[key];
-      const sums = (facets[key] = new Uint32Array(data.meta.words[key].length));
-      for (let row = 0; row < n; row++) if (free(row, own)) sums[column[row]]++;
-    }
-    for (const [key, , name] of TRUTHS) {
-      const own = keys.indexOf(key),
-        column = data.columns[name];
-      const sums = (facets[key] = [0, 0]);
-      for (let row = 0; row < n; row++) if (free(row, own)) sums[column[row] > 0 ? 1 : 0]++;
-    }
-    for (const [name] of FAULTS) {
-      const own = keys.indexOf(`fault ${name}`),
-        column = data.columns[name];
-      let sum = 0;
-      for (let row = 0; row < n; row++) if (column[row] > 0 && free(row, own)) sum++;
-      facets[`fault ${name}`] = sum;
-    }
+        column = data.columns[name],
+        word = data.meta.kinds[name] === "word";
+      for (let row = 0; row < n; row++) if (free(row, own)) sums[word ? column[row] : column[row] > 0 ? 1 : 0]++;
+      return sums;
+    };
+    for (const [key] of FACETS) facets[key] = sum(key, key, new Uint32Array(data.meta.words[key].length));
+    for (const [key, , name] of TRUTHS) facets[key] = sum(key, name, [0, 0]);
+    for (const [name] of FAULTS) facets[`fault ${name}`] = sum(`fault ${name}`, name, [0, 0])[1];
     return facets;
   }
 
@@ -233,8 +221,12 @@
     return rows.sort((a, b) => (keys[a] < keys[b] ? -1 : keys[a] > keys[b] ? 1 : a - b));
   }
 
+  /** A list with a value taken out where it is in it, else put in. @param {string[]} values @param {string} value */
+  const toggled = (values, value) =>
+    values.includes(value) ? values.filter((other) => other !== value) : [...values, value];
+
   /** Whether anything is asked for. @param {State} state */
   const idle = (state) => !write({ ...state, sort: "", down: false, columns: [] });
 
-  sweetrl.filters = { FACETS, TRUTHS, FAULTS, RANGES, SORTS, read, write, apply, faults, idle };
+  sweetrl.filters = { FACETS, TRUTHS, FAULTS, RANGES, SORTS, read, write, apply, faults, toggled, idle };
 })();

@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { h, icon, data, filters, count, plural, number, later } = sweetrl;
+  const { h, icon, button, data, filters, count, plural, number, later } = sweetrl;
   const NARROW = matchMedia("(max-width: 859px)");
   const SPARE = 8; // rows drawn above and below those in sight
 
@@ -55,47 +55,28 @@
       later(() => go({ q: box.value }), 160),
     );
     const panel = h("aside", { class: "filters", id: "filters", "aria-label": "Filters" });
-    const toggle = h(
-      "button",
-      {
-        class: "button only-narrow",
-        type: "button",
-        "aria-controls": "filters",
-        "aria-expanded": "false",
-        onclick: () => fold(panel, toggle),
-      },
-      icon("filter"),
-      "Filters",
-    );
+    const toggle = button([icon("filter"), "Filters"], () => fold(panel, toggle), {
+      class: "button only-narrow",
+      "aria-controls": "filters",
+      "aria-expanded": "false",
+    });
     const sorting = h(
       "select",
       { "aria-label": "Order", onchange: () => go({ sort: sorting.value }) },
       filters.SORTS.map(([key, label]) => h("option", { value: key }, label)),
     );
-    const turn = h("button", {
+    const turn = button("", () => go({ down: !list.state.down }), {
       class: "button quiet",
-      type: "button",
       title: "Turn the order round",
-      onclick: () => go({ down: !list.state.down }),
     });
     const columns = sweetrl.menu("Columns", "columns");
-    const files = sweetrl.menu(
+    const { files } = sweetrl;
+    const quiet = { class: "button quiet" };
+    const download = sweetrl.menu(
       "Download",
       "download",
-      h(
-        "button",
-        {
-          class: "button quiet",
-          type: "button",
-          onclick: () => sweetrl.files.save("dialogues.csv", sweetrl.files.csv(list.rows), "text/csv"),
-        },
-        "Numbers (CSV)",
-      ),
-      h(
-        "button",
-        { class: "button quiet", type: "button", onclick: () => sweetrl.files.lines(list.rows) },
-        "Dialogues (JSON Lines)",
-      ),
+      button("Numbers (CSV)", () => files.save("dialogues.csv", files.csv(list.rows), "text/csv"), quiet),
+      button("Dialogues (JSON Lines)", () => files.lines(list.rows), quiet),
     );
     const told = h("p", { class: "told", role: "status", "aria-live": "polite" });
     const chips = h("div", { class: "chips" });
@@ -116,7 +97,7 @@
       h("div", { class: "searchbox" }, icon("search"), box),
       h("label", { class: "sorter" }, h("span", {}, "Order"), sorting, turn),
       columns,
-      files,
+      download,
       toggle,
     );
     main.replaceChildren(
@@ -147,13 +128,7 @@
     }
     if (list.state !== state || !page.table.isConnected) return; // somebody has gone on
     const started = performance.now();
-    let result;
-    try {
-      result = filters.apply(state, found);
-    } catch (error) {
-      told.textContent = /** @type {Error} */ (error).message; // a condition that cannot be read; the list stays as it is
-      return;
-    }
+    const result = filters.apply(state, found);
     list.rows = result.rows;
     const key = `${filters.write(state)} ${data.loaded}`;
     if (page.key !== key) {
@@ -227,7 +202,7 @@
   function columnBoxes(go) {
     const on = shown(list.state).map(([key]) => key);
     const turn = (/** @type {string} */ key) => {
-      const next = on.includes(key) ? on.filter((one) => one !== key) : [...on, key];
+      const next = filters.toggled(on, key);
       go({ columns: next.length === USUAL.length && USUAL.every((one) => next.includes(one)) ? [] : next });
     };
     return COLUMNS.filter(([key]) => key !== "task").map(([key, label]) =>
@@ -357,7 +332,7 @@
   /** What stands in a cell. @param {string} key @param {number} row @param {number} place @returns {any} */
   function inCell(key, row, place) {
     const { columns } = data;
-    if (key === "task") return [mark(row), name(row, place)];
+    if (key === "task") return [sweetrl.parts.mark(list.outcome(row), list.said(row)), name(row, place)];
     if (key === "method") {
       const method = data.word("method", row);
       const more = [data.word("temperature", row) && `T=${data.word("temperature", row)}`, data.word("persona", row)]
@@ -386,19 +361,9 @@
     return number(value);
   }
 
-  /** How a dialogue went, as a sign. @param {number} row */
-  function mark(row) {
-    const outcome = list.outcome(row);
-    return h(
-      "span",
-      {
-        class: `mark ${outcome}`,
-        role: "img",
-        "aria-label": { yes: "solved", no: "not solved", lost: "lost" }[/** @type {"yes"} */ (outcome)],
-      },
-      icon(/** @type {any} */ (outcome)),
-    );
-  }
+  const OUTCOMES = { yes: "solved", no: "not solved", lost: "lost" };
+  /** How a dialogue went, in words. @param {number} row */
+  list.said = (row) => OUTCOMES[/** @type {"yes"} */ (list.outcome(row))];
 
   /** The task's name, which leads to the dialogue; in "won by A, lost by B" beside the one of B. @param {number} row @param {number} place */
   function name(row, place) {
@@ -473,29 +438,20 @@
 
   /** @param {any} state @param {Record<string, any>} facets @param {(change: any) => void} go */
   function sections(state, facets, go) {
+    const { sort, down, columns } = state;
     const parts = [solved(state, facets, go), duel(state, go), faultsOf(state, facets, go)];
     for (const [key, label] of filters.FACETS)
       if (data.meta.words[key].length > 1) parts.push(facet(key, label, state, facets[key], go));
-    parts.push(ranges(state, go), others(state, facets, go), condition(state, go));
+    parts.push(ranges(state, go), moreOf(state, facets, go));
     return [
       h(
         "div",
         { class: "filterhead" },
         h("h2", {}, "Filters"),
-        h(
-          "button",
-          {
-            class: "button quiet",
-            type: "button",
-            disabled: filters.idle(state),
-            onclick: () =>
-              sweetrl.go(
-                `#/dialogues?${filters.write({ ...filters.read(new URLSearchParams()), sort: state.sort, down: state.down, columns: state.columns })}`,
-                true,
-              ),
-          },
-          "Clear",
-        ),
+        button("Clear", () => go({ ...filters.read(new URLSearchParams()), sort, down, columns }), {
+          class: "button quiet",
+          disabled: filters.idle(state),
+        }),
       ),
       ...parts,
     ];
@@ -512,18 +468,20 @@
     );
   }
 
+  /** Ask for a truth, or no longer. @param {any} state @param {string} key @param {boolean} value @param {(change: any) => void} go */
+  function turnTruth(state, key, value, go) {
+    const { [key]: before, ...others } = state.truths;
+    go({ truths: before === value ? others : { ...others, [key]: value } });
+  }
+
   /** @param {any} state @param {any} facets @param {(change: any) => void} go */
   function solved(state, facets, go) {
     const [no, yes] = facets.success;
-    const turn = (/** @type {boolean} */ wanted) => {
-      const truths = { ...state.truths };
-      if (truths.success === wanted) delete truths.success;
-      else truths.success = wanted;
-      go({ truths });
-    };
     return group("Result", [
-      choice("success yes", "Solved", yes, state.truths.success === true, () => turn(true)),
-      choice("success no", "Not solved", no, state.truths.success === false, () => turn(false)),
+      choice("success yes", "Solved", yes, state.truths.success === true, () => turnTruth(state, "success", true, go)),
+      choice("success no", "Not solved", no, state.truths.success === false, () =>
+        turnTruth(state, "success", false, go),
+      ),
     ]);
   }
 
@@ -555,12 +513,7 @@
           label,
           facets[`fault ${key}`],
           state.faults.includes(key),
-          () =>
-            go({
-              faults: state.faults.includes(key)
-                ? state.faults.filter((/** @type {string} */ one) => one !== key)
-                : [...state.faults, key],
-            }),
+          () => go({ faults: filters.toggled(state.faults, key) }),
           { title: about },
         ),
       ),
@@ -575,13 +528,7 @@
       .map((/** @type {string} */ _, /** @type {number} */ place) => place)
       .filter((/** @type {number} */ place) => sums[place] || on.includes(names[place]));
     places.sort((/** @type {number} */ a, /** @type {number} */ b) => sums[b] - sums[a] || a - b);
-    const turn = (/** @type {string} */ word) =>
-      go({
-        words: {
-          ...state.words,
-          [key]: on.includes(word) ? on.filter((/** @type {string} */ one) => one !== word) : [...on, word],
-        },
-      });
+    const turn = (/** @type {string} */ word) => go({ words: { ...state.words, [key]: filters.toggled(on, word) } });
     const boxes = places.map((/** @type {number} */ place) =>
       choice(
         `${key} ${names[place]}`,
@@ -652,7 +599,7 @@
   }
 
   /** @param {any} state @param {any} facets @param {(change: any) => void} go */
-  function others(state, facets, go) {
+  function moreOf(state, facets, go) {
     const known = filters.TRUTHS.filter(
       ([key]) => key !== "success" && ((facets[key][0] && facets[key][1]) || key in state.truths),
     );
@@ -660,48 +607,9 @@
     return group(
       "More",
       known.map(([key, , , yes]) => {
-        const on = state.truths[key] === true;
-        return choice(key, yes, facets[key][1], on, () => {
-          const truths = { ...state.truths };
-          if (on) delete truths[key];
-          else truths[key] = true;
-          go({ truths });
-        });
+        return choice(key, yes, facets[key][1], state.truths[key] === true, () => turnTruth(state, key, true, go));
       }),
     );
-  }
-
-  /** What choices do not say: a condition in words. @param {any} state @param {(change: any) => void} go */
-  function condition(state, go) {
-    const field = h("input", {
-      class: "condition",
-      value: state.where,
-      placeholder: "reward < 1 and questions >= 4",
-      "aria-label": "Condition",
-      autocomplete: "off",
-      spellcheck: "false",
-      maxlength: 500,
-      "data-key": "where",
-    });
-    field.addEventListener("change", () => go({ where: field.value.trim() }));
-    return group("Condition", [
-      field,
-      h(
-        "details",
-        {
-          class: "more",
-          open: opened.has("where"),
-          ontoggle: (/** @type {any} */ event) => (event.target.open ? opened.add("where") : opened.delete("where")),
-        },
-        h("summary", {}, "How to write one"),
-        h("p", { class: "small muted" }, "Names: ", sweetrl.expression.names().join(", "), "."),
-        h(
-          "p",
-          { class: "small muted" },
-          `Between them: + - * / mod ^, < <= > >= == != (also 1 < turns < 5), ~= "regular expression", in (…), and, or, not; ${Object.keys(sweetrl.expression.FUNCTIONS).join(", ")}, known. What is not known meets no comparison.`,
-        ),
-      ),
-    ]);
   }
 
   /** @param {string} label @param {any[]} children */
@@ -716,15 +624,13 @@
     const without = (/** @type {any} */ all, /** @type {string} */ key) =>
       Object.fromEntries(Object.entries(all).filter(([one]) => one !== key));
     if (state.q) found.push([`“${state.q}”`, () => go({ q: "" })]);
-    if (state.where) found.push([`where ${state.where}`, () => go({ where: "" })]);
     if (state.won && state.lost)
       found.push([`won by ${state.won}, lost by ${state.lost}`, () => go({ won: "", lost: "" })]);
     for (const [key, , , yes, no] of filters.TRUTHS)
       if (key in state.truths)
         found.push([state.truths[key] ? yes : no, () => go({ truths: without(state.truths, key) })]);
     for (const [key, label] of filters.FAULTS)
-      if (state.faults.includes(key))
-        found.push([label, () => go({ faults: state.faults.filter((/** @type {string} */ one) => one !== key) })]);
+      if (state.faults.includes(key)) found.push([label, () => go({ faults: filters.toggled(state.faults, key) })]);
     for (const [key, label] of filters.FACETS)
       if (state.words[key])
         found.push([
@@ -738,12 +644,7 @@
           () => go({ ranges: without(state.ranges, key) }),
         ]);
     return found.map(([words, drop]) =>
-      h(
-        "button",
-        { class: "chip", type: "button", onclick: drop, "aria-label": `Take away: ${words}` },
-        words,
-        icon("close"),
-      ),
+      button([words, icon("close")], drop, { class: "chip", "aria-label": `Take away: ${words}` }),
     );
   }
 

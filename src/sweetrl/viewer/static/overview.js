@@ -14,23 +14,20 @@
     const rows = [...all].filter((/** @type {number} */ row) => data.columns.scored[row] === 1);
     const stage = evaluated(rows);
     const idle = filters.idle(state);
+    const few =
+      stage.length === rows.length ? "" : `; comparisons of methods use the ${count(stage.length)} of evaluations`;
+    const seeds = data.meta.words.seed.length > 2 ? ", training seeds together" : "";
+    const about = `${count(rows.length)} scored dialogues${idle ? "" : " that the filters leave"}${few}. Intervals are Wilson's at 95 %${seeds}. `;
+    const link = (/** @type {string} */ href, /** @type {string} */ words) => h("a", { href }, words);
+    const links = idle
+      ? link("#/dialogues", "Filter them in the list")
+      : [link(`#/dialogues?${filters.write(state)}`, "The list"), " · ", link("#/overview", "All dialogues")];
+    const report = data.meta.report ? [" · ", link("report.html", "The report")] : null;
     const lead = h(
       "header",
       { class: "overviewhead" },
       h("h1", {}, "Overview"),
-      h(
-        "p",
-        { class: "muted" },
-        `${count(rows.length)} scored dialogues${idle ? "" : " that the filters leave"}${stage.length === rows.length ? "" : `; comparisons of methods use the ${count(stage.length)} of evaluations`}. Intervals are Wilson's at 95 %${data.meta.words.seed.length > 2 ? ", training seeds together" : ""}. `,
-        idle
-          ? h("a", { href: "#/dialogues" }, "Filter them in the list")
-          : [
-              h("a", { href: `#/dialogues?${filters.write(state)}` }, "The list"),
-              " · ",
-              h("a", { href: "#/overview" }, "All dialogues"),
-            ],
-        data.meta.report ? [" · ", h("a", { href: "report.html" }, "The report")] : null,
-      ),
+      h("p", { class: "muted" }, about, links, report),
     );
     const parts = rows.length
       ? [
@@ -123,34 +120,24 @@
       both: `method=${encodeURIComponent(after)}&success=yes`,
       neither: `method=${encodeURIComponent(after)}&success=no`,
     };
+    const share = (/** @type {number} */ solved) => percent(solved / total);
+    const points = signed((100 * (kinds.won - kinds.lost)) / total, 1);
+    const about = `${count(total)} tasks that both attempted: ${share(kinds.both + kinds.lost)} before, ${share(kinds.both + kinds.won)} after, ${points} points.`;
+    const stack = /** @type {(keyof typeof kinds)[]} */ (Object.keys(kinds))
+      .filter((kind) => kinds[kind])
+      .map((kind) => {
+        const many = kinds[kind];
+        const look = { class: many / total > 0.07 ? kind : `${kind} tiny`, style: { flex: `${many} 1 0` } };
+        const href = `#/dialogues?${link[kind]}`;
+        const title = `${names[kind]}: ${count(many)}`;
+        return h("a", { ...look, href, title }, h("b", {}, count(many)), h("span", {}, names[kind]));
+      });
     return h(
       "section",
       { class: "card span" },
       h("h2", {}, `${after} against ${before}`),
-      h(
-        "p",
-        { class: "muted" },
-        `${count(total)} tasks that both attempted: ${percent((kinds.both + kinds.lost) / total)} before, ${percent((kinds.both + kinds.won) / total)} after, ${signed((100 * (kinds.won - kinds.lost)) / total, 1)} points.`,
-      ),
-      h(
-        "div",
-        { class: "stack" },
-        Object.entries(kinds)
-          .filter(([, many]) => many)
-          .map(([kind, many]) =>
-            h(
-              "a",
-              {
-                class: many / total > 0.07 ? kind : `${kind} tiny`,
-                href: `#/dialogues?${link[/** @type {"won"} */ (kind)]}`,
-                style: { flex: `${many} 1 0` },
-                title: `${names[/** @type {"won"} */ (kind)]}: ${count(many)}`,
-              },
-              h("b", {}, count(many)),
-              h("span", {}, names[/** @type {"won"} */ (kind)]),
-            ),
-          ),
-      ),
+      h("p", { class: "muted" }, about),
+      h("div", { class: "stack" }, stack),
     );
   }
 
@@ -173,20 +160,42 @@
         })),
     }));
     lines.sort((a, b) => (b.points[0] ? b.points[0].value : 0) - (a.points[0] ? a.points[0].value : 0));
-    const table = lines.flatMap((one) => one.points.map((point) => [point.name, ...interval(point)]));
     const key =
       temperatures.length > 1
-        ? charts.legend(
-            temperatures.map((one) => ({ label: one ? `temperature ${one}` : "as set", color: color(one) })),
-          )
-        : null;
-    return charts.figure(
-      "Success by method",
-      "Share of dialogues solved.",
-      [key, charts.dots(lines)],
-      ["method", "success", "low", "high", "dialogues"],
-      table,
+        ? temperatures.map((one) => ({ label: one ? `temperature ${one}` : "as set", color: color(one) }))
+        : [];
+    return dots("Success by method", "Share of dialogues solved.", "method", key, lines);
+  }
+
+  /**
+   * Rates as points with intervals.
+   * @param {string} title @param {string} about @param {string} head what a row of its table is about
+   * @param {any[]} key what its colours mean @param {any[]} lines
+   */
+  function dots(title, about, head, key, lines) {
+    const table = lines.flatMap((line) =>
+      line.points.map((/** @type {any} */ point) => [point.name, ...interval(point)]),
     );
+    const value = head.startsWith("fault") ? "share" : "success";
+    const drawing = [key.length ? charts.legend(key) : null, charts.dots(lines)];
+    return charts.figure(title, about, drawing, [head, value, "low", "high", "dialogues"], table);
+  }
+
+  /** What the colours of methods mean. @param {string[]} methods */
+  const colors = (methods) => methods.map((one) => ({ label: one, color: list.tone(one) }));
+
+  /**
+   * The rate of each method in some rows, as points; of a method without such rows there is none.
+   * @param {number[]} rows @param {string[]} methods @param {string} name
+   */
+  function points(rows, methods, name) {
+    return methods
+      .map((one) => ({
+        ...rate(rows.filter((row) => method(row) === one)),
+        color: list.tone(one),
+        name: `${name}, ${one}`,
+      }))
+      .filter((one) => one.n);
   }
 
   /** Success in each domain; which got worse stands last. @param {number[]} rows */
@@ -196,20 +205,13 @@
     if (topics.size < 2) return null;
     const methods = foremost(rows, 4);
     const lines = [...topics].map(([name, some]) => {
-      const points = methods
-        .map((one) => ({
-          ...rate(some.filter((row) => method(row) === one)),
-          color: list.tone(one),
-          name: `${name}, ${one}`,
-        }))
-        .filter((one) => one.n);
-      const change =
-        points.length > 1 ? points[points.length - 1].value - points[0].value : points.length ? points[0].value : 0;
+      const found = points(some, methods, name);
+      const change = found.length ? found[found.length - 1].value - (found.length > 1 ? found[0].value : 0) : 0;
       const held = some.some((row) => data.columns.held_out[row] === 1);
       return {
         name,
         change,
-        points,
+        points: found,
         label: [
           h("a", { href: `#/dialogues?topic=${encodeURIComponent(name)}` }, name),
           held ? h("small", { class: "tag" }, "held out") : null,
@@ -222,46 +224,22 @@
     const about = two
       ? `From ${methods[0]} to ${methods[1]}, most gained first. ${worse.length ? `Worse: ${worse.join(", ")}.` : "No domain got worse."}`
       : `${leftOut(rows, methods)}Share of dialogues solved.`;
-    const table = lines.flatMap((one) => one.points.map((point) => [point.name, ...interval(point)]));
-    return charts.figure(
-      "By domain",
-      about,
-      [charts.legend(methods.map((one) => ({ label: one, color: list.tone(one) }))), charts.dots(lines)],
-      ["domain, method", "success", "low", "high", "dialogues"],
-      table,
-    );
+    return dots("By domain", about, "domain, method", colors(methods), lines);
   }
 
   /** @param {number[]} rows */
   function byPersona(rows) {
     const personas = groups(rows, (row) => data.word("persona", row));
     if (personas.size < 2) return null;
-    const methods = foremost(
-      rows.filter((row) => data.word("persona", row)),
-      5,
-    );
+    const others = rows.filter((row) => data.word("persona", row));
+    const methods = foremost(others, 5);
     // The plain user at the temperatures that the others were measured at.
-    const measured = new Set(
-      rows.filter((row) => data.word("persona", row)).map((row) => data.word("temperature", row)),
-    );
-    const lines = [...personas].map(([name, some]) => ({
-      name,
-      label: name || "plain",
-      points: methods
-        .map((one) => ({
-          ...rate(some.filter((row) => method(row) === one && measured.has(data.word("temperature", row)))),
-          color: list.tone(one),
-          name: `${name || "plain"}, ${one}`,
-        }))
-        .filter((one) => one.n),
-    }));
-    return charts.figure(
-      "By user",
-      "The same tasks with users of other habits.",
-      [charts.legend(methods.map((one) => ({ label: one, color: list.tone(one) }))), charts.dots(lines)],
-      ["user, method", "success", "low", "high", "dialogues"],
-      lines.flatMap((one) => one.points.map((point) => [point.name, ...interval(point)])),
-    );
+    const measured = new Set(others.map((row) => data.word("temperature", row)));
+    const lines = [...personas].map(([name, some]) => {
+      const these = some.filter((row) => measured.has(data.word("temperature", row)));
+      return { label: name || "plain", points: points(these, methods, name || "plain") };
+    });
+    return dots("By user", "The same tasks with users of other habits.", "user, method", colors(methods), lines);
   }
 
   /** @param {number[]} rows */
@@ -367,33 +345,22 @@
     if (!known.length) return null;
     rows = comparable(rows);
     const names = foremost(rows, 4);
-    const methods = [
-      ...groups(
-        rows.filter((row) => names.includes(method(row))),
-        method,
-      ),
-    ];
+    const methods = groups(
+      rows.filter((row) => names.includes(method(row))),
+      method,
+    );
     const lines = known.map(([key, label]) => ({
       label: h("a", { href: `#/dialogues?fault=${key}` }, label),
-      name: label,
-      points: methods
+      points: [...methods]
         .map(([name, some]) => {
           const judged = some.filter((row) => !Number.isNaN(data.columns[key][row]));
-          return {
-            ...wilson(judged.filter((row) => data.columns[key][row] > 0).length, judged.length),
-            color: list.tone(name),
-            name: `${label}, ${name}`,
-          };
+          const hits = judged.filter((row) => data.columns[key][row] > 0).length;
+          return { ...wilson(hits, judged.length), color: list.tone(name), name: `${label}, ${name}` };
         })
         .filter((one) => one.n),
     }));
-    return charts.figure(
-      "What goes wrong",
-      `${leftOut(rows, names)}Share of dialogues with at least one.`,
-      [charts.legend(methods.map(([one]) => ({ label: one, color: list.tone(one) }))), charts.dots(lines)],
-      ["fault, method", "share", "low", "high", "dialogues"],
-      lines.flatMap((one) => one.points.map((point) => [point.name, ...interval(point)])),
-    );
+    const about = `${leftOut(rows, names)}Share of dialogues with at least one.`;
+    return dots("What goes wrong", about, "fault, method", colors([...methods.keys()]), lines);
   }
 
   /** How the critic tells kinds of replies apart. */
@@ -401,63 +368,23 @@
     const known = data.meta.contrasts;
     if (!known.length) return null;
     const rankings = [...new Set(known.map((/** @type {any} */ one) => one.ranking))];
-    const rows = known.map((/** @type {any} */ one) =>
-      h(
-        "tr",
-        {},
-        rankings.length > 1 ? h("td", { class: "muted" }, one.ranking) : null,
+    const heads = ["better over worse", "", "in order", "pairs", "in words"];
+    const rows = known.map((/** @type {any} */ one) => {
+      const tone = one.share < 0.4 ? "bad" : one.share < 0.6 ? "open" : "";
+      const meter = h("span", { class: `meter ${tone}`, style: { "--share": one.share } }, h("i"));
+      return h("tr", {}, [
+        rankings.length > 1 && h("td", { class: "muted" }, one.ranking),
         h("th", { scope: "row" }, `${one.better} over ${one.worse}`),
-        h(
-          "td",
-          {},
-          h(
-            "span",
-            {
-              class: `meter ${one.share < 0.4 ? "bad" : one.share < 0.6 ? "open" : ""}`,
-              style: { "--share": one.share },
-            },
-            h("i", {}),
-          ),
-        ),
+        h("td", {}, meter),
         h("td", { class: "n" }, percent(one.share, 0)),
         h("td", { class: "n" }, count(one.pairs)),
-        h("td", { class: one.share < 0.4 ? "bad" : "" }, one.verdict),
-      ),
-    );
-    return h(
-      "section",
-      { class: "card chart" },
-      h("h2", {}, "What the critic knows"),
-      h(
-        "p",
-        { class: "muted" },
-        "Pairs of sampled replies at one state whose worth is known: how often the better one has the higher advantage. 50 % is chance.",
-      ),
-      h(
-        "div",
-        { class: "wide" },
-        h(
-          "table",
-          {},
-          h(
-            "thead",
-            {},
-            h(
-              "tr",
-              {},
-              [
-                ...(rankings.length > 1 ? ["ranking"] : []),
-                "better over worse",
-                "",
-                "in order",
-                "pairs",
-                "in words",
-              ].map((one) => h("th", { scope: "col" }, one)),
-            ),
-          ),
-          h("tbody", {}, rows),
-        ),
-      ),
+        h("td", { class: tone === "bad" ? "bad" : "" }, one.verdict),
+      ]);
+    });
+    return card(
+      "What the critic knows",
+      "Pairs of sampled replies at one state whose worth is known: how often the better one has the higher advantage. 50 % is chance.",
+      sweetrl.table(rankings.length > 1 ? ["ranking", ...heads] : heads, rows),
       h(
         "p",
         {},
@@ -471,74 +398,47 @@
     const known = data.meta.usage || [];
     if (!known.length) return null;
     const heads = ["stage", "dialogues", "read", "of it cached", "written", "s each", "engine, s"];
-    const rows = known.map((/** @type {any} */ one) =>
-      h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, [one.stage, one.method].filter(Boolean).join(", ")),
-        [
-          count(one.dialogues),
-          count(one.prompt_tokens),
-          one.prompt_tokens ? percent(one.cached_tokens / one.prompt_tokens, 0) : "",
-          count(one.generated_tokens),
-          (one.seconds / one.dialogues).toFixed(1),
-          one.busy_seconds.toFixed(0),
-        ].map((value) => h("td", { class: "n" }, value)),
-      ),
-    );
-    return table("What it has cost", "The agent's tokens and time, as the runs have noted them.", heads, rows);
+    const rows = known.map((/** @type {any} */ one) => [
+      [one.stage, one.method].filter(Boolean).join(", "),
+      count(one.dialogues),
+      count(one.prompt_tokens),
+      one.prompt_tokens ? percent(one.cached_tokens / one.prompt_tokens, 0) : "",
+      count(one.generated_tokens),
+      (one.seconds / one.dialogues).toFixed(1),
+      one.busy_seconds.toFixed(0),
+    ]);
+    const about = "The agent's tokens and time, as the runs have noted them.";
+    return card("What it has cost", about, sweetrl.table(heads, rows));
   }
 
   /** The runs that made what lies here. */
   function runs() {
     const known = data.meta.runs || [];
     if (!known.length) return null;
-    const rows = known.map((/** @type {any} */ one) =>
-      h(
-        "tr",
-        {},
-        h("th", { scope: "row" }, one.stage),
-        h("td", { class: "mono" }, one.run_id.slice(0, 8)),
-        h("td", {}, one.status.toLowerCase()),
-        h("td", { class: "mono" }, one.commit.slice(0, 8)),
-        h("td", { class: "n" }, one.seconds === null ? "" : `${one.seconds.toFixed(1)} s`),
-      ),
+    const rows = known.map((/** @type {any} */ one) => [
+      one.stage,
+      h("td", { class: "mono" }, one.run_id.slice(0, 8)),
+      h("td", {}, one.status.toLowerCase()),
+      h("td", { class: "mono" }, one.commit.slice(0, 8)),
+      one.seconds === null ? "" : `${one.seconds.toFixed(1)} s`,
+    ]);
+    const parameters = sweetrl.parts.facts(Object.entries(data.meta.parameters));
+    return card(
+      "The runs",
+      "",
+      sweetrl.table(["stage", "run", "status", "commit", "time"], rows),
+      h("details", {}, h("summary", {}, "Parameters"), parameters),
     );
-    const parameters = h(
-      "details",
-      {},
-      h("summary", {}, "Parameters"),
-      sweetrl.parts.facts(Object.entries(data.meta.parameters)),
-    );
-    return table("The runs", "", ["stage", "run", "status", "commit", "time"], rows, parameters);
   }
 
-  /** @param {string} title @param {string} about @param {string[]} heads @param {any[]} rows @param {any} [more] */
-  function table(title, about, heads, rows, more) {
+  /** @param {string} title @param {string} about @param {...any} children */
+  function card(title, about, ...children) {
     return h(
       "section",
       { class: "card chart" },
       h("h2", {}, title),
-      about ? h("p", { class: "muted" }, about) : null,
-      h(
-        "div",
-        { class: "wide" },
-        h(
-          "table",
-          {},
-          h(
-            "thead",
-            {},
-            h(
-              "tr",
-              {},
-              heads.map((one) => h("th", { scope: "col" }, one)),
-            ),
-          ),
-          h("tbody", {}, rows),
-        ),
-      ),
-      more,
+      about && h("p", { class: "muted" }, about),
+      children,
     );
   }
 

@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { h, icon, signed, plural, data } = sweetrl;
+  const { h, icon, signed, plural } = sweetrl;
 
   /** A bar left or right of zero; one that is longer than the scale says so by its end. @param {number} value @param {number} scale */
   function bar(value, scale) {
@@ -104,27 +104,8 @@
         ),
       ),
     );
-    const table = h(
-      "div",
-      { class: "wide" },
-      h(
-        "table",
-        { class: "candidates" },
-        h("caption", { class: "offscreen" }, "Sampled replies at this turn, best first"),
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            ["#", "advantage", "count", "kind", "reply", "chosen", "rejected"].map((one) =>
-              h("th", { scope: "col" }, one),
-            ),
-          ),
-        ),
-        h("tbody", {}, rows),
-      ),
-    );
+    const heads = ["#", "advantage", "count", "kind", "reply", "chosen", "rejected"];
+    const table = sweetrl.table(heads, rows, { class: "candidates" }, "Sampled replies at this turn, best first");
     const pairs = state.pairs.length
       ? h(
           "p",
@@ -175,6 +156,11 @@
     );
   }
 
+  /** How something went, as a sign. @param {"yes" | "no" | "lost"} how @param {string} words */
+  function mark(how, words) {
+    return h("span", { class: `mark ${how}`, role: "img", "aria-label": words }, icon(how));
+  }
+
   /** The verdicts on the hidden tests; `runs` are the same tests run again, with all values. @param {any} dialogue @param {any[] | null} runs */
   function tests(dialogue, runs) {
     const known = runs || dialogue.tests;
@@ -183,15 +169,7 @@
       h(
         "tr",
         { class: one.passed ? "" : "failed" },
-        h(
-          "td",
-          {},
-          h(
-            "span",
-            { class: `mark ${one.passed ? "yes" : "no"}`, role: "img", "aria-label": one.passed ? "passed" : "failed" },
-            icon(one.passed ? "yes" : "no"),
-          ),
-        ),
+        h("td", {}, mark(one.passed ? "yes" : "no", one.passed ? "passed" : "failed")),
         h("td", { class: "mono" }, one.call || one.name),
         runs
           ? [
@@ -203,24 +181,7 @@
       ),
     );
     const heads = runs ? ["", "input", "expected", "got", "time"] : ["", "input", "verdict"];
-    return h(
-      "div",
-      { class: "wide" },
-      h(
-        "table",
-        { class: "tests" },
-        h(
-          "thead",
-          {},
-          h(
-            "tr",
-            {},
-            heads.map((one) => h("th", { scope: "col" }, one)),
-          ),
-        ),
-        h("tbody", {}, rows),
-      ),
-    );
+    return sweetrl.table(heads, rows, { class: "tests" });
   }
 
   /** Small squares, one for each hidden test. @param {any[]} tests */
@@ -246,8 +207,7 @@
 
   /** A button that computes something and shows it in place of itself. @param {string} label @param {keyof any} picture @param {() => Promise<any>} work */
   function onDemand(label, picture, work) {
-    const button = h("button", { class: "button small", type: "button" }, icon(picture), label);
-    button.addEventListener("click", async () => {
+    const run = async () => {
       button.disabled = true;
       button.classList.add("busy");
       try {
@@ -257,9 +217,10 @@
       }
       button.disabled = false;
       button.classList.remove("busy");
-    });
+    };
+    const button = sweetrl.button([icon(picture), label], run, { class: "button small" });
     return button;
   }
 
-  sweetrl.parts = { bar, scaleOf, verdictTag, pieces, candidates, heat, tests, squares, facts, onDemand, data };
+  sweetrl.parts = { bar, scaleOf, verdictTag, pieces, candidates, heat, tests, mark, squares, facts, onDemand };
 })();

@@ -3,7 +3,7 @@
 "use strict";
 
 (() => {
-  const { h, data, dialogue, parts, plural } = sweetrl;
+  const { h, button, data, dialogue, parts, plural } = sweetrl;
   const SAYS = {
     loading: "The agent is being loaded …",
     thinking: "The agent is thinking …",
@@ -114,63 +114,25 @@
         send();
       }
     });
+    const about = `${state.agent} · ${plural(asked, "turn")} of ${state.max_turns}`;
     const head = h(
       "header",
       { class: "pagehead" },
-      h(
-        "div",
-        { class: "title" },
-        h("h1", {}, shown.task.id),
-        h("p", { class: "muted" }, `${state.agent} · ${plural(asked, "turn")} of ${state.max_turns}`),
-      ),
-      h(
-        "button",
-        { class: "button", type: "button", onclick: () => leave(place, over, search) },
-        over ? "Another dialogue" : "Leave",
-      ),
+      h("div", { class: "title" }, h("h1", {}, shown.task.id), h("p", { class: "muted" }, about)),
+      button(over ? "Another dialogue" : "Leave", () => leave(place, over, search)),
     );
-    const verdict =
-      state.status === "done"
-        ? h(
-            "section",
-            { class: "card" },
-            h(
-              "h2",
-              {},
-              h(
-                "span",
-                { class: `verdict pill ${shown.success ? "yes" : "no"}` },
-                shown.success ? "solved" : "not solved",
-              ),
-              shown.reward === null ? "" : ` reward ${shown.reward.toFixed(2)}`,
-            ),
-            parts.tests(shown, null),
-          )
-        : null;
+    const solved = shown.success ? "solved" : "not solved";
+    const pill = h("span", { class: `verdict pill ${shown.success ? "yes" : "no"}` }, solved);
+    const reward = shown.reward === null ? "" : ` reward ${shown.reward.toFixed(2)}`;
+    const words = [SAYS[/** @type {"lost"} */ (state.status)], state.error].filter(Boolean).join(" ");
+    const look = { class: "button primary", disabled: state.status !== "waiting" };
     return [
       head,
       dialogue.request(shown),
       dialogue.conversation(shown, state.advantages),
-      h(
-        "p",
-        { class: `status ${state.status}`, role: "status", "aria-live": "polite" },
-        state.error
-          ? `${SAYS[/** @type {"lost"} */ (state.status)]} ${state.error}`
-          : SAYS[/** @type {"lost"} */ (state.status)],
-      ),
-      verdict,
-      over
-        ? null
-        : h(
-            "div",
-            { class: "say" },
-            box,
-            h(
-              "button",
-              { class: "button primary", type: "button", disabled: state.status !== "waiting", onclick: send },
-              "Send",
-            ),
-          ),
+      h("p", { class: `status ${state.status}`, role: "status", "aria-live": "polite" }, words),
+      state.status === "done" && h("section", { class: "card" }, h("h2", {}, pill, reward), parts.tests(shown, null)),
+      !over && h("div", { class: "say" }, box, button("Send", send, look)),
     ].filter(Boolean);
   }
 
