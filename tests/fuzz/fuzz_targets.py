@@ -155,10 +155,10 @@ def chat_reply(data: bytes) -> None:
 
 def chat_request(data: bytes) -> None:
     """What a client of the endpoint sends."""
-    from sweetrl.handover.chat_requests import read_body, read_request
+    from sweetrl.handover.chat_requests import read_request
     from sweetrl.tracking.chat_agent import AgentConfig
 
-    read_request(read_body(data), AgentConfig(base="b"), ("agent",))
+    read_request(data, AgentConfig(base="b"), ("agent",))
 
 
 def episode(data: bytes) -> None:
