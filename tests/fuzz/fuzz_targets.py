@@ -161,13 +161,6 @@ def chat_request(data: bytes) -> None:
     read_request(data, AgentConfig(base="b"), ("agent",))
 
 
-def episode(data: bytes) -> None:
-    """A message of an OpenEnv server."""
-    from sweetrl.interop.openenv_wire import parse_json
-
-    parse_json(data)
-
-
 def parameters(data: bytes) -> None:
     """A params.yaml."""
     from sweetrl.settings import load_settings
@@ -246,7 +239,6 @@ TARGETS: dict[str, Target] = {
         (BadRequest, UserError),
         seeds=(_json({"model": "agent", "messages": _CHAT[:1], "temperature": 0.5, "n": 2}),),
     ),
-    "episode": Target(episode, (ValueError,), seeds=(b'{"observation":{"a":[1,"x",null]},"done":false}',)),
     "parameters": Target(
         parameters,
         (UserError,),
