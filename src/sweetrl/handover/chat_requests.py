@@ -157,8 +157,8 @@ def _read(kind: type[Body], body: bytes) -> Body:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         place = one_line(".".join(str(part) for part in first["loc"]))[:60]
-        said = first["msg"].removeprefix("Value error, ")
-        raise BadRequest(f"`{place}`: {said}." if place else f"The body: {said}.") from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise BadRequest(f"`{place}`: {reason}." if place else f"The body: {reason}.") from error
 
 
 def _messages(given: list[_Message], config: AgentConfig) -> tuple[dict[str, str], ...]:

@@ -129,10 +129,10 @@ class Endpoint:
         url = access(self.follower.engine).urls[0].removesuffix("/v1")
         try:
             async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
-                found = await client.get(f"{url}/{page}")
+                answer = await client.get(f"{url}/{page}")
         except httpx.HTTPError:
             return Response(status_code=503)
-        return Response(found.content, found.status_code, media_type=found.headers.get("content-type"))
+        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:

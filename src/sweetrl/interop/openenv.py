@@ -192,8 +192,8 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
     ) -> list[dict[str, Any]]:
         """Return the tasks from `start` to before `stop` as a slice does, at most 1000."""
         tasks = self._world.tasks(split)
-        known = await asyncio.to_thread(tasks.first, tasks.count)
-        return [_public(split, index, task) for index, task in list(enumerate(known))[start:stop][:LISTED_TASKS]]
+        listed = await asyncio.to_thread(tasks.first, tasks.count)
+        return [_public(split, index, task) for index, task in list(enumerate(listed))[start:stop][:LISTED_TASKS]]
 
 
 def _public(split: str, index: int, task: Task) -> dict[str, Any]:
@@ -244,8 +244,8 @@ def create_app(domain: Domain | str, *, sessions: int = SESSIONS, **settings: An
     )
     app.router.on_shutdown.append(world.close)  # as OpenEnv itself does
     app.add_exception_handler(UserError, _refused)
-    found: Starlette = app
-    return found
+    application: Starlette = app
+    return application
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
