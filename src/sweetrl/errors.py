@@ -39,7 +39,7 @@ EXTRAS = {
     "vllm": ("vllm",),
     "ray": ("prefect_ray", "ray"),
     "verifiers": ("verifiers",),
-    "openenv": ("openenv", "starlette", "uvicorn", "websockets"),
+    "openenv": ("openenv", "starlette", "uvicorn"),
     "trl": ("datasets", "trl"),
     "inspect": ("anyio", "inspect_ai"),
     "trackers": ("tensorboard", "trackio", "wandb"),

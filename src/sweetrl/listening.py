@@ -1,22 +1,25 @@
-"""A server of ours at an address of this machine: the address is taken first, and told when it accepts connections.
+"""The servers of this project (viewer, endpoint, OpenEnv) at an address, and what guards all of them.
 
-Web pages of somebody else reach such an address, too, through a browser on this machine: `own_name` and `other_site`
-tell their requests from those of people and programs here.
-
-uvicorn waits for a request's head and body as long as the client likes, and its `limit_concurrency` looks at whole
-heads only. Who opens connections and says little would so take all files that the process may open; here such
-connections are closed.
+Pages of other sites reach an address of this machine through a browser that runs here: `own_name` and `other_site` tell
+their requests from those of people and programs. Bodies have a largest size (`Guard`). uvicorn waits for a request as
+long as the client likes, so that who opens connections and says little would take all files that the process may open:
+`serve_app` closes such connections.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ipaddress
 import resource
 import socket
+import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sweetrl.errors import UserError
 
@@ -24,6 +27,7 @@ from sweetrl.errors import UserError
 PART_SECONDS = 30.0
 MOST_CONNECTIONS = 4096
 QUEUE = 2048  # connections that the system keeps until they are accepted
+LONGEST_BODY = 2**20  # bytes
 
 
 @contextlib.contextmanager
@@ -47,71 +51,35 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         yield listener
 
 
-def serve_app(app: Any, listener: socket.socket, host: str, opened: Callable[[str], None], patience: int) -> None:
+def serve_app(
+    app: Any,
+    listener: socket.socket,
+    host: str,
+    opened: Callable[[str], None],
+    patience: int,
+    ws: Literal["none", "auto"] = "none",
+) -> None:
     """Serve the ASGI application `app` until interrupted; then requests have `patience` seconds to end.
 
-    `opened` is told the address, as in http://127.0.0.1:8000, once connections are accepted there. A connection
-    whose next request has no whole head within PART_SECONDS, or no whole body within as many after it, is closed. Half
-    of the files that the process may open are for connections: where more come, the one that has kept us waiting for
-    longest gives way.
+    `opened` gets the address, as in http://127.0.0.1:8000, once connections are accepted there. Half of the files that
+    the process may open are for connections. A connection whose next request has no whole head within PART_SECONDS, or
+    no whole body within as many after it, is closed; where more come than there are files for, the one that has kept us
+    waiting for longest gives way. `ws` says whether there are WebSockets.
     """
     import uvicorn
-    from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
+    from uvicorn.protocols.http.h11_impl import H11Protocol
 
     shown = f"[{host}]" if ":" in host else host
     address = f"http://{shown}:{listener.getsockname()[1]}"
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_CONNECTIONS if files == resource.RLIM_INFINITY else min(MOST_CONNECTIONS, files // 2)
+    slow = _SlowClients()
 
-    class Protocol(H11Protocol):
-        idle: asyncio.TimerHandle | None = None  # runs while the client has not said a whole request
-        read: RequestResponseCycle | None = None  # the last request whose head has come
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._wait()
-            if len(self.connections) > most:
-                known = [one for one in self.connections if isinstance(one, Protocol)]
-                waiting = {one.idle.when(): one for one in known if one.idle is not None}
-                waiting[min(waiting)].drop()
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            self._look()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()  # may begin the next request, if that was sent already
-            if self.cycle.response_complete:
-                self._wait()
-            else:
-                self._look()
-
-        def connection_lost(self, error: Exception | None) -> None:
-            self._stop()
-            super().connection_lost(error)
-
-        def drop(self) -> None:
-            self._stop()
-            self.connections.discard(self)
-            self.transport.abort()
-
-        def _look(self) -> None:
-            if self.cycle is None or self.cycle.response_complete:
-                return
-            if not self.cycle.more_body:
-                self._stop()
-            elif self.read is not self.cycle:  # its body has a time of its own
-                self._wait()
-            self.read = self.cycle
-
-        def _wait(self) -> None:
-            self._stop()
-            self.idle = self.loop.call_later(PART_SECONDS, self.drop)
-
-        def _stop(self) -> None:
-            if self.idle is not None:
-                self.idle.cancel()
-            self.idle = None
+    def connect(server_state: Any, **more: Any) -> H11Protocol:
+        """Make room for a new connection."""
+        if len(server_state.connections) > most - 2:
+            slow.close(server_state.connections, most - 2)
+        return H11Protocol(server_state=server_state, **more)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -120,16 +88,96 @@ def serve_app(app: Any, listener: socket.socket, host: str, opened: Callable[[st
             if self.started:
                 opened(address)
 
-    # asyncio accepts `backlog` connections in a row before it looks at any: few, or they are too many at once.
+        async def on_tick(self, counter: int) -> bool:  # ten times a second
+            slow.close(self.server_state.connections, most)
+            return await super().on_tick(counter)
+
     config = uvicorn.Config(
         app,
-        http=Protocol,
-        ws="none",
+        http=connect,  # type: ignore[arg-type]
+        ws=ws,
         log_level="warning",
+        limit_concurrency=most,
         timeout_graceful_shutdown=patience,
+        # asyncio accepts so many connections in a row before it looks at any: few, or they are too many at once.
         backlog=max(most // 32, 1),
     )
     Server(config).run(sockets=[listener])
+
+
+class _SlowClients:
+    """Connections of uvicorn whose clients have not said a whole request, and since when we wait for which part."""
+
+    def __init__(self) -> None:
+        self.waits: dict[Any, tuple[object, float]] = {}
+
+    def close(self, connections: set[Any], room: int) -> None:
+        """Close those that have kept us waiting for PART_SECONDS, and beyond `room` those that have for longest."""
+        now, before = time.monotonic(), self.waits
+        self.waits = {}
+        for connection in connections:
+            if (part := _missing(connection)) is not None:
+                known, since = before.get(connection, (None, now))
+                self.waits[connection] = (part, since if known == part else now)
+        surplus = len(connections) - room
+        longest_first = sorted(self.waits, key=lambda connection: self.waits[connection][1])
+        for place, connection in enumerate(longest_first):
+            if place >= surplus and now - self.waits[connection][1] < PART_SECONDS:
+                break
+            connections.discard(connection)
+            connection.transport.abort()
+
+
+def _missing(connection: Any) -> tuple[str, object] | None:
+    """Return what has not come: the head of the next request, or the body of this one; None while it is answered."""
+    if not hasattr(connection, "cycle"):  # a WebSocket
+        return None
+    request = connection.cycle
+    if request is None or request.response_complete:
+        return "head", request
+    return ("body", request) if request.more_body else None
+
+
+class Guard:
+    """ASGI middleware: refuses other sites' requests with 403, and bodies of more than `longest` bytes with 413.
+
+    `host` is the address of this machine that only this machine reaches; None where others reach the server, under
+    names that it does not know: then every site may ask.
+    """
+
+    def __init__(self, app: ASGIApp, host: str | None, longest: int = LONGEST_BODY) -> None:
+        self.app, self.host, self.longest = app, host, longest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application have what it may see."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+            return
+        if refusal := self._refusal(Headers(scope=scope)):
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008, "reason": refusal})
+                return
+            error = {"message": refusal, "type": "invalid_request_error", "param": None, "code": "foreign_site"}
+            await JSONResponse({"error": error}, 403)(scope, receive, send)
+            return
+        size = 0
+
+        async def limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.longest:
+                raise HTTPException(413, f"The body is larger than {self.longest} bytes; send less.")
+            return message
+
+        await self.app(scope, limited if scope["type"] == "http" else receive, send)
+
+    def _refusal(self, headers: Headers) -> str:
+        if self.host is None:
+            return ""
+        if not own_name(headers.get("host", ""), self.host):
+            return "This host name is not the server's; ask at the address that it printed."
+        return "Pages of other sites may not ask here." if other_site(headers) else ""
 
 
 def for_this_machine_only(listener: socket.socket) -> bool:

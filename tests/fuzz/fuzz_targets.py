@@ -154,17 +154,10 @@ def chat_reply(data: bytes) -> None:
 
 def chat_request(data: bytes) -> None:
     """What a client of the endpoint sends."""
-    from sweetrl.handover.chat_requests import read_body, read_request
+    from sweetrl.handover.chat_requests import read_request
     from sweetrl.tracking.chat_agent import AgentConfig
 
-    read_request(read_body(data), AgentConfig(base="b"), ("agent",))
-
-
-def episode(data: bytes) -> None:
-    """A message of an OpenEnv server."""
-    from sweetrl.interop.openenv_wire import parse_json
-
-    parse_json(data)
+    read_request(data, AgentConfig(base="b"), ("agent",))
 
 
 def parameters(data: bytes) -> None:
@@ -245,7 +238,6 @@ TARGETS: dict[str, Target] = {
         (BadRequest, UserError),
         seeds=(_json({"model": "agent", "messages": _CHAT[:1], "temperature": 0.5, "n": 2}),),
     ),
-    "episode": Target(episode, (ValueError,), seeds=(b'{"observation":{"a":[1,"x",null]},"done":false}',)),
     "parameters": Target(
         parameters,
         (UserError,),

@@ -25,8 +25,6 @@ from sweetrl.domains.backend.leaks import find_leak
 from sweetrl.domains.frontend import Frontend
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import _group
-from sweetrl.interop.openenv_format import Format
-from sweetrl.interop.openenv_wire import InvalidAction, Schema
 from sweetrl.learning.critics import first_wins
 from sweetrl.sandbox.tiers import lightest
 from sweetrl.types import Task, Trajectory
@@ -184,12 +182,6 @@ def parsed(name: str) -> Callable[[str], object]:
     return lambda text: run_one(name, text.encode("utf-8", "surrogatepass"))
 
 
-def act(text: str) -> None:
-    """The action for an OpenEnv environment in an agent's reply."""
-    with contextlib.suppress(InvalidAction):
-        Format(Schema({}, ()), "", "").action(text)
-
-
 # Who reads, and what. A parser whose input has several parts of others' choosing is here with each of them.
 CASES: dict[str, tuple[Callable[[str], object], dict[str, Shape]]] = {
     "a frame": (parsed("frame"), FRAMES),
@@ -218,7 +210,6 @@ CASES: dict[str, tuple[Callable[[str], object], dict[str, Shape]]] = {
     "a server's error": (parsed("chat_reply"), within('{"error":{"message":', JSON, "}}")),
     "a server that knows the key": (parsed("chat_reply"), {"whole": of("sk-0123456789"), "nearly": of("sk-012345678")}),
     "a client's request": (parsed("chat_request"), within('{"model":"agent","messages":', JSON, "}")),
-    "an environment's message": (parsed("episode"), JSON),
     "parameters": (parsed("parameters"), YAML),
     "a pause": (parsed("rest"), {"digits": of("9"), "a date": of("Fri, "), "brackets": of("("), "blanks": of(" ")}),
     "words on the screen": (parsed("screen"), FENCES | {"escapes": of("\x1b[2J"), "marks": of("\u202e")}),
@@ -233,7 +224,6 @@ CASES: dict[str, tuple[Callable[[str], object], dict[str, Shape]]] = {
         {"names": of("import a, "), "calls": of("import__(")},
     ),
     "a judge's verdict": (first_wins, {"letters": of("A "), "blanks after letters": halves("A ", " ")}),
-    "an action": (act, FENCES | {"line ends": of("\n", before="```")}),
     "a picture's address": (
         lambda text: size("https://picsum.photos/" + text),
         {"sizes": of("1/"), "blanks": of(" ", before="1")},

@@ -17,7 +17,6 @@ import uvicorn
 from sweetrl.engines.server import free_port
 from sweetrl.handover.alias import Follower
 from sweetrl.handover.endpoint import Endpoint
-from sweetrl.handover.line import Line
 from sweetrl.settings import EngineSettings, Settings
 
 REQUEST = [{"role": "user", "content": "I want a function that computes the price of a ticket."}]
@@ -33,9 +32,10 @@ class Running:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         return self.client.post(f"{self.url}/v1/chat/completions", content=content, timeout=60, **options)
 
-    def metrics(self) -> dict[str, float]:
-        lines = self.client.get(f"{self.url}/metrics").text.splitlines()
-        return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    @property
+    def version(self) -> str:
+        """The version that answers now."""
+        return self.endpoint.follower.speaker.handed.version
 
 
 @contextlib.contextmanager
@@ -43,8 +43,8 @@ def running(
     reference: str, settings: Settings, seconds: float = 0.1, engine: EngineSettings | None = None
 ) -> Iterator[Running]:
     follower = Follower(reference, settings, seconds, engine or EngineSettings())
-    with follower.first(Path("serve.log")) as speaker:
-        yield from answering(Endpoint(Line(speaker), follower))
+    with follower.started(Path("serve.log")):
+        yield from answering(Endpoint(follower))
 
 
 def answering(made: Endpoint) -> Iterator[Running]:

@@ -17,13 +17,13 @@ from sweetrl.errors import UserError
 from sweetrl.handover import export as handover
 from sweetrl.handover import source
 from sweetrl.handover.card import model_card
-from sweetrl.handover.source import copy_version, from_registry
+from sweetrl.handover.source import copy_version
 from sweetrl.licences import base_licence
 from sweetrl.settings import Settings
 from sweetrl.tracking import roles
 from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.tracking.hashes import dvc_hash
-from sweetrl.tracking.registry import Registry, register_policy
+from sweetrl.tracking.registry import register_policy
 from tests.handover.made import write_adapter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -333,25 +333,3 @@ def test_the_command_exports_and_pushes(project: Path, tmp_path: Path, monkeypat
     assert done.exit_code == 0, done.output
     assert "adapter_model.safetensors" in done.output and "uploaded\thttps://hub.example/me/agent" in done.output
     assert pushed == [(out, "me/agent", "policy")] and os.environ["HF_HUB_OFFLINE"] == "0"
-
-
-def test_a_version_of_before_is_read_with_the_parameters_stored_beside_it(
-    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    version = register_policy(settings, project).version
-    registry = Registry(settings.tracking, project)
-    download = registry.download
-
-    def older(found: Any, path: str, folder: Path) -> Path:
-        copied = download(found, path, folder)
-        if path == "MLmodel":
-            described = yaml.safe_load(copied.read_text())
-            config = described["flavors"]["python_function"]["config"]
-            for key in ("max_turns", "max_new_tokens", "temperature", "base_revision"):
-                del config[key]
-            copied.write_text(yaml.safe_dump(described | {"project": "/somewhere"}))
-        return copied
-
-    monkeypatch.setattr(registry, "download", older)
-    handed = from_registry(registry, version, tmp_path)
-    assert (handed.config.max_turns, handed.config.max_new_tokens, handed.config.temperature) == (3, 12, 0.0)

@@ -2,53 +2,50 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from sweetrl.handover.alias import Follower, Speaker
 from sweetrl.handover.endpoint import Endpoint
-from sweetrl.handover.line import Answer
 from sweetrl.handover.recorder import Recorder
+from sweetrl.handover.source import Handed
+from sweetrl.settings import Settings
+from sweetrl.tracking.chat_agent import AgentConfig
 from sweetrl.types import Completion
 
 FEW = {"role": "user", "content": "I want a function."}
 
 
-class Line:
-    """A line whose agent says the number of the turn."""
+class Agent:
+    """An agent that says the number of the turn."""
 
-    waiting = changes = 0
+    context = 99
+    config = AgentConfig("b", max_turns=3, max_new_tokens=8, temperature=0.0, system_prompt="You are.")
 
     def __init__(self) -> None:
-        values = {"base": "b", "base_hash": "", "system_prompt": "You are.", "dtype": "float32"}
-        config: Any = SimpleNamespace(**values, max_turns=3, max_new_tokens=8, temperature=0.0, top_p=1.0)
-        agent = SimpleNamespace(engine=SimpleNamespace(context=99))
-        self.speaker: Any = SimpleNamespace(
-            handed=SimpleNamespace(name="agent", version="4", title="agent version 4", config=config), agent=agent
-        )
+        self.engine = self
 
-    async def run(self) -> None:
-        await asyncio.Event().wait()
+    def prompt_ids(self, messages: Any) -> tuple[int, ...]:
+        self.turn = len(messages) // 2 + 1
+        return (1,)
 
-    async def close(self) -> None:
+    def sample(self, prompts: Any, sampling: Any) -> list[list[Completion]]:
+        return [[Completion((1,), (), f"turn {self.turn}", "stop") for _ in range(sampling.n)] for _ in prompts]
+
+    def close(self) -> None:
         pass
-
-    async def ask(self, read: Any) -> Answer:
-        request = read(self.speaker.handed.config)
-        replies = [Completion((1,), (), f"turn {request.turn}", "stop") for _ in range(request.sampling.n)]
-        return Answer(request, replies, 1, self.speaker.handed)
 
 
 def client_of(recorder: Recorder | None, host: str | None = "127.0.0.1") -> TestClient:
-    follower: Any = SimpleNamespace(reference="agent@champion", registry=None, failures=0)
-    line: Any = Line()
-    return TestClient(Endpoint(line, follower, recorder, host).app(), "http://127.0.0.1:8000")
+    agent: Any = Agent()
+    follower = Follower("agent@champion", Settings(), 10.0)
+    follower.speaker = Speaker(Handed("agent", "4", Path("adapter"), "b", agent.config), agent)
+    return TestClient(Endpoint(follower, recorder, host).app(), "http://127.0.0.1:8000")
 
 
 @pytest.fixture
@@ -74,7 +71,6 @@ def test_a_dialogue_with_consent_and_outcome_is_kept(tmp_path: Path) -> None:
         assert told.json() == {"dialogue": name, "status": "kept"}
         again = client.post("/v1/feedback", json={"dialogue": name, "reward": 1})
         assert again.status_code == 404 and "no open dialogue" in again.json()["error"]["message"]
-        assert 'sweetrl_dialogues_total{became="kept"} 1' in client.get("/metrics").text
     (file,) = (tmp_path / "kept").glob("served-*.jsonl")
     row = json.loads(file.read_text())
     assert (row["reward"], row["task_id"], row["model"], row["consent"]) == (0.5, "adding", "agent version 4", True)
@@ -104,7 +100,6 @@ def test_feedback_is_no_page_where_nothing_is_kept() -> None:
     with client_of(None) as client:
         assert "dialogue" not in ask(client, FEW, metadata={"consent": "true"})
         assert client.post("/v1/feedback", json={}).status_code == 404
-        assert "sweetrl_dialogues_total" not in client.get("/metrics").text
 
 
 OWN = [{"Host": name} for name in ("127.0.0.1:8000", "localhost", "LOCALHOST:9000", "[::1]:8000", "10.0.0.7")]

@@ -12,8 +12,8 @@ import pytest
 
 from sweetrl.errors import UserError
 from sweetrl.handover import recorder as module
-from sweetrl.handover.chat_requests import BadRequest, ChatRequest
-from sweetrl.handover.recorder import Feedback, Recorder, read_feedback
+from sweetrl.handover.chat_requests import BadRequest, ChatRequest, Feedback, read_feedback
+from sweetrl.handover.recorder import Recorder
 from sweetrl.ingest.sources import Folder
 from sweetrl.types import Sampling
 from tests.tasks.fake_project import git
@@ -55,10 +55,10 @@ def test_a_dialogue_is_kept_with_its_outcome_for_its_owner_alone(kept: Recorder)
         kept.turn(asked(USER, assistant("Which one?"), more, dialogue=name), ["I WANT TO ANSWER: x"], "agent version 4")
         == name
     )
-    assert kept.feedback(Feedback(name, {"outcome": "success", "reference": "def f"})) == "kept"
+    assert kept.feedback(Feedback(dialogue=name, outcome="success", reference="def f")) == "kept"
     assert rows(kept.folder) == [], "a file that grows is hidden"
     with pytest.raises(BadRequest, match="no open dialogue"):
-        kept.feedback(Feedback(name, {"reward": 1}))
+        kept.feedback(Feedback(dialogue=name, reward=1))
     kept.close()
     (row,) = rows(kept.folder)
     assert row == {
@@ -83,7 +83,7 @@ def test_neither_git_nor_an_ingest_of_the_folder_sees_what_is_not_handed_on(tmp_
         recorder = Recorder(tmp_path / name)
         closed, _ = (recorder.turn(asked(USER), [REPLY], "agent version 3") for _ in range(2))
         assert closed is not None
-        recorder.feedback(Feedback(closed, {"outcome": "success"}))
+        recorder.feedback(Feedback(dialogue=closed, outcome="success"))
         assert git(tmp_path, "status", "--porcelain") == "" and list(Folder(tmp_path / name).entries(2**20)) == []
         recorder.close()
         (entry,) = Folder(tmp_path / name).entries(2**20)
@@ -98,12 +98,11 @@ def test_without_consent_nothing_is_written_anywhere(kept: Recorder) -> None:
     secret = {"role": "user", "content": "not for you"}
     assert kept.turn(asked(USER, assistant(REPLY), secret, consent=False, dialogue=name), ["x"], "a") is None
     with pytest.raises(BadRequest):
-        kept.feedback(Feedback(name, {"reward": 1}))
+        kept.feedback(Feedback(dialogue=name, reward=1))
     other = kept.turn(asked(USER), [REPLY], "a")
-    assert other is not None and kept.feedback(Feedback(other, {}, consent=False)) == "dropped"
+    assert other is not None and kept.feedback(Feedback(dialogue=other, consent=False)) == "dropped"
     kept.close()
     assert rows(kept.folder) == [] and (kept.folder / ".open.jsonl").read_text() == ""
-    assert kept.counts == {"dropped": 2}
 
 
 def test_words_that_the_agent_did_not_say_are_not_kept(kept: Recorder) -> None:
@@ -122,7 +121,7 @@ def test_words_that_the_agent_did_not_say_are_not_kept(kept: Recorder) -> None:
 def test_a_turn_that_is_asked_for_again_takes_the_place_of_the_first(kept: Recorder) -> None:
     name = kept.turn(asked(USER), [REPLY], "a")
     assert name is not None and kept.turn(asked(USER, dialogue=name), ["Other?"], "a") == name
-    kept.feedback(Feedback(name, {"reward": 0.5}))
+    kept.feedback(Feedback(dialogue=name, reward=0.5))
     kept.close()
     assert [one["content"] for one in rows(kept.folder)[0]["messages"]] == [USER["content"], "Other?"]
 
@@ -130,7 +129,7 @@ def test_a_turn_that_is_asked_for_again_takes_the_place_of_the_first(kept: Recor
 def test_a_server_goes_on_where_a_killed_one_was(kept: Recorder, now: list[float]) -> None:
     first, second, third = (kept.turn(asked(USER), [f"{number}?"], "a") for number in range(3))
     assert first and second and third
-    kept.feedback(Feedback(first, {"reward": 1}))
+    kept.feedback(Feedback(dialogue=first, reward=1))
     # Dead right behind the write of the second, and in the middle of the third's.
     kept._write({"id": second, "reward": 1})
     part = kept._part
@@ -141,7 +140,7 @@ def test_a_server_goes_on_where_a_killed_one_was(kept: Recorder, now: list[float
     again = Recorder(kept.folder, lambda: now[0])
     assert list(again.open) == [third], "the second is written, and not twice"
     assert [row["id"] for row in rows(again.folder)] == [first, second]
-    again.feedback(Feedback(third, {"reward": 0}))
+    again.feedback(Feedback(dialogue=third, reward=0))
     again.close()
     assert sorted(row["id"] for row in rows(again.folder)) == sorted([first, second, third])
 
@@ -152,7 +151,7 @@ def test_files_are_handed_on_when_they_are_full_or_old(
     def one() -> None:
         name = kept.turn(asked(USER), [REPLY], "a")
         assert name is not None
-        kept.feedback(Feedback(name, {"reward": 1}))
+        kept.feedback(Feedback(dialogue=name, reward=1))
 
     one()
     kept.tidy()
@@ -166,7 +165,7 @@ def test_files_are_handed_on_when_they_are_full_or_old(
     waiting = kept.turn(asked(USER), [REPLY], "a")
     now[0] += module.FORGOTTEN
     kept.tidy()
-    assert waiting not in kept.open and kept.counts["forgotten"] == 1
+    assert waiting not in kept.open
 
 
 def test_withdrawn_and_forgotten_words_leave_the_disk(kept: Recorder, now: list[float]) -> None:
@@ -177,7 +176,7 @@ def test_withdrawn_and_forgotten_words_leave_the_disk(kept: Recorder, now: list[
     stopped = kept.turn(asked({"role": "user", "content": "second thoughts"}), [REPLY], "a")
     other = kept.turn(asked(USER), [REPLY], "a")
     assert withdrawn and stopped and other
-    kept.feedback(Feedback(withdrawn, {}, consent=False))
+    kept.feedback(Feedback(dialogue=withdrawn, consent=False))
     kept.turn(asked({"role": "user", "content": "x"}, consent=False, dialogue=stopped), [REPLY], "a")
     kept.tidy()
     assert b"private words" not in words() and b"second thoughts" not in words()
@@ -227,11 +226,11 @@ def test_a_full_disk_loses_no_line_and_no_answer(kept: Recorder, monkeypatch: py
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         with pytest.raises(BadRequest, match="cannot be written now") as refused:
-            kept.feedback(Feedback(name, {"reward": 1}))
+            kept.feedback(Feedback(dialogue=name, reward=1))
         assert refused.value.status == 503
         patch.setattr(module, "append_row", full)
         assert kept.turn(asked(USER), [REPLY], "a") is None, "the answer goes out all the same"
-    assert kept.feedback(Feedback(name, {"reward": 1})) == "kept"
+    assert kept.feedback(Feedback(dialogue=name, reward=1)) == "kept"
     kept.close()
     assert [row["id"] for row in rows(kept.folder)] == [name], "half a line was taken back"
 
@@ -242,28 +241,29 @@ def test_a_folder_has_one_server(kept: Recorder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "words"),
+    ("body", "place"),
     [
-        ({"dialogue": "a"}, "`outcome` or `reward` is missing"),
-        ({"outcome": "success"}, "`dialogue` is missing"),
-        ({"dialogue": "a", "outcome": "good"}, "success or failure"),
-        ({"dialogue": "a", "reward": "1"}, "must be a number"),
-        ({"dialogue": "a", "reward": True}, "must be a number"),
-        ({"dialogue": "a", "reward": 10**400}, "must be a number"),
-        ({"dialogue": "a", "reward": 1, "reference": "x" * 2**17}, "`reference` must be a text"),
-        ({"dialogue": "a", "reward": 1, "task_id": 7}, "`task_id` must be a text"),
-        ({"dialogue": "a", "reward": 1, "who": "me"}, "key that is not known"),
-        ({"dialogue": "a", "consent": "no"}, "true or false"),
-        ([], "not a JSON object"),
+        ({"dialogue": "a"}, "The body"),
+        ({"outcome": "success"}, "`dialogue`"),
+        ({"dialogue": "a", "outcome": "good"}, "`outcome`"),
+        ({"dialogue": "a", "reward": "1"}, "`reward`"),
+        ({"dialogue": "a", "reward": True}, "`reward`"),
+        ({"dialogue": "a", "reward": 10**400}, "`reward`"),
+        ({"dialogue": "a", "reward": float("nan")}, "`reward`"),
+        ({"dialogue": "a", "reward": 1, "reference": "x" * 2**17}, "`reference`"),
+        ({"dialogue": "a", "reward": 1, "task_id": 7}, "`task_id`"),
+        ({"dialogue": "a", "reward": 1, "who": "me"}, "`who`"),
+        ({"dialogue": "a", "consent": "no"}, "`consent`"),
+        ([], "The body"),
     ],
 )
-def test_odd_feedback_is_refused_with_a_sentence(body: Any, words: str) -> None:
-    with pytest.raises(BadRequest, match=words) as told:
+def test_odd_feedback_is_refused_with_a_sentence(body: Any, place: str) -> None:
+    with pytest.raises(BadRequest, match=f"{place}: .*") as refused:
         read_feedback(json.dumps(body).encode())
-    assert str(told.value).endswith(".")
+    assert str(refused.value).endswith(".")
 
 
 def test_feedback_is_read() -> None:
     said = read_feedback(b'{"dialogue": "a", "reward": 1, "task_id": "t", "reference": null}')
-    assert said == Feedback("a", {"reward": 1, "task_id": "t"})
-    assert read_feedback(b'{"dialogue": "a", "consent": false}') == Feedback("a", {}, consent=False)
+    assert said.facts == {"reward": 1, "task_id": "t"}
+    assert not read_feedback(b'{"dialogue": "a", "consent": false}').consent

@@ -103,13 +103,13 @@ def test_the_endpoint_before_a_vllm_server(project: Path, settings: Settings, se
         # A new champion in the middle of many requests: each is answered, by one version or the other.
         many = [pool.submit(ask, found, REQUESTS[n % len(REQUESTS)]) for n in range(64)]
         registry.promote("2", "better")
-        until(lambda: found.endpoint.line.changes == 1, 300)
+        until(lambda: found.version == "2", 300)
         assert {one.result()[0] for one in many} <= {"1", "2"}
         later = [ask(found, messages) for messages in REQUESTS]
         assert {version for version, _ in later} == {"2"}
         assert sum(one[1] != two[1] for one, two in zip(by_vllm, later, strict=True)) >= len(REQUESTS) // 2
         names = {row["id"] for row in httpx.get(f"{served.urls}/models", trust_env=False).json()["data"]}
-        loaded = found.endpoint.line.speaker.agent.engine
+        loaded = found.endpoint.follower.speaker.agent.engine
         assert loaded._adapter_name in names
 
 

@@ -1,4 +1,4 @@
-"""OpenEnv both ways, with real servers on localhost: domains behind a server, and servers as domains."""
+"""Domains behind real OpenEnv servers on localhost."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 pytest.importorskip("openenv", reason="openenv is not installed (extra `openenv`)")
 
 import httpx
+import uvicorn
 from openenv.core import GenericEnvClient
 
 import sweetrl
@@ -29,10 +32,28 @@ from sweetrl.interop import openenv as adapter
 from sweetrl.interop.openenv import DialogueAction, DialogueClient, DialogueEnvironment, create_app
 from sweetrl.interop.worlds import World
 from sweetrl.types import Message, Task, Trajectory
-from tests.interop.openenv_servers import served
 
 FORMS = "examples.forms:Forms"
 Agent = Callable[[Task, tuple[Message, ...]], str]
+
+
+@contextmanager
+def served(app: Any) -> Iterator[str]:
+    """Serve an ASGI application in a thread; yield its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", ws_ping_interval=None))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    try:
+        deadline = time.monotonic() + 30
+        while not server.started:
+            assert thread.is_alive() and time.monotonic() < deadline, "the server does not start"
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(20)
+        listener.close()
 
 
 def ask_then_fill(task: Task, messages: tuple[Message, ...]) -> str:
@@ -252,8 +273,6 @@ def test_a_lost_dialogue_has_no_reward() -> None:
 
 
 def test_the_domain_opens_once_and_closes_with_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    from contextlib import contextmanager
-
     events: list[str] = []
 
     class Watched(Grumpy):
@@ -299,7 +318,7 @@ def test_the_command_serves_a_domain_of_a_parameter_file(tmp_path: Path) -> None
     server = subprocess.Popen([*command, "--port", str(port), "--sessions", "2"], cwd=root, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while True:
             assert server.poll() is None and time.monotonic() < deadline
             try:
@@ -310,6 +329,11 @@ def test_the_command_serves_a_domain_of_a_parameter_file(tmp_path: Path) -> None
         with DialogueClient(url).sync() as client:
             found = client.reset(split="test", index=2).observation
         assert found.message == World(sweetrl.domain(FORMS, seed=9)).tasks("test", 3).at(2).problem_description
+        foreign = {"Origin": "https://evil.example"}
+        assert httpx.post(f"{url}/reset", json={}, headers=foreign, trust_env=False).status_code == 403
+        upgrade = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+        upgrade["Sec-WebSocket-Key"] = "dGhlIHNhbXBsZSBub25jZQ=="
+        assert httpx.get(f"{url}/ws", headers=upgrade | foreign, trust_env=False).status_code == 403
     finally:
         server.terminate()
         assert server.wait(20) == -15 or server.returncode == 0

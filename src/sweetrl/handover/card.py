@@ -47,15 +47,15 @@ def model_card(handed: Handed, facts: Facts, merged: bool) -> str:
 
 def _metadata(handed: Handed, merged: bool, licence: str) -> dict[str, Any]:
     simple = licence if licence and " " not in licence else ""
-    found: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "library_name": "transformers" if merged else "peft",
         "pipeline_tag": "text-generation",
         "license": simple or (UNKNOWN if not licence else "other"),
         "tags": ["sweetrl", "multi-turn", *([] if merged else ["lora"])],
     }
     if handed.config.on_the_hub:
-        found["base_model"] = handed.config.base
-    return found
+        metadata["base_model"] = handed.config.base
+    return metadata
 
 
 def _lines(handed: Handed, facts: Facts, merged: bool) -> Iterator[str]:
@@ -130,8 +130,8 @@ def _results(evaluation: Mapping[str, Any]) -> Iterator[str]:
             p = difference["p_value"]
             shown += f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'} ({difference.get('test')})"
         yield f"| {labels.get(measure, measure)} | {cells[0]} | {cells[1]} | {shown} |"
-    found = policies["trained"].get("success") or {}
-    yield f"\nTasks: {found.get('n', UNKNOWN)}.\n"
+    success = policies["trained"].get("success") or {}
+    yield f"\nTasks: {success.get('n', UNKNOWN)}.\n"
 
 
 def _limits(handed: Handed, facts: Facts, merged: bool) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """`sweetrl serve`: an agent behind an OpenAI-compatible endpoint, which follows its alias in the registry.
 
-POST /v1/chat/completions, GET /v1/models, GET /health, GET /metrics; with a recorder of dialogues POST /v1/feedback.
+POST /v1/chat/completions, GET /v1/models, GET /health; with a recorder of dialogues POST /v1/feedback, with a vLLM
+server GET /metrics, which are its own.
 """
 
 from __future__ import annotations
@@ -11,25 +12,25 @@ import json
 import logging
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import httpx
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
+from sweetrl.engines.make import access
 from sweetrl.errors import UserError
 from sweetrl.handover.alias import Follower
-from sweetrl.handover.chat_requests import LONGEST_BODY, BadRequest, read_body, read_request
-from sweetrl.handover.line import Answer, Line
-from sweetrl.handover.numbers import Numbers
-from sweetrl.handover.recorder import Recorder, read_feedback
-from sweetrl.listening import for_this_machine_only, listening, other_site, own_name, serve_app
+from sweetrl.handover.chat_requests import BadRequest, ChatRequest, read_feedback, read_request
+from sweetrl.handover.recorder import Recorder
+from sweetrl.handover.source import Handed
+from sweetrl.listening import Guard, for_this_machine_only, listening, serve_app
 from sweetrl.paths import SCRATCH
 from sweetrl.settings import EngineSettings, Settings
 from sweetrl.types import Completion
@@ -38,147 +39,117 @@ logger = logging.getLogger("sweetrl")
 
 Result = TypeVar("Result")
 
-VLLM_LOG = SCRATCH / "serve.log"  # what a vLLM server of ours says
-BODY_SECONDS = 25.0  # in which a request's body must arrive; the connection lasts longer, so that this can be said
-RETRY_AFTER = "2"  # seconds, for clients that came when the line was full
+VLLM_LOG = SCRATCH / "serve.log"  # the output of a vLLM server of ours
 TIDY_SECONDS = 30.0  # between two looks at files of dialogues that are to be handed on
 
 
 class Endpoint:
-    """The endpoint's pages over a `line`, and what they count; `follower` keeps the line at its alias.
+    """The endpoint's pages before the agent of `follower`, which keeps it at its alias.
 
     A `recorder` keeps the dialogues whose clients agree. `host` is the address of this machine that only this machine
-    reaches: what web sites ask there through a browser is refused. None where others reach the endpoint, under names
-    that it does not know.
+    reaches: what web sites ask there through a browser is refused. None where others reach the endpoint.
     """
 
-    def __init__(
-        self, line: Line, follower: Follower, recorder: Recorder | None = None, host: str | None = "127.0.0.1"
-    ) -> None:
-        self.line, self.follower, self.recorder, self.host = line, follower, recorder, host
-        self.numbers = Numbers()
-        self.numbers.dialogues = recorder.counts if recorder is not None else None
+    def __init__(self, follower: Follower, recorder: Recorder | None = None, host: str | None = "127.0.0.1") -> None:
+        self.follower, self.recorder, self.host = follower, recorder, host
         self.started = int(time.time())
-        self._work: list[asyncio.Task[None]] = []
 
     @property
     def names(self) -> tuple[str, ...]:
         """What a client may call the agent; the first is what /v1/models says."""
-        return tuple(dict.fromkeys((self.line.speaker.handed.name, self.follower.reference)))
+        return tuple(dict.fromkeys((self.follower.speaker.handed.name, self.follower.reference)))
 
     def app(self) -> Starlette:
-        """Return the ASGI application; its lifespan runs the line and follows the alias."""
-        more = [Route("/v1/feedback", self.feedback, methods=["POST"])] if self.recorder is not None else []
+        """Return the ASGI application; its lifespan follows the alias."""
+        routes = [
+            Route("/v1/chat/completions", self.chat, methods=["POST"]),
+            Route("/v1/models", self.models),
+            Route("/health", self.health),
+        ]
+        if self.recorder is not None:
+            routes.append(Route("/v1/feedback", self.feedback, methods=["POST"]))
+        if self.follower.engine.kind == "vllm":
+            routes.append(Route("/metrics", self.metrics))
         return Starlette(
-            routes=[
-                *more,
-                Route("/v1/chat/completions", self.chat, methods=["POST"]),
-                Route("/v1/models", self.models),
-                Route("/health", self.health),
-                Route("/metrics", self.metrics),
-            ],
-            middleware=[] if self.host is None else [Middleware(_Guard, self.host)],
+            routes=routes,
+            middleware=[Middleware(Guard, self.host)],
             lifespan=self._lifespan,
-            exception_handlers={404: _no_page, 405: _no_page},
+            exception_handlers={BadRequest: _bad_request, HTTPException: _no_page, ClientDisconnect: _nobody},
         )
 
     async def chat(self, request: Request) -> Response:
         """Answer the next turn of a dialogue."""
-        started = time.monotonic()
-        response = await _told(self._answer, request)
-        self.numbers.count(response.status_code, time.monotonic() - started)
-        return response
-
-    async def feedback(self, request: Request) -> Response:
-        """Take what a dialogue came to."""
-        return await _told(self._feedback, request)
-
-    async def models(self, request: Request) -> Response:
-        """Name the agent; `version` is the one that answers now."""
-        handed = self.line.speaker.handed
-        row = {"id": self.names[0], "object": "model", "created": self.started, "owned_by": "sweetrl"}
-        row |= {"version": handed.version, "max_model_len": self.line.speaker.agent.engine.context}
-        return JSONResponse({"object": "list", "data": [row]})
-
-    async def health(self, request: Request) -> Response:
-        """Say whether requests are answered: 200, or 503 where the work behind the endpoint has ended or fails."""
-        if self.line.failing:
-            self.line.try_again()
-        works = bool(self._work) and not any(task.done() for task in self._work)
-        well = works and not self.line.failing and not self.follower.ended()
-        handed = self.line.speaker.handed
-        state = {"status": "ok" if well else "failed", "model": handed.name, "version": handed.version}
-        return JSONResponse(state, 200 if well else 503)
-
-    async def metrics(self, request: Request) -> Response:
-        """Return what was counted, for Prometheus."""
-        handed, line = self.line.speaker.handed, self.line
-        text = self.numbers.text(handed.name, handed.version, line.waiting, line.changes, self.follower.failures)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
-
-    async def _answer(self, request: Request) -> Response:
-        value = read_body(await _read(request))
-        asking = self.line.ask(lambda config: read_request(value, config, self.names))
-        answer = await _unless_gone(request, asking)
-        asked = answer.request
-        self.numbers.prompt_tokens += answer.prompt_tokens
-        self.numbers.generated_tokens += sum(len(one.token_ids) for one in answer.completions)
-        written = _written(answer, self.names[0])
+        body = await request.body()
+        speaker = self.follower.speaker
+        asked = read_request(body, speaker.handed.config, self.names)
+        try:
+            completions, prompt_tokens = await _unless_gone(request, speaker.answer(asked))
+        except (BadRequest, ClientDisconnect):
+            raise
+        except Exception:  # not for Starlette: uvicorn then closes the connection behind the answer
+            logger.exception("a request failed")
+            return _refusal("The agent failed on this request; the server's log says why.", 500, "server_error")
+        written = _written(asked, completions, prompt_tokens, speaker.handed)
         if self.recorder is not None:
-            replies = [one.text for one in answer.completions]
-            if (kept := self.recorder.turn(asked, replies, answer.handed.title)) is not None:
+            replies = [completion.text for completion in completions]
+            if (kept := self.recorder.turn(asked, replies, speaker.handed.title)) is not None:
                 written["sweetrl"]["dialogue"] = kept
         if not asked.stream:
             return JSONResponse(written)
         return Response(_events(written, asked.with_usage), media_type="text/event-stream")
 
-    async def _feedback(self, request: Request) -> Response:
+    async def feedback(self, request: Request) -> Response:
+        """Take what a dialogue came to."""
         assert self.recorder is not None
-        given = read_feedback(await _read(request))
+        given = read_feedback(await request.body())
         return JSONResponse({"dialogue": given.dialogue, "status": self.recorder.feedback(given)})
 
-    async def _tidy(self, recorder: Recorder) -> None:
-        while True:
-            await asyncio.sleep(TIDY_SECONDS)
-            try:
-                recorder.tidy()
-            except (OSError, UserError):
-                logger.exception("dialogues cannot be handed on; they are tried again")
+    async def models(self, request: Request) -> Response:
+        """Name the agent; `version` is the one that answers now."""
+        speaker = self.follower.speaker
+        row = {"id": self.names[0], "object": "model", "created": self.started, "owned_by": "sweetrl"}
+        row |= {"version": speaker.handed.version, "max_model_len": speaker.agent.engine.context}
+        return JSONResponse({"object": "list", "data": [row]})
+
+    async def health(self, request: Request) -> Response:
+        """Say which version answers: with 200, or 503 where the vLLM server behind the endpoint does not work."""
+        well = not self.follower.ended()
+        if well and self.follower.engine.kind == "vllm":
+            well = (await self._at_server("health")).status_code == 200
+        handed = self.follower.speaker.handed
+        state = {"status": "ok" if well else "failed", "model": handed.name, "version": handed.version}
+        return JSONResponse(state, 200 if well else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Return what the vLLM server counts, for Prometheus."""
+        return await self._at_server("metrics")
+
+    async def _at_server(self, page: str) -> Response:
+        """Return a page of the vLLM server (the first, of several): 503 where it does not answer."""
+        url = access(self.follower.engine).urls[0].removesuffix("/v1")
+        try:
+            async with httpx.AsyncClient(timeout=10, trust_env=False) as client:
+                answer = await client.get(f"{url}/{page}")
+        except httpx.HTTPError:
+            return Response(status_code=503)
+        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
 
     @contextlib.asynccontextmanager
     async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
-        self._work = [asyncio.create_task(self.line.run())]
+        work = []
         if self.follower.registry is not None:
-            self._work.append(asyncio.create_task(self.follower.run(self.line)))
+            work.append(asyncio.create_task(self.follower.run()))
         if self.recorder is not None:
-            self._work.append(asyncio.create_task(self._tidy(self.recorder)))
+            work.append(asyncio.create_task(_tidy(self.recorder)))
         try:
             yield
         finally:
-            for task in self._work:
+            for task in work:
                 task.cancel()
-            await asyncio.gather(*self._work, return_exceptions=True)
+            await asyncio.gather(*work, return_exceptions=True)
             if self.recorder is not None:
                 self.recorder.close()
-            await self.line.close()
-
-
-class _Guard:
-    """Refuses what a page of another site asks, which could hold dialogues and call them successes."""
-
-    def __init__(self, app: ASGIApp, host: str) -> None:
-        self.app, self.host = app, host
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope) if scope["type"] == "http" else None
-        app: ASGIApp = self.app
-        if headers is not None and not own_name(headers.get("host", ""), self.host):
-            app = _refusal(
-                "This host name is not the endpoint's; ask at the address that it printed.", 403, "foreign_host"
-            )
-        elif headers is not None and other_site(headers):
-            app = _refusal("Pages of other sites may not ask this endpoint.", 403, "foreign_site")
-        await app(scope, receive, send)
+            await self.follower.speaker.close()
 
 
 def serve(
@@ -198,32 +169,30 @@ def serve(
     with listening(host, port) as listener:
         recorder = None if dialogues is None else Recorder(dialogues)
         follower = Follower(reference, settings, seconds, engine or EngineSettings())
-        with follower.first(VLLM_LOG) as speaker:
-            endpoint = Endpoint(Line(speaker), follower, recorder, host if for_this_machine_only(listener) else None)
+        with follower.started(VLLM_LOG):
+            endpoint = Endpoint(follower, recorder, host if for_this_machine_only(listener) else None)
 
             def opened(address: str) -> None:
-                print(f"serving {speaker.handed.title} as {endpoint.names[0]} at {address}/v1", flush=True)
+                title = follower.speaker.handed.title
+                print(f"serving {title} as {endpoint.names[0]} at {address}/v1", flush=True)
 
             serve_app(endpoint.app(), listener, host, opened, patience=60)
 
 
-async def _told(answer: Callable[[Request], Awaitable[Response]], request: Request) -> Response:
-    """Answer a request; what goes wrong is told in a sentence."""
-    try:
-        return await answer(request)
-    except BadRequest as error:
-        return _refusal(str(error), error.status, error.code)
-    except ClientDisconnect:
-        return Response(status_code=499)  # nobody reads it; counted as others count it
-    except Exception:
-        logger.exception("a request failed")
-        return _refusal("The agent failed on this request; the server's log says why.", 500, "server_error")
+async def _tidy(recorder: Recorder) -> None:
+    while True:
+        await asyncio.sleep(TIDY_SECONDS)
+        try:
+            recorder.tidy()
+        except (OSError, UserError):
+            logger.exception("dialogues cannot be handed on; they are tried again")
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
     """Return what `work` gives; where the client goes first, cancel it and raise ClientDisconnect.
 
-    Nobody else would notice, and clients that give up and ask again would fill the line. The body must be read already.
+    Nobody else would notice, and clients that give up and ask again would wait for what nobody reads. The body must be
+    read already.
     """
     working, gone = asyncio.ensure_future(work), asyncio.ensure_future(request.receive())
     try:
@@ -236,51 +205,46 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> R
         gone.cancel()
 
 
-async def _read(request: Request) -> bytes:
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                if size > LONGEST_BODY:
-                    raise BadRequest(
-                        f"The body is larger than {LONGEST_BODY} bytes; send a shorter dialogue.", 413, "too_large"
-                    )
-                parts.append(part)
-    except TimeoutError as error:
-        raise BadRequest(f"The body did not arrive within {BODY_SECONDS:g} seconds.", 408, "timeout") from error
-    return b"".join(parts)
-
-
 def _refusal(sentence: str, status: int, code: str) -> Response:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    error = {"message": sentence, "type": kind, "param": None, "code": code}
-    headers = {"Retry-After": RETRY_AFTER} if status == 503 else None
-    return JSONResponse({"error": error}, status, headers)
+    return JSONResponse({"error": {"message": sentence, "type": kind, "param": None, "code": code}}, status)
+
+
+async def _bad_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, BadRequest)
+    return _refusal(str(error), error.status, error.code)
 
 
 async def _no_page(request: Request, error: Exception) -> Response:
-    status = int(getattr(error, "status_code", 404))
-    return _refusal("There is no such page; POST to /v1/chat/completions, or GET /v1/models.", status, "not_found")
+    assert isinstance(error, HTTPException)
+    if error.status_code in (404, 405):
+        sentence = "There is no such page; POST to /v1/chat/completions, or GET /v1/models."
+        return _refusal(sentence, error.status_code, "not_found")
+    return _refusal(error.detail, error.status_code, "invalid_request")
 
 
-def _written(answer: Answer, model: str) -> dict[str, Any]:
-    """Return the answer as OpenAI's chat completions write it; `sweetrl` says who replied, and at which turn."""
-    generated = sum(len(one.token_ids) for one in answer.completions)
-    config = answer.handed.config
+async def _nobody(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # nobody reads it
+
+
+def _written(
+    request: ChatRequest, completions: Sequence[Completion], prompt_tokens: int, handed: Handed
+) -> dict[str, Any]:
+    """Return replies as OpenAI's chat completions write them; `sweetrl` says who replied, and at which turn."""
+    generated = sum(len(completion.token_ids) for completion in completions)
     return {
         "id": f"chatcmpl-{secrets.token_hex(12)}",
         "object": "chat.completion",
         "created": int(time.time()),
-        "model": model,
-        "system_fingerprint": f"version-{answer.handed.version}" if answer.handed.version else None,
-        "choices": [_choice(number, one) for number, one in enumerate(answer.completions)],
+        "model": handed.name,
+        "system_fingerprint": f"version-{handed.version}" if handed.version else None,
+        "choices": [_choice(number, completion) for number, completion in enumerate(completions)],
         "usage": {
-            "prompt_tokens": answer.prompt_tokens,
+            "prompt_tokens": prompt_tokens,
             "completion_tokens": generated,
-            "total_tokens": answer.prompt_tokens + generated,
+            "total_tokens": prompt_tokens + generated,
         },
-        "sweetrl": {"version": answer.handed.version, "turn": answer.request.turn, "max_turns": config.max_turns},
+        "sweetrl": {"version": handed.version, "turn": request.turn, "max_turns": handed.config.max_turns},
     }
 
 

@@ -12,21 +12,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import math
+import logging
 import os
 import secrets
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sweetrl.colbench.logs import OUTCOMES
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.engines.remote import clean
 from sweetrl.errors import UserError
-from sweetrl.handover.chat_requests import BadRequest, ChatRequest, read_body
+from sweetrl.handover.chat_requests import BadRequest, ChatRequest, Feedback
 from sweetrl.io import (
     PART,
     append_row,
@@ -38,6 +36,8 @@ from sweetrl.io import (
     write_text,
 )
 
+logger = logging.getLogger("sweetrl")
+
 JOURNAL = ".open.jsonl"  # hidden, as what is being written is: an ingest of the folder passes it over
 FULL = 16 * 2**20  # bytes of a file before the next one is begun
 GROWN = 16 * 2**20  # bytes of the journal below which it is not written anew for its length
@@ -45,9 +45,6 @@ OLD = 3600.0  # seconds before a file that is not full is handed on
 FORGOTTEN = 7 * 86400.0  # seconds without a word after which no outcome is waited for
 OPEN = 10_000  # dialogues that wait for their outcome; the oldest gives way
 OPEN_BYTES = 256 * 2**20  # of all of them together
-LONGEST = 2**16  # characters of a reference
-LONGEST_NAME = 200  # characters of a task's name
-KNOWN = {"dialogue", "outcome", "reward", "reference", "task_id", "consent"}
 
 Said = list[dict[str, str]]
 
@@ -62,21 +59,11 @@ class Open:
     size: int
 
 
-@dataclass(frozen=True)
-class Feedback:
-    """What a client says of a dialogue: what it came to (`facts`), or that it no longer agrees (`consent`)."""
-
-    dialogue: str
-    facts: Mapping[str, Any]
-    consent: bool = True
-
-
 class Recorder:
     """Keeps dialogues in `folder`, which is this process's alone; `close` hands the last file on."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
         self.folder, self.clock = private_folder(folder), clock
-        self.counts: Counter[str] = Counter()
         self.open: dict[str, Open] = {}
         self._lock = private_file(folder / ".lock").open("r+")
         try:
@@ -88,7 +75,7 @@ class Recorder:
         self._part: Path | None = None
         self._begun = 0.0
         self._size = 0
-        self._whole = 0  # bytes of the journal when it was last written anew
+        self._written = 0  # bytes of the journal when it was last written anew
         self._stale = False  # words stand in the journal that nobody waits for any more
         self._recover()
 
@@ -110,8 +97,8 @@ class Recorder:
         row = {"dialogue": name, "time": self.clock(), "said": said, "model": model}
         try:
             append_row(self.folder / JOURNAL, row)
-        except (OSError, UserError):  # the answer is what counts
-            self.counts["failed"] += 1
+        except (OSError, UserError) as error:  # the answer is what counts
+            logger.warning("a dialogue cannot be kept: %s", error)
             self._forget(name)
             self._stale = True
             return None
@@ -124,8 +111,8 @@ class Recorder:
 
         BadRequest where it is not open, and where it cannot be written now: it stays open then.
         """
-        found = self.open.get(given.dialogue)
-        if found is None:
+        dialogue = self.open.get(given.dialogue)
+        if dialogue is None:
             raise BadRequest(
                 "There is no open dialogue of this id: it has its outcome, was forgotten, or was held without consent.",
                 404,
@@ -134,12 +121,12 @@ class Recorder:
         if not given.consent:
             self._end(given.dialogue, "dropped")
             return "dropped"
-        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(found.heard))
-        row = {"id": given.dialogue, **given.facts, "messages": found.said, "model": found.model}
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(dialogue.heard))
+        row = {"id": given.dialogue, **given.facts, "messages": dialogue.said, "model": dialogue.model}
         try:
             self._write(row | {"consent": True, "metadata": {"time": when}})
         except OSError as error:
-            self.counts["failed"] += 1
+            logger.warning("a dialogue cannot be written: %s", error)
             raise BadRequest("The dialogue cannot be written now; try again later.", 503, "not_written") from error
         self._end(given.dialogue, "kept")
         return "kept"
@@ -149,11 +136,12 @@ class Recorder:
 
         For every now and then.
         """
-        for name in [name for name, one in self.open.items() if self.clock() - one.heard >= FORGOTTEN]:
+        now = self.clock()
+        for name in [name for name, dialogue in self.open.items() if now - dialogue.heard >= FORGOTTEN]:
             self._end(name, "forgotten")
-        if self._part is not None and self.clock() - self._begun >= OLD:
+        if self._part is not None and now - self._begun >= OLD:
             self.rotate()
-        elif self._stale or (self.folder / JOURNAL).stat().st_size > max(GROWN, 2 * self._whole):
+        elif self._stale or (self.folder / JOURNAL).stat().st_size > max(GROWN, 2 * self._written):
             self._rewrite()
 
     def rotate(self) -> None:
@@ -166,10 +154,10 @@ class Recorder:
     def _rewrite(self) -> None:
         """Write the journal anew, whole or not at all, with the dialogues that are open and nothing else."""
         with atomic_path(self.folder / JOURNAL) as temporary, temporary.open("w", encoding="utf-8") as out:
-            for name, one in self.open.items():
-                row = {"dialogue": name, "time": one.heard, "said": one.said, "model": one.model}
+            for name, dialogue in self.open.items():
+                row = {"dialogue": name, "time": dialogue.heard, "said": dialogue.said, "model": dialogue.model}
                 out.write(json.dumps(row) + "\n")
-        self._whole = (self.folder / JOURNAL).stat().st_size
+        self._written = (self.folder / JOURNAL).stat().st_size
         self._stale = False
 
     def close(self) -> None:
@@ -207,23 +195,22 @@ class Recorder:
 
     def _keep(self, row: Mapping[str, Any]) -> None:
         self._forget(row["dialogue"])
-        size = sum(len(one["content"]) for one in row["said"])
+        size = sum(len(message["content"]) for message in row["said"])
         self.open[row["dialogue"]] = Open(row["said"], row["model"], row["time"], size)
         self._size += size
 
     def _forget(self, name: str) -> None:
-        if (found := self.open.pop(name, None)) is not None:
-            self._size -= found.size
+        if (dialogue := self.open.pop(name, None)) is not None:
+            self._size -= dialogue.size
 
     def _end(self, name: str, how: str) -> None:
         """Note that a dialogue is open no longer; where that cannot be noted, a later server forgets it in time."""
         self._forget(name)
-        self.counts[how] += 1
         self._stale = self._stale or how != "kept"
         try:
             append_row(self.folder / JOURNAL, {"dialogue": name, "end": how})
-        except (OSError, UserError):
-            self.counts["failed"] += 1
+        except (OSError, UserError) as error:
+            logger.warning("the end of a dialogue cannot be noted: %s", error)
 
     def _make_room(self) -> None:
         while len(self.open) > OPEN or (self._size > OPEN_BYTES and len(self.open) > 1):
@@ -247,44 +234,6 @@ class Recorder:
                 raise
         if before + len(line) >= FULL:
             self.rotate()
-
-
-def read_feedback(body: bytes) -> Feedback:
-    """Return what a body of POST /v1/feedback says; anything odd in it is a BadRequest."""
-    value = read_body(body)
-    for key in value:
-        if key not in KNOWN:
-            raise BadRequest("The body has a key that is not known here; send " + ", ".join(sorted(KNOWN)) + ".")
-    name = value.get("dialogue")
-    if not isinstance(name, str):
-        raise BadRequest("`dialogue` is missing; send the id that the answer's `sweetrl` has.")
-    consent = value.get("consent", True)
-    if not isinstance(consent, bool):
-        raise BadRequest("`consent` must be true or false.")
-    if not consent:
-        return Feedback(name, {}, consent=False)
-    facts = {key: value[key] for key in ("outcome", "reward", "reference", "task_id") if value.get(key) is not None}
-    reward = facts.get("reward", 0)
-    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(_float(reward)):
-        raise BadRequest("`reward` must be a number.")
-    if "outcome" in facts and facts["outcome"] not in OUTCOMES:
-        raise BadRequest("`outcome` must be success or failure.")
-    if not {"outcome", "reward"} & set(facts):
-        raise BadRequest("The dialogue's `outcome` or `reward` is missing; send one of the two.")
-    for key, limit in (("reference", LONGEST), ("task_id", LONGEST_NAME)):
-        text = facts.get(key, "x")
-        if not isinstance(text, str) or not 0 < len(text) <= limit:
-            raise BadRequest(f"`{key}` must be a text of 1 to {limit} characters.")
-        if key in facts:
-            facts[key] = clean(text)
-    return Feedback(name, facts)
-
-
-def _float(value: float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf
 
 
 def _followed(said: Said, messages: Sequence[Mapping[str, str]]) -> Said | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from sweetrl.io import read_json
 from sweetrl.models import check_adapter
 from sweetrl.paths import EVALUATION, POLICY
 from sweetrl.plugins import KEYS, SIMULATORS
-from sweetrl.settings import Settings, load_settings
+from sweetrl.settings import Settings
 from sweetrl.tracking.chat_agent import AgentConfig, agent_config, find_base
 from sweetrl.tracking.dvc_lock import LockedStage, locked_stages, stages_behind
 from sweetrl.tracking.hashes import dvc_hash
@@ -136,11 +136,7 @@ def config_of(registry: Registry, version: ModelVersion, folder: Path) -> AgentC
     """Return how the agent of a version talks; only what says so is copied into `folder`, and that is small."""
     described = read_yaml(registry.download(version, "MLmodel", folder))
     try:
-        values = dict(described["flavors"]["python_function"]["config"])
-        if "max_turns" not in values:  # registered before versions said how their agent talks
-            agent = load_settings(registry.download(version, "lineage/params.yaml", folder)).evaluated_agent
-            values |= {key: getattr(agent, key) for key in ("max_turns", "max_new_tokens", "temperature")}
-        return AgentConfig.read(values)
+        return AgentConfig.read(described["flavors"]["python_function"]["config"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{registry.name} version {version.version}: its MLmodel does not say how an agent talks, so "
@@ -153,21 +149,21 @@ def facts_of(handed: Handed, settings: Settings, folder: Path) -> Facts:
     if handed.version:
         return _registered(handed, settings, folder)
     root = Path.cwd()
-    known = Facts(dvc_hash(handed.adapter), handed.config.base_hash)
+    facts = Facts(dvc_hash(handed.adapter), handed.config.base_hash)
     if handed.adapter.resolve() != (root / POLICY).resolve():
-        return known
+        return facts
     stages = locked_stages(root)
-    behind = stages_behind(stages, POLICY, known.adapter_hash)
+    behind = stages_behind(stages, POLICY, facts.adapter_hash)
     if not behind:  # params.yaml, the data and the commit of today are another policy's
-        return known
+        return facts
     commit, dirty = git_state(root)
     params: dict[str, str] = {}
     for stage in reversed(behind):
         params |= flatten(stage.params)
-    report = _evaluation(stages, root, known.adapter_hash)
-    data = {path: found for stage in reversed([*report, *behind]) for path, found in stage.data.items()}
+    report = _evaluation(stages, root, facts.adapter_hash)
+    data = {path: content for stage in reversed([*report, *behind]) for path, content in stage.data.items()}
     return replace(
-        known,
+        facts,
         commit=commit,
         dirty=dirty,
         dvc_lock=file_hash(root / "dvc.lock"),
@@ -191,30 +187,19 @@ def _evaluation(stages: Sequence[LockedStage], root: Path, adapter_hash: str) ->
 def _code(params: Mapping[str, str], stages: Sequence[LockedStage], settings: Settings) -> dict[str, str]:
     """Which domain, method, reward and user the stages saw, your own with the hash of its source."""
     read = {path: content for stage in stages for path, content in stage.deps.items()}
-    found: dict[str, str] = {}
+    code: dict[str, str] = {}
     for group, (key, place) in KEYS.items():
         name = params.get(key, "")
         if not name or (group == "simulators" and name in SIMULATORS):
             continue
         own = ":" in name  # a path to a class, my_package.my_module:MyClass
-        found[key] = f"{name} {read.get(str(getattr(settings.sources, place)), '')}".strip() if own else name
-    return found
+        code[key] = f"{name} {read.get(str(getattr(settings.sources, place)), '')}".strip() if own else name
+    return code
 
 
 def _registered(handed: Handed, settings: Settings, folder: Path) -> Facts:
     registry = Registry(settings.tracking.model_copy(update={"model": handed.name}))
-    found = lineage(f"{handed.name}/{handed.version}", settings.tracking)
+    origin = lineage(f"{handed.name}/{handed.version}", settings.tracking)
     report = registry.download(registry.get(handed.version), f"evaluation/{EVALUATION.name}", folder)
-    return Facts(
-        adapter_hash=found.adapter_hash,
-        base_hash=found.base_hash,
-        created=found.created,
-        commit=found.commit,
-        dirty=found.dirty,
-        dvc_lock=found.dvc_lock,
-        code=found.code,
-        data=found.data,
-        params=found.params,
-        evaluation=read_json(report),
-        cost=found.cost,
-    )
+    shared = {name: getattr(origin, name) for name in (each.name for each in fields(Facts)) if name != "evaluation"}
+    return Facts(**shared, evaluation=read_json(report))

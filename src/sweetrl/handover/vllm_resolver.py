@@ -53,17 +53,17 @@ def find_adapter(name: str, served: str, models: frozenset[str]) -> Path | None:
     another kind or not known, or its adapter belongs on another base (the log says which). A registry that does not
     answer is a UserError: the request fails, and the next one asks again.
     """
-    found = _NAMED.fullmatch(name)
-    if found is None or found["model"] not in models:
+    named = _NAMED.fullmatch(name)
+    if named is None or named["model"] not in models:
         return None
     from sweetrl.handover.source import config_of, copy_version
     from sweetrl.settings import TrackingSettings
     from sweetrl.tracking.registry import Registry
 
-    registry = Registry(TrackingSettings(model=found["model"]))
+    registry = Registry(TrackingSettings(model=named["model"]))
     folder = tempfile.TemporaryDirectory(prefix="sweetrl-lora-", ignore_cleanup_errors=True)
     try:
-        version = registry.get(found["version"])
+        version = registry.get(named["version"])
         # Before anything large is copied: who is refused asks again.
         if reason := _other_base(config_of(registry, version, Path(folder.name)), served):
             logger.warning("%s: %s", name, reason)

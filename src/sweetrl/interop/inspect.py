@@ -72,11 +72,11 @@ def colbench(
     tasks = world.tasks(split, count, seed)
     samples = [
         Sample(
-            id=one.id,
-            input=one.problem_description,
+            id=task.id,
+            input=task.problem_description,
             metadata={KEY: {"split": split, "place": place, "count": tasks.count, "seed": tasks.seed}},
         )
-        for place, one in enumerate(tasks.first(tasks.count))
+        for place, task in enumerate(tasks.first(tasks.count))
     ]
     return Task(
         dataset=MemoryDataset(samples, name=world.domain.name),
@@ -94,8 +94,10 @@ def dialogue(domain: str = "backend", params: str | None = None, settings: dict[
     world = _world(domain, params, settings or {})
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
-        known = await anyio.to_thread.run_sync(_find, world, state)
-        talk = await anyio.to_thread.run_sync(lambda: world.begin(known.task, known.seed, known.attempt, known.agent))
+        sample = await anyio.to_thread.run_sync(_find, world, state)
+        talk = await anyio.to_thread.run_sync(
+            lambda: world.begin(sample.task, sample.seed, sample.attempt, sample.agent)
+        )
         state.store.set(KEY, {"outcome": BROKEN_OFF})  # unless it comes to its end
         state.messages = [ChatMessageSystem(content=talk.system), ChatMessageUser(content=talk.request)]
         words: str | None = talk.request
@@ -105,7 +107,7 @@ def dialogue(domain: str = "backend", params: str | None = None, settings: dict[
             if words is not None:
                 state.messages.append(ChatMessageUser(content=words))
         if talk.outcome == "lost":
-            raise SimulatorError(f"task {known.task.id}: the dialogue is lost: {talk.score().error}")
+            raise SimulatorError(f"task {sample.task.id}: the dialogue is lost: {talk.score().error}")
         state.store.set(KEY, {"outcome": talk.outcome})
         state.completed = True
         return state
@@ -125,13 +127,13 @@ def colbench_reward(
     world = _world(domain, params, settings or {})
 
     async def score(state: TaskState, target: Target) -> Score:
-        found = await anyio.to_thread.run_sync(_score, world, state)
-        assert found.reward is not None  # nothing can be lost once more
-        turns = sum(one.role == "assistant" for one in found.messages)
+        dialogue = await anyio.to_thread.run_sync(_score, world, state)
+        assert dialogue.reward is not None  # nothing can be lost once more
+        turns = sum(message.role == "assistant" for message in dialogue.messages)
         return Score(
-            value={"reward": found.reward, "success": float(found.success)},
-            answer=found.answer,
-            metadata={"outcome": _outcome(state), "turns": turns, "parts": dict(found.parts)},
+            value={"reward": dialogue.reward, "success": float(dialogue.success)},
+            answer=dialogue.answer,
+            metadata={"outcome": _outcome(state), "turns": turns, "parts": dict(dialogue.parts)},
         )
 
     return score
@@ -148,12 +150,12 @@ def _world(domain: str, params: str | None, settings: Settings) -> World:
     """Return the world of a domain, which task, solver and scorer share: a log names them by these arguments."""
     key = json.dumps([domain, params, settings], sort_keys=True, default=str)
     with _making:
-        found = _worlds.get(key)
-        if found is None:
+        world = _worlds.get(key)
+        if world is None:
             if unknown := {"name", "params"} & settings.keys():
                 raise UserError(f"settings: there is no section `{min(unknown)}`; docs/parameters.md lists them.")
-            _worlds[key] = found = World(make_domain(domain, params, **settings))
-        return found
+            _worlds[key] = world = World(make_domain(domain, params, **settings))
+        return world
 
 
 def _with_prompt(settings: Settings, prompt: str) -> dict[str, Any]:
@@ -206,28 +208,28 @@ class _Recorded:
 
 def _score(world: World, state: TaskState) -> Trajectory:
     """Score the dialogue that a sample's messages are: by them alone, so that a log can be scored, too."""
-    known = _find(world, state)
-    heard = [one.text for one in state.messages if isinstance(one, ChatMessageUser)][1:]
-    said = _said(state.messages)
+    sample = _find(world, state)
+    heard = [message.text for message in state.messages if isinstance(message, ChatMessageUser)][1:]
+    replies = _said(state.messages)
     if _outcome(state) == BROKEN_OFF:
-        said = said[: len(heard)]  # what nobody has replied to was not the end
+        replies = replies[: len(heard)]  # what nobody has replied to was not the end
     environment = world.open()
     user = _Recorded(environment.simulator.name, heard)
-    talk = replace(environment, simulator=user).begin(known.task, known.seed, known.attempt, known.agent)
-    for reply in said:
+    talk = replace(environment, simulator=user).begin(sample.task, sample.seed, sample.attempt, sample.agent)
+    for reply in replies:
         if not talk.done:
             talk.say(reply)
-    return world.score(known.task, talk)
+    return world.score(sample.task, talk)
 
 
 def _outcome(state: TaskState) -> str:
-    found = state.store.get(KEY)
-    if not isinstance(found, Mapping) or not isinstance(found.get("outcome"), str):
+    end = state.store.get(KEY)
+    if not isinstance(end, Mapping) or not isinstance(end.get("outcome"), str):
         raise UserError(
             f"sample {state.sample_id}: there is no dialogue with the domain's user; take the solver sweetrl/dialogue."
         )
-    return str(found["outcome"])
+    return str(end["outcome"])
 
 
 def _said(messages: Sequence[Any]) -> list[str]:
-    return [one.text for one in messages if isinstance(one, ChatMessageAssistant)]
+    return [message.text for message in messages if isinstance(message, ChatMessageAssistant)]

@@ -1,4 +1,4 @@
-"""OpenEnv, both ways: a domain as an OpenEnv server with its client, and any OpenEnv server as a domain.
+"""A domain as an OpenEnv server, with its client.
 
 A server whose episodes are dialogues with the domain's user:
 
@@ -13,9 +13,6 @@ A client of it (reset takes split, index and seed; without an index the seed dra
         while not observation.done:
             observation = client.step(DialogueAction(message=my_agent(observation.message))).observation
         print(observation.reward, observation.outcome)
-
-The other way: `suite: sweetrl.interop.openenv:OpenEnvDomain` in params.yaml takes an OpenEnv server through all stages
-(sweetrl.interop.openenv_domain).
 """
 
 from __future__ import annotations
@@ -35,7 +32,6 @@ from pydantic import BaseModel, Field, ValidationError
 
 import sweetrl
 from sweetrl.errors import UserError, missing_extra
-from sweetrl.interop.openenv_domain import OpenEnvDomain as OpenEnvDomain
 from sweetrl.interop.worlds import SPLITS, World
 from sweetrl.seeds import dialogue_seed
 from sweetrl.types import Outcome, Task, Trajectory
@@ -46,6 +42,8 @@ try:
     from openenv.core.env_server import create_app as make_app
     from openenv.core.env_server.types import EnvironmentMetadata
     from starlette.responses import JSONResponse
+
+    from sweetrl.listening import Guard, for_this_machine_only, listening, serve_app
 except ModuleNotFoundError as error:
     if missing := missing_extra(error):
         raise missing from error
@@ -60,6 +58,7 @@ if TYPE_CHECKING:
 
 SESSIONS = 64  # dialogues at a time
 LONGEST_MESSAGE = 1_000_000  # characters of one message of the agent
+LONGEST_BODY = 2**23  # bytes: such a message, written as JSON
 LISTED_TASKS = 1000  # that the Task API shows at once, of however many there are
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -193,8 +192,8 @@ class DialogueEnvironment(Environment[DialogueAction, DialogueObservation, Dialo
     ) -> list[dict[str, Any]]:
         """Return the tasks from `start` to before `stop` as a slice does, at most 1000."""
         tasks = self._world.tasks(split)
-        known = await asyncio.to_thread(tasks.first, tasks.count)
-        return [_public(split, index, task) for index, task in list(enumerate(known))[start:stop][:LISTED_TASKS]]
+        listed = await asyncio.to_thread(tasks.first, tasks.count)
+        return [_public(split, index, task) for index, task in list(enumerate(listed))[start:stop][:LISTED_TASKS]]
 
 
 def _public(split: str, index: int, task: Task) -> dict[str, Any]:
@@ -245,8 +244,8 @@ def create_app(domain: Domain | str, *, sessions: int = SESSIONS, **settings: An
     )
     app.router.on_shutdown.append(world.close)  # as OpenEnv itself does
     app.add_exception_handler(UserError, _refused)
-    found: Starlette = app
-    return found
+    application: Starlette = app
+    return application
 
 
 async def _refused(request: Request, error: Exception) -> JSONResponse:
@@ -255,8 +254,6 @@ async def _refused(request: Request, error: Exception) -> JSONResponse:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve a domain until Ctrl-C; what is wrong is one sentence and status 1."""
-    import uvicorn
-
     parser = argparse.ArgumentParser("python -m sweetrl.interop.openenv", description="Serve a domain by OpenEnv.")
     parser.add_argument("--domain", default="", help="backend, frontend, or a path as in my_package.forms:Forms")
     parser.add_argument("--params", type=Path, help="a file of settings, as in params.yaml; without one the defaults")
@@ -266,9 +263,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     try:
         app = create_app(chosen.domain, sessions=chosen.sessions, params=chosen.params)
+        with listening(chosen.host, chosen.port) as listener:
+            host = chosen.host if for_this_machine_only(listener) else None
+            app.add_middleware(Guard, host=host, longest=LONGEST_BODY)
+            serve_app(app, listener, chosen.host, print, patience=5, ws="auto")
     except UserError as error:
         sys.exit(f"error: {error}")
-    uvicorn.run(app, host=chosen.host, port=chosen.port, log_level="info")
 
 
 # The client

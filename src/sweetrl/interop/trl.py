@@ -69,10 +69,10 @@ def dataset(
     The other columns, `task` (its id), `split`, `place`, `count` and `seed`, are what `reset` finds it by. Without
     `count` and `seed` they are the settings'. The environments need the same domain and settings.
     """
-    found = _domain("dataset", domain, params, settings)
-    agent = found.settings.agent
-    system = f"{found.system_prompt(agent.prompt).rstrip()}\n\n{TOOLS.format(turns=agent.max_turns)}"
-    tasks = World(found).tasks(split, count, seed)
+    domain = _domain("dataset", domain, params, settings)
+    agent = domain.settings.agent
+    system = f"{domain.system_prompt(agent.prompt).rstrip()}\n\n{TOOLS.format(turns=agent.max_turns)}"
+    tasks = World(domain).tasks(split, count, seed)
     return Dataset.from_list(
         [
             {
@@ -114,14 +114,14 @@ def reward(
     A dialogue that goes on counts as one without an answer. Success and how dialogues ended go to the trainer's log.
     Raises UserError where the user or the reward does not work.
     """
-    spoken = [one._score() if isinstance(one, DialogueEnvironment) else None for one in environments]
-    known = [one for one in spoken if one is not None and one.reward is not None]
-    if log_metric is not None and known:
-        log_metric("dialogues/success", sum(one.success for one in known) / len(known))
-        log_metric("dialogues/answered", sum(one.outcome == "answered" for one in known) / len(known))
+    dialogues = [each._score() if isinstance(each, DialogueEnvironment) else None for each in environments]
+    scored = [dialogue for dialogue in dialogues if dialogue is not None and dialogue.reward is not None]
+    if log_metric is not None and scored:
+        log_metric("dialogues/success", sum(dialogue.success for dialogue in scored) / len(scored))
+        log_metric("dialogues/answered", sum(dialogue.outcome == "answered" for dialogue in scored) / len(scored))
     if log_extra is not None:
-        log_extra("outcome", ["" if one is None else one.outcome for one in spoken])
-    return [None if one is None else one.reward for one in spoken]
+        log_extra("outcome", ["" if dialogue is None else dialogue.outcome for dialogue in dialogues])
+    return [None if dialogue is None else dialogue.reward for dialogue in dialogues]
 
 
 class DialogueEnvironment:

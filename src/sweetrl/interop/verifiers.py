@@ -123,13 +123,13 @@ class DomainTaskset(vf.Taskset[DomainTask, DomainTasksetConfig]):
 
     def find(self, data: DomainData) -> Task:
         """Return the domain's task that `data` is about; UserError where this taskset has another one in its place."""
-        found = self._tasks.at(data.idx)
-        if (found.id, found.problem_description) != (data.id, data.request):
+        task = self._tasks.at(data.idx)
+        if (task.id, task.problem_description) != (data.id, data.request):
             raise UserError(
                 f"task {data.id}: these tasks have another one at place {data.idx}; give the environment the same "
                 "domain, settings, split, count and seed as the taskset that the task is from."
             )
-        return found
+        return task
 
 
 def domain_of(config: DomainTasksetConfig) -> Domain:
@@ -188,16 +188,16 @@ class DomainEnv(vf.Env[DomainEnvConfig]):
         world = self._world
         if world is None:
             raise UserError(f"{ID}: the environment is not open; run episodes inside `async with env.serving():`.")
-        known = await in_thread(self.taskset.find, task.data)
+        own = await in_thread(self.taskset.find, task.data)
         # The least number that is free: an episode that is repeated after a failure is the same attempt again.
-        taken = self._attempts[known.id]
+        taken = self._attempts[own.id]
         attempt = next(number for number in itertools.count() if number not in taken)
         taken.add(attempt)
         trace: vf.Trace | None = None
         try:
             async with agents.agent.interaction(task) as interaction:
                 trace = interaction.trace
-                talk = world.begin(known, attempt=attempt)
+                talk = world.begin(own, attempt=attempt)
                 segment = await interaction.turn(talk.request)
                 while not segment.terminated:
                     words = await in_thread(talk.say, spoken(segment))
@@ -205,11 +205,15 @@ class DomainEnv(vf.Env[DomainEnvConfig]):
                         break
                     segment = await interaction.turn(words)
                 if not trace.errors:
-                    found = await in_thread(world.score, known, talk)
-                    if found.reward is None:
-                        raise SimulatorError(f"task {known.id}: the dialogue is lost: {found.error}")
-                    record(trace, found)
-                    trace.info["sweetrl"] = {"outcome": talk.outcome or BROKEN_OFF, "attempt": attempt, **found.extra}
+                    dialogue = await in_thread(world.score, own, talk)
+                    if dialogue.reward is None:
+                        raise SimulatorError(f"task {own.id}: the dialogue is lost: {dialogue.error}")
+                    record(trace, dialogue)
+                    trace.info["sweetrl"] = {
+                        "outcome": talk.outcome or BROKEN_OFF,
+                        "attempt": attempt,
+                        **dialogue.extra,
+                    }
         finally:
             if trace is None or not trace.ok:
                 taken.discard(attempt)

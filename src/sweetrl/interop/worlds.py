@@ -155,11 +155,11 @@ class TaskList:
             return place < len(self._known)
 
     def _made(self) -> Iterator[Task]:
-        wanted = self.domain.settings.tasks
-        if wanted.source == "files":
-            key, name = f"tasks.{self.split}_file", wanted.test_file if self.split == "test" else wanted.train_file
+        options = self.domain.settings.tasks
+        if options.source == "files":
+            key, name = f"tasks.{self.split}_file", options.test_file if self.split == "test" else options.train_file
             if not name:
                 raise UserError(f"`{key}` is empty; name an official task file, or set `tasks.source: synthetic`.")
             return islice(read_tasks(Path(name), self.domain), self.count)
-        made = self.domain.tasks(self.split, self.count, self.seed, wanted.difficulty)
+        made = self.domain.tasks(self.split, self.count, self.seed, options.difficulty)
         return (self.domain.own(task) for task in islice(made, self.count))
