@@ -13,7 +13,7 @@ from prefect.logging import get_run_logger
 
 from flows.run import main
 from flows.spread import cluster_of_environment, spread
-from sweetrl.running.share import SPREAD
+from sweetrl.running.scratch import SPREAD
 from sweetrl.settings import Settings
 from sweetrl.tracking.registry import Registration
 from tasks.pipeline import Selection, StageResult

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sweetrl.threads import SPINS
+from sweetrl.progress import SPINS
 
 CODE = "import sys, os, sweetrl.stages; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sweetrl.errors import UserError
 from sweetrl.options import (
     STDOUT,
     Adapter,
@@ -120,12 +122,12 @@ def import_(
     What is not given is as params.yaml says (`collect.skip_bad`, `collect.keep_rewards`).
     """
     from sweetrl.running.importing import import_standalone
+    from sweetrl.running.parameters import with_values
 
-    settings = settings_here(suite, changes)
-    given = {"skip_bad": skip_bad, "keep_rewards": keep_rewards}
-    changed = settings.collect.model_copy(update={key: one for key, one in given.items() if one is not None})
-    found = import_standalone(settings.model_copy(update={"collect": changed}), files, out, held_out or ())
-    print_facts("import", facts(found), found if as_json else None)
+    given = {"collect.skip_bad": skip_bad, "collect.keep_rewards": keep_rewards}
+    settings = with_values(settings_here(suite, changes), given)
+    summary = import_standalone(settings, files, out, held_out or ())
+    print_facts("import", facts(summary), summary if as_json else None)
 
 
 def evaluate(
@@ -194,20 +196,26 @@ def tasks(
     as_json: Json = False,
 ) -> None:
     """Write generated tasks of the domain: those that the stage `tasks` makes from the same seed."""
+    from sweetrl.colbench.files import task_row
+    from sweetrl.colbench.store import write_task_table
+    from sweetrl.io import write_text
     from sweetrl.plugins import load_domain
+    from sweetrl.running.parameters import with_values
     from sweetrl.running.standalone import check_free
-    from sweetrl.running.task_files import with_count, write_task_file
     from sweetrl.stages.tasks import split_tasks
 
     check_free(out)
-    settings = with_count(settings_here(suite, changes), split.value, count, seed, difficulty)
+    settings = with_values(settings_here(suite, changes), {"seed": seed, "tasks.difficulty": difficulty})
+    settings = _with_count(settings, split.value, count)
     domain = load_domain(settings)
     found = split_tasks(domain)[split.value][:count]
-    write_task_file(out, found)
+    if out.suffix == ".parquet":
+        write_task_table(out, found)
+    else:
+        write_text(out, "".join(json.dumps(task_row(task), ensure_ascii=False) + "\n" for task in found))
     made = {"domain": domain.spec, "split": split, "tasks": len(found), "seed": settings.seed}
-    made_facts = {**made, "difficulty": settings.tasks.difficulty, "written": out}
-    rows = [(name, str(value)) for name, value in made_facts.items()]
-    print_facts("tasks", rows, made_facts if as_json else None)
+    made |= {"difficulty": settings.tasks.difficulty, "written": out}
+    print_facts("tasks", [(name, str(value)) for name, value in made.items()], made if as_json else None)
 
 
 def sandbox_run(
@@ -253,6 +261,27 @@ def browser_render(
         found = Path(name) / "elements.json"
         render_file(file, out, found, settings_here(None, changes).browser)
         print_json(read_json(found))
+
+
+def _with_count(settings: Settings, split: str, count: int | None) -> Settings:
+    """Return `settings` in which the stage `tasks` generates `count` tasks of `split` at least, and few of others.
+
+    The validation tasks follow the training tasks, so those are generated, too. Raises UserError where the training
+    tasks would reach into the validation tasks.
+    """
+    from sweetrl.running.parameters import with_values
+
+    sizes = {name: getattr(settings.tasks, name) for name in ("train", "validation", "test")}
+    if split == "train" and (count or 0) > sizes["train"]:
+        raise UserError(
+            f"params.yaml: `tasks.train` is {sizes['train']}, and the tasks behind are for validation; raise it, or "
+            f"take fewer than {count} training tasks."
+        )
+    sizes[split] = max(sizes[split], count or 0)
+    sizes |= {"train": 1, "validation": 1} if split == "test" else {"test": 1}
+    return with_values(
+        settings, {"tasks.source": "synthetic", **{f"tasks.{name}": size for name, size in sizes.items()}}
+    )
 
 
 def facts(values: dict[str, Any]) -> list[tuple[str, str]]:

@@ -17,6 +17,19 @@ logger = logging.getLogger("sweetrl")
 SECONDS_BETWEEN_LINES = float(os.environ.get("SWEETRL_PROGRESS_SECONDS", "15"))
 _SHOWN = (("loss", "loss"), ("accuracy", "accuracy"), ("reward/margin", "margin"))  # of a step's metrics
 
+SPINS = "10000"
+"""How often a waiting thread looks again before it sleeps: libgomp's own 300,000 are for a machine of one's own."""
+
+
+def wait_briefly() -> None:
+    """Let OpenMP's threads sleep soon while they wait; call it before torch is imported, which reads it then.
+
+    Where another program has one of the cores, a thread that looks again and again keeps the one it waits for from
+    running (benchmarks/busy_machine.py). What the environment says already wins. Results are the same bytes.
+    """
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+
 
 def first_process() -> bool:
     """Whether this process writes results: the first of a launcher (torchrun, `accelerate launch`), or the only one."""

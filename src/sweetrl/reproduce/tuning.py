@@ -32,7 +32,7 @@ from sweetrl.reproduce.evaluate import OUT
 from sweetrl.reproduce.outcomes import SUMMARY
 from sweetrl.reproduce.run import PARAMETERS, Profile, inputs, run_plan, train, workspace
 from sweetrl.reproduce.variants import VARIANTS, Variant, merged
-from sweetrl.running.folders import finished
+from sweetrl.running.launch import finished
 from sweetrl.settings import parse_settings
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.yaml_files import read_yaml

@@ -23,6 +23,7 @@ from sweetrl.paths import SCRATCH
 from sweetrl.plugins import load_domain
 from sweetrl.printing import note
 from sweetrl.progress import Meter
+from sweetrl.running.parameters import with_values
 from sweetrl.running.scratch import alone
 from sweetrl.running.stage import seed_everything
 from sweetrl.settings import Settings
@@ -52,41 +53,22 @@ class Choices:
 
 def with_choices(settings: Settings, choices: Choices) -> Settings:
     """Return `settings` with the command line's choices in them."""
-    engine: dict[str, Any] = {}
-    model: dict[str, Any] = {}
-    kind = choices.engine or ("openai" if choices.urls else settings.engine.kind)
-    engine["kind"] = str(kind)
-    if choices.urls:
-        engine["urls"] = " ".join(choices.urls)
-    if choices.model is not None:
-        (engine if kind == "openai" else model)["model" if kind == "openai" else "base"] = choices.model
-    server: dict[str, Any] = {}
-    simulator: dict[str, Any] = {}
-    if choices.user_urls:
-        server["urls"] = " ".join(choices.user_urls)
-    if choices.user_model is not None:
-        server["model"] = choices.user_model
-    played = load_domain(settings).model_kind if server else settings.simulator.kind
-    simulator["kind"] = str(choices.user or played)
-    if choices.recording is not None:
-        simulator["recording"] = str(choices.recording)
-    changed: dict[str, Any] = {
-        "engine": settings.engine.model_copy(update=engine),
-        "model": settings.model.model_copy(update=model),
-        "simulator": settings.simulator.model_copy(
-            update={**simulator, "server": settings.simulator.server.model_copy(update=server)}
-        ),
+    kind = str(choices.engine or ("openai" if choices.urls else settings.engine.kind))
+    user_is_named = choices.user_urls or choices.user_model is not None
+    played = load_domain(settings).model_kind if user_is_named else settings.simulator.kind
+    values = {
+        "engine.kind": kind,
+        "engine.urls": " ".join(choices.urls) if choices.urls else None,
+        "engine.model" if kind == "openai" else "model.base": choices.model,
+        "simulator.kind": str(choices.user or played),
+        "simulator.recording": None if choices.recording is None else str(choices.recording),
+        "simulator.server.urls": " ".join(choices.user_urls) if choices.user_urls else None,
+        "simulator.server.model": choices.user_model,
+        "seed": choices.seed,
+        "agent.top_p": choices.top_p,
     }
-    if choices.concurrency is not None:
-        together = {"concurrency": choices.concurrency}
-        changed["engine"] = changed["engine"].model_copy(update=together)
-        changed["evaluate"] = settings.evaluate.model_copy(update={"batch": choices.concurrency})
-        changed["collect"] = settings.collect.model_copy(update={"batch": choices.concurrency})
-    if choices.seed is not None:
-        changed["seed"] = choices.seed
-    if choices.top_p is not None:
-        changed["agent"] = settings.agent.model_copy(update={"top_p": choices.top_p})
-    return settings.model_copy(update=changed)
+    at_once = dict.fromkeys(("engine.concurrency", "collect.batch", "evaluate.batch"), choices.concurrency)
+    return with_values(settings, values | at_once)
 
 
 def collect_standalone(
@@ -238,7 +220,7 @@ def _measured(made: _Made, tasks: Path) -> dict[str, Any]:
 def _at_temperature(settings: Settings, temperature: float) -> Settings:
     if not 0.0 <= temperature < math.inf:
         raise UserError(f"a temperature of {temperature:g} is impossible; give 0 (greedy) or more.")
-    return settings.model_copy(update={"agent": settings.agent.model_copy(update={"temperature": temperature})})
+    return with_values(settings, {"agent.temperature": temperature})
 
 
 def _tasks_of(settings: Settings, tasks: Path, limit: int | None) -> list[Task]:
@@ -278,10 +260,8 @@ def _attempt(
         spent.update({key.replace("simulator/", "user_"): value for key, value in values.items()})
 
     running = rollouts.Running(log=scratch / "server.log", progress=progress, ledger=ledger, spent=note)
-    configured = load_domain(settings).configured(
-        settings.model_copy(update={"collect": settings.collect.model_copy(update={"lost_share": lost_share})})
-    )
-    store = rollouts.collect(configured, policy, found, attempts=attempts, out=scratch / "shards", running=running)
+    domain = load_domain(settings).configured(with_values(settings, {"collect.lost_share": lost_share}))
+    store = rollouts.collect(domain, policy, found, attempts=attempts, out=scratch / "shards", running=running)
     times = {name.removeprefix("dialogue/"): value for name, value in cost_metrics(ledger.read()).items()}
     spent |= {f"{name}_per_dialogue": times[name] for name in ("seconds", "gpu_seconds") if name in times}
     summary = {"agent": policy.name, "user": settings.simulator.kind, "tasks": len(found), **summarize(store), **spent}

@@ -26,8 +26,7 @@ from sweetrl.paths import (
     TRAJECTORIES,
 )
 from sweetrl.plugins import load_domain, load_method
-from sweetrl.running.costs import log_costs
-from sweetrl.running.stage import StageRun, stage_main, stage_run
+from sweetrl.running.stage import StageRun, log_costs, stage_main, stage_run
 from sweetrl.settings import Settings
 from sweetrl.tracking.traces import log_dialogues
 

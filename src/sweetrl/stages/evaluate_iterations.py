@@ -24,7 +24,7 @@ from sweetrl.paths import (
     SKIPPED,
     TEST_TASKS,
 )
-from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.running.launch import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.running.stage import skip_stage, stage_main, stage_run
 from sweetrl.settings import Settings
 from sweetrl.stages.iterate import own_files, why_once
