@@ -228,13 +228,6 @@ def test_an_unknown_parameter_is_named(tmp_path: Path) -> None:
     assert "unknown parameter `colect`" in done.stderr
 
 
-def test_a_parameter_of_an_earlier_version_is_answered_with_its_name_now(tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text("agent: {rounds: 3}\n")
-    done = sweetrl("lineage", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr == "error: params.yaml: `agent.rounds` is called `agent.max_turns` now; rename the key.\n"
-
-
 def test_an_unknown_domain_is_one_sentence(tmp_path: Path) -> None:
     done = sweetrl("show", "--suite", "backed", cwd=tmp_path)
     assert done.returncode == 1

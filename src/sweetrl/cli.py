@@ -207,12 +207,14 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one trajectory, readable: who said what, tokens for each turn, and the verdict of every hidden test."""
+    from itertools import islice
+
     from sweetrl.plugins import load_domain
     from sweetrl.show import facts_of, find, known_more, list_trajectories, outlines, show_trajectory
 
     domain = load_domain(settings_here(suite))
     if as_json and task is None:
-        print_json(outlines(dialogues, domain, model, limit))
+        print_json(list(islice(outlines(dialogues, domain, model), limit)))
     elif as_json:
         one = find(dialogues, domain, str(task), attempt, model)
         print_json(facts_of(one, privileged) | known_more(one, domain, critic, values))

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from json import dumps
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from sweetrl.colbench.files import parse_trajectory, task_digest
 from sweetrl.colbench.jsonl import decode_line, parse_row, raw_lines
@@ -25,7 +25,7 @@ from sweetrl.colbench.logs import parse_log
 from sweetrl.colbench.scoring import PricedScorer
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
-from sweetrl.io import atomic_path, digest, publish
+from sweetrl.io import digest, publish, write_text
 from sweetrl.learning.supply import Supply
 from sweetrl.logs import show_progress
 from sweetrl.plugins import find_method, load_domain
@@ -86,7 +86,6 @@ class Importer:
 
     def __init__(self, domain: Domain, files: Sequence[Path], held_out: Sequence[Task] = ()) -> None:
         self.domain, self.files = domain, list(files)
-        self._states = {path: _state(path) for path in self.files}
         self.wanted, self.max_turns = domain.settings.collect, domain.settings.agent.max_turns
         self._contents = {(task.problem_description, task.ground_truth) for task in held_out}
         self._requests = {task.problem_description for task in held_out}
@@ -97,30 +96,26 @@ class Importer:
         Raises UserError where there are more than `collect.skip_bad` of them, where more than `collect.lost_share` of
         the dialogues break off, and where nothing is left.
         """
-        survey, naming, bad = Survey(), Naming(), list[str]()
-        with ExitStack() as stack:
-            target: IO[str] | None = None
-            for path in self.files:
-                survey.lines.append(codes := array("i"))
-                for number, line in raw_lines(path):
-                    try:
-                        code = self._look(path, number, line, survey, naming)
-                    except UserError as error:
-                        code, why = BAD, str(error)
-                        survey.counts["bad_rows"] += 1
-                        bad += [why] if len(bad) < SHOWN else []
-                        if survey.counts["bad_rows"] <= self.wanted.skip_bad:
-                            if target is None:
-                                temporary = stack.enter_context(atomic_path(quarantine))
-                                target = stack.enter_context(temporary.open("w", encoding="utf-8"))
-                            why = why.removeprefix(f"{path}: line {number}").removeprefix(": ")
-                            row = line.decode("utf-8", "replace").rstrip("\n")
-                            facts = {"file": str(path), "line": number, "why": why, "row": row}
-                            target.write(dumps(facts, ensure_ascii=False) + "\n")
-                    codes.append(code)
-                self._unchanged(path)
-            survey.counts["tasks"] = naming.tasks
-            self._check(survey, bad)
+        survey, naming, reasons, bad_rows = Survey(), Naming(), list[str](), list[str]()
+        for path in self.files:
+            survey.lines.append(codes := array("i"))
+            for number, line in raw_lines(path):
+                try:
+                    codes.append(self._look(path, number, line, survey, naming))
+                except UserError as error:
+                    codes.append(BAD)
+                    survey.counts["bad_rows"] += 1
+                    why = str(error)
+                    reasons += [why] if len(reasons) < SHOWN else []
+                    if len(bad_rows) < self.wanted.skip_bad:
+                        why = why.removeprefix(f"{path}: line {number}").removeprefix(": ")
+                        row = line.decode("utf-8", "replace").rstrip("\n")
+                        facts = {"file": str(path), "line": number, "why": why, "row": row}
+                        bad_rows.append(dumps(facts, ensure_ascii=False) + "\n")
+        survey.counts["tasks"] = naming.tasks
+        self._check(survey, reasons)
+        if bad_rows:
+            write_text(quarantine, "".join(bad_rows))
         return survey
 
     def read(self, survey: Survey, wanted: Callable[[int], bool]) -> Iterator[tuple[int, list[Trajectory]]]:
@@ -137,15 +132,8 @@ class Importer:
                     members.append(replace(one, task=named, attempt=code))
                 position += 1
                 if members and (position % size == 0 or position == survey.taken):
-                    self._unchanged(path)
                     yield index, members
                     members = []
-            self._unchanged(path)
-
-    def _unchanged(self, path: Path) -> None:
-        """UserError where a file is not what it was at first: its second reading would not be what was checked."""
-        if _state(path) != self._states[path]:
-            raise UserError(f"{path}: the file has changed while it was read; import a copy of it.")
 
     def _look(self, path: Path, number: int, line: bytes, survey: Survey, naming: Naming) -> int:
         """What becomes of a line: the number of its dialogue's attempt, or why it is not taken."""
@@ -208,11 +196,11 @@ class Importer:
             )
         return one
 
-    def _check(self, survey: Survey, bad: Sequence[str]) -> None:
+    def _check(self, survey: Survey, reasons: Sequence[str]) -> None:
         count, allowed, lost = survey.counts["bad_rows"], self.wanted.skip_bad, survey.counts["lost"]
         if count > allowed:
-            listed = "".join(f"\n- {why}" for why in bad)
-            more = f"\n- and {count - len(bad)} more" if count > len(bad) else ""
+            listed = "".join(f"\n- {why}" for why in reasons)
+            more = f"\n- and {count - len(reasons)} more" if count > len(reasons) else ""
             raise UserError(
                 f"{_places(self.files)}: bad rows: {count}, of which {allowed} may be left out (--skip-bad, "
                 f"collect.skip_bad); mend them, or allow more:{listed}{more}"
@@ -361,14 +349,6 @@ def _lacks(name: str, supply: Supply) -> str | None:
     if "pairs" in method.needs and supply.pairs < least:
         return f"{supply.pairs} preference pairs are fewer than {least} (validate.minimum_pairs); bring more dialogues"
     return None
-
-
-def _state(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None  # reading it says why
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _places(files: Sequence[Path]) -> str:
