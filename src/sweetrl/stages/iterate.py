@@ -23,6 +23,7 @@ from sweetrl.io import private_folder, publish, read_json
 from sweetrl.paths import ITERATION_BASE, ITERATIONS_DATA, ITERATIONS_MODELS, LAST_POLICY, POLICY, RUNS, TASKS
 from sweetrl.plugins import load_method
 from sweetrl.running.launch import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.running.parameters import with_values
 from sweetrl.running.stage import StageRun, skip_stage, stage_main, stage_run
 from sweetrl.seeds import part_seed
 from sweetrl.settings import Settings
@@ -85,14 +86,14 @@ def iteration_settings(settings: Settings, number: int) -> Settings:
     if number == 1:
         return settings
     first = settings.collect.first + (number - 1) * settings.collect.tasks
-    return settings.model_copy(
-        update={
-            "seed": part_seed(settings.seed, "round", number),  # the word is part of what is hashed
-            "iterations": 1,
-            "model": settings.model.model_copy(update={"base": str(ITERATION_BASE)}),
-            "collect": settings.collect.model_copy(update={"source": "sampled", "first": first}),
-        }
-    )
+    changes = {
+        "seed": part_seed(settings.seed, "round", number),  # the word is part of what is hashed
+        "iterations": 1,
+        "model.base": str(ITERATION_BASE),
+        "collect.source": "sampled",
+        "collect.first": first,
+    }
+    return with_values(settings, changes)
 
 
 def make_iteration(settings: Settings, number: int, folder: Path, start: str, policy: Path, run: StageRun) -> Path:
