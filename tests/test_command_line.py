@@ -136,17 +136,34 @@ def test_parameters_are_set_for_one_call(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "params.yaml").read_text() == "seed: 3\n"
 
 
-def test_run_hands_its_options_to_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "handed", "quiet"),
+    [
+        ("run", "flows.run", None),
+        (
+            "run -n -q --set a=1 --set b=2 --from rank --until evaluate --profile small --json",
+            "flows.run --set=a=1 --set=b=2 --profile=small --from=rank --until=evaluate --dry-run --json",
+            "1",
+        ),
+        ("ingest", "flows.ingest", None),
+        (
+            "ingest s3://team/x/ --kind tasks --again --no-push --no-event --json",
+            "flows.ingest s3://team/x/ --kind=tasks --again --no-push --no-event --json",
+            None,
+        ),
+    ],
+)
+def test_a_command_goes_on_as_its_flow(
+    words: str, handed: str, quiet: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("dvc.yaml", "params.yaml"):
         (tmp_path / name).touch()
     (tmp_path / "flows").mkdir()
     monkeypatch.chdir(tmp_path)
     called: list[Any] = []
     monkeypatch.setattr(os, "execv", lambda *arguments: called.append((*arguments, os.environ.get("SWEETRL_QUIET"))))
-    words = "run -n -q --set a=1 --set b=2 --from rank --until evaluate --profile small --json"
     assert CliRunner().invoke(cli.app, words.split()).exit_code == 0
-    handed = "--set=a=1 --set=b=2 --profile=small --from=rank --until=evaluate --dry-run --json"
-    assert called == [(sys.executable, [sys.executable, "-m", "flows.run", *handed.split()], "1")]
+    assert called == [(sys.executable, [sys.executable, "-m", *handed.split()], quiet)]
     assert "SWEETRL_QUIET" not in os.environ
 
 
