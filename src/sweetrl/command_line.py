@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sweetrl.errors import UserError, missing_extra, refusal
+from sweetrl.errors import UserError, sentence_of
 from sweetrl.logs import QUIET, any_letters, own_words_only
 from sweetrl.options import STDOUT
 
@@ -139,8 +139,6 @@ def run_app(app: Callable[..., Any]) -> int:
     try:
         code = app(standalone_mode=False, prog_name="sweetrl")
         return code if isinstance(code, int) else 0
-    except UserError as error:
-        return fail(str(error), error)
     except typer.Abort:
         return 130
     except USAGE_ERROR as error:
@@ -148,16 +146,10 @@ def run_app(app: Callable[..., Any]) -> int:
             print(str(error))
             return 2
         return fail(usage_sentence(error), error, 2)
-    except ImportError as error:
-        missing = missing_extra(error)
-        if missing is None:
+    except Exception as error:
+        if (sentence := sentence_of(error)) is None:
             raise
-        return fail(str(missing), error)
-    except OSError as error:
-        refused = refusal(error)
-        if refused is None:
-            raise
-        return fail(str(refused), error)
+        return fail(sentence, error)
 
 
 def fail(sentence: str, error: BaseException, code: int = 1) -> int:

@@ -68,14 +68,14 @@ def trajectory_files(place: Path) -> list[Path]:
 
     Hidden files are passed over: `sweetrl serve --dialogues` keeps its journal in one.
     """
-    inside = sorted(one for one in place.iterdir() if one.name[0] != ".") if place.is_dir() else [place]
-    found = [path for path in inside if path.suffix in (".jsonl", ".parquet")]
-    if not found or not found[0].exists():
+    inside = sorted(path for path in place.iterdir() if path.name[0] != ".") if place.is_dir() else [place]
+    files = [path for path in inside if path.suffix in (".jsonl", ".parquet")]
+    if not files or not files[0].exists():
         raise UserError(
             f"params.yaml: `collect.source` is `files`, but `sources.trajectories: {place}` is no .jsonl or .parquet "
             "file and no folder with some; name the trajectory files there."
         )
-    return found
+    return files
 
 
 class Importer:
@@ -86,7 +86,7 @@ class Importer:
 
     def __init__(self, domain: Domain, files: Sequence[Path], held_out: Sequence[Task] = ()) -> None:
         self.domain, self.files = domain, list(files)
-        self.wanted, self.max_turns = domain.settings.collect, domain.settings.agent.max_turns
+        self.settings, self.max_turns = domain.settings.collect, domain.settings.agent.max_turns
         self._contents = {(task.problem_description, task.ground_truth) for task in held_out}
         self._requests = {task.problem_description for task in held_out}
 
@@ -107,7 +107,7 @@ class Importer:
                     survey.counts["bad_rows"] += 1
                     why = str(error)
                     reasons += [why] if len(reasons) < SHOWN else []
-                    if len(bad_rows) < self.wanted.skip_bad:
+                    if len(bad_rows) < self.settings.skip_bad:
                         why = why.removeprefix(f"{path}: line {number}").removeprefix(": ")
                         row = line.decode("utf-8", "replace").rstrip("\n")
                         facts = {"file": str(path), "line": number, "why": why, "row": row}
@@ -118,18 +118,18 @@ class Importer:
             write_text(quarantine, "".join(bad_rows))
         return survey
 
-    def read(self, survey: Survey, wanted: Callable[[int], bool]) -> Iterator[tuple[int, list[Trajectory]]]:
-        """Yield (number, dialogues) of each shard that is `wanted`; lines of others are not even parsed."""
-        size, position, members = self.wanted.shard, 0, list[Trajectory]()
+    def read(self, survey: Survey, is_needed: Callable[[int], bool]) -> Iterator[tuple[int, list[Trajectory]]]:
+        """Yield (number, dialogues) of each shard that is needed; lines of others are not even parsed."""
+        size, position, members = self.settings.shard, 0, list[Trajectory]()
         for path, codes in zip(self.files, survey.lines, strict=True):
             for (number, line), code in zip(raw_lines(path), codes, strict=False):
                 if code < 0:
                     continue
                 index = position // size
-                if wanted(index):
-                    one = self.parse(path, number, line)
-                    named = replace(one.task, id=survey.names[task_digest(one.task)])
-                    members.append(replace(one, task=named, attempt=code))
+                if is_needed(index):
+                    dialogue = self.parse(path, number, line)
+                    task = replace(dialogue.task, id=survey.names[task_digest(dialogue.task)])
+                    members.append(replace(dialogue, task=task, attempt=code))
                 position += 1
                 if members and (position % size == 0 or position == survey.taken):
                     yield index, members
@@ -139,14 +139,14 @@ class Importer:
         """What becomes of a line: the number of its dialogue's attempt, or why it is not taken."""
         if not line.decode("utf-8", "replace").strip():
             return BLANK
-        one = self.parse(path, number, line)
-        if self.is_held_out(one.task):
+        dialogue = self.parse(path, number, line)
+        if self.is_held_out(dialogue.task):
             survey.counts["held_out"] += 1
             return HELD_OUT
-        attempt = naming.attempt(one.task, path, number, survey.names)
+        attempt = naming.attempt(dialogue.task, path, number, survey.names)
         survey.counts["dialogues"] += 1
-        survey.counts["lost"] += one.outcome == "lost"
-        survey.counts["recorded_rewards"] += one.reward is not None
+        survey.counts["lost"] += dialogue.outcome == "lost"
+        survey.counts["recorded_rewards"] += dialogue.reward is not None
         return attempt
 
     def is_held_out(self, task: Task) -> bool:
@@ -188,7 +188,7 @@ class Importer:
                 f"{where}: `answer` is not what the dialogue's last message says; correct one of the two, or leave the "
                 "row out."
             )
-        if not self.wanted.keep_rewards:
+        if not self.settings.keep_rewards:
             return replace(one, reward=None, solved=None)
         if one.reward is None:
             raise UserError(
@@ -197,7 +197,7 @@ class Importer:
         return one
 
     def _check(self, survey: Survey, reasons: Sequence[str]) -> None:
-        count, allowed, lost = survey.counts["bad_rows"], self.wanted.skip_bad, survey.counts["lost"]
+        count, allowed, lost = survey.counts["bad_rows"], self.settings.skip_bad, survey.counts["lost"]
         if count > allowed:
             listed = "".join(f"\n- {why}" for why in reasons)
             more = f"\n- and {count - len(reasons)} more" if count > len(reasons) else ""
@@ -210,10 +210,10 @@ class Importer:
                 f"{_places(self.files)}: there are no dialogues to take ({survey.counts['held_out']} are about "
                 "held-out tasks); name other files."
             )
-        if lost > self.wanted.lost_share * survey.taken:
+        if lost > self.settings.lost_share * survey.taken:
             raise UserError(
                 f"{_places(self.files)}: {lost} of {survey.taken} dialogues end before the agent replies, more than "
-                f"the share of {self.wanted.lost_share:g} (collect.lost_share); take them out, or allow more."
+                f"the share of {self.settings.lost_share:g} (collect.lost_share); take them out, or allow more."
             )
 
 
@@ -222,7 +222,7 @@ class Naming:
 
     def __init__(self) -> None:
         self._attempts: Counter[int] = Counter()
-        self._known: dict[str, str] = {}
+        self._seen: dict[str, str] = {}
         self._unnamed: Counter[str] = Counter()
 
     @property
@@ -232,25 +232,24 @@ class Naming:
 
     def attempt(self, task: Task, path: Path, number: int, names: dict[int, str]) -> int:
         """Return the number of this attempt at `task`, which is named in `names`; a taken name is a UserError."""
-        found = task_digest(task)
-        if found not in names:
+        content = task_digest(task)
+        if content not in names:
             name = task.id or self._next(path.stem)
-            if name in self._known:
+            if name in self._seen:
                 raise UserError(
-                    f"{path}: line {number}: another task is called {name!r} in {self._known[name]}, with other words; "
+                    f"{path}: line {number}: another task is called {name!r} in {self._seen[name]}, with other words; "
                     "give every task a name of its own."
                 )
-            names[found], self._known[name] = name, f"{path}: line {number}"
-        attempt = self._attempts[found]
-        self._attempts[found] += 1
-        return attempt
+            names[content], self._seen[name] = name, f"{path}: line {number}"
+        self._attempts[content] += 1
+        return self._attempts[content] - 1
 
     def _next(self, stem: str) -> str:
         """The next free name of a task without one."""
         while True:
             name = f"{stem}-{self._unnamed[stem]:05d}"
             self._unnamed[stem] += 1
-            if name not in self._known:
+            if name not in self._seen:
                 return name
 
 
@@ -264,15 +263,15 @@ def import_dialogues(
     """
     logger.info("import: reading %s ...", _places(importer.files))
     survey = importer.survey(store.folder / BAD_ROWS)
-    present, size = store.shards(), importer.wanted.shard
+    present, size = store.shards(), importer.settings.shard
 
-    def wanted(index: int) -> bool:
+    def is_needed(index: int) -> bool:
         return index not in present and (mine is None or mine(index))
 
     with ExitStack() as stack, Meter("import", survey.taken, "dialogues") as meter:
         meter(sum(min(size, survey.taken - index * size) for index in present))
         rewards = Rewards(importer.domain, stack)
-        for index, members in importer.read(survey, wanted):
+        for index, members in importer.read(survey, is_needed):
             store.write_shard(index, rewards.given(members))
             meter(len(members))
     return {name: survey.counts[name] for name in ("dialogues", "tasks", "recorded_rewards", "held_out", "bad_rows")}
@@ -332,12 +331,12 @@ def import_standalone(
     with alone(scratch):
         check_free(out)  # by now another process may have made it
         counts = import_dialogues(Importer(domain, files, tasks), store)
-        found = summarize(store)
+        metrics = summarize(store)
         supply = Supply.of(store, domain)
         publish(scratch, out)
         shutil.rmtree(scratch)
     lacks = {f"for {name}": _lacks(name, supply) or "enough" for name in ("rft", "multi-turn-dpo", "sweet")}
-    means = {name: found[name] for name in ("success", "reward", "turns")}
+    means = {name: metrics[name] for name in ("success", "reward", "turns")}
     return {**counts, **means, "pairs": supply.pairs, **lacks, "written": str(out)}
 
 

@@ -10,7 +10,7 @@ A stage module is `python -m sweetrl.stages.<module>`:
             run.log_metrics({"reward": 0.4})
             run.summary = "1,600 dialogues, mean reward 0.40"
 
-    def main() -> None:
+    if __name__ == "__main__":
         stage_main(collect)
 """
 
@@ -33,7 +33,7 @@ from types import FrameType
 from typing import NoReturn
 
 from sweetrl.api.calls import named_files
-from sweetrl.errors import UserError, missing_extra, refusal
+from sweetrl.errors import sentence_of
 from sweetrl.io import digest, private_folder, publish, write_json
 from sweetrl.logs import any_letters, show_progress
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
@@ -270,28 +270,16 @@ def _stage_main(function: Callable[[Settings], object], spreads: Callable[[Setti
         if spreads is not None and wants_processes(settings.model) and spreads(settings):
             sys.exit(launch(settings.model))
         function(settings)
-    except UserError as error:
-        if not first_process():  # all have found the same, and the launcher ends this one when the first has said it
-            time.sleep(LAST_WORD)
-        sys.exit(_sentence(str(error)))
-    except ImportError as error:
-        missing = missing_extra(error)
-        if missing is None:
-            raise
-        sys.exit(_sentence(str(missing)))
     except KeyboardInterrupt:
         print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
         sys.exit(130)
-    except OSError as error:
-        refused = refusal(error)
-        if refused is None:
+    except Exception as error:
+        if (sentence := sentence_of(error)) is None:
             raise
-        sys.exit(_sentence(str(refused)))
-
-
-def _sentence(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr, flush=True)
-    return 1
+        if not first_process():  # all have found the same, and the launcher ends this one when the first has said it
+            time.sleep(LAST_WORD)
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
+        sys.exit(1)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

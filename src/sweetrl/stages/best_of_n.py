@@ -93,10 +93,5 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
         run.summary = f"{len(tasks)} tasks, success at N = {numbers[-1]}: {', '.join(ends)}; {BEST_OF_N}"
 
 
-def main() -> None:
-    """Run it with the parameters in params.yaml."""
-    stage_main(best_of_n)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(best_of_n)

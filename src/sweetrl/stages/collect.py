@@ -86,10 +86,5 @@ def collect_files(settings: Settings, run: StageRun) -> None:
     )
 
 
-def main() -> None:
-    """Run the stage with the parameters in params.yaml."""
-    stage_main(collect)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(collect)

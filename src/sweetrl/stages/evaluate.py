@@ -172,10 +172,5 @@ def read_contexts(states: Sequence[RankedState]) -> dict[tuple[str, int], Trajec
     return {(one.task.id, one.attempt): one for one in store.pick(places)}
 
 
-def main() -> None:
-    """Run the stage with the parameters of params.yaml."""
-    stage_main(evaluate)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(evaluate)

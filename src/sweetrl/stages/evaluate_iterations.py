@@ -95,10 +95,5 @@ def compared(first: Path, last: Path, settings: Settings) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Run the stage with the parameters in params.yaml."""
-    stage_main(evaluate_iterations)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(evaluate_iterations)

@@ -153,10 +153,5 @@ def keep(folder: Path, out: Path, number: int, settings: Settings) -> None:
     (out / "data" / str(number) / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
 
 
-def main() -> None:
-    """Run the stage with the parameters in params.yaml."""
-    stage_main(iterate)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(iterate)

@@ -103,10 +103,5 @@ def tasks(settings: Settings) -> None:
         run.summary = f"{each} tasks ({settings.tasks.source})"
 
 
-def main() -> None:
-    """Run the stage."""
-    stage_main(tasks)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(tasks)

@@ -141,10 +141,5 @@ def _card(base: str, licence: str, texts: list[str], folder: Path, recipe: dict[
     )
 
 
-def main() -> None:
-    """Run the stage with the parameters in params.yaml."""
-    stage_main(warm_start)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(warm_start)
