@@ -42,8 +42,8 @@ browser_app = App(help="Render pages that nobody has read.", add_completion=Fals
 app.add_typer(browser_app, name="browser")
 
 
-def _say_version(wanted: bool) -> None:
-    if wanted:
+def _say_version(is_given: bool) -> None:
+    if is_given:
         print(f"sweetrl {__version__}")
         raise typer.Exit
 
@@ -216,8 +216,8 @@ def show(
     if as_json and task is None:
         print_json(list(islice(outlines(dialogues, domain, model), limit)))
     elif as_json:
-        one = find(dialogues, domain, str(task), attempt, model)
-        print_json(facts_of(one, privileged) | known_more(one, domain, critic, values))
+        dialogue = find(dialogues, domain, str(task), attempt, model)
+        print_json(facts_of(dialogue, privileged) | known_more(dialogue, domain, critic, values))
     elif task is None:
         list_trajectories(screen(), dialogues, domain, model, limit)
     else:
@@ -251,10 +251,7 @@ def view(
     from sweetrl.viewer.run import view as run_viewer
 
     def say(facts: dict[str, object]) -> None:
-        if as_json:
-            print_json(facts)
-        else:
-            print_facts("view", [(name, str(value)) for name, value in facts.items()])
+        print_facts("view", [(name, str(value)) for name, value in facts.items()], facts if as_json else None)
 
     settings = settings_here(suite, changes)
     run_viewer(what, settings, host=host, port=port, out=export, sample=sample, browser=browser, say=say)
@@ -277,13 +274,13 @@ def lineage(
     from sweetrl.tracking.lineage import lineage as find
 
     settings = settings_here().tracking
-    found = find(model or settings.model, settings)
+    chain = find(model or settings.model, settings)
     if as_json:
-        print_json(asdict(found))
-    else:
-        rows = list(found.rows() if everything else found.summary())
-        more = [] if everything else [("more", f"sweetrl lineage {found.model}/{found.version} --all")]
-        print_facts(f"lineage of {found.model} version {found.version}", [*rows, *more])
+        print_json(asdict(chain))
+        return
+    rows = list(chain.rows() if everything else chain.summary())
+    more = [] if everything else [("more", f"sweetrl lineage {chain.model}/{chain.version} --all")]
+    print_facts(f"lineage of {chain.model} version {chain.version}", [*rows, *more])
 
 
 @app.command()

@@ -56,11 +56,11 @@ def score(
     from sweetrl.domains.backend.score_file import score_file
 
     file = None if report == STDOUT else report
-    found = score_file(tasks, answers, semantics.value, file, settings_here(None, changes).reward)
+    scored = score_file(tasks, answers, semantics.value, file, settings_here(None, changes).reward)
     if report == STDOUT:
-        print_json(found)
+        print_json(scored)
         return
-    print_facts("score", facts(found["summary"]))
+    print_facts("score", facts(scored["summary"]))
     if file is not None:
         note(f"every verdict: {file}")
 
@@ -164,18 +164,18 @@ def evaluate(
     choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed, top_p)
     settings = with_choices(settings_here(suite, changes), choices)
     file = None if report == STDOUT else report
-    found = evaluate_standalone(settings, tasks, out, limit, adapter, file, temperature or ())
+    result = evaluate_standalone(settings, tasks, out, limit, adapter, file, temperature or ())
     if report == STDOUT:
-        print_json(found)
+        print_json(result)
         return
-    if "temperatures" not in found:
-        rest = {name: value for name, value in found.items() if name not in ("success", "reward", "intervals")}
-        named = {**found["intervals"], **rest}  # what one looks for first
+    if "temperatures" not in result:
+        rest = {name: value for name, value in result.items() if name not in ("success", "reward", "intervals")}
+        named = {**result["intervals"], **rest}  # what one looks for first
         print_facts("evaluate", facts(named))
         return
     columns = ("temperature", "success", "reward", "turns", "questions", "success_per_question")
-    rows = [[in_words({**one, **one["intervals"]}[name]) for name in columns] for one in found["temperatures"]]
-    title = f"evaluate {found['agent']} on {found['tasks']} tasks (best: temperature {found['temperature']:g})"
+    rows = [[in_words({**row, **row["intervals"]}[name]) for name in columns] for row in result["temperatures"]]
+    title = f"evaluate {result['agent']} on {result['tasks']} tasks (best: temperature {result['temperature']:g})"
     print_table(title, [name.replace("_", " ") for name in columns], rows)
 
 
@@ -208,12 +208,12 @@ def tasks(
     settings = with_values(settings_here(suite, changes), {"seed": seed, "tasks.difficulty": difficulty})
     settings = _with_count(settings, split.value, count)
     domain = load_domain(settings)
-    found = split_tasks(domain)[split.value][:count]
+    members = split_tasks(domain)[split.value][:count]
     if out.suffix == ".parquet":
-        write_task_table(out, found)
+        write_task_table(out, members)
     else:
-        write_text(out, "".join(json.dumps(task_row(task), ensure_ascii=False) + "\n" for task in found))
-    made = {"domain": domain.spec, "split": split, "tasks": len(found), "seed": settings.seed}
+        write_text(out, "".join(json.dumps(task_row(task), ensure_ascii=False) + "\n" for task in members))
+    made = {"domain": domain.spec, "split": split, "tasks": len(members), "seed": settings.seed}
     made |= {"difficulty": settings.tasks.difficulty, "written": out}
     print_facts("tasks", [(name, str(value)) for name, value in made.items()], made if as_json else None)
 
@@ -258,9 +258,9 @@ def browser_render(
         print_facts("render", list(render_file(file, out, elements, settings_here(None, changes).browser).items()))
         return
     with TemporaryDirectory() as name:
-        found = Path(name) / "elements.json"
-        render_file(file, out, found, settings_here(None, changes).browser)
-        print_json(read_json(found))
+        written = Path(name) / "elements.json"
+        render_file(file, out, written, settings_here(None, changes).browser)
+        print_json(read_json(written))
 
 
 def _with_count(settings: Settings, split: str, count: int | None) -> Settings:
@@ -300,11 +300,11 @@ def settings_here(suite: str | None = None, changes: list[str] | None = None) ->
     """The settings of the project we stand in (outside of one, the defaults), with what the command line changes."""
     from sweetrl.settings import Settings, load_settings, parse_settings
 
-    found = load_settings(PARAMETERS) if PARAMETERS.exists() else Settings()
+    settings = load_settings(PARAMETERS) if PARAMETERS.exists() else Settings()
     if changes:
         from sweetrl.changes import parse_changes, with_changes
         from sweetrl.yaml_files import read_yaml
 
         tree = read_yaml(PARAMETERS) if PARAMETERS.exists() else {}
-        found = parse_settings(with_changes(tree or {}, parse_changes(changes)), "--set")
-    return found if suite is None else found.model_copy(update={"suite": suite})
+        settings = parse_settings(with_changes(tree or {}, parse_changes(changes)), "--set")
+    return settings if suite is None else settings.model_copy(update={"suite": suite})

@@ -82,11 +82,11 @@ def collect_standalone(
     from sweetrl.api.policy import Policy
 
     check_free(out)
-    found = _tasks_of(settings, tasks, limit)
+    task_list = _tasks_of(settings, tasks, limit)
     note(loading_words(settings))
     policy = Policy.of(settings, adapter)
     with ExitStack() as held:
-        made = _attempt(settings, policy, found, attempts, out, settings.collect.lost_share, held)
+        made = _attempt(settings, policy, task_list, attempts, out, settings.collect.lost_share, held)
         made.write(out, attempts)
         made.forget()
     return {**made.summary, "written": str(out)}
@@ -118,21 +118,21 @@ def evaluate_standalone(
             raise UserError(f"{out}: a file holds the dialogues of one temperature; name a folder for several.")
     if not tasks.exists():
         raise UserError(f"{tasks}: there is no such file; name another one, or let `sweetrl tasks` write some.")
-    found = _tasks_of(settings, tasks, limit)
-    if len(found) < 2:
-        raise UserError(f"{tasks}: intervals need at least 2 tasks, there is {len(found)}; take more tasks.")
+    task_list = _tasks_of(settings, tasks, limit)
+    if len(task_list) < 2:
+        raise UserError(f"{tasks}: intervals need at least 2 tasks, there is {len(task_list)}; take more tasks.")
     note(loading_words(settings))
     policy = Policy.of(settings, adapter)
-    log = rollouts.Running(_scratch(settings, found, 1, adapter, out) / "server.log")
+    log = rollouts.Running(_scratch(settings, task_list, 1, adapter, out) / "server.log")
     made: list[_Made] = []
     # One server for all temperatures, and one meter; unfinished work stays until all of them are through.
     with ExitStack() as held:
         with (
             rollouts.serving([policy], log) as (served,),
-            Meter("evaluate", len(each) * len(found), "dialogues") as meter,
+            Meter("evaluate", len(each) * len(task_list), "dialogues") as meter,
         ):
-            for asked in each:
-                made.append(_attempt(asked, served, found, 1, out, settings.evaluate.lost_share, held, meter))
+            for configured in each:
+                made.append(_attempt(configured, served, task_list, 1, out, settings.evaluate.lost_share, held, meter))
         measured = [_measured(one, tasks) for one in made]
         if out is not None and several:
             gathered = made[0].scratch / "all"
@@ -197,7 +197,7 @@ def _measured(made: _Made, tasks: Path) -> dict[str, Any]:
         raise UserError(
             f"{tasks}: intervals need at least 2 scored dialogues, there are {len(scored)}; take more tasks."
         )
-    successes, questions = sum(success for _, success, _ in scored), sum(asked for *_, asked in scored)
+    successes, questions = sum(success for _, success, _ in scored), sum(count for *_, count in scored)
     rewards = [reward for reward, *_ in scored]
     intervals = {
         "success": wilson_interval(successes, len(scored), ruler.confidence).as_dict(),
@@ -228,15 +228,15 @@ def _tasks_of(settings: Settings, tasks: Path, limit: int | None) -> list[Task]:
     show_progress()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     domain = load_domain(settings)
-    found = list(islice(read_any_tasks(tasks, domain), limit))
-    check_user(domain, found, tasks)
-    return found
+    task_list = list(islice(read_any_tasks(tasks, domain), limit))
+    check_user(domain, task_list, tasks)
+    return task_list
 
 
 def _attempt(
     settings: Settings,
     policy: Policy,
-    found: Sequence[Task],
+    tasks: Sequence[Task],
     attempts: int,
     out: Path | None,
     lost_share: float,
@@ -249,7 +249,7 @@ def _attempt(
     from sweetrl.rollout.scored import summarize
 
     seed_everything(settings.seed, settings.model.threads, torch=settings.engine.kind == "transformers")
-    scratch = _scratch(settings, found, attempts, policy.adapter, out)
+    scratch = _scratch(settings, tasks, attempts, policy.adapter, out)
     held.enter_context(alone(scratch))
     if out is not None:
         check_free(out)  # by now another process may have made it
@@ -261,10 +261,16 @@ def _attempt(
 
     running = rollouts.Running(log=scratch / "server.log", progress=progress, ledger=ledger, spent=note)
     domain = load_domain(settings).configured(with_values(settings, {"collect.lost_share": lost_share}))
-    store = rollouts.collect(domain, policy, found, attempts=attempts, out=scratch / "shards", running=running)
+    store = rollouts.collect(domain, policy, tasks, attempts=attempts, out=scratch / "shards", running=running)
     times = {name.removeprefix("dialogue/"): value for name, value in cost_metrics(ledger.read()).items()}
     spent |= {f"{name}_per_dialogue": times[name] for name in ("seconds", "gpu_seconds") if name in times}
-    summary = {"agent": policy.name, "user": settings.simulator.kind, "tasks": len(found), **summarize(store), **spent}
+    summary = {
+        "agent": policy.name,
+        "user": settings.simulator.kind,
+        "tasks": len(tasks),
+        **summarize(store),
+        **spent,
+    }
     return _Made(settings, scratch, store, summary)
 
 
