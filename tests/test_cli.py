@@ -189,7 +189,7 @@ def test_show_lists_what_there_is(folder: Path) -> None:
 
 def test_show_prints_one_trajectory(folder: Path) -> None:
     console = wide()
-    show.show_trajectory(console, folder, BACKEND, "t-1", 0, None, privileged=False)
+    show.show_trajectory(console, show.find(folder, BACKEND, "t-1", 0), BACKEND, privileged=False)
     text = printed(console)
     for part in (
         "What is the rate?",
@@ -205,7 +205,7 @@ def test_show_prints_one_trajectory(folder: Path) -> None:
 
 def test_show_privileged_prints_the_reference(folder: Path) -> None:
     console = wide()
-    show.show_trajectory(console, folder, BACKEND, "0", 1, None, privileged=True)
+    show.show_trajectory(console, show.find(folder, BACKEND, "0", 1), BACKEND, privileged=True)
     assert "rate: 7" in printed(console)
     assert "not scored" in printed(console)
 

@@ -213,15 +213,18 @@ def show(
     from sweetrl.show import facts_of, find, known_more, list_trajectories, outlines, show_trajectory
 
     domain = load_domain(settings_here(suite))
-    if as_json and task is None:
-        print_json(list(islice(outlines(dialogues, domain, model), limit)))
-    elif as_json:
-        dialogue = find(dialogues, domain, str(task), attempt, model)
-        print_json(facts_of(dialogue, privileged) | known_more(dialogue, domain, critic, values))
-    elif task is None:
-        list_trajectories(screen(), dialogues, domain, model, limit)
+    if task is None:
+        if as_json:
+            print_json(list(islice(outlines(dialogues, domain, model), limit)))
+        else:
+            list_trajectories(screen(), dialogues, domain, model, limit)
+        return
+    dialogue = find(dialogues, domain, task, attempt, model)
+    more = known_more(dialogue, domain, critic, values)
+    if as_json:
+        print_json(facts_of(dialogue, privileged) | more)
     else:
-        show_trajectory(screen(), dialogues, domain, task, attempt, model, privileged, critic, values)
+        show_trajectory(screen(), dialogue, domain, privileged, more)
 
 
 @app.command()
@@ -335,10 +338,15 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check this machine: Python, packages, torch, isolation, browser, data, services; say what to do."""
+    from dataclasses import asdict
+
     from sweetrl.doctor import examine, report
 
     checks = examine()
-    report(checks, screen(), as_json)
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        report(checks, screen())
     if any(check.status == "fail" for check in checks):
         raise typer.Exit(1)
 

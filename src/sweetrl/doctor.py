@@ -7,13 +7,12 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sweetrl.errors import UserError
-from sweetrl.printing import print_json
 from sweetrl.text import without_login
 
 if TYPE_CHECKING:
@@ -53,11 +52,8 @@ def examine() -> list[Check]:
     return found
 
 
-def report(checks: list[Check], console: Screen, as_json: bool = False) -> None:
-    """Print the findings for people, or as JSON."""
-    if as_json:
-        print_json([asdict(check) for check in checks])
-        return
+def report(checks: list[Check], console: Screen) -> None:
+    """Print the findings for people."""
     from rich.table import Table
     from rich.text import Text
 

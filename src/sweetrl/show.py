@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -109,6 +109,11 @@ def facts_of(one: Trajectory, privileged: bool) -> dict[str, Any]:
     return {**facts, "request": one.task.problem_description, "suite": one.task.suite}
 
 
+def domain_of(one: Trajectory, domain: Domain) -> Domain:
+    """Return the domain that a trajectory is of: `domain`, unless its task says otherwise."""
+    return domain if one.task.suite == domain.spec else find_domain(one.task.suite)
+
+
 def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
     """Return the trained critic in `folder`, on the domain's base; a UserError where there is none."""
     from sweetrl.api.learning import TrainedCritic
@@ -123,7 +128,7 @@ def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
 
 def known_more(one: Trajectory, domain: Domain, critic: Path | None, values: bool) -> dict[str, Any]:
     """Return what must be computed: with `critic` each turn's advantage, with `values` the hidden tests run again."""
-    found: dict[str, Any] = {}
+    domain, found = domain_of(one, domain), dict[str, Any]()
     if critic is not None:
         found["advantages"] = load_critic(domain, critic).advantages(one)
     if values and one.answer is not None:
@@ -132,25 +137,15 @@ def known_more(one: Trajectory, domain: Domain, critic: Path | None, values: boo
 
 
 def show_trajectory(
-    console: Screen,
-    source: Path,
-    domain: Domain,
-    task: str,
-    attempt: int,
-    policy: str | None,
-    privileged: bool,
-    critic: Path | None = None,
-    values: bool = False,
+    console: Screen, one: Trajectory, domain: Domain, privileged: bool, more: Mapping[str, Any] | None = None
 ) -> None:
-    """Print one trajectory; with `privileged` also the training-time information, which the agent never sees.
+    """Print one trajectory, with what `known_more` says of it.
 
-    `critic` and `values` are as in `known_more`.
+    With `privileged` also the training-time information, which the agent never sees.
     """
     from rich.text import Text
 
-    one = find(source, domain, task, attempt, policy)
-    domain = domain if one.task.suite == domain.spec else find_domain(one.task.suite)
-    more = known_more(one, domain, critic, values)
+    domain, more = domain_of(one, domain), more or {}
     places = [turn.message_index for turn in one.turns]
     advantages = dict(zip(places, more.get("advantages", ()), strict=False))
     facts = [f"attempt {one.attempt}", f"policy {one.policy or 'unknown'}", f"simulator {one.simulator or 'unknown'}"]

@@ -55,16 +55,12 @@ class TerminalUser:
 
     def show(self, messages: Sequence[Message]) -> None:
         """Show the last of `messages`, the agent's."""
-        found = self.domain.file_of(messages[-1].content)
-        advantage = self.advantage(messages)
-        if found is None:
-            print_message(self.console, messages[-1], self.domain, advantage=advantage)
-            return
-        ending, content = found
-        words = "\n".join(text for language, text in self.domain.display(messages[-1].content) if not language)
-        path = self.keep(f"turn-{sum(one.role == 'assistant' for one in messages)}{ending}", content)
-        shown = Message("assistant", f"{words}\n[{path}]".strip())
-        print_message(self.console, shown, self.domain, advantage=advantage)
+        message, advantage = messages[-1], self.advantage(messages)
+        if file := self.domain.file_of(message.content):
+            words = "\n".join(text for language, text in self.domain.display(message.content) if not language)
+            path = self.keep(f"turn-{sum(one.role == 'assistant' for one in messages)}{file[0]}", file[1])
+            message = Message("assistant", f"{words}\n[{path}]".strip())
+        print_message(self.console, message, self.domain, advantage=advantage)
 
     def advantage(self, messages: Sequence[Message]) -> float | None:
         """Return the advantage of the agent's last words; None without a critic."""

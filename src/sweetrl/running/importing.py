@@ -27,7 +27,6 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import digest, publish, write_text
 from sweetrl.learning.supply import Supply
-from sweetrl.logs import show_progress
 from sweetrl.plugins import find_method, load_domain
 from sweetrl.progress import Meter
 from sweetrl.rollout.environment import scorer_of
@@ -316,7 +315,6 @@ def import_standalone(
 
     `held_out` are task files or tables: dialogues about their tasks are left out. Unfinished work lies beside `out`.
     """
-    show_progress()
     check_free(out)
     domain = load_domain(settings)
     for path in [*files, *held_out]:

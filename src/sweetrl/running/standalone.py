@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.colbench.scoring import scoring_of
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
-from sweetrl.logs import show_progress
 from sweetrl.paths import SCRATCH
 from sweetrl.plugins import load_domain
 from sweetrl.printing import note
@@ -224,8 +223,7 @@ def _at_temperature(settings: Settings, temperature: float) -> Settings:
 
 
 def _tasks_of(settings: Settings, tasks: Path, limit: int | None) -> list[Task]:
-    """The tasks to attempt, of which the user knows enough; from here on progress is shown."""
-    show_progress()
+    """The tasks to attempt, of which the user knows enough."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     domain = load_domain(settings)
     task_list = list(islice(read_any_tasks(tasks, domain), limit))

@@ -90,15 +90,11 @@ def _check_places(base: str, out: Path) -> None:
         raise UserError(
             f"params.yaml: `warm_start.base` and `model.base` are both {base}; the result needs a folder of its own."
         )
-    if out.exists() and not _made_here(out):
+    recipe = out / RECIPE
+    if out.exists() and not (recipe.is_file() and "warm_start" in (read_json(recipe).get("settings") or {})):
         raise UserError(
             f"{out}: this is `model.base`, and not a model that `warm-start` has made; name a new folder there."
         )
-
-
-def _made_here(folder: Path) -> bool:
-    path = folder / RECIPE
-    return path.is_file() and "warm_start" in (read_json(path).get("settings") or {})
 
 
 def _write_origin(folder: Path, base: str, settings: Settings, facts: dict[str, Any]) -> None:
