@@ -20,8 +20,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
@@ -35,7 +36,8 @@ from sweetrl.tracking.runs import PARENT_VARIABLE
 LAUNCHED = "WORLD_SIZE"  # in the environment of every process that torchrun, accelerate or `launch` has started
 
 
-class Nodes(NamedTuple):
+@dataclass(frozen=True)
+class Nodes:
     """How many machines there are, which one this is, and where they meet: host:port of node 0."""
 
     count: int = 1

@@ -13,7 +13,7 @@ from sweetrl.paths import TASKS
 from sweetrl.plugins import load_domain
 from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.types import Task
+from sweetrl.types import Split, Task
 
 
 def split_tasks(domain: Domain) -> dict[str, list[Task]]:
@@ -55,7 +55,8 @@ def _generated(domain: Domain) -> tuple[list[Task], list[Task]]:
     """Return the domain's own tasks: those to learn from with those for validation, and the test tasks."""
     sizes, seed = domain.settings.tasks, domain.settings.seed
     found = []
-    for split, count in (("train", sizes.train + sizes.validation), ("test", sizes.test_first + sizes.test)):
+    counts: dict[Split, int] = {"train": sizes.train + sizes.validation, "test": sizes.test_first + sizes.test}
+    for split, count in counts.items():
         made = [domain.own(task) for task in islice(domain.tasks(split, count, seed, sizes.difficulty), count)]
         check_ids(made, f"{domain.spec}: {split} tasks")
         found.append(made)
