@@ -1,4 +1,4 @@
-"""What another busy program costs a stage: torch's threads with libgomp's own waiting, and with ours (sweetrl.threads).
+"""What another busy program costs a stage: torch's threads with libgomp's own waiting, and with ours.
 
     python benchmarks/busy_machine.py [--steps 8] [--busy 1]
 
@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sweetrl.threads import SPINS
+from sweetrl.progress import SPINS
 
 BASE = Path(__file__).resolve().parents[1] / "models" / "base"
 STEPS = """

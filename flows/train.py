@@ -11,7 +11,7 @@ from prefect import flow
 from prefect.logging import get_run_logger
 
 from flows.spread import cluster_of_environment, spread
-from sweetrl.running.share import SPREAD
+from sweetrl.running.scratch import SPREAD
 from sweetrl.settings import Settings
 from sweetrl.tracking.registry import Registration
 from tasks.pipeline import Selection, StageResult

@@ -86,46 +86,6 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
-def test_help_names_every_command() -> None:
-    result = CliRunner().invoke(cli.app, ["--help"])
-    assert result.exit_code == 0
-    for name in (
-        "run",
-        "collect",
-        "evaluate",
-        "tasks",
-        "score",
-        "sandbox",
-        "browser",
-        "play",
-        "show",
-        "lineage",
-        "doctor",
-        "version",
-    ):
-        assert name in result.output
-
-
-def test_run_outside_of_a_project_is_one_sentence(tmp_path: Path) -> None:
-    done = sweetrl("run", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert "run from the project's root" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_run_becomes_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "dvc.yaml").touch()
-    (tmp_path / "params.yaml").touch()
-    (tmp_path / "flows").mkdir()
-    monkeypatch.chdir(tmp_path)
-    called: list[Any] = []
-    monkeypatch.setattr(os, "execv", lambda *arguments: called.append(arguments))
-    assert CliRunner().invoke(cli.app, ["run"]).exit_code == 0
-    assert called == [(sys.executable, [sys.executable, "-m", "flows.run"])]
-
-
 def test_run_without_the_pipelines_packages_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "prefect" else name)
@@ -211,37 +171,6 @@ def test_score_writes_the_verdicts(tmp_path: Path, write_tasks: Callable[..., Pa
     assert [row["score"] for row in written["results"]] == [1.0, pytest.approx(1 / 3)]
 
 
-def test_score_names_the_broken_line(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
-    tasks, answers = tmp_path / "tasks.jsonl", tmp_path / "answers.jsonl"
-    write_tasks(tasks, [TASK])
-    answers.write_text('{"index": 0, "answer": "x"}\n{"index": 0, "ans\n')
-    done = sweetrl("score", "--tasks", str(tasks), "--answers", str(answers), cwd=tmp_path)
-    assert done.returncode == 1
-    assert "answers.jsonl: line 2" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
-def test_an_unknown_parameter_is_named(tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text("colect: {tasks: 1}\n")
-    done = sweetrl("lineage", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "unknown parameter `colect`" in done.stderr
-
-
-def test_a_parameter_of_an_earlier_version_is_answered_with_its_name_now(tmp_path: Path) -> None:
-    (tmp_path / "params.yaml").write_text("agent: {rounds: 3}\n")
-    done = sweetrl("lineage", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr == "error: params.yaml: `agent.rounds` is called `agent.max_turns` now; rename the key.\n"
-
-
-def test_an_unknown_domain_is_one_sentence(tmp_path: Path) -> None:
-    done = sweetrl("show", "--suite", "backed", cwd=tmp_path)
-    assert done.returncode == 1
-    assert done.stderr.startswith("error: params.yaml: `suite: backed` is not known; known are backend, frontend, or ")
-    assert len(done.stderr.strip().splitlines()) == 1
-
-
 def test_sandbox_run_prints_each_call(tmp_path: Path) -> None:
     path = tmp_path / "f.py"
     path.write_text("def f(x):\n    return [x, 1 / x]\n")
@@ -260,7 +189,7 @@ def test_show_lists_what_there_is(folder: Path) -> None:
 
 def test_show_prints_one_trajectory(folder: Path) -> None:
     console = wide()
-    show.show_trajectory(console, folder, BACKEND, "t-1", 0, None, privileged=False)
+    show.show_trajectory(console, show.find(folder, BACKEND, "t-1", 0), BACKEND, privileged=False)
     text = printed(console)
     for part in (
         "What is the rate?",
@@ -276,7 +205,7 @@ def test_show_prints_one_trajectory(folder: Path) -> None:
 
 def test_show_privileged_prints_the_reference(folder: Path) -> None:
     console = wide()
-    show.show_trajectory(console, folder, BACKEND, "0", 1, None, privileged=True)
+    show.show_trajectory(console, show.find(folder, BACKEND, "0", 1), BACKEND, privileged=True)
     assert "rate: 7" in printed(console)
     assert "not scored" in printed(console)
 
@@ -298,12 +227,6 @@ def test_show_reads_official_files(tmp_path: Path) -> None:
     path = tmp_path / "official.jsonl"
     write_trajectories(path, [TRAJECTORY, replace(TRAJECTORY, attempt=1)], attempts=2)
     assert show.find(path, BACKEND, "0", 1).messages == TRAJECTORY.messages
-
-
-def test_show_without_a_pipeline_says_what_to_do(tmp_path: Path) -> None:
-    done = sweetrl("show", "t-1", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "sweetrl run" in done.stderr
 
 
 class SpeakingEngine:
@@ -419,12 +342,6 @@ def test_play_names_the_tasks_there_are(tmp_path: Path, write_tasks: Callable[..
         terminal.find_task("t-9", path, BACKEND)
 
 
-def test_lineage_of_an_empty_registry_says_what_to_do(tmp_path: Path) -> None:
-    done = sweetrl("lineage", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "no version is registered yet" in done.stderr
-
-
 def test_browser_render_writes_the_picture(tmp_path: Path) -> None:
     from sweetrl.browser.binary import find_browser
     from sweetrl.errors import UserError
@@ -438,9 +355,3 @@ def test_browser_render_writes_the_picture(tmp_path: Path) -> None:
     assert "status\tok" in done.stdout
     assert (tmp_path / "page.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((tmp_path / "page.json").read_text())["elements"][0]["text"] == "Head"
-
-
-def test_browser_render_names_a_missing_file(tmp_path: Path) -> None:
-    done = sweetrl("browser", "render", "none.html", "--out", "page.png", cwd=tmp_path)
-    assert done.returncode == 1
-    assert "none.html: there is no such file" in done.stderr

@@ -15,7 +15,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from sweetrl import __version__, cli, command_line, renamed
+from sweetrl import __version__, cli, command_line
 from sweetrl.logs import LibraryLog
 from sweetrl.printing import note
 
@@ -40,11 +40,9 @@ def test_every_command_explains_itself(command: str) -> None:
 
 
 def test_the_same_things_have_the_same_names() -> None:
-    """And every command that prints a result prints it as JSON, too; the names of earlier versions are gone."""
+    """And every command that prints a result prints it as JSON, too."""
     found = commands()
     assert {name for name, options in found.items() if "--json" not in options} == {"serve"}  # it has no result
-    for command, old in renamed.OPTIONS:
-        assert renamed.OPTIONS[command, old] in found[command] and old not in found[command]
     assert not any({"--policy", "--source", "--trajectories", "--save"} & options for options in found.values())
 
 
@@ -138,17 +136,34 @@ def test_parameters_are_set_for_one_call(tmp_path: Path, monkeypatch: pytest.Mon
     assert (tmp_path / "params.yaml").read_text() == "seed: 3\n"
 
 
-def test_run_hands_its_options_to_the_flow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("words", "handed", "quiet"),
+    [
+        ("run", "flows.run", None),
+        (
+            "run -n -q --set a=1 --set b=2 --from rank --until evaluate --profile small --json",
+            "flows.run --set=a=1 --set=b=2 --profile=small --from=rank --until=evaluate --dry-run --json",
+            "1",
+        ),
+        ("ingest", "flows.ingest", None),
+        (
+            "ingest s3://team/x/ --kind tasks --again --no-push --no-event --json",
+            "flows.ingest s3://team/x/ --kind=tasks --again --no-push --no-event --json",
+            None,
+        ),
+    ],
+)
+def test_a_command_goes_on_as_its_flow(
+    words: str, handed: str, quiet: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("dvc.yaml", "params.yaml"):
         (tmp_path / name).touch()
     (tmp_path / "flows").mkdir()
     monkeypatch.chdir(tmp_path)
     called: list[Any] = []
     monkeypatch.setattr(os, "execv", lambda *arguments: called.append((*arguments, os.environ.get("SWEETRL_QUIET"))))
-    words = "run -n -q --set a=1 --set b=2 --from rank --until evaluate --profile small --json"
     assert CliRunner().invoke(cli.app, words.split()).exit_code == 0
-    handed = "--set=a=1 --set=b=2 --profile=small --from=rank --until=evaluate --dry-run --json"
-    assert called == [(sys.executable, [sys.executable, "-m", "flows.run", *handed.split()], "1")]
+    assert called == [(sys.executable, [sys.executable, "-m", *handed.split()], quiet)]
     assert "SWEETRL_QUIET" not in os.environ
 
 

@@ -1,13 +1,16 @@
-"""Progress in words: how many, how fast, and how many minutes are left."""
+"""Progress in words: how many, how fast, and how many minutes are left; and threads that wait keep nobody waiting."""
 
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
 from sweetrl import progress
-from sweetrl.progress import Meter, StepProgress, time_left
+from sweetrl.progress import SPINS, Meter, StepProgress, time_left
 
 
 def test_what_is_left_is_said_in_minutes() -> None:
@@ -32,3 +35,16 @@ def test_lines_name_the_minutes_left(monkeypatch: pytest.MonkeyPatch, caplog: py
     assert said[2].startswith("collect: 300 of 300 dialogues, ") and said[2].endswith(" a second")
     assert said[3] == "train-critic: step 50 of 52  loss 0.5000", "a training that goes on: nothing is known yet"
     assert said[4].startswith("train-critic: step 51 of 52  loss 0.5000  ") and said[4].endswith(" min left")
+
+
+CODE = "import sys, os, sweetrl.stages; print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [({}, f"{SPINS} False"), ({"GOMP_SPINCOUNT": "7"}, "7 False"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None False")],
+)
+def test_a_stage_says_it_before_torch_is_imported(said: dict[str, str], expected: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if "OMP_" not in key} | said
+    done = subprocess.run([sys.executable, "-c", CODE], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == expected

@@ -58,7 +58,7 @@ def test_nothing_in_a_trajectory_steers_the_terminal(tmp_path: Path, terminal: b
     console = Screen(file=StringIO(), width=200, force_terminal=terminal, color_system="standard")
     domain = find_domain("backend")
     show.list_trajectories(console, tmp_path, domain, None, 10)
-    show.show_trajectory(console, tmp_path, domain, "0", 0, None, privileged=True)
+    show.show_trajectory(console, show.find(tmp_path, domain, "0", 0), domain, privileged=True)
     assert_harmless(console.file.getvalue())
 
 

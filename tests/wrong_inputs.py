@@ -55,17 +55,17 @@ def parameters(text: str) -> dict[str, str]:
 
 WRONG = [
     # The command line itself
-    Wrong("a command mistyped", "evalute", "no command `evalute` (did you mean `evaluate`?)", code=2),
-    Wrong("an option mistyped", "evaluate --task x.jsonl", "no option `--task` (did you mean `--tasks`?)", code=2),
-    Wrong("an option of another command", f"{SCORE} --blind", "no option `--blind`", code=2),
-    Wrong("an earlier option", "show --from data", "`--from` is called `--dialogues` now"),
-    Wrong("another earlier option", "export models/policy --to out", "`--to` is called `--out` now"),
-    Wrong("an option is missing", "score --tasks tasks.jsonl", "`--answers` is missing", code=2),
-    Wrong("an argument is missing", "export --out out", "MODEL[@ALIAS] is missing", code=2),
-    Wrong("a word for a number", "tasks --split train --count many --out x.jsonl", "`--count`: ", code=2),
-    Wrong("a number out of bounds", "tasks --split train --count 0 --out x.jsonl", "`--count`: ", code=2),
-    Wrong("an unknown choice", "tasks --split dev --out x.jsonl", "`--split`: ", code=2),
-    Wrong("a port out of bounds", "serve models/policy --port 99999", "`--port`: ", code=2),
+    Wrong("a command mistyped", "evalute", "No such command 'evalute'. Did you mean 'evaluate'?", code=2),
+    Wrong(
+        "an option mistyped", "evaluate --task x.jsonl", "No such option: --task (Possible options: --tasks)", code=2
+    ),
+    Wrong("an option of another command", f"{SCORE} --blind", "No such option: --blind", code=2),
+    Wrong("an option is missing", "score --tasks tasks.jsonl", "Missing option '--answers'", code=2),
+    Wrong("an argument is missing", "export --out out", "Missing argument 'MODEL[@ALIAS]'", code=2),
+    Wrong("a word for a number", "tasks --split train --count many --out x.jsonl", "'--count': ", code=2),
+    Wrong("a number out of bounds", "tasks --split train --count 0 --out x.jsonl", "'--count': ", code=2),
+    Wrong("an unknown choice", "tasks --split dev --out x.jsonl", "'--split': ", code=2),
+    Wrong("a port out of bounds", "serve models/policy --port 99999", "'--port': ", code=2),
     # params.yaml and --set
     Wrong(
         "an unknown parameter", "lineage", "unknown parameter `agnt` (did you mean `agent`?)", parameters("agnt: {}\n")
@@ -81,12 +81,6 @@ WRONG = [
     ),
     Wrong("a value of the wrong type", "lineage", "parameter `seed` = 'seven'", parameters("seed: seven\n")),
     Wrong("a value out of bounds", "lineage", "parameter `collect.tasks` = 0", parameters("collect: {tasks: 0}\n")),
-    Wrong(
-        "an earlier parameter",
-        "lineage",
-        "`agent.rounds` is called `agent.max_turns` now",
-        parameters("agent: {rounds: 3}\n"),
-    ),
     Wrong("a list for the parameters", "lineage", "expected sections of settings", parameters("- seed\n")),
     Wrong("parameters that are no text", "lineage", "no UTF-8 at byte 6", {"params.yaml": b"seed: \xff\n"}),
     Wrong("--set mistyped", f"{SCORE} --set reward.tolerence=0.1", "(did you mean `reward.tolerance`?)"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -12,12 +14,12 @@ import typer
 from sweetrl import __version__, cli_files
 from sweetrl.cli_files import screen, settings_here
 from sweetrl.command_line import App, run_app
-from sweetrl.flow_commands import ingest, start_flow
-from sweetrl.gate_command import gate
+from sweetrl.errors import EXTRAS, UserError
 from sweetrl.options import Agent, CriticFolder, Engines, Json, Set, Suite
 from sweetrl.printing import print_facts, print_json
-from sweetrl.threads import wait_briefly
+from sweetrl.progress import wait_briefly
 
+PROJECT = (Path("dvc.yaml"), Path("params.yaml"), Path("flows"))  # what a project's root has
 KEPT = "finished dialogues are kept: give the same command again to go on"
 
 # Nothing phones home and nothing waits for a hub, however the command was started; values that are set already win.
@@ -40,8 +42,8 @@ browser_app = App(help="Render pages that nobody has read.", add_completion=Fals
 app.add_typer(browser_app, name="browser")
 
 
-def _say_version(wanted: bool) -> None:
-    if wanted:
+def _say_version(is_given: bool) -> None:
+    if is_given:
         print(f"sweetrl {__version__}")
         raise typer.Exit
 
@@ -53,6 +55,31 @@ def sweetrl(
     ] = False,
 ) -> None:
     """Train language-model agents that work with a user over several turns: SWEET-RL on ColBench."""
+
+
+class Kinds(StrEnum):
+    """What new files hold."""
+
+    dialogues = "dialogues"
+    tasks = "tasks"
+
+
+def _start_flow(name: str, words: Sequence[str]) -> None:
+    """Go on as `python -m flows.<name>` with these words; UserError outside of a project's root.
+
+    The flow takes this process over (Ctrl-C reaches it), so the package stays free of Prefect and DVC.
+    """
+    from importlib.util import find_spec
+
+    for package in EXTRAS["pipeline"]:  # said here: the flow's own imports would end in a traceback
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    if not all(path.exists() for path in PROJECT):
+        raise UserError(
+            f"{Path.cwd()}: there is no dvc.yaml with params.yaml and flows/ here; run from the project's root."
+        )
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", f"flows.{name}", *words])
 
 
 @app.command(kept="finished stages are kept: run the same command again to go on")
@@ -83,12 +110,47 @@ def run(
     words += [
         f"{name}={value}" for name, value in (("--profile", profile), ("--from", begin), ("--until", until)) if value
     ]
-    words += [name for name, wanted in (("--dry-run", dry_run), ("--json", as_json)) if wanted]
-    start_flow("run", words)
+    _start_flow("run", words + [name for name, given in (("--dry-run", dry_run), ("--json", as_json)) if given])
 
 
-app.command()(ingest)
-app.command()(gate)
+@app.command()
+def ingest(
+    source: Annotated[
+        str, typer.Argument(help="s3://BUCKET/PREFIX or a folder; default: `ingest.source` of params.yaml.")
+    ] = "",
+    kind: Annotated[Kinds | None, typer.Option(help="What the files hold; default: as params.yaml says.")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Look once more at the files in which something was bad.")
+    ] = False,
+    no_push: Annotated[bool, typer.Option("--no-push", help="Keep the batch on this machine alone.")] = False,
+    no_event: Annotated[bool, typer.Option("--no-event", help="Start no retraining.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make new dialogues or task files the next batch: found, validated, versioned; then retrainings are told."""
+    words = [*([source] if source else []), *([f"--kind={kind}"] if kind else [])]
+    flags = (("--again", again), ("--no-push", no_push), ("--no-event", no_event), ("--json", as_json))
+    _start_flow("ingest", words + [name for name, given in flags if given])
+
+
+@app.command()
+def gate(
+    difference: Annotated[
+        float | None, typer.Option(help="A difference of mean reward; default: gate.smallest_difference.")
+    ] = None,
+    tasks: Annotated[int | None, typer.Option(help="How many test tasks; default: as params.yaml says.", min=2)] = None,
+    discordance: Annotated[
+        float | None,
+        typer.Option(help="Mean squared difference on a task; default: as seen so far, else gate.discordance."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say which difference the promotion gate can see with the test tasks at hand, and how many a smaller one needs."""
+    from dataclasses import asdict
+
+    from sweetrl.tracking.gate_plan import plan
+
+    planned = plan(settings_here(), Path(), difference, tasks, discordance)
+    print_facts("the next comparison at the gate", list(planned.rows()), asdict(planned) if as_json else None)
 
 
 app.command()(cli_files.score)
@@ -145,19 +207,24 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Show one trajectory, readable: who said what, tokens for each turn, and the verdict of every hidden test."""
+    from itertools import islice
+
     from sweetrl.plugins import load_domain
     from sweetrl.show import facts_of, find, known_more, list_trajectories, outlines, show_trajectory
 
     domain = load_domain(settings_here(suite))
-    if as_json and task is None:
-        print_json(outlines(dialogues, domain, model, limit))
-    elif as_json:
-        one = find(dialogues, domain, str(task), attempt, model)
-        print_json(facts_of(one, privileged) | known_more(one, domain, critic, values))
-    elif task is None:
-        list_trajectories(screen(), dialogues, domain, model, limit)
+    if task is None:
+        if as_json:
+            print_json(list(islice(outlines(dialogues, domain, model), limit)))
+        else:
+            list_trajectories(screen(), dialogues, domain, model, limit)
+        return
+    dialogue = find(dialogues, domain, task, attempt, model)
+    more = known_more(dialogue, domain, critic, values)
+    if as_json:
+        print_json(facts_of(dialogue, privileged) | more)
     else:
-        show_trajectory(screen(), dialogues, domain, task, attempt, model, privileged, critic, values)
+        show_trajectory(screen(), dialogue, domain, privileged, more)
 
 
 @app.command()
@@ -187,10 +254,7 @@ def view(
     from sweetrl.viewer.run import view as run_viewer
 
     def say(facts: dict[str, object]) -> None:
-        if as_json:
-            print_json(facts)
-        else:
-            print_facts("view", [(name, str(value)) for name, value in facts.items()])
+        print_facts("view", [(name, str(value)) for name, value in facts.items()], facts if as_json else None)
 
     settings = settings_here(suite, changes)
     run_viewer(what, settings, host=host, port=port, out=export, sample=sample, browser=browser, say=say)
@@ -213,13 +277,13 @@ def lineage(
     from sweetrl.tracking.lineage import lineage as find
 
     settings = settings_here().tracking
-    found = find(model or settings.model, settings)
+    chain = find(model or settings.model, settings)
     if as_json:
-        print_json(asdict(found))
-    else:
-        rows = list(found.rows() if everything else found.summary())
-        more = [] if everything else [("more", f"sweetrl lineage {found.model}/{found.version} --all")]
-        print_facts(f"lineage of {found.model} version {found.version}", [*rows, *more])
+        print_json(asdict(chain))
+        return
+    rows = list(chain.rows() if everything else chain.summary())
+    more = [] if everything else [("more", f"sweetrl lineage {chain.model}/{chain.version} --all")]
+    print_facts(f"lineage of {chain.model} version {chain.version}", [*rows, *more])
 
 
 @app.command()
@@ -274,10 +338,15 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check this machine: Python, packages, torch, isolation, browser, data, services; say what to do."""
+    from dataclasses import asdict
+
     from sweetrl.doctor import examine, report
 
     checks = examine()
-    report(checks, screen(), as_json)
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        report(checks, screen())
     if any(check.status == "fail" for check in checks):
         raise typer.Exit(1)
 

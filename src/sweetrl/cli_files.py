@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sweetrl.errors import UserError
 from sweetrl.options import (
     STDOUT,
     Adapter,
@@ -54,11 +56,11 @@ def score(
     from sweetrl.domains.backend.score_file import score_file
 
     file = None if report == STDOUT else report
-    found = score_file(tasks, answers, semantics.value, file, settings_here(None, changes).reward)
+    scored = score_file(tasks, answers, semantics.value, file, settings_here(None, changes).reward)
     if report == STDOUT:
-        print_json(found)
+        print_json(scored)
         return
-    print_facts("score", facts(found["summary"]))
+    print_facts("score", facts(scored["summary"]))
     if file is not None:
         note(f"every verdict: {file}")
 
@@ -120,12 +122,12 @@ def import_(
     What is not given is as params.yaml says (`collect.skip_bad`, `collect.keep_rewards`).
     """
     from sweetrl.running.importing import import_standalone
+    from sweetrl.running.parameters import with_values
 
-    settings = settings_here(suite, changes)
-    given = {"skip_bad": skip_bad, "keep_rewards": keep_rewards}
-    changed = settings.collect.model_copy(update={key: one for key, one in given.items() if one is not None})
-    found = import_standalone(settings.model_copy(update={"collect": changed}), files, out, held_out or ())
-    print_facts("import", facts(found), found if as_json else None)
+    given = {"collect.skip_bad": skip_bad, "collect.keep_rewards": keep_rewards}
+    settings = with_values(settings_here(suite, changes), given)
+    summary = import_standalone(settings, files, out, held_out or ())
+    print_facts("import", facts(summary), summary if as_json else None)
 
 
 def evaluate(
@@ -162,18 +164,18 @@ def evaluate(
     choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed, top_p)
     settings = with_choices(settings_here(suite, changes), choices)
     file = None if report == STDOUT else report
-    found = evaluate_standalone(settings, tasks, out, limit, adapter, file, temperature or ())
+    result = evaluate_standalone(settings, tasks, out, limit, adapter, file, temperature or ())
     if report == STDOUT:
-        print_json(found)
+        print_json(result)
         return
-    if "temperatures" not in found:
-        rest = {name: value for name, value in found.items() if name not in ("success", "reward", "intervals")}
-        named = {**found["intervals"], **rest}  # what one looks for first
+    if "temperatures" not in result:
+        rest = {name: value for name, value in result.items() if name not in ("success", "reward", "intervals")}
+        named = {**result["intervals"], **rest}  # what one looks for first
         print_facts("evaluate", facts(named))
         return
     columns = ("temperature", "success", "reward", "turns", "questions", "success_per_question")
-    rows = [[in_words({**one, **one["intervals"]}[name]) for name in columns] for one in found["temperatures"]]
-    title = f"evaluate {found['agent']} on {found['tasks']} tasks (best: temperature {found['temperature']:g})"
+    rows = [[in_words({**row, **row["intervals"]}[name]) for name in columns] for row in result["temperatures"]]
+    title = f"evaluate {result['agent']} on {result['tasks']} tasks (best: temperature {result['temperature']:g})"
     print_table(title, [name.replace("_", " ") for name in columns], rows)
 
 
@@ -194,20 +196,26 @@ def tasks(
     as_json: Json = False,
 ) -> None:
     """Write generated tasks of the domain: those that the stage `tasks` makes from the same seed."""
+    from sweetrl.colbench.files import task_row
+    from sweetrl.colbench.store import write_task_table
+    from sweetrl.io import write_text
     from sweetrl.plugins import load_domain
+    from sweetrl.running.parameters import with_values
     from sweetrl.running.standalone import check_free
-    from sweetrl.running.task_files import with_count, write_task_file
     from sweetrl.stages.tasks import split_tasks
 
     check_free(out)
-    settings = with_count(settings_here(suite, changes), split.value, count, seed, difficulty)
+    settings = with_values(settings_here(suite, changes), {"seed": seed, "tasks.difficulty": difficulty})
+    settings = _with_count(settings, split.value, count)
     domain = load_domain(settings)
-    found = split_tasks(domain)[split.value][:count]
-    write_task_file(out, found)
-    made = {"domain": domain.spec, "split": split, "tasks": len(found), "seed": settings.seed}
-    made_facts = {**made, "difficulty": settings.tasks.difficulty, "written": out}
-    rows = [(name, str(value)) for name, value in made_facts.items()]
-    print_facts("tasks", rows, made_facts if as_json else None)
+    members = split_tasks(domain)[split.value][:count]
+    if out.suffix == ".parquet":
+        write_task_table(out, members)
+    else:
+        write_text(out, "".join(json.dumps(task_row(task), ensure_ascii=False) + "\n" for task in members))
+    made = {"domain": domain.spec, "split": split, "tasks": len(members), "seed": settings.seed}
+    made |= {"difficulty": settings.tasks.difficulty, "written": out}
+    print_facts("tasks", [(name, str(value)) for name, value in made.items()], made if as_json else None)
 
 
 def sandbox_run(
@@ -250,9 +258,30 @@ def browser_render(
         print_facts("render", list(render_file(file, out, elements, settings_here(None, changes).browser).items()))
         return
     with TemporaryDirectory() as name:
-        found = Path(name) / "elements.json"
-        render_file(file, out, found, settings_here(None, changes).browser)
-        print_json(read_json(found))
+        written = Path(name) / "elements.json"
+        render_file(file, out, written, settings_here(None, changes).browser)
+        print_json(read_json(written))
+
+
+def _with_count(settings: Settings, split: str, count: int | None) -> Settings:
+    """Return `settings` in which the stage `tasks` generates `count` tasks of `split` at least, and few of others.
+
+    The validation tasks follow the training tasks, so those are generated, too. Raises UserError where the training
+    tasks would reach into the validation tasks.
+    """
+    from sweetrl.running.parameters import with_values
+
+    sizes = {name: getattr(settings.tasks, name) for name in ("train", "validation", "test")}
+    if split == "train" and (count or 0) > sizes["train"]:
+        raise UserError(
+            f"params.yaml: `tasks.train` is {sizes['train']}, and the tasks behind are for validation; raise it, or "
+            f"take fewer than {count} training tasks."
+        )
+    sizes[split] = max(sizes[split], count or 0)
+    sizes |= {"train": 1, "validation": 1} if split == "test" else {"test": 1}
+    return with_values(
+        settings, {"tasks.source": "synthetic", **{f"tasks.{name}": size for name, size in sizes.items()}}
+    )
 
 
 def facts(values: dict[str, Any]) -> list[tuple[str, str]]:
@@ -271,11 +300,11 @@ def settings_here(suite: str | None = None, changes: list[str] | None = None) ->
     """The settings of the project we stand in (outside of one, the defaults), with what the command line changes."""
     from sweetrl.settings import Settings, load_settings, parse_settings
 
-    found = load_settings(PARAMETERS) if PARAMETERS.exists() else Settings()
+    settings = load_settings(PARAMETERS) if PARAMETERS.exists() else Settings()
     if changes:
         from sweetrl.changes import parse_changes, with_changes
         from sweetrl.yaml_files import read_yaml
 
         tree = read_yaml(PARAMETERS) if PARAMETERS.exists() else {}
-        found = parse_settings(with_changes(tree or {}, parse_changes(changes)), "--set")
-    return found if suite is None else found.model_copy(update={"suite": suite})
+        settings = parse_settings(with_changes(tree or {}, parse_changes(changes)), "--set")
+    return settings if suite is None else settings.model_copy(update={"suite": suite})

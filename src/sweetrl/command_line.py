@@ -9,7 +9,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import Annotated, Any
@@ -17,10 +17,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sweetrl.errors import UserError, did_you_mean, missing_extra, refusal
+from sweetrl.errors import UserError, sentence_of
 from sweetrl.logs import QUIET, any_letters, own_words_only
 from sweetrl.options import STDOUT
-from sweetrl.renamed import OPTIONS
 
 # What an impossible command line raises; where its class lies differs between typer's versions.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -33,7 +32,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result and
 
 
 class Command(TyperCommand):
-    """A command that answers an option's earlier name with its name now, and takes `--json` with and without a file."""
+    """A command that takes `--json` with and without a file, and no addresses for files."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words after the command's name."""
@@ -42,8 +41,6 @@ class Command(TyperCommand):
             if word == "--":
                 break
             name, equals, value = word.partition("=")
-            if new := OPTIONS.get((str(self.name), name)):
-                raise UserError(f"{ctx.command_path}: `{name}` is called `{new}` now; use that name.")
             follows = args[place + 1] if place + 1 < len(args) else "-"
             if name in FILES and ADDRESS.match(value if equals else follows):
                 address = value if equals else follows
@@ -61,16 +58,10 @@ class Command(TyperCommand):
 class Commands(TyperGroup):
     """The list of commands, each with its whole first sentence."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands as they are written down."""
-        return list(self.commands)
-
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write a line or two for each command."""
-        found = [(name, self.commands[name]) for name in self.list_commands(ctx)]
-        rows = [(name, first_sentence(one.help or "")) for name, one in found if not one.hidden]
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
+            formatter.write_dl([(name, first_sentence(command.help or "")) for name, command in self.commands.items()])
 
 
 def first_sentence(text: str) -> str:
@@ -148,8 +139,6 @@ def run_app(app: Callable[..., Any]) -> int:
     try:
         code = app(standalone_mode=False, prog_name="sweetrl")
         return code if isinstance(code, int) else 0
-    except UserError as error:
-        return fail(str(error), error)
     except typer.Abort:
         return 130
     except USAGE_ERROR as error:
@@ -157,16 +146,10 @@ def run_app(app: Callable[..., Any]) -> int:
             print(str(error))
             return 2
         return fail(usage_sentence(error), error, 2)
-    except ImportError as error:
-        missing = missing_extra(error)
-        if missing is None:
+    except Exception as error:
+        if (sentence := sentence_of(error)) is None:
             raise
-        return fail(str(missing), error)
-    except OSError as error:
-        refused = refusal(error)
-        if refused is None:
-            raise
-        return fail(str(refused), error)
+        return fail(sentence, error)
 
 
 def fail(sentence: str, error: BaseException, code: int = 1) -> int:
@@ -180,35 +163,8 @@ def fail(sentence: str, error: BaseException, code: int = 1) -> int:
 
 
 def usage_sentence(error: Any) -> str:
-    """Return what is wrong with a command line, where, and what to do, in one sentence."""
-    context = error.ctx
-    command = context.command_path if context is not None else "sweetrl"
-    hint = f"`{command} -h` lists what it takes."
-    if (option := getattr(error, "option_name", None)) and type(error).__name__ == "NoSuchOption":
-        known = [name for param in context.command.params for name in param.opts] if context is not None else []
-        return f"{command}: there is no option `{option}`{did_you_mean(option, known)}; {hint}"
-    if (param := getattr(error, "param", None)) is not None:
-        name = _name(param)
-        if type(error).__name__ == "MissingParameter":
-            return f"{command}: {name} is missing; {hint}"
-        return f"{command}: {name}: {_lower(error.message)}; {hint}"
-    if context is not None and isinstance(context.command, TyperGroup):
-        word = next(iter(_quoted(error.message)), "")
-        return f"{command}: there is no command `{word}`{did_you_mean(word, context.command.commands)}; {hint}"
-    return f"{command}: {_lower(error.message)}; {hint}"
-
-
-def _name(param: Any) -> str:
-    """An option's longest name, an argument's as help shows it."""
-    if param.param_type_name == "argument":
-        return str(param.metavar or param.name.upper())
-    return f"`{max(param.opts, key=len)}`"
-
-
-def _quoted(text: str) -> Sequence[str]:
-    return text.split("'")[1::2]
-
-
-def _lower(text: str) -> str:
-    text = " ".join(text.split()).rstrip(".").removeprefix("Value error, ")
-    return text[:1].lower() + text[1:]
+    """Return what is wrong with a command line, where, and what to do, in one line."""
+    command = error.ctx.command_path if error.ctx is not None else "sweetrl"
+    message = " ".join(error.format_message().split()).replace("Value error, ", "")
+    end = "" if message.endswith((".", "?")) else "."
+    return f"{command}: {message}{end} `{command} -h` lists what it takes."

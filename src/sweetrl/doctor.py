@@ -7,13 +7,12 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from sweetrl.errors import UserError
-from sweetrl.printing import print_json
 from sweetrl.text import without_login
 
 if TYPE_CHECKING:
@@ -53,11 +52,8 @@ def examine() -> list[Check]:
     return found
 
 
-def report(checks: list[Check], console: Screen, as_json: bool = False) -> None:
-    """Print the findings for people, or as JSON."""
-    if as_json:
-        print_json([asdict(check) for check in checks])
-        return
+def report(checks: list[Check], console: Screen) -> None:
+    """Print the findings for people."""
     from rich.table import Table
     from rich.text import Text
 
@@ -78,12 +74,8 @@ def report(checks: list[Check], console: Screen, as_json: bool = False) -> None:
 
 def python() -> Iterator[Check]:
     """The interpreter's version."""
-    seen = f"{platform.python_version()} ({sys.executable})"
-    known = " or ".join(".".join(map(str, version)) for version in PYTHONS)
-    if sys.version_info[:2] in PYTHONS:
-        yield Check("python", "ok", seen)
-    else:
-        yield Check("python", "fail", seen, f"make the environment with Python {known}: `make clean-environment run`")
+    seen, advice = f"{platform.python_version()} ({sys.executable})", "make the environment with Python 3.11 or 3.12"
+    yield Check("python", "ok", seen) if sys.version_info[:2] in PYTHONS else Check("python", "fail", seen, advice)
 
 
 def packages() -> Iterator[Check]:
@@ -92,15 +84,14 @@ def packages() -> Iterator[Check]:
         yield Check("packages", "warn", f"no {LOCK} in {Path.cwd()}", "run `sweetrl doctor` from the project's root")
         return
     pins = read_lock(LOCK)
-    other = [
-        f"{name} {have or 'missing'} (locked {want})" for name, want in pins.items() if (have := _version(name)) != want
-    ]
+    other = {name: have for name in pins if (have := _version(name)) != pins[name]}
     if not other:
         yield Check("packages", "ok", f"all {len(pins)} as in {LOCK}")
         return
-    missing = any("missing" in each for each in other)
+    shown = [f"{name} {have or 'missing'} (locked {pins[name]})" for name, have in other.items()][:3]
     more = f" and {len(other) - 3} more" if len(other) > 3 else ""
-    yield Check("packages", "fail" if missing else "warn", ", ".join(other[:3]) + more, f"`pip install -r {LOCK}`")
+    status: Status = "fail" if None in other.values() else "warn"
+    yield Check("packages", status, ", ".join(shown) + more, f"`pip install -r {LOCK}`")
 
 
 def read_lock(path: Path) -> dict[str, str]:
@@ -127,30 +118,18 @@ def tools() -> Iterator[Check]:
             yield Check(name, "fail", "not installed", f"`pip install -r {LOCK}`")
         else:
             yield Check(name, "ok", have)
-    have = _version("fastapi") or "0"
-    if tuple(int(part) for part in have.split(".")[:2]) >= (0, 151):
-        yield Check(
-            "fastapi", "fail", have, 'Prefect servers do not start with this version: `pip install "fastapi<0.151"`'
-        )
 
 
 def git() -> Iterator[Check]:
     """Git, and whether we stand in a repository: DVC and lineage need both."""
     import subprocess
 
-    found = shutil.which("git")
-    if found is None:
+    if shutil.which("git") is None:
         yield Check("git", "fail", "not on the PATH", "install git")
-        return
-    inside = subprocess.run([found, "rev-parse", "--is-inside-work-tree"], capture_output=True, text=True, check=False)
-    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
-    seen = version.strip().removeprefix("git version ")
-    if inside.returncode:
-        yield Check(
-            "git", "warn", f"{seen}, not in a repository", "clone the project: DVC and the lineage need its history"
-        )
+    elif subprocess.run(["git", "rev-parse", "--is-inside-work-tree"], capture_output=True, check=False).returncode:
+        yield Check("git", "warn", "not in a repository", "clone the project: DVC and the lineage need its history")
     else:
-        yield Check("git", "ok", seen)
+        yield Check("git", "ok", subprocess.run(["git", "--version"], capture_output=True, text=True).stdout.split()[2])
 
 
 def memory() -> Iterator[Check]:
@@ -158,26 +137,16 @@ def memory() -> Iterator[Check]:
     import psutil
 
     total = psutil.virtual_memory().total / GIB
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    seen = f"{total:.1f} GiB memory, {cores} cores"
-    if total < 3.5:
-        yield Check(
-            "machine", "warn", seen, "4 GiB are comfortable; smaller `collect.batch` and `evaluate.batch` need less"
-        )
-    else:
-        yield Check("machine", "ok", seen)
+    seen = f"{total:.1f} GiB memory, {os.cpu_count()} cores"
+    advice = "4 GiB are comfortable; smaller `collect.batch` and `evaluate.batch` need less"
+    yield Check("machine", "ok", seen) if total >= 3.5 else Check("machine", "warn", seen, advice)
 
 
 def disk() -> Iterator[Check]:
     """Free space where we stand."""
     free = shutil.disk_usage(Path.cwd()).free / GIB
-    seen = f"{free:.1f} GiB free"
-    if free < 1:
-        yield Check("disk", "fail", seen, "free at least 1 GiB: a run writes shards, checkpoints and the store")
-    elif free < 5:
-        yield Check("disk", "warn", seen, "several runs will need more")
-    else:
-        yield Check("disk", "ok", seen)
+    status: Status = "ok" if free >= 5 else "warn" if free >= 1 else "fail"
+    yield Check("disk", status, f"{free:.1f} GiB free", "" if free >= 5 else "a run needs 1 GiB, several need more")
 
 
 def torch() -> Iterator[Check]:
@@ -194,12 +163,10 @@ def torch() -> Iterator[Check]:
     else:
         seen += ", no GPU (none is needed for the embedded run)"
     yield Check("torch", "ok", seen)
-    threads = _settings().model.threads
-    cores = os.cpu_count() or 1
+    threads, cores = _settings().model.threads, os.cpu_count() or 1
     if threads > cores:
-        yield Check(
-            "threads", "warn", f"model.threads {threads} on {cores} cores", "set `model.threads` to the cores you have"
-        )
+        seen = f"model.threads {threads} on {cores} cores"
+        yield Check("threads", "warn", seen, "set `model.threads` to the cores you have")
 
 
 def isolation() -> Iterator[Check]:
@@ -250,10 +217,7 @@ def _base(base: str) -> Check:
     folder = Path(base)
     if not folder.exists() and not folder.is_absolute() and base.count("/") == 1 and not folder.parent.is_dir():
         return Check("base model", "ok", f"{base}, from the hub's cache")
-    needed = ("config.json", "tokenizer.json")
-    missing = [name for name in needed if not (folder / name).exists()]
-    if not any(folder.glob("*.safetensors")):
-        missing.append("*.safetensors")
+    missing = [name for name in ("config.json", "tokenizer.json", "*.safetensors") if not any(folder.glob(name))]
     if folder.is_dir():
         from sweetrl.model_files import check_tokenizer, check_weights
 
@@ -276,37 +240,33 @@ def browser() -> Iterator[Check]:
     settings = _settings().browser.model_copy(update={"cache": "", "tabs": 1})
     try:
         with Renderer(settings) as renderer:
-            page = renderer.render("<p>ready</p>")
-            seen = f"{page.renderer}"
-            isolated = renderer.isolated
+            page, isolated = renderer.render("<p>ready</p>"), renderer.isolated
     except UserError as error:
         yield Check("browser", "warn", "none for Frontend Design (Backend Programming needs none)", str(error))
         return
     if page.status != "ok" or [element.text for element in page.elements] != ["ready"]:
-        yield Check("browser", "fail", f"{seen}: an innocent page came back `{page.status}`", "see docs/browser.md")
+        yield Check(
+            "browser", "fail", f"{page.renderer}: an innocent page came back `{page.status}`", "see docs/browser.md"
+        )
     elif not isolated:
         advice = "pages are kept in by the browser's own sandbox only; allow user namespaces (docs/browser.md)"
-        yield Check("browser", "warn", f"{seen}, no namespaces", advice)
+        yield Check("browser", "warn", f"{page.renderer}, no namespaces", advice)
     else:
-        yield Check("browser", "ok", f"{seen}, namespaces")
+        yield Check("browser", "ok", f"{page.renderer}, namespaces")
 
 
 def services() -> Iterator[Check]:
     """The servers that the environment points to answer; without any, everything is embedded."""
-    for name, variable, path in (
-        ("MLflow", "MLFLOW_TRACKING_URI", "/health"),
-        ("Prefect", "PREFECT_API_URL", "/health"),
-    ):
+    for name, variable in (("mlflow server", "MLFLOW_TRACKING_URI"), ("prefect server", "PREFECT_API_URL")):
         address = os.environ.get(variable, "")
         if not address.startswith(("http://", "https://")):
-            yield Check(name.lower() + " server", "ok", f"embedded ({variable} names no server)")
+            yield Check(name, "ok", f"embedded ({variable} names no server)")
             continue
-        problem, shown = _unreachable(address.rstrip("/") + path), without_login(address)
+        problem, shown = _unreachable(address.rstrip("/") + "/health"), without_login(address)
         if problem:
-            advice = f"start the server or unset {variable} to run embedded"
-            yield Check(name.lower() + " server", "fail", f"{shown}: {problem}", advice)
+            yield Check(name, "fail", f"{shown}: {problem}", f"start the server or unset {variable} to run embedded")
         else:
-            yield Check(name.lower() + " server", "ok", shown)
+            yield Check(name, "ok", shown)
 
 
 def _unreachable(address: str, seconds: float = 3.0) -> str:

@@ -79,6 +79,15 @@ def refusal(error: OSError) -> UserError | None:
     return UserError(f"{where}{what}; fix that and run the same command again.")
 
 
+def sentence_of(error: BaseException) -> str | None:
+    """Return in one sentence what a user can put right, None for any other failure."""
+    if isinstance(error, UserError):
+        return str(error)
+    found = missing_extra(error) if isinstance(error, ImportError) else None
+    found = refusal(error) if isinstance(error, OSError) else found
+    return None if found is None else str(found)
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return " (did you mean `x`?)" where one of the `known` words is much like `word`, else "".
 

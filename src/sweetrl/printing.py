@@ -29,38 +29,27 @@ def print_facts(title: str, rows: Sequence[tuple[str, str]], value: Mapping[str,
     """Print (what, value) rows; where a `value` is given, that instead of them, as JSON."""
     if value is not None:
         print_json(value)
-        return
-    from rich.table import Table
-
-    from sweetrl.screen import Screen
-
-    console = Screen()
-    if not console.is_terminal:
-        for name, words in rows:
-            print(printable(f"{name}\t{words}"))
-        return
-    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
-    table.add_column(style="bold cyan", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, words in rows:
-        table.add_row(name, words)
-    console.print(table)
+    else:
+        print_table(title, (), rows)
 
 
 def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows of values below their names."""
+    """Print rows of values below their names; without a `header` each row begins with its name."""
     from rich.table import Table
 
     from sweetrl.screen import Screen
 
     console = Screen()
     if not console.is_terminal:
-        for row in (header, *rows):
+        for row in (header, *rows) if header else rows:
             print(printable("\t".join(row)))
         return
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(title=title, title_justify="left", show_header=bool(header), box=None, padding=(0, 2, 0, 0))
     for name in header:
         table.add_column(name, header_style="bold cyan", overflow="fold")
+    if not header:
+        table.add_column(style="bold cyan", no_wrap=True)
+        table.add_column(overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -58,28 +58,18 @@ def _read(source: Path, domain: Domain) -> Iterator[Trajectory]:
 
 def find(source: Path, domain: Domain, task: str, attempt: int, policy: str | None = None) -> Trajectory:
     """Return one attempt at one task, given by id or by number in order of first appearance."""
-    by_number: dict[str, None] = {}
-    wanted = int(task) if task.isdecimal() else -1
-    numbered: Trajectory | None = None
-    attempts: set[int] = set()
+    attempts: dict[str, list[int]] = {}
     for each in read(source, domain, policy):
-        by_number.setdefault(each.task.id)
-        if each.task.id == task:
-            attempts.add(each.attempt)
-            if each.attempt == attempt:
-                return each
-        elif 0 <= wanted < len(by_number) and each.attempt == attempt and numbered is None:
-            # An id is looked for to the end first: a number is what is left.
-            numbered = each if next(islice(by_number, wanted, None)) == each.task.id else None
-    if attempts:
-        known = ", ".join(map(str, sorted(attempts)))
-        raise UserError(f"{source}: task {task!r} has no attempt {attempt}; there are attempts {known}.")
-    if numbered is not None:
-        return numbered
-    chosen = f" by {policy!r}" if policy else ""
-    raise UserError(
-        f"{source}: there is no attempt {attempt} at a task {task!r}{chosen}; `sweetrl show` lists what there is."
-    )
+        attempts.setdefault(each.task.id, []).append(each.attempt)
+    if task not in attempts and task.isdecimal() and int(task) < len(attempts):
+        task = list(attempts)[int(task)]  # an id comes first: a number is what is left
+    if task not in attempts:
+        chosen = f" by {policy!r}" if policy else ""
+        raise UserError(f"{source}: there is no task {task!r}{chosen}; `sweetrl show` lists what there is.")
+    if attempt not in attempts[task]:
+        others = ", ".join(map(str, sorted(set(attempts[task]))))
+        raise UserError(f"{source}: task {task!r} has no attempt {attempt}; there are attempts {others}.")
+    return next(each for each in read(source, domain, policy) if each.task.id == task and each.attempt == attempt)
 
 
 def list_trajectories(console: Screen, source: Path, domain: Domain, policy: str | None, limit: int) -> None:
@@ -89,25 +79,19 @@ def list_trajectories(console: Screen, source: Path, domain: Domain, policy: str
     table = Table(title=f"trajectories in {source}", title_justify="left", header_style="bold")
     for name in ("task", "attempt", "policy", "turns", "outcome", "reward"):
         table.add_column(name, justify="right" if name in ("attempt", "turns", "reward") else "left", overflow="fold")
-    rest = 0
-    for number, each in enumerate(read(source, domain, policy)):
-        if number >= limit:
-            rest += 1
-            continue
-        row = _outline(each)
-        reward = "-" if each.reward is None else f"{each.reward:.2f}"
-        colour = "green" if each.success else ""
-        cells = [str(row[name]) for name in ("task", "attempt", "policy", "turns", "outcome")]
-        table.add_row(*cells, reward, style=colour)
+    rows = outlines(source, domain, policy)
+    for row in islice(rows, limit):
+        *cells, reward, success = row.values()
+        table.add_row(*map(str, cells), "-" if reward is None else f"{reward:.2f}", style="green" if success else "")
     console.print(table)
-    if rest:
+    if rest := sum(1 for _ in rows):
         console.print(f"and {rest:,} more (--limit)", style="dim")
     console.print("sweetrl show TASK --attempt N shows one.", style="dim")
 
 
-def outlines(source: Path, domain: Domain, policy: str | None, limit: int) -> list[dict[str, Any]]:
-    """Return the first `limit` rows of the table of `list_trajectories`, for other programs."""
-    return [_outline(each) for each in islice(read(source, domain, policy), limit)]
+def outlines(source: Path, domain: Domain, policy: str | None) -> Iterator[dict[str, Any]]:
+    """Yield a row for each trajectory, as other programs read it."""
+    return map(_outline, read(source, domain, policy))
 
 
 def _outline(one: Trajectory) -> dict[str, Any]:
@@ -125,21 +109,26 @@ def facts_of(one: Trajectory, privileged: bool) -> dict[str, Any]:
     return {**facts, "request": one.task.problem_description, "suite": one.task.suite}
 
 
+def domain_of(one: Trajectory, domain: Domain) -> Domain:
+    """Return the domain that a trajectory is of: `domain`, unless its task says otherwise."""
+    return domain if one.task.suite == domain.spec else find_domain(one.task.suite)
+
+
 def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
     """Return the trained critic in `folder`, on the domain's base; a UserError where there is none."""
     from sweetrl.api.learning import TrainedCritic
     from sweetrl.learning.critic_kinds import make_critic
     from sweetrl.models import check_adapter
+    from sweetrl.running.parameters import with_values
 
     check_adapter(folder)
-    settings = domain.settings
-    trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
-    return TrainedCritic(make_critic(domain.configured(trained), folder), folder)
+    trained = domain.configured(with_values(domain.settings, {"rank.critic": "trained"}))
+    return TrainedCritic(make_critic(trained, folder), folder)
 
 
 def known_more(one: Trajectory, domain: Domain, critic: Path | None, values: bool) -> dict[str, Any]:
     """Return what must be computed: with `critic` each turn's advantage, with `values` the hidden tests run again."""
-    found: dict[str, Any] = {}
+    domain, found = domain_of(one, domain), dict[str, Any]()
     if critic is not None:
         found["advantages"] = load_critic(domain, critic).advantages(one)
     if values and one.answer is not None:
@@ -148,25 +137,15 @@ def known_more(one: Trajectory, domain: Domain, critic: Path | None, values: boo
 
 
 def show_trajectory(
-    console: Screen,
-    source: Path,
-    domain: Domain,
-    task: str,
-    attempt: int,
-    policy: str | None,
-    privileged: bool,
-    critic: Path | None = None,
-    values: bool = False,
+    console: Screen, one: Trajectory, domain: Domain, privileged: bool, more: Mapping[str, Any] | None = None
 ) -> None:
-    """Print one trajectory; with `privileged` also the training-time information, which the agent never sees.
+    """Print one trajectory, with what `known_more` says of it.
 
-    `critic` and `values` are as in `known_more`.
+    With `privileged` also the training-time information, which the agent never sees.
     """
     from rich.text import Text
 
-    one = find(source, domain, task, attempt, policy)
-    domain = domain if one.task.suite == domain.spec else find_domain(one.task.suite)
-    more = known_more(one, domain, critic, values)
+    domain, more = domain_of(one, domain), more or {}
     places = [turn.message_index for turn in one.turns]
     advantages = dict(zip(places, more.get("advantages", ()), strict=False))
     facts = [f"attempt {one.attempt}", f"policy {one.policy or 'unknown'}", f"simulator {one.simulator or 'unknown'}"]
@@ -225,25 +204,16 @@ def print_tests(console: Screen, one: Trajectory, runs: Sequence[TestRun] = ()) 
     from rich.table import Table
     from rich.text import Text
 
-    if runs:
-        table = Table(
-            *("test", "call", "expected", "returned", "seconds", "verdict"),
-            title="hidden tests",
-            title_justify="left",
-            header_style="bold",
-        )
-        for run in runs:
-            verdict = Text(run.reason, style="green" if run.passed else "red")
-            table.add_row(run.name, run.call, run.expected, run.got, f"{run.seconds:.3f}", verdict)
-        console.print(table)
-    elif one.tests:
-        calls = dict(one.task.test_cases)
-        table = Table(
-            "test", "call", "verdict", "detail", title="hidden tests", title_justify="left", header_style="bold"
-        )
-        for test in one.tests:
-            verdict = Text(test.reason, style="green" if test.passed else "red")
+    more = ("expected", "returned", "seconds") if runs else ("detail",)
+    table = Table("test", "call", "verdict", *more, title="hidden tests", title_justify="left", header_style="bold")
+    calls = dict(one.task.test_cases)
+    for test in runs or one.tests:
+        verdict = Text(test.reason, style="green" if test.passed else "red")
+        if isinstance(test, TestRun):
+            table.add_row(test.name, test.call, verdict, test.expected, test.got, f"{test.seconds:.3f}")
+        else:
             table.add_row(test.name, calls.get(test.name, ""), verdict, test.detail)
+    if table.rows:
         console.print(table)
     if one.reward is None:
         console.print("not scored", style="yellow")

@@ -55,16 +55,12 @@ class TerminalUser:
 
     def show(self, messages: Sequence[Message]) -> None:
         """Show the last of `messages`, the agent's."""
-        found = self.domain.file_of(messages[-1].content)
-        advantage = self.advantage(messages)
-        if found is None:
-            print_message(self.console, messages[-1], self.domain, advantage=advantage)
-            return
-        ending, content = found
-        words = "\n".join(text for language, text in self.domain.display(messages[-1].content) if not language)
-        path = self.keep(f"turn-{sum(one.role == 'assistant' for one in messages)}{ending}", content)
-        shown = Message("assistant", f"{words}\n[{path}]".strip())
-        print_message(self.console, shown, self.domain, advantage=advantage)
+        message, advantage = messages[-1], self.advantage(messages)
+        if file := self.domain.file_of(message.content):
+            words = "\n".join(text for language, text in self.domain.display(message.content) if not language)
+            path = self.keep(f"turn-{sum(one.role == 'assistant' for one in messages)}{file[0]}", file[1])
+            message = Message("assistant", f"{words}\n[{path}]".strip())
+        print_message(self.console, message, self.domain, advantage=advantage)
 
     def advantage(self, messages: Sequence[Message]) -> float | None:
         """Return the advantage of the agent's last words; None without a critic."""
@@ -171,18 +167,16 @@ def _generated(reference: str, domain: Domain) -> Task:
         raise UserError(
             f"{TEST_TASKS}: not there yet, so there is no task {reference!r}; give a number, or run `sweetrl run`."
         )
-    settings = domain.settings
+    settings, count = domain.settings, domain.settings.tasks.test
     # No more than the pipeline would make: each one before it is made, too.
-    number = int(reference) if len(reference.lstrip("0")) < 10 else settings.tasks.test
-    made = []
-    if number < settings.tasks.test:
-        made = list(islice(domain.tasks("test", number + 1, settings.seed, settings.tasks.difficulty), number + 1))
-    if len(made) <= number:
-        raise UserError(
-            f"{TEST_TASKS}: not there yet, and of the tasks to be made (`tasks.test`: {settings.tasks.test}) there is "
-            f"no number {reference[:20]}; give a lower one from 0, or run `sweetrl run`."
-        )
-    return domain.own(made[-1])
+    if len(reference.lstrip("0")) < 10:
+        made = islice(domain.tasks("test", count, settings.seed, settings.tasks.difficulty), count)
+        for task in islice(made, int(reference), None):
+            return domain.own(task)
+    raise UserError(
+        f"{TEST_TASKS}: not there yet, and of the tasks to be made (`tasks.test`: {count}) there is no number "
+        f"{reference[:20]}; give a lower one from 0, or run `sweetrl run`."
+    )
 
 
 def load_agent(policy: str, settings: Settings) -> Policy:
@@ -215,7 +209,6 @@ def _adapter(policy: str, settings: Settings) -> Path | None:
 def _registered(policy: str, settings: Settings) -> Path:
     import atexit
     import shutil
-    import tempfile
 
     from sweetrl.tracking.lineage import split_reference
     from sweetrl.tracking.registry import Registry
@@ -227,10 +220,7 @@ def _registered(policy: str, settings: Settings) -> Path:
     registry = Registry(named)
     folder = Path(tempfile.mkdtemp(prefix="sweetrl-play-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return _adapter_folder(registry.download(registry.get(alias), "artifacts/policy", folder))
-
-
-def _adapter_folder(artifacts: Path) -> Path:
+    artifacts = registry.download(registry.get(alias), "artifacts/policy", folder)
     for config in sorted(artifacts.rglob("adapter_config.json")):
         return config.parent
     raise UserError(f"{artifacts}: the registered version holds no adapter; register it again with `sweetrl run`.")

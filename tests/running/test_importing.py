@@ -182,23 +182,6 @@ def test_an_answer_is_there_and_is_what_the_last_message_says() -> None:
     assert "line 2: `answer` is not what the dialogue's last message says" in str(error.value)
 
 
-def test_a_file_that_changes_while_it_is_read_is_an_error_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl.running import importing
-
-    name, given = write("a.jsonl", *(chat(f"{number}?", "x") for number in range(3))), importing.Rewards.given
-
-    def slowly(self: Any, members: Sequence[Trajectory]) -> list[Trajectory]:
-        with Path(name).open("a") as log:
-            log.write(json.dumps(chat("Late?", "x")) + "\n")
-        return given(self, members)
-
-    monkeypatch.setattr(importing.Rewards, "given", slowly)
-    Path("params.yaml").write_text("collect: {shard: 2}\n")
-    with pytest.raises(UserError, match=r"a\.jsonl: the file has changed while it was read; import a copy of it"):
-        import_(name)
-    assert not Path("out").exists()
-
-
 def test_a_servers_own_files_are_no_logs() -> None:
     from sweetrl.running.importing import trajectory_files
 

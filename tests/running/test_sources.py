@@ -10,7 +10,7 @@ import pytest
 from sweetrl.api.calls import fingerprint
 from sweetrl.errors import UserError
 from sweetrl.paths import ROOT_VARIABLE
-from sweetrl.running.sources import check_declared
+from sweetrl.running.parameters import check_declared
 from sweetrl.running.stage import StageRun
 from sweetrl.settings import Settings, parse_settings
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sweetrl.errors import UserError
-from sweetrl.io import publish, read_json
+from sweetrl.io import read_json
 from sweetrl.running.parameters import stage_parameters
 from sweetrl.running.stage import stage_run
 from sweetrl.settings import parse_settings
@@ -86,15 +86,6 @@ def test_other_parameters_or_data_get_another_scratch_folder(here: Path) -> None
     assert name(SETTINGS, "input.txt") != first
 
 
-def test_another_text_of_a_prompt_of_ones_own_gets_another_scratch_folder(here: Path) -> None:
-    def name(text: str) -> str:
-        (here / "prompt.txt").write_text(text)
-        with stage_run("collect", parse_settings({"agent": {"prompt": "prompt.txt"}}), torch=False) as run:
-            return run.scratch().name
-
-    assert name("Be kind.") == name("Be kind.") != name("Be brief.")
-
-
 OWN = """
 import sweetrl
 
@@ -159,18 +150,6 @@ def test_seeds_are_set(here: Path) -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_publish_replaces_a_whole_folder(here: Path) -> None:
-    for name, files in {"one": ["a", "b"], "two": ["c"]}.items():
-        (here / name).mkdir()
-        for file in files:
-            (here / name / file).write_text(name)
-    (here / "two" / ".c.x1.part").write_text("what a killed run was writing")
-    publish(here / "one", here / "data/out")
-    publish(here / "two", here / "data/out")
-    assert sorted(path.name for path in (here / "data/out").iterdir()) == ["c"]
-    assert sorted(path.name for path in (here / "data").iterdir()) == ["out"]
-
-
 def test_parameters_of_a_stage_are_named_as_in_dvc_yaml() -> None:
     found = stage_parameters("validate", SETTINGS)
     assert found["collect.attempts"] == 4 and set(found["validate"]) >= {"reward_shift"}
@@ -193,7 +172,10 @@ def test_parameters_of_a_stage_are_named_as_in_dvc_yaml() -> None:
 )
 def test_a_stage_says_in_one_sentence_what_is_wrong(here: Path, body: str, code: int, sentence: str) -> None:
     (here / "params.yaml").write_text("seed: 7\n")
-    program = f"import os\nfrom sweetrl.running.stage import *\ndef stage(settings):\n    {body}\nstage_main(stage)\n"
+    program = (
+        "import os\nfrom sweetrl.errors import UserError\nfrom sweetrl.running.stage import *\n"
+        f"def stage(settings):\n    {body}\nstage_main(stage)\n"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=os.environ, check=False)
     assert done.returncode == code
     assert done.stderr.startswith(sentence) and len(done.stderr.splitlines()) == bool(sentence)

@@ -11,7 +11,7 @@ import pytest
 
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
-from sweetrl.running.share import VARIABLE, Share, current_share
+from sweetrl.running.scratch import VARIABLE, Share, current_share
 from sweetrl.settings import load_settings
 from sweetrl.stages.collect import collect
 from sweetrl.stages.evaluate import evaluate

@@ -11,7 +11,12 @@ from typing import Any
 import pytest
 
 from sweetrl.errors import UserError
-from sweetrl.stages import smollm2
+
+script = Path(__file__).parents[2] / "reproduce/smollm2/model.py"
+spec = importlib.util.spec_from_file_location("smollm2", script)
+assert spec is not None and spec.loader is not None
+smollm2 = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(smollm2)
 
 needs_package = pytest.mark.skipif(
     importlib.util.find_spec("gguf") is None, reason="needs packages of requirements-smollm2.lock: make test-smollm2"

@@ -91,31 +91,15 @@ def test_a_domain_fills_the_splits_in_its_order(name: str, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        (
-            "Few",
-            "mine:Few: there are 4 training tasks, but `tasks.train` and `tasks.validation` ask for 5; lower them in "
-            "params.yaml.",
-        ),
-        (
-            "FewTests",
-            "mine:FewTests: there are 1 test tasks, but `tasks.test` asks for 2; lower it in params.yaml.",
-        ),
-        (
-            "Same",
-            "mine:Same: the test task test-0 is also a training task; `tasks` must keep the contents of the splits "
-            "apart.",
-        ),
-        (
-            "Twice",
-            "mine:Twice: the validation task train-4 is also a training task; `tasks` must keep the contents of the "
-            "splits apart.",
-        ),
+        ("Few", "there are 4 training tasks, but `tasks.train` and `tasks.validation` ask for 5"),
+        ("FewTests", "there are 1 test tasks, but `tasks.test` asks for 2"),
+        ("Same", r"the test task test-0 \(row 1\) is also a training or validation task"),
+        ("Twice", r"the validation task train-4 \(row 5\) is also a training task"),
     ],
 )
 def test_a_domain_that_cannot_fill_the_splits_is_refused(name: str, said: str) -> None:
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=f"mine:{name}: {said}"):
         tasks(settings(f"mine:{name}"))
-    assert str(refused.value) == said
     assert not TASKS.exists()
 
 
@@ -126,7 +110,7 @@ def test_two_tasks_of_one_id_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(
         type(domain), "tasks", lambda self, *given: (replace(one, id="one") for one in made(self, *given))
     )
-    with pytest.raises(UserError, match="mine:Words: training tasks: two tasks are called 'one'"):
+    with pytest.raises(UserError, match="mine:Words: train tasks: two tasks are called 'one'"):
         tasks(settings("mine:Words"))
     with pytest.raises(UserError, match="two tasks are called 'one'"):
         tasks_of(domain, 2, 2, None)
@@ -154,10 +138,10 @@ def test_files_are_cut_into_the_splits(write_tasks: Callable[..., Path]) -> None
     with pytest.raises(UserError, match=r"train\.jsonl: 2 tasks cannot give 2 validation tasks and leave any"):
         tasks(settings("backend", **files))
     write_tasks(Path("train.jsonl"), [*learn[:2], test[1]])
-    with pytest.raises(UserError, match=r"test\.jsonl: row 2 is also in train\.jsonl; take it out of one of them"):
+    with pytest.raises(UserError, match=r"test\.jsonl: the test .* \(row 2\) is also a training or val"):
         tasks(settings("backend", **files))
     write_tasks(Path("train.jsonl"), [*learn[:4], replace(learn[1], id="again")])
-    with pytest.raises(UserError, match=r"train\.jsonl: row 5, a validation task .* is also among the training tasks"):
+    with pytest.raises(UserError, match=r"train\.jsonl: the validation task .* \(row 5\) is also a training task"):
         tasks(settings("backend", **files))
     write_tasks(Path("train.jsonl"), [*learn[:2], replace(learn[1], id="again"), *learn[3:5]])
     tasks(settings("backend", **files))  # twice on one side
@@ -173,11 +157,9 @@ def test_fresh_test_tasks_are_those_behind(write_tasks: Callable[..., Path]) -> 
     tasks(settings("backend", test=4))
     assert written()["test"] == first["test"] + second["test"]
 
-    with pytest.raises(
-        UserError, match=r"there are 2 test tasks, but `tasks.test` asks for 2 behind the first 1 \(tasks"
-    ):
+    with pytest.raises(UserError, match=r"there are 1 test tasks behind the first 1 \(tasks"):
         tasks(settings("mine:Words", test_first=1))
-    with pytest.raises(UserError, match=r"test task test-1 is also among the first 1, which have served"):
+    with pytest.raises(UserError, match=r"test task test-1 \(row 2\) is also among the first 1 test tasks"):
         tasks(settings("mine:Again", test=1, test_first=1))
     learn, test = list(generate("train", 9, seed=1)), list(generate("test", 4, seed=1))
     files = {"source": "files", "train_file": "train.jsonl", "test_file": "test.jsonl"}
@@ -185,8 +167,8 @@ def test_fresh_test_tasks_are_those_behind(write_tasks: Callable[..., Path]) -> 
     write_tasks(Path("test.jsonl"), test)
     tasks(settings("backend", **files, test_first=2))
     assert [task.ground_truth for task in written()["test"]] == [task.ground_truth for task in test[2:]]
-    with pytest.raises(UserError, match=r"test\.jsonl: 1 tasks are behind the first 3 \(tasks\.test_first\)"):
+    with pytest.raises(UserError, match=r"test\.jsonl: there are 1 test tasks behind the first 3"):
         tasks(settings("backend", **files, test_first=3))
     write_tasks(Path("test.jsonl"), [*test[:3], replace(test[0], id="again")])
-    with pytest.raises(UserError, match=r"test\.jsonl: row 4 is also among the first 2, which have served \(tasks"):
+    with pytest.raises(UserError, match=r"test\.jsonl: .* \(row 4\) is also among the first 2 test tasks"):
         tasks(settings("backend", **files, test_first=2))

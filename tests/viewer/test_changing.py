@@ -315,7 +315,8 @@ def test_a_log_probability_that_a_server_makes_up_is_no_perplexity(settings: Set
     made_up = replace(one.turns[0], logprobs=(-0.1, -9999.0))
     TrajectoryStore(tmp_path / "some").write_shard(0, [replace(one, turns=(made_up, *one.turns[1:]))])
     console = Screen(file=io.StringIO(), width=120)
-    show.show_trajectory(console, tmp_path / "some", Domains(settings).of("backend"), "0", 0, None, privileged=False)
+    domain = Domains(settings).of("backend")
+    show.show_trajectory(console, show.find(tmp_path / "some", domain, "0", 0), domain, privileged=False)
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert said.count("perplexity 1.65") == said.count("perplexity") == 1
     turns = open_viewer(str(tmp_path / "some"), settings, tmp_path).dialogues.describe(0)["turns"]

@@ -226,9 +226,9 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
     domain, written = load_domain(chosen), io.StringIO()
     console = Screen(file=written, width=160)
     folder = project / "data/evaluation/base"
-    show.show_trajectory(console, folder, domain, TESTS[1].id, 0, None, False, critic, values=True)
     one = show.find(folder, domain, TESTS[1].id, 0)
     more = show.known_more(one, domain, critic, True)
+    show.show_trajectory(console, one, domain, False, more)
     expected = Heat(Domains(chosen), critic).advantages(one)
     assert more["advantages"] == pytest.approx(expected, abs=1e-6)
     text = written.getvalue()

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from sweetrl.engines.remote import clean
+from sweetrl.engines.remote import one_line
 from sweetrl.errors import UserError
 from sweetrl.tracking.chat_agent import AgentConfig, check_turns
 from sweetrl.types import Sampling
@@ -119,11 +119,11 @@ def read_request(body: bytes, config: AgentConfig, names: tuple[str, ...]) -> Ch
     given = _read(_ChatBody, body)
     if given.model not in names:
         raise BadRequest(
-            f"There is no model {clean(given.model)[:60]} here; set `model` to {names[0]}.", 404, "model_not_found"
+            f"There is no model {one_line(given.model)[:60]} here; set `model` to {names[0]}.", 404, "model_not_found"
         )
     for key, value in (given.model_extra or {}).items():
         if value and key not in IGNORED and value != PLAIN_TEXT.get(key):
-            raise BadRequest(f"`{clean(key)[:60]}` is not supported; leave it out.", code="unsupported_parameter")
+            raise BadRequest(f"`{one_line(key)[:60]}` is not supported; leave it out.", code="unsupported_parameter")
     messages = _messages(given.messages, config)
     turn = len(messages) // 2 + 1
     if turn > config.max_turns:
@@ -156,7 +156,7 @@ def _read(kind: type[Body], body: bytes) -> Body:
         return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        place = clean(".".join(str(part) for part in first["loc"]))[:60]
+        place = one_line(".".join(str(part) for part in first["loc"]))[:60]
         reason = first["msg"].removeprefix("Value error, ")
         raise BadRequest(f"`{place}`: {reason}." if place else f"The body: {reason}.") from error
 

@@ -22,7 +22,7 @@ from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
 from sweetrl.reproduce.evaluate import OUT, PLAN
 from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Outcome, origin
 from sweetrl.reproduce.variants import LARGE_BASE, ONLINE, VARIANTS, Variant, merged, settings_of, variant_named
-from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.running.launch import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import RunLog

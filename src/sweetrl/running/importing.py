@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from json import dumps
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from sweetrl.colbench.files import parse_trajectory, task_digest
 from sweetrl.colbench.jsonl import decode_line, parse_row, raw_lines
@@ -25,9 +25,8 @@ from sweetrl.colbench.logs import parse_log
 from sweetrl.colbench.scoring import PricedScorer
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
-from sweetrl.io import atomic_path, digest, publish
+from sweetrl.io import digest, publish, write_text
 from sweetrl.learning.supply import Supply
-from sweetrl.logs import show_progress
 from sweetrl.plugins import find_method, load_domain
 from sweetrl.progress import Meter
 from sweetrl.rollout.context import scorer_of
@@ -68,14 +67,14 @@ def trajectory_files(place: Path) -> list[Path]:
 
     Hidden files are passed over: `sweetrl serve --dialogues` keeps its journal in one.
     """
-    inside = sorted(one for one in place.iterdir() if one.name[0] != ".") if place.is_dir() else [place]
-    found = [path for path in inside if path.suffix in (".jsonl", ".parquet")]
-    if not found or not found[0].exists():
+    inside = sorted(path for path in place.iterdir() if path.name[0] != ".") if place.is_dir() else [place]
+    files = [path for path in inside if path.suffix in (".jsonl", ".parquet")]
+    if not files or not files[0].exists():
         raise UserError(
             f"params.yaml: `collect.source` is `files`, but `sources.trajectories: {place}` is no .jsonl or .parquet "
             "file and no folder with some; name the trajectory files there."
         )
-    return found
+    return files
 
 
 class Importer:
@@ -86,8 +85,7 @@ class Importer:
 
     def __init__(self, domain: Domain, files: Sequence[Path], held_out: Sequence[Task] = ()) -> None:
         self.domain, self.files = domain, list(files)
-        self._states = {path: _state(path) for path in self.files}
-        self.wanted, self.max_turns = domain.settings.collect, domain.settings.agent.max_turns
+        self.settings, self.max_turns = domain.settings.collect, domain.settings.agent.max_turns
         self._contents = {(task.problem_description, task.ground_truth) for task in held_out}
         self._requests = {task.problem_description for task in held_out}
 
@@ -97,68 +95,57 @@ class Importer:
         Raises UserError where there are more than `collect.skip_bad` of them, where more than `collect.lost_share` of
         the dialogues break off, and where nothing is left.
         """
-        survey, naming, bad = Survey(), Naming(), list[str]()
-        with ExitStack() as stack:
-            target: IO[str] | None = None
-            for path in self.files:
-                survey.lines.append(codes := array("i"))
-                for number, line in raw_lines(path):
-                    try:
-                        code = self._look(path, number, line, survey, naming)
-                    except UserError as error:
-                        code, why = BAD, str(error)
-                        survey.counts["bad_rows"] += 1
-                        bad += [why] if len(bad) < SHOWN else []
-                        if survey.counts["bad_rows"] <= self.wanted.skip_bad:
-                            if target is None:
-                                temporary = stack.enter_context(atomic_path(quarantine))
-                                target = stack.enter_context(temporary.open("w", encoding="utf-8"))
-                            why = why.removeprefix(f"{path}: line {number}").removeprefix(": ")
-                            row = line.decode("utf-8", "replace").rstrip("\n")
-                            facts = {"file": str(path), "line": number, "why": why, "row": row}
-                            target.write(dumps(facts, ensure_ascii=False) + "\n")
-                    codes.append(code)
-                self._unchanged(path)
-            survey.counts["tasks"] = naming.tasks
-            self._check(survey, bad)
+        survey, naming, reasons, bad_rows = Survey(), Naming(), list[str](), list[str]()
+        for path in self.files:
+            survey.lines.append(codes := array("i"))
+            for number, line in raw_lines(path):
+                try:
+                    codes.append(self._look(path, number, line, survey, naming))
+                except UserError as error:
+                    codes.append(BAD)
+                    survey.counts["bad_rows"] += 1
+                    why = str(error)
+                    reasons += [why] if len(reasons) < SHOWN else []
+                    if len(bad_rows) < self.settings.skip_bad:
+                        why = why.removeprefix(f"{path}: line {number}").removeprefix(": ")
+                        row = line.decode("utf-8", "replace").rstrip("\n")
+                        facts = {"file": str(path), "line": number, "why": why, "row": row}
+                        bad_rows.append(dumps(facts, ensure_ascii=False) + "\n")
+        survey.counts["tasks"] = naming.tasks
+        self._check(survey, reasons)
+        if bad_rows:
+            write_text(quarantine, "".join(bad_rows))
         return survey
 
-    def read(self, survey: Survey, wanted: Callable[[int], bool]) -> Iterator[tuple[int, list[Trajectory]]]:
-        """Yield (number, dialogues) of each shard that is `wanted`; lines of others are not even parsed."""
-        size, position, members = self.wanted.shard, 0, list[Trajectory]()
+    def read(self, survey: Survey, is_needed: Callable[[int], bool]) -> Iterator[tuple[int, list[Trajectory]]]:
+        """Yield (number, dialogues) of each shard that is needed; lines of others are not even parsed."""
+        size, position, members = self.settings.shard, 0, list[Trajectory]()
         for path, codes in zip(self.files, survey.lines, strict=True):
             for (number, line), code in zip(raw_lines(path), codes, strict=False):
                 if code < 0:
                     continue
                 index = position // size
-                if wanted(index):
-                    one = self.parse(path, number, line)
-                    named = replace(one.task, id=survey.names[task_digest(one.task)])
-                    members.append(replace(one, task=named, attempt=code))
+                if is_needed(index):
+                    dialogue = self.parse(path, number, line)
+                    task = replace(dialogue.task, id=survey.names[task_digest(dialogue.task)])
+                    members.append(replace(dialogue, task=task, attempt=code))
                 position += 1
                 if members and (position % size == 0 or position == survey.taken):
-                    self._unchanged(path)
                     yield index, members
                     members = []
-            self._unchanged(path)
-
-    def _unchanged(self, path: Path) -> None:
-        """UserError where a file is not what it was at first: its second reading would not be what was checked."""
-        if _state(path) != self._states[path]:
-            raise UserError(f"{path}: the file has changed while it was read; import a copy of it.")
 
     def _look(self, path: Path, number: int, line: bytes, survey: Survey, naming: Naming) -> int:
         """What becomes of a line: the number of its dialogue's attempt, or why it is not taken."""
         if not line.decode("utf-8", "replace").strip():
             return BLANK
-        one = self.parse(path, number, line)
-        if self.is_held_out(one.task):
+        dialogue = self.parse(path, number, line)
+        if self.is_held_out(dialogue.task):
             survey.counts["held_out"] += 1
             return HELD_OUT
-        attempt = naming.attempt(one.task, path, number, survey.names)
+        attempt = naming.attempt(dialogue.task, path, number, survey.names)
         survey.counts["dialogues"] += 1
-        survey.counts["lost"] += one.outcome == "lost"
-        survey.counts["recorded_rewards"] += one.reward is not None
+        survey.counts["lost"] += dialogue.outcome == "lost"
+        survey.counts["recorded_rewards"] += dialogue.reward is not None
         return attempt
 
     def is_held_out(self, task: Task) -> bool:
@@ -200,7 +187,7 @@ class Importer:
                 f"{where}: `answer` is not what the dialogue's last message says; correct one of the two, or leave the "
                 "row out."
             )
-        if not self.wanted.keep_rewards:
+        if not self.settings.keep_rewards:
             return replace(one, reward=None, solved=None)
         if one.reward is None:
             raise UserError(
@@ -208,11 +195,11 @@ class Importer:
             )
         return one
 
-    def _check(self, survey: Survey, bad: Sequence[str]) -> None:
-        count, allowed, lost = survey.counts["bad_rows"], self.wanted.skip_bad, survey.counts["lost"]
+    def _check(self, survey: Survey, reasons: Sequence[str]) -> None:
+        count, allowed, lost = survey.counts["bad_rows"], self.settings.skip_bad, survey.counts["lost"]
         if count > allowed:
-            listed = "".join(f"\n- {why}" for why in bad)
-            more = f"\n- and {count - len(bad)} more" if count > len(bad) else ""
+            listed = "".join(f"\n- {why}" for why in reasons)
+            more = f"\n- and {count - len(reasons)} more" if count > len(reasons) else ""
             raise UserError(
                 f"{_places(self.files)}: bad rows: {count}, of which {allowed} may be left out (--skip-bad, "
                 f"collect.skip_bad); mend them, or allow more:{listed}{more}"
@@ -222,10 +209,10 @@ class Importer:
                 f"{_places(self.files)}: there are no dialogues to take ({survey.counts['held_out']} are about "
                 "held-out tasks); name other files."
             )
-        if lost > self.wanted.lost_share * survey.taken:
+        if lost > self.settings.lost_share * survey.taken:
             raise UserError(
                 f"{_places(self.files)}: {lost} of {survey.taken} dialogues end before the agent replies, more than "
-                f"the share of {self.wanted.lost_share:g} (collect.lost_share); take them out, or allow more."
+                f"the share of {self.settings.lost_share:g} (collect.lost_share); take them out, or allow more."
             )
 
 
@@ -234,7 +221,7 @@ class Naming:
 
     def __init__(self) -> None:
         self._attempts: Counter[int] = Counter()
-        self._known: dict[str, str] = {}
+        self._seen: dict[str, str] = {}
         self._unnamed: Counter[str] = Counter()
 
     @property
@@ -244,25 +231,24 @@ class Naming:
 
     def attempt(self, task: Task, path: Path, number: int, names: dict[int, str]) -> int:
         """Return the number of this attempt at `task`, which is named in `names`; a taken name is a UserError."""
-        found = task_digest(task)
-        if found not in names:
+        content = task_digest(task)
+        if content not in names:
             name = task.id or self._next(path.stem)
-            if name in self._known:
+            if name in self._seen:
                 raise UserError(
-                    f"{path}: line {number}: another task is called {name!r} in {self._known[name]}, with other words; "
+                    f"{path}: line {number}: another task is called {name!r} in {self._seen[name]}, with other words; "
                     "give every task a name of its own."
                 )
-            names[found], self._known[name] = name, f"{path}: line {number}"
-        attempt = self._attempts[found]
-        self._attempts[found] += 1
-        return attempt
+            names[content], self._seen[name] = name, f"{path}: line {number}"
+        self._attempts[content] += 1
+        return self._attempts[content] - 1
 
     def _next(self, stem: str) -> str:
         """The next free name of a task without one."""
         while True:
             name = f"{stem}-{self._unnamed[stem]:05d}"
             self._unnamed[stem] += 1
-            if name not in self._known:
+            if name not in self._seen:
                 return name
 
 
@@ -276,15 +262,15 @@ def import_dialogues(
     """
     logger.info("import: reading %s ...", _places(importer.files))
     survey = importer.survey(store.folder / BAD_ROWS)
-    present, size = store.shards(), importer.wanted.shard
+    present, size = store.shards(), importer.settings.shard
 
-    def wanted(index: int) -> bool:
+    def is_needed(index: int) -> bool:
         return index not in present and (mine is None or mine(index))
 
     with ExitStack() as stack, Meter("import", survey.taken, "dialogues") as meter:
         meter(sum(min(size, survey.taken - index * size) for index in present))
         rewards = Rewards(importer.domain, stack)
-        for index, members in importer.read(survey, wanted):
+        for index, members in importer.read(survey, is_needed):
             store.write_shard(index, rewards.given(members))
             meter(len(members))
     return {name: survey.counts[name] for name in ("dialogues", "tasks", "recorded_rewards", "held_out", "bad_rows")}
@@ -329,7 +315,6 @@ def import_standalone(
 
     `held_out` are task files or tables: dialogues about their tasks are left out. Unfinished work lies beside `out`.
     """
-    show_progress()
     check_free(out)
     domain = load_domain(settings)
     for path in [*files, *held_out]:
@@ -344,12 +329,12 @@ def import_standalone(
     with alone(scratch):
         check_free(out)  # by now another process may have made it
         counts = import_dialogues(Importer(domain, files, tasks), store)
-        found = summarize(store)
+        metrics = summarize(store)
         supply = Supply.of(store, domain)
         publish(scratch, out)
         shutil.rmtree(scratch)
     lacks = {f"for {name}": _lacks(name, supply) or "enough" for name in ("rft", "multi-turn-dpo", "sweet")}
-    means = {name: found[name] for name in ("success", "reward", "turns")}
+    means = {name: metrics[name] for name in ("success", "reward", "turns")}
     return {**counts, **means, "pairs": supply.pairs, **lacks, "written": str(out)}
 
 
@@ -361,14 +346,6 @@ def _lacks(name: str, supply: Supply) -> str | None:
     if "pairs" in method.needs and supply.pairs < least:
         return f"{supply.pairs} preference pairs are fewer than {least} (validate.minimum_pairs); bring more dialogues"
     return None
-
-
-def _state(path: Path) -> tuple[int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None  # reading it says why
-    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _places(files: Sequence[Path]) -> str:

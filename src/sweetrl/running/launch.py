@@ -1,4 +1,4 @@
-"""Several processes for a training stage, on this machine or with others: what `torchrun` does, from params.yaml.
+"""Stages that are started from here: one in several processes, as `torchrun` does, and one in a folder of its own.
 
 `model.processes` is the number of processes on each machine. Several machines share the project's folder, and on each
 the same stage is started with three variables in its environment:
@@ -6,17 +6,32 @@ the same stage is started with three variables in its environment:
     SWEETRL_NODES=2 SWEETRL_NODE=0 SWEETRL_RENDEZVOUS=node0.example.org:29500 python -m sweetrl.stages.train_critic
 
 Node 0 is the one whose first process writes the results (where the flow or `dvc repro` runs).
+
+The variants of a reproduction and the iterations after the first run their stages in folders of their own: such a
+folder has a params.yaml and the inputs of its stages, and is worked in like a project. A finished stage is known by its
+run file, an unfinished one by its scratch folder: whatever was killed goes on where it was.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
+import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from sweetrl.errors import UserError
+from sweetrl.io import private_folder, write_text
+from sweetrl.paths import ROOT_VARIABLE, RUNS
+from sweetrl.running.scratch import VARIABLE
 from sweetrl.settings import ModelSettings
+from sweetrl.tracking.runs import PARENT_VARIABLE
 
 LAUNCHED = "WORLD_SIZE"  # in the environment of every process that torchrun, accelerate or `launch` has started
 
@@ -32,20 +47,20 @@ class Nodes:
 
 def nodes_of_environment() -> Nodes:
     """Read SWEETRL_NODES, SWEETRL_NODE and SWEETRL_RENDEZVOUS; a UserError where they do not fit together."""
-    found = os.environ.get("SWEETRL_NODES", "1")
-    mine, rendezvous = os.environ.get("SWEETRL_NODE", "0"), os.environ.get("SWEETRL_RENDEZVOUS", "")
-    if not (found.isdecimal() and mine.isdecimal()) or not int(mine) < int(found):
+    count, mine = os.environ.get("SWEETRL_NODES", "1"), os.environ.get("SWEETRL_NODE", "0")
+    rendezvous = os.environ.get("SWEETRL_RENDEZVOUS", "")
+    if not (count.isdecimal() and mine.isdecimal()) or not int(mine) < int(count):
         raise UserError(
-            f"SWEETRL_NODES={found}, SWEETRL_NODE={mine}: set the number of machines, and this one's from 0 on."
+            f"SWEETRL_NODES={count}, SWEETRL_NODE={mine}: set the number of machines, and this one's from 0 on."
         )
-    if int(found) == 1:
+    if int(count) == 1:
         return Nodes()
     host, _, port = rendezvous.rpartition(":")
     if not host or not port.isdecimal():
         raise UserError(
             f"SWEETRL_RENDEZVOUS={rendezvous}: several machines need host:port of node 0, the same on all of them."
         )
-    return Nodes(int(found), int(mine), rendezvous)
+    return Nodes(int(count), int(mine), rendezvous)
 
 
 def wants_processes(settings: ModelSettings) -> bool:
@@ -114,4 +129,52 @@ def launch(settings: ModelSettings) -> int:
     return 0
 
 
-__all__ = ["Nodes", "check_devices", "launch", "nodes_of_environment", "wants_processes"]
+def prepare(folder: Path, tree: Mapping[str, Any]) -> Path:
+    """Make (or find) `folder` with the parameters `tree`; what is left of other parameters is removed."""
+    text = yaml.safe_dump(dict(tree), sort_keys=False)
+    place = folder / "params.yaml"
+    if not place.exists() or place.read_text(encoding="utf-8") != text:
+        shutil.rmtree(folder, ignore_errors=True)
+        write_text(place, text)
+    return folder
+
+
+def link(source: Path, place: Path) -> None:
+    """Let `place` be what `source` is; a source that is not there is a UserError."""
+    if place.is_symlink():
+        return
+    if not source.exists():
+        raise UserError(f"{source}: there is nothing here yet; run the part that makes it (`dvc repro`) first.")
+    private_folder(place.parent)
+    place.symlink_to(source.resolve())
+
+
+def finished(folder: Path, stage: str) -> bool:
+    """Whether `stage` has ended well in `folder`."""
+    return (folder / RUNS / f"{stage}.json").exists()
+
+
+def run_stage_in(folder: Path, stage: str, parent: str | None = None, module: str = "", part: str = "") -> None:
+    """Run one stage in `folder`, under the MLflow run `parent`; its words go to the terminal, and it ends with us.
+
+    A stage that fails is a UserError that names `part`.
+    """
+    module = module or f"sweetrl.stages.{stage.replace('-', '_')}"
+    environment = {**os.environ, "SWEETRL_DIE_WITH_PARENT": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+    root = environment.setdefault(ROOT_VARIABLE, str(Path.cwd()))  # where the project's own plug-ins are found
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), root]))
+    environment.pop(VARIABLE, None)  # a share of the stage around it is not one of this
+    if parent:
+        environment[PARENT_VARIABLE] = parent
+    done = subprocess.run([sys.executable, "-m", module], cwd=folder, env=environment)
+    if done.returncode:
+        raise UserError(f"{part or folder}: stage `{stage}` ended with {done.returncode}; what it said stands above.")
+
+
+def absolute_tracking(tracking: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Return the section `tracking` with the embedded store of `root`, for a stage that runs in another folder."""
+    uri, artifacts = str(tracking["uri"]), str(tracking["artifacts"])
+    root = root.resolve()
+    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+        uri = f"sqlite:///{root / uri.removeprefix('sqlite:///')}"
+    return {**tracking, "uri": uri, "artifacts": artifacts if "://" in artifacts else str(root / artifacts)}

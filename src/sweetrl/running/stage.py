@@ -10,7 +10,7 @@ A stage module is `python -m sweetrl.stages.<module>`:
             run.log_metrics({"reward": 0.4})
             run.summary = "1,600 dialogues, mean reward 0.40"
 
-    def main() -> None:
+    if __name__ == "__main__":
         stage_main(collect)
 """
 
@@ -27,23 +27,21 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from sweetrl.api.calls import named_files
-from sweetrl.errors import UserError, missing_extra, refusal
+from sweetrl.errors import sentence_of
 from sweetrl.io import digest, private_folder, publish, write_json
 from sweetrl.logs import any_letters, show_progress
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
 from sweetrl.plugins import check_sources
 from sweetrl.progress import first_process
 from sweetrl.running.launch import LAUNCHED, launch, wants_processes
-from sweetrl.running.parameters import stage_parameters
-from sweetrl.running.scratch import keep_finished, remove_outdated, remove_recorded
-from sweetrl.running.share import current_share
-from sweetrl.running.sources import check_declared
+from sweetrl.running.parameters import check_declared, stage_parameters
+from sweetrl.running.scratch import current_share, keep_finished, remove_outdated, remove_recorded
 from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
@@ -86,10 +84,6 @@ class StageRun:
         """Which parts this process makes; None for all."""
         return None if self.share.whole else self.share
 
-    def log_params(self, values: Mapping[str, Any]) -> None:
-        """Log parameters that are not settings (those are logged already); nested mappings become dotted names."""
-        self.log.log_params(values)
-
     def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
         """Log one value for each metric; call it with growing `step` for curves. The last values go to run.json."""
         self.last_metrics.update({name: float(value) for name, value in values.items()})
@@ -101,12 +95,6 @@ class StageRun:
         """Return a row for each training step, oldest first: `step` and those of CURVES that every step has."""
         shared = [name for name in CURVES if all(name in row for row in self._steps.values())]
         return [{"step": step} | {name: row[name] for name in shared} for step, row in sorted(self._steps.items())]
-
-    def log_metric_series(self, name: str, values: Sequence[float], first_step: int = 0) -> None:
-        """Log a whole curve of one metric at once."""
-        if len(values):
-            self.last_metrics[name] = float(values[-1])
-        self.log.log_metric_series(name, values, first_step)
 
     def log_input(self, name: str, path: Path | str, context: str = "input") -> None:
         """Log that the stage reads the file or folder `path`, by its DVC hash; a hub name becomes a parameter."""
@@ -180,6 +168,21 @@ def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator
     keep_finished(stage, run._scratch)
     recorded = f", run {run.log.run_id[:8]}" if run.log.run_id else ""
     print(f"{stage}: {run.summary} ({seconds:.1f} s{recorded})", flush=True)
+
+
+def log_costs(run: StageRun, folder: Path, pattern: str, suffix: str = "") -> None:
+    """Log what the dialogues in the ledgers `pattern` cost: sums, means and percentiles, and a line for each in a file.
+
+    The sums take the place of what this process alone has spent: others may have made shares, or been killed before.
+    """
+    from sweetrl.rollout.ledger import Ledger, cost_metrics, cost_totals
+
+    paths = sorted(folder.glob(pattern))
+    costs = [one for path in paths for one in Ledger(path).read()]
+    metrics = cost_totals(costs) | cost_metrics(costs)
+    run.log_metrics({f"{name}{suffix}": value for name, value in metrics.items()})
+    for path in paths:
+        run.log_artifact(path, "costs")
 
 
 def skip_stage(run: StageRun, out: Path, why: str) -> None:
@@ -267,28 +270,16 @@ def _stage_main(function: Callable[[Settings], object], spreads: Callable[[Setti
         if spreads is not None and wants_processes(settings.model) and spreads(settings):
             sys.exit(launch(settings.model))
         function(settings)
-    except UserError as error:
-        if not first_process():  # all have found the same, and the launcher ends this one when the first has said it
-            time.sleep(LAST_WORD)
-        sys.exit(_sentence(str(error)))
-    except ImportError as error:
-        missing = missing_extra(error)
-        if missing is None:
-            raise
-        sys.exit(_sentence(str(missing)))
     except KeyboardInterrupt:
         print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
         sys.exit(130)
-    except OSError as error:
-        refused = refusal(error)
-        if refused is None:
+    except Exception as error:
+        if (sentence := sentence_of(error)) is None:
             raise
-        sys.exit(_sentence(str(refused)))
-
-
-def _sentence(message: str) -> int:
-    print(f"error: {message}", file=sys.stderr, flush=True)
-    return 1
+        if not first_process():  # all have found the same, and the launcher ends this one when the first has said it
+            time.sleep(LAST_WORD)
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
+        sys.exit(1)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

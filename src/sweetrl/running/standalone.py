@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
-from sweetrl.logs import show_progress
 from sweetrl.paths import SCRATCH
 from sweetrl.plugins import load_domain
 from sweetrl.printing import note
 from sweetrl.progress import Meter
+from sweetrl.running.parameters import with_values
 from sweetrl.running.scratch import alone
 from sweetrl.running.stage import seed_everything
 from sweetrl.settings import Settings
@@ -51,41 +51,22 @@ class Choices:
 
 def with_choices(settings: Settings, choices: Choices) -> Settings:
     """Return `settings` with the command line's choices in them."""
-    engine: dict[str, Any] = {}
-    model: dict[str, Any] = {}
-    kind = choices.engine or ("openai" if choices.urls else settings.engine.kind)
-    engine["kind"] = str(kind)
-    if choices.urls:
-        engine["urls"] = " ".join(choices.urls)
-    if choices.model is not None:
-        (engine if kind == "openai" else model)["model" if kind == "openai" else "base"] = choices.model
-    server: dict[str, Any] = {}
-    simulator: dict[str, Any] = {}
-    if choices.user_urls:
-        server["urls"] = " ".join(choices.user_urls)
-    if choices.user_model is not None:
-        server["model"] = choices.user_model
-    played = load_domain(settings).model_kind if server else settings.simulator.kind
-    simulator["kind"] = str(choices.user or played)
-    if choices.recording is not None:
-        simulator["recording"] = str(choices.recording)
-    changed: dict[str, Any] = {
-        "engine": settings.engine.model_copy(update=engine),
-        "model": settings.model.model_copy(update=model),
-        "simulator": settings.simulator.model_copy(
-            update={**simulator, "server": settings.simulator.server.model_copy(update=server)}
-        ),
+    kind = str(choices.engine or ("openai" if choices.urls else settings.engine.kind))
+    user_is_named = choices.user_urls or choices.user_model is not None
+    played = load_domain(settings).model_kind if user_is_named else settings.simulator.kind
+    values = {
+        "engine.kind": kind,
+        "engine.urls": " ".join(choices.urls) if choices.urls else None,
+        "engine.model" if kind == "openai" else "model.base": choices.model,
+        "simulator.kind": str(choices.user or played),
+        "simulator.recording": None if choices.recording is None else str(choices.recording),
+        "simulator.server.urls": " ".join(choices.user_urls) if choices.user_urls else None,
+        "simulator.server.model": choices.user_model,
+        "seed": choices.seed,
+        "agent.top_p": choices.top_p,
     }
-    if choices.concurrency is not None:
-        together = {"concurrency": choices.concurrency}
-        changed["engine"] = changed["engine"].model_copy(update=together)
-        changed["evaluate"] = settings.evaluate.model_copy(update={"batch": choices.concurrency})
-        changed["collect"] = settings.collect.model_copy(update={"batch": choices.concurrency})
-    if choices.seed is not None:
-        changed["seed"] = choices.seed
-    if choices.top_p is not None:
-        changed["agent"] = settings.agent.model_copy(update={"top_p": choices.top_p})
-    return settings.model_copy(update=changed)
+    at_once = dict.fromkeys(("engine.concurrency", "collect.batch", "evaluate.batch"), choices.concurrency)
+    return with_values(settings, values | at_once)
 
 
 def collect_standalone(
@@ -99,11 +80,11 @@ def collect_standalone(
     from sweetrl.api.policy import Policy
 
     check_free(out)
-    found = _tasks_of(settings, tasks, limit)
+    task_list = _tasks_of(settings, tasks, limit)
     note(loading_words(settings))
     policy = Policy.of(settings, adapter)
     with ExitStack() as held:
-        made = _attempt(settings, policy, found, attempts, out, settings.collect.lost_share, held)
+        made = _attempt(settings, policy, task_list, attempts, out, settings.collect.lost_share, held)
         made.write(out, attempts)
         made.forget()
     return {**made.summary, "written": str(out)}
@@ -135,21 +116,21 @@ def evaluate_standalone(
             raise UserError(f"{out}: a file holds the dialogues of one temperature; name a folder for several.")
     if not tasks.exists():
         raise UserError(f"{tasks}: there is no such file; name another one, or let `sweetrl tasks` write some.")
-    found = _tasks_of(settings, tasks, limit)
-    if len(found) < 2:
-        raise UserError(f"{tasks}: intervals need at least 2 tasks, there is {len(found)}; take more tasks.")
+    task_list = _tasks_of(settings, tasks, limit)
+    if len(task_list) < 2:
+        raise UserError(f"{tasks}: intervals need at least 2 tasks, there is {len(task_list)}; take more tasks.")
     note(loading_words(settings))
     policy = Policy.of(settings, adapter)
-    log = rollouts.Running(_scratch(settings, found, 1, adapter, out) / "server.log")
+    log = rollouts.Running(_scratch(settings, task_list, 1, adapter, out) / "server.log")
     made: list[_Made] = []
     # One server for all temperatures, and one meter; unfinished work stays until all of them are through.
     with ExitStack() as held:
         with (
             rollouts.serving([policy], log) as (served,),
-            Meter("evaluate", len(each) * len(found), "dialogues") as meter,
+            Meter("evaluate", len(each) * len(task_list), "dialogues") as meter,
         ):
-            for asked in each:
-                made.append(_attempt(asked, served, found, 1, out, settings.evaluate.lost_share, held, meter))
+            for configured in each:
+                made.append(_attempt(configured, served, task_list, 1, out, settings.evaluate.lost_share, held, meter))
         measured = [_measured(one, tasks) for one in made]
         if out is not None and several:
             gathered = made[0].scratch / "all"
@@ -214,7 +195,7 @@ def _measured(made: _Made, tasks: Path) -> dict[str, Any]:
         raise UserError(
             f"{tasks}: intervals need at least 2 scored dialogues, there are {len(scored)}; take more tasks."
         )
-    successes, questions = sum(success for _, success, _ in scored), sum(asked for *_, asked in scored)
+    successes, questions = sum(success for _, success, _ in scored), sum(count for *_, count in scored)
     rewards = [reward for reward, *_ in scored]
     intervals = {
         "success": wilson_interval(successes, len(scored), ruler.confidence).as_dict(),
@@ -237,23 +218,22 @@ def _measured(made: _Made, tasks: Path) -> dict[str, Any]:
 def _at_temperature(settings: Settings, temperature: float) -> Settings:
     if not 0.0 <= temperature < math.inf:
         raise UserError(f"a temperature of {temperature:g} is impossible; give 0 (greedy) or more.")
-    return settings.model_copy(update={"agent": settings.agent.model_copy(update={"temperature": temperature})})
+    return with_values(settings, {"agent.temperature": temperature})
 
 
 def _tasks_of(settings: Settings, tasks: Path, limit: int | None) -> list[Task]:
-    """The tasks to attempt, of which the user knows enough; from here on progress is shown."""
-    show_progress()
+    """The tasks to attempt, of which the user knows enough."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     domain = load_domain(settings)
-    found = list(islice(read_any_tasks(tasks, domain), limit))
-    check_user(domain, found, tasks)
-    return found
+    task_list = list(islice(read_any_tasks(tasks, domain), limit))
+    check_user(domain, task_list, tasks)
+    return task_list
 
 
 def _attempt(
     settings: Settings,
     policy: Policy,
-    found: Sequence[Task],
+    tasks: Sequence[Task],
     attempts: int,
     out: Path | None,
     lost_share: float,
@@ -266,7 +246,7 @@ def _attempt(
     from sweetrl.rollout.scored import summarize
 
     seed_everything(settings.seed, settings.model.threads, torch=settings.engine.kind == "transformers")
-    scratch = _scratch(settings, found, attempts, policy.adapter, out)
+    scratch = _scratch(settings, tasks, attempts, policy.adapter, out)
     held.enter_context(alone(scratch))
     if out is not None:
         check_free(out)  # by now another process may have made it
@@ -277,13 +257,17 @@ def _attempt(
         spent.update({key.replace("simulator/", "user_"): value for key, value in values.items()})
 
     running = rollouts.Running(log=scratch / "server.log", progress=progress, ledger=ledger, spent=note)
-    configured = load_domain(settings).configured(
-        settings.model_copy(update={"collect": settings.collect.model_copy(update={"lost_share": lost_share})})
-    )
-    store = rollouts.collect(configured, policy, found, attempts=attempts, out=scratch / "shards", running=running)
+    domain = load_domain(settings).configured(with_values(settings, {"collect.lost_share": lost_share}))
+    store = rollouts.collect(domain, policy, tasks, attempts=attempts, out=scratch / "shards", running=running)
     times = {name.removeprefix("dialogue/"): value for name, value in cost_metrics(ledger.read()).items()}
     spent |= {f"{name}_per_dialogue": times[name] for name in ("seconds", "gpu_seconds") if name in times}
-    summary = {"agent": policy.name, "user": settings.simulator.kind, "tasks": len(found), **summarize(store), **spent}
+    summary = {
+        "agent": policy.name,
+        "user": settings.simulator.kind,
+        "tasks": len(tasks),
+        **summarize(store),
+        **spent,
+    }
     return _Made(settings, scratch, store, summary)
 
 

@@ -1,5 +1,5 @@
 """stages"""
 
-from sweetrl.threads import wait_briefly
+from sweetrl.progress import wait_briefly
 
 wait_briefly()  # before a stage imports torch

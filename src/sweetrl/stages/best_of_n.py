@@ -17,19 +17,20 @@ from sweetrl.io import read_json, write_json
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
 from sweetrl.plugins import load_domain
 from sweetrl.progress import Meter
+from sweetrl.running.parameters import with_values
 from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
 
 
 def best_of_n(settings: Settings) -> None:
     """Attempt the first best_of_n.tasks test tasks for every critic and N."""
-    found = {"trained": settings} if (CRITIC / "adapter_config.json").exists() else {}
+    critics = {"trained": settings} if (CRITIC / "adapter_config.json").exists() else {}
     kinds = ["privileged-ratio"] if settings.critic.privileged else []
     kinds += ["random", *(["oracle"] if settings.tasks.source == "synthetic" else [])]
     own = settings.rank.critic
     for kind in dict.fromkeys([*kinds, *([own] if own != "trained" else [])]):
-        found[kind] = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": kind})})
-    pick(settings, {name: (own, CRITIC) for name, own in found.items()})
+        critics[kind] = with_values(settings, {"rank.critic": kind})
+    pick(settings, {name: (own, CRITIC) for name, own in critics.items()})
 
 
 def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> None:
@@ -92,10 +93,5 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
         run.summary = f"{len(tasks)} tasks, success at N = {numbers[-1]}: {', '.join(ends)}; {BEST_OF_N}"
 
 
-def main() -> None:
-    """Run it with the parameters in params.yaml."""
-    stage_main(best_of_n)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(best_of_n)

@@ -10,8 +10,7 @@ from pathlib import Path
 from sweetrl.io import digest, publish
 from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASKS
 from sweetrl.plugins import load_domain
-from sweetrl.running.costs import log_costs
-from sweetrl.running.stage import StageRun, stage_main, stage_run
+from sweetrl.running.stage import StageRun, log_costs, stage_main, stage_run
 from sweetrl.settings import Settings
 from sweetrl.tracking.traces import log_dialogues
 
@@ -87,10 +86,5 @@ def collect_files(settings: Settings, run: StageRun) -> None:
     )
 
 
-def main() -> None:
-    """Run the stage with the parameters in params.yaml."""
-    stage_main(collect)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(collect)

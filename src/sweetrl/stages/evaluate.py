@@ -25,8 +25,7 @@ from sweetrl.paths import (
     TRAJECTORIES,
 )
 from sweetrl.plugins import load_domain, load_method
-from sweetrl.running.costs import log_costs
-from sweetrl.running.stage import StageRun, stage_main, stage_run
+from sweetrl.running.stage import StageRun, log_costs, stage_main, stage_run
 from sweetrl.settings import Settings
 from sweetrl.tracking.traces import log_dialogues
 
@@ -173,10 +172,5 @@ def read_contexts(states: Sequence[RankedState]) -> dict[tuple[str, int], Trajec
     return {(one.task.id, one.attempt): one for one in store.pick(places)}
 
 
-def main() -> None:
-    """Run the stage with the parameters of params.yaml."""
-    stage_main(evaluate)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(evaluate)

@@ -24,7 +24,7 @@ from sweetrl.paths import (
     SKIPPED,
     TEST_TASKS,
 )
-from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.running.launch import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.running.stage import skip_stage, stage_main, stage_run
 from sweetrl.settings import Settings
 from sweetrl.stages.iterate import own_files, why_once
@@ -95,10 +95,5 @@ def compared(first: Path, last: Path, settings: Settings) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    """Run the stage with the parameters in params.yaml."""
-    stage_main(evaluate_iterations)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(evaluate_iterations)

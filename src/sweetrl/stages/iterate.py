@@ -2,7 +2,7 @@
 
 models/policy (iteration 1, which the pipeline has made) -> data/iterations/N/ (trajectories, pairs, preferences) and
 models/iterations/N/ (critic, policy) for every further iteration N, and models/iterations/policy, all iterations'
-adapters as one.  An iteration is the ordinary stages in a folder of their own (sweetrl.running.folders). Its base model
+adapters as one.  An iteration is the ordinary stages in a folder of their own (sweetrl.running.launch). Its base model
 is the start of the iteration: the base with the policies of all iterations before it merged. So collecting and ranking
 sample from the current policy, the critic and the policy are adapters on it, and it is the reference of both. The
 iteration's seed is derived from (seed, iteration); its tasks are those behind the tasks of the iteration before. It
@@ -22,7 +22,8 @@ from sweetrl.errors import UserError
 from sweetrl.io import private_folder, publish, read_json
 from sweetrl.paths import ITERATION_BASE, ITERATIONS_DATA, ITERATIONS_MODELS, LAST_POLICY, POLICY, RUNS, TASKS
 from sweetrl.plugins import load_method
-from sweetrl.running.folders import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.running.launch import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.running.parameters import with_values
 from sweetrl.running.stage import StageRun, skip_stage, stage_main, stage_run
 from sweetrl.seeds import part_seed
 from sweetrl.settings import Settings
@@ -85,14 +86,14 @@ def iteration_settings(settings: Settings, number: int) -> Settings:
     if number == 1:
         return settings
     first = settings.collect.first + (number - 1) * settings.collect.tasks
-    return settings.model_copy(
-        update={
-            "seed": part_seed(settings.seed, "round", number),  # the word is part of what is hashed
-            "iterations": 1,
-            "model": settings.model.model_copy(update={"base": str(ITERATION_BASE)}),
-            "collect": settings.collect.model_copy(update={"source": "sampled", "first": first}),
-        }
-    )
+    changes = {
+        "seed": part_seed(settings.seed, "round", number),  # the word is part of what is hashed
+        "iterations": 1,
+        "model.base": str(ITERATION_BASE),
+        "collect.source": "sampled",
+        "collect.first": first,
+    }
+    return with_values(settings, changes)
 
 
 def make_iteration(settings: Settings, number: int, folder: Path, start: str, policy: Path, run: StageRun) -> Path:
@@ -152,10 +153,5 @@ def keep(folder: Path, out: Path, number: int, settings: Settings) -> None:
     (out / "data" / str(number) / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False), encoding="utf-8")
 
 
-def main() -> None:
-    """Run the stage with the parameters in params.yaml."""
-    stage_main(iterate)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(iterate)

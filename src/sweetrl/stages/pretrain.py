@@ -165,10 +165,5 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
         run.summary = f"{wanted.steps:,} steps, {values:.1%} of the values copied right on held-out dialogues"
 
 
-def main() -> None:
-    """Run the stage."""
-    stage_main(pretrain)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(pretrain)

@@ -41,10 +41,5 @@ def rank(settings: Settings) -> None:
         )
 
 
-def main() -> None:
-    """Run the stage with the parameters in params.yaml."""
-    stage_main(rank)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(rank)

@@ -102,10 +102,5 @@ def _policies() -> tuple[str, str]:
     return BEFORE, AFTER
 
 
-def main() -> None:
-    """Run the stage with the parameters of params.yaml."""
-    stage_main(summary)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(summary)

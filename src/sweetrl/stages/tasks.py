@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from sweetrl.paths import TASKS
 from sweetrl.plugins import load_domain
 from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.types import Task
+from sweetrl.types import Split, Task
 
 
 def split_tasks(domain: Domain) -> dict[str, list[Task]]:
@@ -22,93 +21,73 @@ def split_tasks(domain: Domain) -> dict[str, list[Task]]:
 
     Validation tasks come from the training side (the end of it), so that the test tasks stay untouched by any choice.
     """
-    settings = domain.settings
-    wanted = settings.tasks
-    if wanted.source == "synthetic":
-        count, seed, difficulty = wanted.train + wanted.validation, settings.seed, wanted.difficulty
-        learn = [domain.own(task) for task in islice(domain.tasks("train", count, seed, difficulty), count)]
-        last = wanted.test_first + wanted.test
-        test = [domain.own(task) for task in islice(domain.tasks("test", last, seed, difficulty), last)]
-        _check_generated(domain, learn, test)
-        test = test[wanted.test_first :]
-        return {"train": learn[: wanted.train], "validation": learn[wanted.train :], "test": test}
-    for key, name in (("train_file", wanted.train_file), ("test_file", wanted.test_file)):
+    sizes = domain.settings.tasks
+    synthetic = sizes.source == "synthetic"
+    learn, tests = _generated(domain) if synthetic else _read(domain)
+    train_file, test_file = (domain.spec, domain.spec) if synthetic else (sizes.train_file, sizes.test_file)
+    cut, first = len(learn) - sizes.validation, sizes.test_first
+    train, validation, before, test = learn[:cut], learn[cut:], tests[:first], tests[first:]
+    if len(test) < sizes.test and (first or synthetic):
+        behind = f" behind the first {first} (tasks.test_first)" if first else ""
+        raise UserError(
+            f"{test_file}: there are {len(test)} test tasks{behind}, but `tasks.test` asks for {sizes.test}; lower it "
+            "in params.yaml, or bring more."
+        )
+    served = f"among the first {first} test tasks, which have served (tasks.test_first)"
+    for file, split, tasks, offset, others, what in (
+        (train_file, "validation", validation, cut, train, "a training task"),
+        (test_file, "test", test, first, learn, "a training or validation task"),
+        (test_file, "test", test, first, before, served),
+    ):
+        # In files, tasks that differ in what only the user knows are one content: their reference is the same.
+        parts = 2 if others is learn and not synthetic else 3
+        contents = {_content(task)[:parts] for task in others}
+        for row, task in enumerate(tasks, offset + 1):
+            if _content(task)[:parts] in contents:
+                raise UserError(
+                    f"{file}: the {split} task {task.id} (row {row}) is also {what}; keep the contents of the splits "
+                    "apart."
+                )
+    return {"train": train, "validation": validation, "test": test}
+
+
+def _generated(domain: Domain) -> tuple[list[Task], list[Task]]:
+    """Return the domain's own tasks: those to learn from with those for validation, and the test tasks."""
+    sizes, seed = domain.settings.tasks, domain.settings.seed
+    found = []
+    counts: dict[Split, int] = {"train": sizes.train + sizes.validation, "test": sizes.test_first + sizes.test}
+    for split, count in counts.items():
+        made = [domain.own(task) for task in islice(domain.tasks(split, count, seed, sizes.difficulty), count)]
+        check_ids(made, f"{domain.spec}: {split} tasks")
+        found.append(made)
+    learn, tests = found
+    if len(learn) < sizes.train + sizes.validation:
+        raise UserError(
+            f"{domain.spec}: there are {len(learn)} training tasks, but `tasks.train` and `tasks.validation` ask for "
+            f"{sizes.train + sizes.validation}; lower them in params.yaml."
+        )
+    return learn, tests
+
+
+def _read(domain: Domain) -> tuple[list[Task], list[Task]]:
+    """Return the tasks of official files: those to learn from with those for validation, and the test tasks."""
+    sizes = domain.settings.tasks
+    for key, name in (("train_file", sizes.train_file), ("test_file", sizes.test_file)):
         if not name:
             raise UserError(
                 f"params.yaml: `tasks.{key}` is empty; name an official task file or set `tasks.source: synthetic`."
             )
-    learn = list(islice(read_tasks(Path(wanted.train_file), domain), wanted.train + wanted.validation))
-    if len(learn) <= wanted.validation:
+    learn = list(islice(read_tasks(Path(sizes.train_file), domain), sizes.train + sizes.validation))
+    if len(learn) <= sizes.validation:
         raise UserError(
-            f"{wanted.train_file}: {len(learn)} tasks cannot give {wanted.validation} validation tasks and leave any "
+            f"{sizes.train_file}: {len(learn)} tasks cannot give {sizes.validation} validation tasks and leave any "
             "to train on; lower `tasks.validation` in params.yaml."
         )
-    last = wanted.test_first + wanted.test
-    test = list(islice(read_tasks(Path(wanted.test_file), domain), last))
-    before, test = test[: wanted.test_first], test[wanted.test_first :]
-    if wanted.test_first and len(test) < wanted.test:
-        raise UserError(
-            f"{wanted.test_file}: {len(test)} tasks are behind the first {wanted.test_first} (tasks.test_first), and "
-            f"`tasks.test` asks for {wanted.test}; put new tasks at its end, or lower them in params.yaml."
-        )
-    known = {(task.problem_description, task.ground_truth) for task in learn}
-    for row, task in enumerate(test, start=wanted.test_first + 1):
-        if (task.problem_description, task.ground_truth) in known:
-            raise UserError(
-                f"{wanted.test_file}: row {row} is also in {wanted.train_file}; take it out of one of them."
-            )
-    cut = len(learn) - wanted.validation
-    if (place := _repeated(learn[:cut], learn[cut:])) is not None:
-        raise UserError(
-            f"{wanted.train_file}: row {cut + place + 1}, a validation task (tasks.validation), is also among the "
-            "training tasks before it; take one of the two out."
-        )
-    if (place := _repeated(before, test)) is not None:
-        raise UserError(
-            f"{wanted.test_file}: row {wanted.test_first + place + 1} is also among the first {wanted.test_first}, "
-            "which have served (tasks.test_first); take it out."
-        )
-    return {"train": learn[:cut], "validation": learn[cut:], "test": test}
-
-
-def _repeated(known: Sequence[Task], tasks: Sequence[Task]) -> int | None:
-    """The place of the first of `tasks` whose content is among the `known`, or None."""
-    contents = {_content(task) for task in known}
-    return next((place for place, task in enumerate(tasks) if _content(task) in contents), None)
+    return learn, list(islice(read_tasks(Path(sizes.test_file), domain), sizes.test_first + sizes.test))
 
 
 def _content(task: Task) -> tuple[str | None, ...]:
     return task.problem_description, task.ground_truth, task.hidden_information
-
-
-def _check_generated(domain: Domain, learn: list[Task], test: list[Task]) -> None:
-    wanted = domain.settings.tasks
-    if len(learn) < wanted.train + wanted.validation:
-        raise UserError(
-            f"{domain.spec}: there are {len(learn)} training tasks, but `tasks.train` and `tasks.validation` ask for "
-            f"{wanted.train + wanted.validation}; lower them in params.yaml."
-        )
-    if len(test) < wanted.test_first + wanted.test:
-        which = f" behind the first {wanted.test_first} (tasks.test_first)" if wanted.test_first else ""
-        raise UserError(
-            f"{domain.spec}: there are {len(test)} test tasks, but `tasks.test` asks for {wanted.test}{which}; lower "
-            "it in params.yaml."
-        )
-    before, behind = test[: wanted.test_first], test[wanted.test_first :]
-    if (place := _repeated(before, behind)) is not None:
-        raise UserError(
-            f"{domain.spec}: the test task {behind[place].id} is also among the first {wanted.test_first}, which have "
-            "served (tasks.test_first); `tasks` must go on with tasks of other contents."
-        )
-    check_ids(learn, f"{domain.spec}: training tasks")
-    check_ids(test, f"{domain.spec}: test tasks")
-    train, validation = learn[: wanted.train], learn[wanted.train :]
-    for split, known, tasks in (("test", learn, test), ("validation", train, validation)):
-        if (place := _repeated(known, tasks)) is not None:
-            raise UserError(
-                f"{domain.spec}: the {split} task {tasks[place].id} is also a training task; `tasks` must keep the "
-                "contents of the splits apart."
-            )
 
 
 def tasks(settings: Settings) -> None:
@@ -121,15 +100,9 @@ def tasks(settings: Settings) -> None:
         for split, members in split_tasks(load_domain(settings)).items():
             counts[split] = write_task_table(TASKS / f"{split}.parquet", members)
         run.log_metrics({f"{split}_tasks": float(count) for split, count in counts.items()})
-        run.summary = (
-            ", ".join(f"{count:,} {split}" for split, count in counts.items()) + f" tasks ({settings.tasks.source})"
-        )
-
-
-def main() -> None:
-    """Run the stage."""
-    stage_main(tasks)
+        each = ", ".join(f"{count:,} {split}" for split, count in counts.items())
+        run.summary = f"{each} tasks ({settings.tasks.source})"
 
 
 if __name__ == "__main__":
-    main()
+    stage_main(tasks)

@@ -37,10 +37,5 @@ def train_critic(settings: Settings) -> None:
         run.summary = f"{result.summary}, adapter in {CRITIC}"
 
 
-def main() -> None:
-    """Run the stage with the parameters in params.yaml."""
-    stage_main(train_critic, lambda settings: not load_method(settings).why_skipped("critic", settings))
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(train_critic, lambda settings: not load_method(settings).why_skipped("critic", settings))

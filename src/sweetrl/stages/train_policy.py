@@ -82,10 +82,5 @@ def train_policy(settings: Settings) -> None:
         run.summary = f"{result.summary}, adapter in {POLICY}"
 
 
-def main() -> None:
-    """Run the stage with the parameters in params.yaml."""
-    stage_main(train_policy, lambda settings: load_method(settings).trains)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(train_policy, lambda settings: load_method(settings).trains)

@@ -158,10 +158,5 @@ def _report(tables: Sequence[Table], verdicts: Sequence[Verdict]) -> None:
         )
 
 
-def main() -> None:
-    """Run the stage with the parameters of params.yaml."""
-    stage_main(validate)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(validate)

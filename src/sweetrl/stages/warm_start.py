@@ -90,15 +90,11 @@ def _check_places(base: str, out: Path) -> None:
         raise UserError(
             f"params.yaml: `warm_start.base` and `model.base` are both {base}; the result needs a folder of its own."
         )
-    if out.exists() and not _made_here(out):
+    recipe = out / RECIPE
+    if out.exists() and not (recipe.is_file() and "warm_start" in (read_json(recipe).get("settings") or {})):
         raise UserError(
             f"{out}: this is `model.base`, and not a model that `warm-start` has made; name a new folder there."
         )
-
-
-def _made_here(folder: Path) -> bool:
-    path = folder / RECIPE
-    return path.is_file() and "warm_start" in (read_json(path).get("settings") or {})
 
 
 def _write_origin(folder: Path, base: str, settings: Settings, facts: dict[str, Any]) -> None:
@@ -141,10 +137,5 @@ def _card(base: str, licence: str, texts: list[str], folder: Path, recipe: dict[
     )
 
 
-def main() -> None:
-    """Run the stage with the parameters in params.yaml."""
-    stage_main(warm_start)
-
-
 if __name__ == "__main__":
-    main()
+    stage_main(warm_start)

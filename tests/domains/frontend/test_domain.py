@@ -190,7 +190,7 @@ def test_show_prints_a_dialogue_about_a_page(source: tuple[str, ...], collected:
 def test_pages_are_highlighted_whatever_the_suite_of_params_yaml(collected: Path) -> None:
     def printed(domain: Backend | Frontend) -> str:
         console = Screen(file=StringIO(), width=400, force_terminal=True, color_system="standard")
-        show.show_trajectory(console, Path("data/trajectories"), domain, "1", 0, None, privileged=True)
+        show.show_trajectory(console, show.find(Path("data/trajectories"), domain, "1", 0), domain, privileged=True)
         assert isinstance(console.file, StringIO)
         return console.file.getvalue()
 
@@ -205,6 +205,6 @@ def test_a_page_in_a_reply_cannot_steer_the_terminal(tmp_path: Path) -> None:
     )
     TrajectoryStore(tmp_path).write_shard(0, [hostile])
     console = Screen(file=StringIO(), width=160, color_system=None)
-    show.show_trajectory(console, tmp_path, FRONTEND, "0", 0, None, privileged=False)
+    show.show_trajectory(console, show.find(tmp_path, FRONTEND, "0", 0), FRONTEND, privileged=False)
     assert isinstance(console.file, StringIO)
     assert "\x1b" not in console.file.getvalue() and "\ufffd[2J" in console.file.getvalue()

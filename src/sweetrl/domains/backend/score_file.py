@@ -11,12 +11,12 @@ from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.jsonl import field, kind, read_rows
 from sweetrl.colbench.store import format_of, read_task_table
 from sweetrl.domains.backend.domain import Backend
-from sweetrl.domains.backend.rewards import SEMANTICS, CodeScorer
+from sweetrl.domains.backend.rewards import CodeScorer
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
-from sweetrl.logs import quiet
+from sweetrl.progress import Meter
 from sweetrl.settings import RewardSettings
-from sweetrl.types import Score, Task
+from sweetrl.types import Task
 
 
 def score_file(
@@ -32,18 +32,17 @@ def score_file(
     ...}). Returns, and writes to `out` if given, {"summary": {...}, "results": [{"index", "score", "tests": [...]},
     ...]} in the order of the answers. Raises UserError naming file and row for bad input, before anything is scored.
     """
-    if semantics not in SEMANTICS:
-        raise UserError(f"unknown semantics {semantics!r}; choose one of {', '.join(SEMANTICS)}.")
     reward = (reward or RewardSettings()).model_copy(update={"semantics": semantics})
-    own = Path(tasks).suffix == ".parquet" and format_of(Path(tasks)) is not None
-    scored_tasks = read_task_table(Path(tasks)) if own else list(read_tasks(Path(tasks), Backend()))
-    rows = list(read_answers(Path(answers), scored_tasks, Path(tasks)))
+    own = tasks.suffix == ".parquet" and format_of(tasks) is not None
+    attempted = read_task_table(tasks) if own else list(read_tasks(tasks, Backend()))
+    rows = list(read_answers(answers, attempted, tasks))
     results: list[dict[str, Any]] = []
     reasons: Counter[str] = Counter()
     isolation = ""
-    with CodeScorer(reward) as scorer:
-        scores = scorer.stream((scored_tasks[index], answer) for index, answer in rows)
-        for (index, _), score in zip(rows, _with_progress(scores, len(rows)), strict=True):
+    with CodeScorer(reward) as scorer, Meter("score", len(rows), "answers") as meter:
+        scores = scorer.stream((attempted[index], answer) for index, answer in rows)
+        for (index, _), score in zip(rows, scores, strict=True):
+            meter(1)
             tests = [
                 {"name": test.name, "passed": test.passed, "reason": test.reason, "detail": test.detail}
                 for test in score.tests
@@ -63,7 +62,7 @@ def score_file(
     }
     report = {"summary": summary, "results": results}
     if out is not None:
-        write_json(Path(out), report)
+        write_json(out, report)
     return report
 
 
@@ -105,16 +104,3 @@ def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tu
         yield index, answer
     if empty:
         raise UserError(f"{path}: the file holds no answers; expected one JSON object a line.")
-
-
-def _with_progress(scores: Iterator[Score], total: int) -> Iterator[Score]:
-    import sys
-
-    if not sys.stderr.isatty() or quiet():
-        yield from scores
-        return
-    from rich.progress import track
-
-    from sweetrl.screen import Screen
-
-    yield from track(scores, "scoring", total, console=Screen(stderr=True))

