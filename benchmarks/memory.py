@@ -254,7 +254,7 @@ def stand_in() -> None:
     """Put something that takes no time in the place of what the model computes."""
     import torch
 
-    from sweetrl.learning import ranking, reference
+    from sweetrl.learning import asked, reference
     from sweetrl.learning.trainers import PreferenceTrainer
 
     def computed(model: Any, rows: Any, layout: Any, passes: Any) -> Iterator[tuple[int, Any]]:
@@ -280,7 +280,7 @@ def stand_in() -> None:
 
     reference._computed = computed
     PreferenceTrainer.fit = fit  # type: ignore[method-assign]
-    ranking.sample_candidates = sampled
+    asked.sample_candidates = sampled
 
 
 # The figure

@@ -128,7 +128,7 @@ def facts_of(one: Trajectory, privileged: bool) -> dict[str, Any]:
 def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
     """Return the trained critic in `folder`, on the domain's base; a UserError where there is none."""
     from sweetrl.api.learning import TrainedCritic
-    from sweetrl.learning.critic_kinds import make_critic
+    from sweetrl.methods.critics import make_critic
     from sweetrl.models import check_adapter
 
     check_adapter(folder)

@@ -28,7 +28,7 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import _group
 from sweetrl.interop.openenv_format import Format
 from sweetrl.interop.openenv_wire import InvalidAction, Schema
-from sweetrl.learning.critics import first_wins
+from sweetrl.methods.critics import first_wins
 from sweetrl.sandbox.tiers import lightest
 from sweetrl.types import Task, Trajectory
 

@@ -122,8 +122,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sweetrl.learning.adapters import attach_adapter
 from sweetrl.learning.batches import Row
-from sweetrl.learning.groups import Attempts
-from sweetrl.learning.online import GroupTrainer
+from sweetrl.methods.credit import Attempts
+from sweetrl.methods.grpo_trainer import GroupTrainer
 from sweetrl.settings import GrpoSettings, LoraSettings
 
 torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=3))  # in place of half an hour

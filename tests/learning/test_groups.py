@@ -9,7 +9,7 @@ import pytest
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import encode
-from sweetrl.learning.groups import lay_out, turn_credits
+from sweetrl.methods.credit import lay_out, turn_credits
 from sweetrl.settings import GrpoSettings
 from sweetrl.types import Trajectory
 

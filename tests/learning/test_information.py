@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
-from sweetrl.learning import information
 from sweetrl.learning.batches import Row, encode
-from sweetrl.learning.groups import lay_out, turn_credits
-from sweetrl.learning.information import feedback_gains, reference_gains, turn_gains
 from sweetrl.learning.passes import Layout
+from sweetrl.methods import credit
+from sweetrl.methods.credit import feedback_gains, lay_out, reference_gains, turn_credits, turn_gains
 from sweetrl.settings import GrpoSettings
 from sweetrl.types import ANSWER_MARKER, Message, Trajectory
 
@@ -121,11 +120,11 @@ def test_a_context_without_room(
     model, tolerance = policy
     some = [*trajectories[:3], *trajectories[6:9]]
     rows = [encode(one, chat, SYSTEM) for one in some]
-    opening, program = (len(ids) for ids in information._reference_ids(some[0].task, BACKEND, chat))
+    opening, program = (len(ids) for ids in credit._reference_ids(some[0].task, BACKEND, chat))
     furthest = max(row.spans[-1][0] for row in rows[:3])
 
     def limit(count: int) -> None:
-        monkeypatch.setattr(information, "context_limit", lambda model: count)
+        monkeypatch.setattr(credit, "context_limit", lambda model: count)
 
     limit(furthest + opening + 5)  # five tokens of the first task's reference, for all of its attempts
     assert program > 5

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from sweetrl.api.learning import Ranking, TrainedCritic, rank_replies
+from sweetrl.api.learning import TrainedCritic, rank_replies
 from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning import preferences as files
 from sweetrl.learning import ranking
 from sweetrl.learning.batches import Row, encode
-from sweetrl.learning.critic_kinds import make_critic
+from sweetrl.learning.ranking import Ranking
 from sweetrl.learning.whole import critic_row
+from sweetrl.methods.critics import make_critic
 from sweetrl.settings import LoraSettings, ModelSettings, parse_settings
 from sweetrl.types import Trajectory
 

@@ -1,4 +1,4 @@
-"""Dialogues from Python: collect many, play one, evaluate policies on the same tasks."""
+"""Domains and dialogues from Python: collect many, play one, evaluate policies on the same tasks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from sweetrl.colbench.files import check_ids
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import digest
+from sweetrl.plugins import load_domain
 from sweetrl.progress import Meter
 from sweetrl.seeds import check_seed
+from sweetrl.settings import Settings, load_settings, parse_settings
 from sweetrl.types import Split, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -66,6 +68,23 @@ class Evaluation:
     summaries: Mapping[str, Mapping[str, Any]]
     comparison: dict[str, Any] = field(default_factory=dict)
     examined: Any = None
+
+
+def domain(name: str = "", params: str | Path | None = None, **changes: Any) -> Domain:
+    """Return a domain: `backend`, `frontend`, an installed one, or one by its path, `my_package.forms:Forms`.
+
+        env = sweetrl.domain("backend", agent={"max_turns": 6}, reward={"semantics": "official"})
+        env = sweetrl.domain(params="params.yaml")          # what a project's pipeline works with
+
+    `changes` are settings by section (docs/parameters.md), over those of `params` or over the defaults.
+    """
+    base = Settings() if params is None else load_settings(params)
+    tree = base.model_dump(mode="json", by_alias=True)
+    for key, value in changes.items():
+        section = tree.get(key)
+        tree[key] = {**section, **value} if isinstance(section, dict) and isinstance(value, dict) else value
+    tree["suite"] = name or tree["suite"]
+    return load_domain(parse_settings(tree, "sweetrl.domain"))
 
 
 def collect(

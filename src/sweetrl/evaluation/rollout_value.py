@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import reward_of
-from sweetrl.learning.critic_kinds import make_critic
+from sweetrl.methods.critics import make_critic
 from sweetrl.protocols import AsyncEngine, Critic, Work
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
@@ -118,7 +118,7 @@ def _means(rewards: Sequence[Sequence[float]]) -> list[float]:
 def open_critic(
     domain: Domain, folder: Path | None, agent: Agent | None, loaded: tuple[Any, Any] | None = None
 ) -> Iterator[Critic]:
-    """Yield the critic that `rank.critic` names (learning.critic_kinds.make_critic), with what it needs while it rates.
+    """Yield the critic that `rank.critic` names (methods.critics.make_critic), with what it needs while it rates.
 
     `agent` plays the continuations of `rollout-value`, and other critics need none; the user and the scorer are the
     domain's.

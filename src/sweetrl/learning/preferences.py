@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import PreferenceData, Row
-from sweetrl.learning.ranking import Replay
 from sweetrl.learning.rows import IndexPairs, Listed, RowFile
 from sweetrl.learning.whole import all_tokens
 from sweetrl.settings import PreferenceSettings
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     import pyarrow
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A successful dialogue as the actor saw it, and where its replies are."""
+
+    task_id: str
+    attempt: int
+    row: Row
+
 
 CANDIDATES, PREFERENCES, SFT_REPLAY = "candidates.parquet", "preferences.parquet", "sft_replay.parquet"
 TOKEN_RATIOS = "token_ratios.parquet"

@@ -29,16 +29,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sweetrl.errors import UserError
-from sweetrl.learning.training import TrainingResult, fitting, run_trainer
+from sweetrl.learning.training import TrainingResult, train_adapter
 from sweetrl.settings import Settings, TrainerSettings, section
 from sweetrl.types import Preference, RankedState, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.learning.batches import PreferenceData
-    from sweetrl.learning.pairs import TrajectoryPair
+    from sweetrl.learning.pairs import DataCounts, TrajectoryPair
     from sweetrl.learning.ranking import Replay
-    from sweetrl.learning.supply import Supply
     from sweetrl.learning.trainers import PreferenceTrainer
     from sweetrl.progress import StepProgress
     from sweetrl.protocols import Chat
@@ -142,8 +141,8 @@ class Method:
         words = {"critic": "has no critic", "preferences": "ranks no replies"}
         return f"the method `{self.name}` {words.get(artifact, f'needs no {artifact}')}"
 
-    def lacks(self, supply: Supply) -> str | None:
-        """Say what collected dialogues lack that it learns from, or None; asked before anything is trained."""
+    def missing_data(self, counts: DataCounts) -> str | None:
+        """Say what is missing in collected dialogues for this method to learn from, or None; before any training."""
         return None
 
     def dialogues(self, settings: Settings) -> int:
@@ -172,24 +171,18 @@ class Method:
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train an adapter on the base model; a killed run goes on from its last checkpoint in `job.scratch`."""
-        from sweetrl.learning.adapters import attach_adapter, load_base
-        from sweetrl.learning.reporting import report_to
+        from sweetrl.learning.adapters import load_base
 
-        settings, wanted = job.settings, self.settings_of(job.settings)
-        data = self.data(job)
-        model, tokenizer = load_base(settings.model)
-        data, counts = fitting(data, model)
-        trainer = self.trainer(settings)(
-            attach_adapter(model, wanted.lora, settings.seed),
+        own, data = self.settings_of(job.settings), self.data(job)
+        return train_adapter(
+            self.trainer(job.settings),
+            load_base(job.settings.model),
             data,
-            wanted,
+            own,
+            job.settings,
             job.scratch,
-            settings.seed,
-            tokenizer.pad_token_id or 0,
+            "train-policy",
             job.progress,
-            self.replay(settings),
-            cache=job.cache,
+            self.replay(job.settings),
+            job.cache,
         )
-        report_to(trainer, settings.tracking, "train-policy")
-        result = run_trainer(trainer, job.scratch, settings.model.base, job.progress)
-        return TrainingResult(result.adapter, result.summary, counts | dict(result.metrics), result.model)
