@@ -23,11 +23,11 @@ from sweetrl.types import Preference, RankedState, Task, Trajectory
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.learning.asked import LocalSampler, ServerSampler
-    from sweetrl.learning.pairs import TrajectoryPair
     from sweetrl.learning.preferences import Replay
     from sweetrl.learning.ranking import Blocks, Ranking
     from sweetrl.methods.base import Method
     from sweetrl.protocols import Critic, Work
+    from sweetrl.types import TrajectoryPair
 
 T = TypeVar("T")
 

@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.learning.batches import Row, encode
 from sweetrl.learning.passes import Layout
 from sweetrl.learning.reference import row_logprobs
-from sweetrl.learning.training import TrainingResult, train_adapter
+from sweetrl.learning.training import train_adapter
 from sweetrl.learning.whole import REPLY, Branches, ScoredTokens, branch_rows, branches_of, critic_row, header_length
 from sweetrl.progress import first_process
 from sweetrl.protocols import Chat, Replies, Work
 from sweetrl.settings import CriticSettings
-from sweetrl.types import AgentTurn, Reply, Trajectory
+from sweetrl.types import AgentTurn, Reply, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from sweetrl.colbench.domain import Domain
-    from sweetrl.learning.pairs import TrajectoryPair
     from sweetrl.progress import StepProgress
     from sweetrl.protocols import Critic
+    from sweetrl.types import TrajectoryPair
 
 TRAINED_HERE = ("log-ratio", "regression-head", "value-head")  # other parameterizations are a domain's own
 

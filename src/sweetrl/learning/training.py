@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.progress import first_process
+from sweetrl.types import TrainingResult
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -26,19 +26,6 @@ if TYPE_CHECKING:
 
 SHOWN = ("loss", "accuracy", "reward/margin", "tokens_per_second", "reference_kl", "grad_norm")
 TENSORBOARD = Path("tensorboard")  # where TENSORBOARD_LOGGING_DIR does not say another place
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """What a training came to: the folder of the adapter, and what was measured.
-
-    `model` is the trained model with its adapter, for those who go on with it at once.
-    """
-
-    adapter: Path
-    summary: str
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    model: Any = None
 
 
 def run_trainer(

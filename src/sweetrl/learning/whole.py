@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import PreferenceData, Row, critic_system, encode
-from sweetrl.learning.pairs import TrajectoryPair, index_pairs, usable
+from sweetrl.learning.pairs import index_pairs, usable
 from sweetrl.learning.rows import IndexPairs, RowFile
 from sweetrl.protocols import Chat, Replies
 from sweetrl.settings import CriticSettings, MultiTurnSettings
-from sweetrl.types import Trajectory
+from sweetrl.types import Trajectory, TrajectoryPair
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain

@@ -29,18 +29,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sweetrl.errors import UserError
-from sweetrl.learning.training import TrainingResult, train_adapter
+from sweetrl.learning.training import train_adapter
 from sweetrl.settings import Settings, TrainerSettings, section
-from sweetrl.types import Preference, RankedState, Task, Trajectory
+from sweetrl.types import Preference, RankedState, Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.learning.batches import PreferenceData
-    from sweetrl.learning.pairs import DataCounts, TrajectoryPair
+    from sweetrl.learning.pairs import DataCounts
     from sweetrl.learning.ranking import Replay
     from sweetrl.learning.trainers import PreferenceTrainer
     from sweetrl.progress import StepProgress
     from sweetrl.protocols import Chat
+    from sweetrl.types import TrajectoryPair
 
 Artifact = Literal["tasks", "trajectories", "pairs", "critic", "preferences"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweetrl.learning.training import TrainingResult
 from sweetrl.methods.base import Method, TrainingJob
 from sweetrl.settings import MultiTurnSettings, RftSettings, Settings
+from sweetrl.types import TrainingResult
 
 if TYPE_CHECKING:
     from sweetrl.learning.batches import PreferenceData

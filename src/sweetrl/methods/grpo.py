@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.learning.pairs import usable
-from sweetrl.learning.training import TrainingResult, devices_of, last_fifth, report_to
+from sweetrl.learning.training import devices_of, last_fifth, report_to
 from sweetrl.learning.whole import critic_row
 from sweetrl.methods.base import Method, TrainingJob
 from sweetrl.methods.credit import Attempts, lay_out, turn_gains
 from sweetrl.progress import first_process
 from sweetrl.seeds import part_seed
 from sweetrl.settings import GrpoSettings, Settings
-from sweetrl.types import Task, Trajectory
+from sweetrl.types import Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.learning.batches import Row
