@@ -61,12 +61,12 @@ for name, more in runs:
     else:
         settings = PolicySettings(beta=1.0, sft_replay=0.3, **options)
         trainer = PolicyTrainer(model, data, settings, out / name, 0, replay=0.3)
-    idle, make = [0], trainer.make_passes
+    idle, make = [0], trainer.make_micro_batches
     def counted(step):
         made = make(step)
         idle[0] += sum("idle" in one for one in made)
         return made
-    trainer.make_passes = counted
+    trainer.make_micro_batches = counted
     history = trainer.fit()
     weights = [value.double().abs().sum().item() for key, value in model.state_dict().items() if "lora_" in key]
     held, all_of_them = 0, 0

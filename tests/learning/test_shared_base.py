@@ -13,7 +13,7 @@ from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning import ranking
 from sweetrl.learning.asked import sample_candidates
 from sweetrl.learning.batches import encode
-from sweetrl.learning.ranking import Ranking
+from sweetrl.learning.preferences import Ranking
 from sweetrl.methods.critics import RandomCritic
 from sweetrl.settings import LoraSettings, ModelSettings, parse_settings
 from sweetrl.types import RankedState, Sampling, Trajectory

@@ -21,8 +21,7 @@ from sweetrl.learning import preferences as files
 from sweetrl.learning import ranking
 from sweetrl.learning.batches import plan
 from sweetrl.learning.pairs import DataCounts, index_pairs, trajectory_pairs
-from sweetrl.learning.preferences import preference_rows
-from sweetrl.learning.ranking import Blocks
+from sweetrl.learning.preferences import Blocks, preference_rows
 from sweetrl.learning.whole import critic_attempts, critic_pairs, policy_pairs, successes
 from sweetrl.methods.base import TrainingJob
 from sweetrl.settings import CriticSettings, MultiTurnSettings, PolicySettings, RankSettings, parse_settings

@@ -15,7 +15,7 @@ from sweetrl.errors import UserError
 from sweetrl.learning import preferences as files
 from sweetrl.learning import ranking
 from sweetrl.learning.batches import Row, encode
-from sweetrl.learning.ranking import Ranking
+from sweetrl.learning.preferences import Ranking
 from sweetrl.learning.whole import critic_row
 from sweetrl.methods.critics import make_critic
 from sweetrl.settings import LoraSettings, ModelSettings, parse_settings

@@ -23,8 +23,7 @@ from sweetrl.types import Preference, RankedState, Task, Trajectory
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.learning.asked import LocalSampler, ServerSampler
-    from sweetrl.learning.preferences import Replay
-    from sweetrl.learning.ranking import Blocks, Ranking
+    from sweetrl.learning.preferences import Blocks, Ranking, Replay
     from sweetrl.methods.base import Method
     from sweetrl.protocols import Critic, Work
     from sweetrl.types import TrajectoryPair
@@ -169,7 +168,8 @@ def rank_replies(
     """
     from sweetrl.evaluation.ranking import judged_metrics, ranking_metrics
     from sweetrl.evaluation.rollout_value import open_critic
-    from sweetrl.learning.ranking import Blocks, rank_dialogues
+    from sweetrl.learning.preferences import Blocks
+    from sweetrl.learning.ranking import rank_dialogues
 
     def opened(sampler: LocalSampler | ServerSampler) -> AbstractContextManager[Critic]:
         if critic is None or isinstance(critic, Path):

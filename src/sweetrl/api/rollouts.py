@@ -293,7 +293,7 @@ def serving(policies: Sequence[Policy], running: Running | None) -> Iterator[lis
             bare = one.adapted(None)
             if bare not in made:
                 same = [other for other in policies if other.adapted(None) == bare]
-                made[bare] = stack.enter_context(bare.serving(log, max(other.rank for other in same)))
+                made[bare] = stack.enter_context(bare.serving(log, max(other.lora_rank for other in same)))
         yield [made[one.adapted(None)].adapted(one.adapter) for one in policies]
 
 

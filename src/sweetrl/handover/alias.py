@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sweetrl.engines.background import in_thread
-from sweetrl.engines.make import access, adapter_rank, watched
+from sweetrl.engines.make import access, adapter_lora_rank, watched
 from sweetrl.errors import UserError
 from sweetrl.handover.line import Line, Speaker
 from sweetrl.handover.source import Handed, fetch, from_registry, is_folder
@@ -112,7 +112,7 @@ class Follower:
         self.base = _base_of(handed)
         base = ModelSettings(base=handed.base, dtype=handed.config.dtype)
         # Later versions may have another rank; the largest that params.yaml asks for fits, too.
-        rank = max(adapter_rank(handed.adapter), self.settings.policy.lora.rank)
+        rank = max(adapter_lora_rank(handed.adapter), self.settings.policy.lora.rank)
         # A server of ours that dies is started again from the base in the folder, whichever version answers by then.
         with folder, watched(self.engine, base, log, rank) as (self.engine, self.ended):
             yield load_speaker(handed, self.engine)

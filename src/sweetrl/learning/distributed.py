@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def rank_and_world_size() -> tuple[int, int]:
-    """This process's rank and the number of processes."""
+def process_rank_and_count() -> tuple[int, int]:
+    """This process's number among those that train together, and how many they are."""
     import torch.distributed as distributed
 
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -25,7 +25,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def _processes() -> int:
-    return rank_and_world_size()[1]
+    return process_rank_and_count()[1]
 
 
 def patient_group() -> Any:

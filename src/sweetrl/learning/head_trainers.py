@@ -82,7 +82,7 @@ class RegressionTrainer(HeadTrainer):
         chosen, rejected = scores[batch["chosen"]], scores[batch["rejected"]]
         loss = critic_loss(chosen, rejected, self.settings.beta)
         metrics = margin_metrics(chosen, rejected, self.settings.beta) | {"loss/preference": loss.item()}
-        metrics |= self.value_metrics(values.detach(), batch, "chosen", "rejected")
+        metrics |= self.value_metrics(values.detach(), batch)
         return batch.get("share", (1.0,))[0] * loss, metrics
 
 

@@ -26,7 +26,7 @@ from sweetrl.learning.whole import single_rows
 from sweetrl.types import Candidate, RankedState
 
 if TYPE_CHECKING:
-    from sweetrl.learning.ranking import Replay
+    from sweetrl.learning.preferences import Replay
 
 HIGHEST = 20.0  # of a weight with `states: advantage`: one lucky reply does not rule a step
 

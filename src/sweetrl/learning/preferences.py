@@ -6,8 +6,8 @@ Beside them lies token_ratios.parquet, of a sample, for people to look at.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -236,6 +236,62 @@ def read_token_ratios(path: Path) -> Table[TokenRatios]:
         return TokenRatios(row["task_id"], row["attempt"], row["turn"], replies)
 
     return Table(Path(path), TOKEN_RATIOS, make)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Candidate replies at the turns of dialogues with their advantages, pairs of them, and successful dialogues.
+
+    Those that `rank_dialogues` returns are read from a file, item by item.
+    """
+
+    states: Sequence[RankedState]
+    preferences: Sequence[Preference]
+    replay: Sequence[Replay]
+    metrics: dict[str, float] = field(default_factory=dict)
+    token_ratios: Sequence[TokenRatios] = ()
+    """What the advantages of the first dialogues are made of (`rank.token_ratios`); none with other critics."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write the folder that the stage `rank` writes (data/preferences)."""
+        out = Path(folder)
+        write_candidates(out / CANDIDATES, self.states)
+        write_preferences(out / PREFERENCES, self.preferences)
+        write_replay(out / SFT_REPLAY, self.replay)
+        if self.token_ratios:
+            write_token_ratios(out / TOKEN_RATIOS, self.token_ratios)
+        else:
+            (out / TOKEN_RATIOS).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The finished blocks of dialogues of a ranking, and which are made here.
+
+    They lie in `folder` (None: nothing is kept), beside the replies of servers; `log` takes the output of a server that
+    is started. `mine` says which blocks this process makes: others make the rest, in the same folder.
+    """
+
+    folder: Path | None = None
+    log: Path = Path(".scratch/server.log")
+    mine: Callable[[int], bool] | None = None
+
+    def missing(self, number: int) -> bool:
+        """Whether block `number` is to be made here."""
+        made = self.folder is not None and _block(self.folder, number).exists()
+        return not made and (self.mine is None or self.mine(number))
+
+    def states(self, number: int, make: Callable[[], list[RankedState]]) -> Iterable[RankedState]:
+        """Return the states of block `number`, made if they are missing; a process that makes a share returns none."""
+        if self.folder is None:
+            return make()
+        if self.missing(number):
+            write_candidates(_block(self.folder, number), make())
+        return read_candidates(_block(self.folder, number)) if self.mine is None else []
+
+
+def _block(folder: Path, number: int) -> Path:
+    return folder / f"block-{number:06d}.parquet"
 
 
 def preference_rows(

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,7 @@ from sweetrl.learning.asked import LocalSampler, ServerSampler
 from sweetrl.learning.batches import Row, encode
 from sweetrl.learning.critics import LogRatioCritic
 from sweetrl.learning.pairs import usable
-from sweetrl.learning.preferences import Replay
+from sweetrl.learning.preferences import Blocks, Ranking, Replay
 from sweetrl.learning.rows import Listed
 from sweetrl.learning.samples import Samples
 from sweetrl.learning.whole import critic_row
@@ -41,62 +41,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Room = Callable[[Trajectory, Row], int]  # how many tokens of a dialogue (what the actor saw) and a reply can be read
 OpenCritic = Callable[[LocalSampler | ServerSampler], AbstractContextManager[Critic]]
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Candidate replies at the turns of dialogues with their advantages, pairs of them, and successful dialogues.
-
-    Those that `rank_dialogues` returns are read from a file, item by item.
-    """
-
-    states: Sequence[RankedState]
-    preferences: Sequence[Preference]
-    replay: Sequence[Replay]
-    metrics: dict[str, float] = field(default_factory=dict)
-    token_ratios: Sequence[TokenRatios] = ()
-    """What the advantages of the first dialogues are made of (`rank.token_ratios`); none with other critics."""
-
-    def save(self, folder: str | Path) -> None:
-        """Write the folder that the stage `rank` writes (data/preferences)."""
-        out = Path(folder)
-        files.write_candidates(out / files.CANDIDATES, self.states)
-        files.write_preferences(out / files.PREFERENCES, self.preferences)
-        files.write_replay(out / files.SFT_REPLAY, self.replay)
-        if self.token_ratios:
-            files.write_token_ratios(out / files.TOKEN_RATIOS, self.token_ratios)
-        else:
-            (out / files.TOKEN_RATIOS).unlink(missing_ok=True)
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """The finished blocks of dialogues of a ranking, and which are made here.
-
-    They lie in `folder` (None: nothing is kept), beside the replies of servers; `log` takes the output of a server that
-    is started. `mine` says which blocks this process makes: others make the rest, in the same folder.
-    """
-
-    folder: Path | None = None
-    log: Path = Path(".scratch/server.log")
-    mine: Callable[[int], bool] | None = None
-
-    def missing(self, number: int) -> bool:
-        """Whether block `number` is to be made here."""
-        made = self.folder is not None and _block(self.folder, number).exists()
-        return not made and (self.mine is None or self.mine(number))
-
-    def states(self, number: int, make: Callable[[], list[RankedState]]) -> Iterable[RankedState]:
-        """Return the states of block `number`, made if they are missing; a process that makes a share returns none."""
-        if self.folder is None:
-            return make()
-        if self.missing(number):
-            files.write_candidates(_block(self.folder, number), make())
-        return files.read_candidates(_block(self.folder, number)) if self.mine is None else []
-
-
-def _block(folder: Path, number: int) -> Path:
-    return folder / f"block-{number:06d}.parquet"
 
 
 def rank_dialogues(

@@ -13,7 +13,7 @@ import numpy as np
 
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import Row
-from sweetrl.learning.distributed import all_gather, rank_and_world_size, whole_tensor
+from sweetrl.learning.distributed import all_gather, process_rank_and_count, whole_tensor
 from sweetrl.learning.passes import Layout, reply_logprobs
 from sweetrl.learning.rows import Listed, read_at, reply_tokens_of, unnamed_file, write_all
 from sweetrl.models import WeightsFiles, weights_files
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SAMPLED = 4096
 # Of a model's configuration: names, and what changes no value.
 NO_VALUES = frozenset({"_name_or_path", "transformers_version", "use_cache", "dtype"})
-GATHERED = 64  # passes whose values processes exchange at a time
+GATHERED = 64  # micro-batches whose values processes exchange at a time
 
 
 def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
@@ -34,7 +34,7 @@ def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[
 
 
 def spread_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
-    """row_logprobs by all processes together: each computes a share of the passes, all get all values."""
+    """row_logprobs by all processes together: each computes a share of them, all get all values."""
     return _in_order(rows, _spread(model, rows, layout))
 
 
@@ -48,15 +48,15 @@ def _in_order(rows: Sequence[Row], found: Iterable[tuple[int, Tensor]]) -> list[
 
 
 def _computed(
-    model: nn.Module, rows: Sequence[Row], layout: Layout, passes: Iterable[Sequence[int]]
+    model: nn.Module, rows: Sequence[Row], layout: Layout, micro_batches: Iterable[Sequence[int]]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the index of a row and the log-probs of its reply tokens, pass by pass."""
+    """Yield the index of a row and the log-probs of its reply tokens, micro-batch by micro-batch."""
     import torch
 
     from sweetrl.learning.trees.forward import to_device
 
     device = next(model.parameters()).device
-    for indices in passes:
+    for indices in micro_batches:
         some = [rows[index] for index in indices]
         with torch.no_grad():
             values = reply_logprobs(model, to_device(layout.collate(some), device)).cpu()
@@ -65,15 +65,15 @@ def _computed(
 
 
 def _spread(model: nn.Module, rows: Sequence[Row], layout: Layout) -> Iterator[tuple[int, Tensor]]:
-    """The same by all processes together: each computes a share of the passes, and all get all values."""
-    rank, ranks = rank_and_world_size()
-    passes = layout.cut_rows(rows)
-    if ranks == 1:
-        yield from _computed(model, rows, layout, passes)
+    """The same by all processes together: each computes a share of the micro-batches, and all get all values."""
+    process_rank, processes = process_rank_and_count()
+    micro_batches = layout.cut_rows(rows)
+    if processes == 1:
+        yield from _computed(model, rows, layout, micro_batches)
         return
-    own = passes[rank::ranks]
-    # Processes that share a model's layers make equally many passes; what is computed twice is equal.
-    own = own + passes[:1] * (-(-len(passes) // ranks) - len(own))
+    own = micro_batches[process_rank::processes]
+    # Processes that share a model's layers compute equally many; what is computed twice is equal.
+    own = own + micro_batches[:1] * (-(-len(micro_batches) // processes) - len(own))
     for first in range(0, len(own), GATHERED):
         for part in all_gather(list(_computed(model, rows, layout, own[first : first + GATHERED]))):
             yield from part
@@ -161,7 +161,7 @@ def reference_logprobs(
     try:
         with off:
             found = _spread(model, rows, layout)
-            if path is None or rank_and_world_size()[0]:
+            if path is None or process_rank_and_count()[0]:
                 return _write_values(unnamed_file(), lengths, found)
             with atomic_path(path) as temporary:
                 return _write_values(temporary.open("r+b", buffering=0), lengths, found)

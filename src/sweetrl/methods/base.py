@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.learning.batches import PreferenceData
     from sweetrl.learning.pairs import DataCounts
-    from sweetrl.learning.ranking import Replay
+    from sweetrl.learning.preferences import Replay
     from sweetrl.learning.trainers import PreferenceTrainer
     from sweetrl.progress import StepProgress
     from sweetrl.protocols import Chat

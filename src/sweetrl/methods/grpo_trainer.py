@@ -70,7 +70,7 @@ def group_policy_loss(
 
 
 class GroupTrainer(PreferenceTrainer):
-    """GRPO on whole dialogues; an attempt is a pair with itself, so that plans, passes and trees are those of the rest.
+    """GRPO on whole dialogues; an attempt is a pair with itself, so that it is planned, cut and laid out like the rest.
 
     `sample` is asked once an iteration, in the first process. pi_old is the policy at the start of the iteration,
     pi_ref the model with its adapter off.
@@ -130,7 +130,9 @@ class GroupTrainer(PreferenceTrainer):
         iteration, place = divmod(int(inputs["step"]), self.steps_each)
         if iteration != self.iteration:
             self.begin(iteration)
-        return super().training_step(model, {"passes": self.make_passes(self.plan[place])}, num_items_in_batch)
+        return super().training_step(
+            model, {"micro_batches": self.make_micro_batches(self.plan[place])}, num_items_in_batch
+        )
 
     def begin(self, iteration: int) -> None:
         """Have the attempts of an iteration made, and lay out its steps."""

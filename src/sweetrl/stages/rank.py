@@ -22,7 +22,7 @@ def rank(settings: Settings) -> None:
             return
         from sweetrl.api.learning import rank_replies
         from sweetrl.colbench.store import TrajectoryStore
-        from sweetrl.learning.ranking import Blocks
+        from sweetrl.learning.preferences import Blocks
 
         for name, path in (("trajectories", TRAJECTORIES), ("critic", CRITIC), ("base", settings.model.base)):
             run.log_input(name, path)
