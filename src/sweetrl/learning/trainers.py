@@ -75,7 +75,7 @@ class _ShardedArguments(TrainingArguments):
 def training_arguments(
     settings: TrainerSettings, scratch: Path, seed: int, steps: int, device: torch.device, sharded: bool = False
 ) -> TrainingArguments:
-    """What transformers.Trainer is told, for `steps` ready-made steps with checkpoints in `scratch`.
+    """The arguments of transformers.Trainer, for `steps` ready-made steps with checkpoints in `scratch`.
 
     Metrics are those of every step, of longer trainings means over a few steps, and checkpoints lie between them.
     """
