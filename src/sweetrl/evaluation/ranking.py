@@ -27,9 +27,9 @@ def ranking_metrics(
     weighted: dict[str, tuple[float, int]] = {}
     for state in states:
         count += 1
-        samples += sum(one.count for one in state.candidates)
+        samples += sum(reply.count for reply in state.candidates)
         distinct += len(state.candidates)
-        types = {one.token_ids: domain.reply_type(one.text) for one in state.candidates}
+        types = {reply.token_ids: domain.reply_type(reply.text) for reply in state.candidates}
         for candidate in state.candidates:
             kind = types[candidate.token_ids]
             for name in ("advantage", f"advantage/{kind}", f"advantage/turn_{state.turn + 1:02d}"):
@@ -85,25 +85,25 @@ def judged_metrics(states: Iterable[RankedState], dialogues: Iterable[Trajectory
         if dialogue is None:
             raise ValueError("dialogues are not in the order of their states")
         earlier = dialogue.messages[: 2 * state.turn + 1]
-        found: dict[str, list[float]] = {}
+        by_verdict: dict[str, list[float]] = {}
         worths: list[tuple[float, float]] = []
-        for one in state.candidates:
-            judgment = domain.judge(dialogue.task, earlier, one.text)
+        for reply in state.candidates:
+            judgment = domain.judge(dialogue.task, earlier, reply.text)
             if judgment is None:
                 continue
             if not judgment.verdict:
-                worths.append((judgment.worth, one.advantage))
+                worths.append((judgment.worth, reply.advantage))
                 continue
-            found.setdefault(judgment.verdict, []).append(one.advantage)
+            by_verdict.setdefault(judgment.verdict, []).append(reply.advantage)
             count, total = totals.get(judgment.verdict, (0, 0.0))
-            totals[judgment.verdict] = (count + one.count, total + one.count * one.advantage)
+            totals[judgment.verdict] = (count + reply.count, total + reply.count * reply.advantage)
         for (worth, advantage), (other, theirs) in combinations(worths, 2):
             if worth != other:
                 high, low = (advantage, theirs) if worth > other else (theirs, advantage)
                 compare("better_over_worse", high, low)
         for better, worse in domain.contrasts:
-            for high in found.get(better, ()):
-                for low in found.get(worse, ()):
+            for high in by_verdict.get(better, ()):
+                for low in by_verdict.get(worse, ()):
                     compare(f"{better}_over_{worse}", high, low)
     everything = sum(count for count, _ in totals.values())
     metrics: dict[str, float] = {}
