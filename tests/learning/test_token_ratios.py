@@ -11,7 +11,6 @@ import pytest
 from sweetrl.api.learning import TrainedCritic, rank_replies
 from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.errors import UserError
 from sweetrl.learning import preferences as files
 from sweetrl.learning import ranking
 from sweetrl.learning.batches import Row, encode
@@ -156,15 +155,3 @@ class Loud:
 
     def rate(self, work: Any) -> list[list[list[float]]]:
         return [[[float(len(reply.text)) for reply in replies] for replies in turns] for _, turns in work]
-
-
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
-    path = tmp_path / files.TOKEN_RATIOS
-    with pytest.raises(UserError, match="there is no such file"):
-        files.read_token_ratios(path)
-    path.write_text("what?")
-    with pytest.raises(UserError, match="not a Parquet file"):
-        files.read_token_ratios(path)
-    files.write_candidates(path, [])
-    with pytest.raises(UserError, match="column `replies` is missing"):
-        files.read_token_ratios(path)
