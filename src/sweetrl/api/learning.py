@@ -119,10 +119,10 @@ def train_critic(
     settings = settings_for(env, policy, seed, critic=options, rank={"critic": "trained"})
     dialogues = _readable_again(dialogues)
     configured = env.configured(settings)
-    known = find_pairs(configured, dialogues) if pairs is None else pairs
-    folder, scratch = _places("critic", out, lambda: training_call(configured, [dialogues, known]))
+    pairs = find_pairs(configured, dialogues) if pairs is None else pairs
+    folder, scratch = _places("critic", out, lambda: training_call(configured, [dialogues, pairs]))
     progress = StepProgress("train_critic")
-    result = fit_critic(configured, dialogues, known, scratch, progress)
+    result = fit_critic(configured, dialogues, pairs, scratch, progress)
     place = _moved(result.adapter, folder)
     return TrainedCritic(make_critic(configured, place), place)
 
@@ -235,9 +235,9 @@ def settings_for(env: Domain, policy: Policy, seed: int | None, /, **changes: An
     if seed is not None:
         update["seed"] = seed
     for name, values in changes.items():
-        known = getattr(settings, name)
-        if isinstance(values, dict) and not isinstance(known, dict):
-            update[name] = section(type(known), known.model_dump() | values, name)
+        before = getattr(settings, name)
+        if isinstance(values, dict) and not isinstance(before, dict):
+            update[name] = section(type(before), before.model_dump() | values, name)
         else:
             update[name] = values
     return settings.model_copy(update=update)

@@ -162,7 +162,7 @@ def evaluate(
     if isinstance(policies, Policy):
         policies = [policies]
     if not isinstance(policies, Mapping):
-        names = (BEFORE, AFTER) if len(policies) == 2 else [one.name for one in policies]
+        names = (BEFORE, AFTER) if len(policies) == 2 else [policy.name for policy in policies]
         if len(set(names)) < len(names):
             raise UserError('evaluate: two of the policies have one name; name them, as in {"one": ..., "two": ...}.')
         policies = dict(zip(names, policies, strict=True))
@@ -188,8 +188,8 @@ def attempted(
     running: Mapping[str, Running] | None = None,
 ) -> Iterator[OpenEnvironment]:
     """Let each of `policies` attempt every task once, into its store; yield the environment, which is open still."""
-    settings, known = env.settings, running or {}
-    first = next(iter(known.values()), Running())
+    settings, by_name = env.settings, running or {}
+    first = next(iter(by_name.values()), Running())
     with (
         serving(list(policies.values()), first) as served,
         opened(env) as environment,
@@ -206,7 +206,7 @@ def attempted(
                 batch=settings.evaluate.batch,
                 shard=settings.evaluate.batch,
                 lost_share=settings.evaluate.lost_share,
-                running=replace(known.get(name, watched), progress=watched.progress),
+                running=replace(by_name.get(name, watched), progress=watched.progress),
             )
         yield environment
 
@@ -220,10 +220,15 @@ def summarise(
     ruler, max_turns = env.settings.evaluate, env.settings.agent.max_turns
     seed = env.settings.seed if seed is None else seed
     dialogues = {name: list(store) for name, store in stores.items()}
-    results = [result_of(one, name, env, max_turns) for name, spoken in dialogues.items() for one in spoken]
+    results = [
+        result_of(dialogue, name, env, max_turns) for name, attempts in dialogues.items() for dialogue in attempts
+    ]
     both = {BEFORE, AFTER} <= dialogues.keys()
     examined = env.examine(dialogues, results, environment.tools) if both else None
-    scored = {name: [one for one in results if one.policy == name and one.reward is not None] for name in dialogues}
+    scored = {
+        name: [result for result in results if result.policy == name and result.reward is not None]
+        for name in dialogues
+    }
     summaries = {
         name: summarize_policy(some, ruler.confidence, ruler.resamples, seed) for name, some in scored.items() if some
     }
@@ -289,12 +294,12 @@ def serving(policies: Sequence[Policy], running: Running | None) -> Iterator[lis
     log = (running or Running()).log
     with ExitStack() as stack:
         made: dict[Policy, Policy] = {}
-        for one in policies:
-            bare = one.adapted(None)
+        for policy in policies:
+            bare = policy.adapted(None)
             if bare not in made:
                 same = [other for other in policies if other.adapted(None) == bare]
                 made[bare] = stack.enter_context(bare.serving(log, max(other.lora_rank for other in same)))
-        yield [made[one.adapted(None)].adapted(one.adapter) for one in policies]
+        yield [made[policy.adapted(None)].adapted(policy.adapter) for policy in policies]
 
 
 @contextmanager
@@ -312,15 +317,14 @@ def tasks_of(env: Domain, tasks: Tasks, count: int, seed: int | None, split: Spl
     check_seed(seed)
     settings = env.settings
     if tasks is None or isinstance(tasks, int):
-        wanted = max(0, count if tasks is None else tasks)
-        made = env.tasks(split, wanted, settings.seed if seed is None else seed, settings.tasks.difficulty)
-        found = [env.own(task) for task in islice(made, wanted)]
-    else:
-        found = [env.own(task) for task in tasks]
-    if not found:
+        number = max(0, count if tasks is None else tasks)
+        made = env.tasks(split, number, settings.seed if seed is None else seed, settings.tasks.difficulty)
+        tasks = list(islice(made, number))
+    chosen = [env.own(task) for task in tasks]
+    if not chosen:
         raise UserError(f"{env.name}: there are no tasks to attempt; give some.")
-    check_ids(found, env.name)
-    return found
+    check_ids(chosen, env.name)
+    return chosen
 
 
 def folder_name(policy: str) -> str:

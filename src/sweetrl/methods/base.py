@@ -12,9 +12,9 @@ A method of your own is a class in plain Python. This one imitates the best atte
 
         def data(self, job):
             best = {}
-            for one in job.inputs.trajectories():
-                if one.reward and one.reward > getattr(best.get(one.task.id), "reward", 0.0):
-                    best[one.task.id] = one
+            for attempt in job.inputs.trajectories():
+                if attempt.reward and attempt.reward > getattr(best.get(attempt.task.id), "reward", 0.0):
+                    best[attempt.task.id] = attempt
             return job.rows(best.values())
 
 `params.yaml: method: my_package.best:Best` trains by it, with `method_options` as its settings.
@@ -47,7 +47,7 @@ Artifact = Literal["tasks", "trajectories", "pairs", "critic", "preferences"]
 
 
 class Inputs(Protocol):
-    """What methods learn from; each is read when it is asked for, and what is missing is a UserError then."""
+    """What methods learn from; each is read at its call, and what is missing is a UserError then."""
 
     @property
     def where(self) -> str:
@@ -59,7 +59,7 @@ class Inputs(Protocol):
         ...
 
     def trajectories(self) -> Iterable[Trajectory]:
-        """The collected dialogues; may be asked for again."""
+        """The collected dialogues; may be read several times."""
         ...
 
     def pairs(self) -> list[TrajectoryPair]:
@@ -131,8 +131,8 @@ class Method:
     def settings_of(self, settings: Settings) -> TrainerSettings:
         """Return the method's own settings; a wrong one is a UserError that names its key."""
         if self.section:
-            found: TrainerSettings = getattr(settings, self.section)
-            return found
+            own: TrainerSettings = getattr(settings, self.section)
+            return own
         return section(self.settings_type, settings.method_options, f"params.yaml: method_options of {self.name}")
 
     def why_skipped(self, artifact: Artifact, settings: Settings) -> str | None:

@@ -222,13 +222,13 @@ def igpo_advantages(
         segment = 2 * segment + informed.to(segment.dtype)
     values = group_advantages(each, segment)
     later, row = values.new_zeros(()), -1
-    found = values.clone()
+    advantages = values.clone()
     for turn in range(len(values) - 1, -1, -1):
         if int(turn_row[turn]) != row:
             later, row = values.new_zeros(()), int(turn_row[turn])
         later = values[turn] + discount * later
-        found[turn] = later
-    return found
+        advantages[turn] = later
+    return advantages
 
 
 def privileged_advantages(teacher: Tensor, old: Tensor) -> Tensor:
@@ -277,12 +277,12 @@ def feedback_gains(
             words = dialogue.messages[2 * turn + 2].content
             ended = row.token_ids[end:start] == tuple(chat.follow(True, words))
             before = (*row.token_ids[:end], *chat.follow(ended, placeholder))
-            whole = Row((*before, *row.token_ids[start:stop]), ((len(before), len(before) + stop - start),))
-            masked.append(whole if len(whole.token_ids) <= limit else None)
-    found = row_logprobs(model, [*rows, *(one for one in masked if one is not None)], layout)
-    without, room = iter(found[len(rows) :]), iter(masked)
+            blind = Row((*before, *row.token_ids[start:stop]), ((len(before), len(before) + stop - start),))
+            masked.append(blind if len(blind.token_ids) <= limit else None)
+    logprobs = row_logprobs(model, [*rows, *(blind for blind in masked if blind is not None)], layout)
+    without, room = iter(logprobs[len(rows) :]), iter(masked)
     gains: Gains = []
-    for row, own in zip(rows, found, strict=False):
+    for row, own in zip(rows, logprobs, strict=False):
         replies = own.double().split([end - start for start, end in row.spans])[1:]
         gains.append(
             [(reply - next(without).double()).mean().item() if next(room) is not None else 0.0 for reply in replies]
@@ -308,29 +308,29 @@ def reference_gains(
     A reference for which the model's context has no room behind the longest attempt at its task is cut, alike for all
     attempts; where not even a token has room, the gains are 0.
     """
-    known: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+    references: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
     furthest: dict[str, int] = {}
     for dialogue, row in zip(dialogues, rows, strict=True):
         task = dialogue.task
-        if task.id not in known:
-            known[task.id] = _reference_ids(task, domain, chat)
+        if task.id not in references:
+            references[task.id] = _reference_ids(task, domain, chat)
         furthest[task.id] = max(furthest.get(task.id, 0), row.spans[-1][0])
     limit, probes = context_limit(model), list[Row]()
     for dialogue, row in zip(dialogues, rows, strict=True):
-        opening, reference = known[dialogue.task.id]
+        opening, reference = references[dialogue.task.id]
         reference = reference[: max(0, limit - furthest[dialogue.task.id] - len(opening))]
         if reference and len(row.spans) > 1:
             for start, _ in row.spans:
                 place = start + len(opening)
                 ids = row.token_ids[:start] + opening + reference
                 probes.append(Row(ids, ((place, place + len(reference)),)))
-    found = iter([one.double().mean().item() for one in row_logprobs(model, probes, layout)] if probes else [])
+    means = iter([tokens.double().mean().item() for tokens in row_logprobs(model, probes, layout)] if probes else [])
     gains: Gains = []
     for dialogue, row in zip(dialogues, rows, strict=True):
-        if limit - furthest[dialogue.task.id] <= len(known[dialogue.task.id][0]) or len(row.spans) < 2:
+        if limit - furthest[dialogue.task.id] <= len(references[dialogue.task.id][0]) or len(row.spans) < 2:
             gains.append([0.0] * (len(row.spans) - 1))
             continue
-        values = [next(found) for _ in row.spans]
+        values = [next(means) for _ in row.spans]
         if kind == "prob_diff":
             values = [math.exp(value) for value in values]
         gains.append([after - before for before, after in pairwise(values)])
@@ -342,8 +342,8 @@ def _reference_ids(task: Task, domain: Domain, chat: Chat) -> tuple[tuple[int, .
     opening, reference = domain.reference_answer(task)
     if not reference:
         raise UserError(f"task {task.id}: grpo.credit `igpo` needs a reference, and it has none; take another credit.")
-    whole, first = chat.reply(opening + reference)[:-1], chat.reply(opening)[:-1]
+    both, first = chat.reply(opening + reference)[:-1], chat.reply(opening)[:-1]
     shared = 0
-    while shared < min(len(whole) - 1, len(first)) and whole[shared] == first[shared]:
+    while shared < min(len(both) - 1, len(first)) and both[shared] == first[shared]:
         shared += 1
-    return tuple(whole[:shared]), tuple(whole[shared:])
+    return tuple(both[:shared]), tuple(both[shared:])

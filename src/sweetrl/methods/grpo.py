@@ -141,5 +141,5 @@ def attempts(
     dialogues: Sequence[Trajectory] = list(store.read())
     if grpo.credit == "privileged":
         limit = context_limit(policy)
-        dialogues = rankable([one for one in dialogues if usable(one)], job.domain, chat, job.system, True, limit)
+        dialogues = rankable(list(filter(usable, dialogues)), job.domain, chat, job.system, True, limit)
     return lay_out(dialogues, chat, job.system, grpo, gains, privileged)
