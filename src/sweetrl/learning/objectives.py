@@ -1,7 +1,10 @@
-"""The losses of SWEET-RL and its baselines, each a short pure function of scores or log-probs with its equation.
+"""The losses of SWEET-RL and its ablations, each a short pure function of scores or log-probs with its equation.
+
+    stage 1    -log sigmoid( sum_t beta A(o_t+, a_t+, c) - sum_t beta A(o_t-, a_t-, c) )            (Eq. 2)
+    stage 2    -log sigmoid( beta' [log pi/pi_ref (a+ | o) - log pi/pi_ref (a- | o)] )              (Eq. 4)
 
 Batches are averaged. P pairs; every score is a sum or mean of log(pi_theta / pi_ref) over reply tokens
-(sweetrl.learning.advantage).
+(sweetrl.learning.advantage). Trainers put them together (sweetrl.learning.trainers).
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
 """Training of the critic (Eq. 2) and of the policy (Eq. 4): one transformers.Trainer, and what each minimises.
 
+CriticTrainer is stage 1, PolicyTrainer and ListwiseTrainer are stage 2; they stand at the end of the file.
+
 One model holds both sides: the policy is the base with its adapter, the reference the same base with the adapter
 switched off (its log-probs are computed once, before training). Import this module where training happens: it loads
 transformers.
