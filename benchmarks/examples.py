@@ -255,7 +255,7 @@ def difference(one: Mapping[str, float]) -> str:
 
 
 def table(rows: Mapping[str, Any]) -> list[str]:
-    """The table of docs/results.md."""
+    """The table of docs/records/results.md."""
     lines = [
         "| | success before | after | difference | reward before | after | difference | seconds | lines |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -1,6 +1,6 @@
-"""Every wrong input of tests/wrong_inputs.py, given to the program itself; the answers as a table.
+"""Every wrong input of tests/wrong_inputs.py, given to the program itself; it prints the answers.
 
-    python benchmarks/wrong_inputs.py [--out docs/wrong-inputs.md] [--only WORDS]
+    python benchmarks/wrong_inputs.py [--only WORDS]
 
 Each one runs in a folder of its own. An answer counts if it is one sentence on stderr (bad rows may be listed below),
 stdout is empty, the exit status is the one that was expected, and no file has come or changed. The script ends with 1
@@ -21,42 +21,25 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "tests"))
 from wrong_inputs import WRONG, Wrong  # type: ignore[import-not-found]  # noqa: E402
 
-PAGE = """# Wrong inputs, and what is answered
-
-What `sweetrl` says to {count} wrong inputs, each in a folder of its own with three good tasks, one answer and a
-`params.yaml`. Every answer is one sentence on stderr that says what, where and what to do. Nothing is printed to
-stdout, and no file comes or changes. The exit status is 1, and 2 where the words of the command line are at fault.
-`python benchmarks/wrong_inputs.py --out docs/wrong-inputs.md` writes this page; a test gives the same inputs to the
-same commands.
-
-| what is wrong | `sweetrl` with | the answer | status |
-|---|---|---|---|
-{rows}
-"""
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write the table here")
     parser.add_argument("--only", default="", help="only those with these words in them")
     options = parser.parse_args()
-    rows, faults = [], 0
+    count, faults = 0, 0
     for wrong in WRONG:
         if options.only not in f"{wrong.what} {wrong.words}":
             continue
-        answer, code, fault = answer_to(wrong)
+        answer, fault = answer_to(wrong)
+        count += 1
         faults += bool(fault)
-        said = answer.replace("|", "\\|").replace("\n", "<br>")
-        rows.append(f"| {wrong.what} | `{wrong.words}` | {said} | {code} |")
         print(f"{fault or 'ok':6} {wrong.what}: {answer}", flush=True)
-    print(f"{len(rows) - faults} of {len(rows)} are answered in one sentence, and leave nothing behind")
-    if options.out is not None:
-        options.out.write_text(PAGE.format(count=len(rows), rows="\n".join(rows)), encoding="utf-8")
+    print(f"{count - faults} of {count} are answered in one sentence, and leave nothing behind")
     sys.exit(faults > 0)
 
 
-def answer_to(wrong: Wrong) -> tuple[str, int, str]:
-    """Return the answer, the exit status, and what is wrong with the answer ("" for nothing)."""
+def answer_to(wrong: Wrong) -> tuple[str, str]:
+    """Return the answer, and what is wrong with it ("" for nothing)."""
     with tempfile.TemporaryDirectory(prefix="sweetrl-wrong-") as name:
         folder = Path(name)
         wrong.prepare(folder)
@@ -84,7 +67,7 @@ def answer_to(wrong: Wrong) -> tuple[str, int, str]:
             "words": wrong.said not in answer,
             "files": contents(folder) != before,
         }
-        return answer, done.returncode, " ".join(name for name, found in faults.items() if found)
+        return answer, " ".join(name for name, found in faults.items() if found)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

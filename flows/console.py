@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import logging
 import os
@@ -20,6 +21,11 @@ from sweetrl.text import printable, without_login
 from tasks.outages import outage, stop_asking
 from tasks.plan import PlannedStage
 from tasks.training import Outcome
+
+
+def parser(module: str, what: str) -> argparse.ArgumentParser:
+    """Return a parser for `python -m flows.<module>`."""
+    return argparse.ArgumentParser(prog=f"python -m flows.{module}", description=what)
 
 
 def command_line(action: Callable[[], object]) -> int:

@@ -13,8 +13,7 @@ from pathlib import Path
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.arguments import parser
-from flows.console import command_line
+from flows.console import command_line, parser
 from sweetrl.printing import print_json
 from sweetrl.settings import load_settings
 from tasks.ingestion import Ingested, asked, in_a_line

@@ -12,8 +12,7 @@ from pathlib import Path
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.arguments import parser
-from flows.console import command_line
+from flows.console import command_line, parser
 from flows.train import train
 from sweetrl.errors import UserError
 from sweetrl.settings import load_settings

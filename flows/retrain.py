@@ -14,9 +14,9 @@ from typing import Any
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.arguments import parameter_changes, parser
-from flows.console import command_line, show_outcome
+from flows.console import command_line, parser, show_outcome
 from flows.train import announce, prefect_steps
+from sweetrl.changes import parse_changes
 from sweetrl.errors import UserError
 from tasks import retraining
 from tasks.retraining import Retraining
@@ -64,7 +64,7 @@ def main() -> int:
     given = arguments.parse_args()
 
     def run() -> None:
-        root, changes = Path.cwd(), parameter_changes(given.changes)
+        root, changes = Path.cwd(), parse_changes(given.changes)
         if changes and (given.go_on or given.withdraw):
             raise UserError("what was left unfinished has its parameters already: leave KEY=VALUE out.")
         if given.withdraw:

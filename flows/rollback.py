@@ -9,8 +9,7 @@ from pathlib import Path
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.arguments import parser
-from flows.console import command_line
+from flows.console import command_line, parser
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.settings import load_settings

@@ -12,8 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from flows.arguments import parser
-from flows.console import command_line, show_outcome, show_plan
+from flows.console import command_line, parser, show_outcome, show_plan
 from flows.display import Display
 from sweetrl.changes import differences, parse_changes, profile_changes, value_of, with_changes
 from sweetrl.logs import QUIET

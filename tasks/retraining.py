@@ -25,7 +25,6 @@ from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.registry import CHAMPION, Registration, Registry
 from sweetrl.tracking.runs import RETRAINING_TAG, RunLog
 from sweetrl.tracking.store import check_active, connect, tracking_enabled, tracking_uri
-from sweetrl.yaml_files import parse_yaml
 from tasks.batches import Batch, is_taken, take_batch, taken_now
 from tasks.fresh import fresh_test_first
 from tasks.ingestion import any_batch, batch_named, batch_parameters, next_batch, provide
@@ -172,7 +171,7 @@ def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: boo
             if data := _ingested(home, remote, settings, changes, taken):
                 return taken_now(settings.collect.first, 0, _new_branch(home, name, taken), data)
             first = changes.get("collect.first")
-            first = next_first(home, settings, taken) if first is None else int(first)
+            first = next_first(settings, taken) if first is None else int(first)
             return taken_now(first, tasks, _new_branch(home, name, taken))
 
         def before(batch: Batch, commit: str) -> None:
@@ -221,20 +220,10 @@ def _ingested(home: Path, remote: str, settings: Settings, changes: Mapping[str,
     return ""
 
 
-def next_first(home: Path, settings: Settings, taken: Sequence[Batch]) -> int:
+def next_first(settings: Settings, taken: Sequence[Batch]) -> int:
     """Return the first task of the next batch: behind all that were taken, and behind this checkout's own."""
-    ends = [settings.collect.first + settings.collect.tasks, *(batch.first + batch.tasks for batch in taken)]
-    # Branches of retrainings from before batches were written down.
-    for branch in git(home, "for-each-ref", "--format=%(refname:short)", "refs/heads/retrain").stdout.split():
-        shown = git(home, "show", f"{branch}:params.yaml", check=False)
-        if not shown.returncode:
-            ends.append(_first(shown.stdout, f"params.yaml of {branch}") + settings.collect.tasks)
-    return max(ends)
-
-
-def _first(text: str, where: str) -> int:
-    found = parse_yaml(text, where) or {}
-    return int((found.get("collect") or {}).get("first", 0))
+    own = settings.collect.first + settings.collect.tasks
+    return max([own, *(batch.first + batch.tasks for batch in taken)])
 
 
 def _new_branch(home: Path, name: str, taken: Sequence[Batch]) -> str:

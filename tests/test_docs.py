@@ -67,7 +67,7 @@ def test_every_command_is_run_or_a_comment_says_why_not(capsys: pytest.CaptureFi
     with capsys.disabled():
         print(f"\ndocs: {ran.total()} commands on {len(ran)} pages are run; not run: {reasons}")
     assert all(len(reason.split()) > 1 or reason == "hours" for reason in skipped), "a reason says what is missing"
-    assert ran.total() >= 60, "what can be run is run"
+    assert ran.total() >= 50, "what can be run is run"
 
 
 def test_faults_of_blocks_are_named(tmp_path: Path) -> None:

@@ -7,14 +7,7 @@ from typing import get_args
 
 import pytest
 
-from sweetrl.colbench.store import (
-    FIRST_OUTCOMES,
-    FIRST_TRAJECTORIES_FORMAT,
-    TASKS_FORMAT,
-    TRAJECTORIES_FORMAT,
-    _task_schema,
-    _trajectory_schema,
-)
+from sweetrl.colbench.store import TASKS_FORMAT, TRAJECTORIES_FORMAT, _task_schema, _trajectory_schema
 from sweetrl.evaluation.metrics import COLUMNS
 from sweetrl.types import Outcome
 
@@ -44,7 +37,4 @@ def test_every_column_of_the_results_has_a_row() -> None:
 def test_outcomes_and_formats_are_named() -> None:
     (row,) = (line for line in ROWS if line.startswith("| `outcome` |"))
     assert [outcome for outcome in get_args(Outcome) if f"`{outcome}`" not in row] == []
-    for text in (f"= {TASKS_FORMAT}`", f"= {TRAJECTORIES_FORMAT}`", f"`{FIRST_TRAJECTORIES_FORMAT}`"):
-        assert text in GUIDE
-    first = GUIDE[GUIDE.index(f"`{FIRST_TRAJECTORIES_FORMAT}`") :].partition("\n\n")[0]
-    assert all(f"`{old}`" in first and f"`{new}`" in first for old, new in FIRST_OUTCOMES.items())
+    assert all(text in GUIDE for text in (f"= {TASKS_FORMAT}`", f"= {TRAJECTORIES_FORMAT}`"))

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flows import console
-from flows.arguments import parameter_changes
 from flows.console import command_line, evaluation_table, show_outcome
+from sweetrl.changes import parse_changes
 from sweetrl.colbench.domain import Domain
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.frontend import Frontend
@@ -114,9 +114,9 @@ def test_an_error_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_changes_on_the_command_line_are_read_as_yaml() -> None:
-    assert parameter_changes(["a.b=3", "c=x", "d=[1, 2]"]) == {"a.b": 3, "c": "x", "d": [1, 2]}
+    assert parse_changes(["a.b=3", "c=x", "d=[1, 2]"]) == {"a.b": 3, "c": "x", "d": [1, 2]}
     with pytest.raises(UserError, match="write KEY=VALUE"):
-        parameter_changes(["a.b"])
+        parse_changes(["a.b"])
 
 
 def test_what_prefect_could_not_send_to_its_server_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, base_model: Path) -> Iterat
 
 @pytest.fixture(scope="session")
 def user(served: EngineSettings) -> str:
-    """The name of the user's model: an adapter at the same server. (Not the base: docs/servers.md says why on CPUs.)"""
+    """The name of the user's model: an adapter at the same server. (Not the base: see docs/real-models.md.)"""
     return USER
 
 

@@ -252,10 +252,10 @@ def sections(text: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize("profile", RECORDED)
 def test_the_guide_shows_what_was_measured(profile: str) -> None:
     """Some of the tables, each whole, and some of the pictures: nothing that results.md does not have."""
-    guide = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "records" / "results.md").read_text(encoding="utf-8")
     shown = guide.split(f"<!-- tables: reproduce/{profile}/results.md -->\n")[1].split("<!-- end of tables -->")[0]
     text = (ROOT / "reproduce" / profile / "results.md").read_text(encoding="utf-8")
-    kept = sections(text.replace("](figures/", f"](../reproduce/{profile}/figures/"))
+    kept = sections(text.replace("](figures/", f"](../../reproduce/{profile}/figures/"))
     found = sections(shown)
     pictures = found.pop("Pictures", [])
     assert set(pictures) <= set(kept.get("Pictures", []))

@@ -278,7 +278,7 @@ def test_a_batch_that_another_machine_takes_at_the_last_moment_is_left_to_it(pro
 
     assert retraining.take_batch(other.home, "origin", choose, lambda batch, commit: None).first == 12
     assert seen == [[4], [8, 4]]
-    assert retraining.next_first(other.home, retraining.load_settings(other.home / "params.yaml"), []) == 4
+    assert retraining.next_first(retraining.load_settings(other.home / "params.yaml"), []) == 4
 
 
 def test_a_remote_that_does_not_answer_is_told_before_anything_is_trained(
