@@ -159,7 +159,8 @@ def read_candidates(path: Path) -> Table[RankedState]:
 
     def make(row: dict[str, Any]) -> RankedState:
         replies = (Candidate(**reply | {"token_ids": tuple(reply["token_ids"])}) for reply in row["candidates"])
-        return RankedState(*(row[name] for name in STATE), tuple(row["prompt_ids"]), tuple(replies))
+        prompt_ids = tuple(row["prompt_ids"])
+        return RankedState(row["task_id"], row["attempt"], row["turn"], prompt_ids, tuple(replies))
 
     return Table(Path(path), CANDIDATES, make)
 
@@ -173,7 +174,8 @@ def read_preferences(path: Path) -> Table[Preference]:
     """Read what `write_preferences` wrote; UserError for a missing or foreign file."""
 
     def make(row: dict[str, Any]) -> Preference:
-        return Preference(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
+        values: dict[str, Any] = {name: tuple(row[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids")}
+        return Preference(**row | values)
 
     return Table(Path(path), PREFERENCES, make)
 
@@ -223,7 +225,7 @@ def read_token_ratios(path: Path) -> Table[TokenRatios]:
 
     def make(row: dict[str, Any]) -> TokenRatios:
         replies = tuple(tuple(zip(reply["tokens"], reply["ratios"], strict=True)) for reply in row["replies"])
-        return TokenRatios(*(row[name] for name in STATE), replies)
+        return TokenRatios(row["task_id"], row["attempt"], row["turn"], replies)
 
     return Table(Path(path), TOKEN_RATIOS, make)
 
