@@ -254,7 +254,7 @@ def stand_in() -> None:
     """Put something that takes no time in the place of what the model computes."""
     import torch
 
-    from sweetrl.learning import ranking, reference
+    from sweetrl.learning import asked, reference
     from sweetrl.learning.trainers import PreferenceTrainer
 
     def computed(model: Any, rows: Any, layout: Any, passes: Any) -> Iterator[tuple[int, Any]]:
@@ -265,7 +265,7 @@ def stand_in() -> None:
     def fit(trainer: Any) -> list[dict[str, float]]:
         steps = trainer.train_dataset
         for number in range(0, len(steps), max(1, len(steps) // STEPS)):
-            trainer.make_passes(steps[number])
+            trainer.make_micro_batches(steps[number])
         return [{"loss": 0.0, "tokens_per_second": 0.0}]
 
     def sampled(rows: Any, engine: Any, sampling: Any, seed: int) -> list[Any]:
@@ -280,7 +280,7 @@ def stand_in() -> None:
 
     reference._computed = computed
     PreferenceTrainer.fit = fit  # type: ignore[method-assign]
-    ranking.sample_candidates = sampled
+    asked.sample_candidates = sampled
 
 
 # The figure

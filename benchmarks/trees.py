@@ -148,7 +148,7 @@ def train(
         else:
             trainer = trainers.CriticTrainer(model, data, CriticSettings(**options), Path(folder), 0)
         referring = time.perf_counter() - start
-        make, trained = trainer.make_passes, [0]
+        make, trained = trainer.make_micro_batches, [0]
         layout_ = trainer.layout = Counted(trainer.layout.backend, trainer.layout.tokens, trainer.layout.pad_id)
 
         def counted(step: MicroBatch) -> list[dict[str, Any]]:
@@ -156,7 +156,7 @@ def train(
             trained[0] += sum(one["rows"]["input_ids"].numel() for one in passes)
             return passes
 
-        trainer.make_passes = counted
+        trainer.make_micro_batches = counted
         steps = len(trainer.fit())
     cut = [[data.rows[index] for index in one] for one in layout_.cut_rows(data.rows)]
     reference = sum(sizes(rows, layout_.backend is not None) for rows in cut)

@@ -143,7 +143,7 @@ def test_heavy_libraries_are_imported_inside_functions(path: Path) -> None:
         "src/sweetrl/tracking/agent.py": {"mlflow"},
         "src/sweetrl/learning/trainers.py": {"torch", "transformers"},
         "src/sweetrl/learning/head_trainers.py": {"torch"},
-        "src/sweetrl/learning/online.py": {"torch", "transformers"},
+        "src/sweetrl/methods/grpo_trainer.py": {"torch", "transformers"},
     }
     name = path.relative_to(REPOSITORY).as_posix()
     allowed = excused.get(name, set()) | ({"prefect"} if name.startswith(("flows/", "tasks/")) else set())

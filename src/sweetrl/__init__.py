@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from sweetrl.api.domains import domain
     from sweetrl.api.learning import rank, train, train_critic
     from sweetrl.api.policy import Policy
-    from sweetrl.api.rollouts import collect, evaluate, opened, play
+    from sweetrl.api.rollouts import collect, domain, evaluate, opened, play
     from sweetrl.colbench.domain import Domain, Labels, Pretraining
     from sweetrl.errors import UserError, UserLeft
     from sweetrl.methods.base import Method
@@ -32,9 +31,8 @@ if TYPE_CHECKING:
     from sweetrl.types import Demonstration, Judgment, Leak, Message, Score, Task, Trajectory
 
 _HOMES = {
-    "domain": "sweetrl.api.domains",
     "Policy": "sweetrl.api.policy",
-    **dict.fromkeys(("collect", "evaluate", "opened", "play"), "sweetrl.api.rollouts"),
+    **dict.fromkeys(("collect", "domain", "evaluate", "opened", "play"), "sweetrl.api.rollouts"),
     **dict.fromkeys(("rank", "train", "train_critic"), "sweetrl.api.learning"),
     # What domains and methods of one's own are written with.
     **dict.fromkeys(("Domain", "Labels", "Pretraining"), "sweetrl.colbench.domain"),

@@ -117,7 +117,7 @@ def domain_of(one: Trajectory, domain: Domain) -> Domain:
 def load_critic(domain: Domain, folder: Path) -> TrainedCritic:
     """Return the trained critic in `folder`, on the domain's base; a UserError where there is none."""
     from sweetrl.api.learning import TrainedCritic
-    from sweetrl.learning.critic_kinds import make_critic
+    from sweetrl.methods.critics import make_critic
     from sweetrl.models import check_adapter
     from sweetrl.running.parameters import with_values
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import sweetrl
-from sweetrl.methods.rft import Rft
+from sweetrl.methods.baselines import Rft
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOK = ROOT / "examples" / "first_look.py"

@@ -134,8 +134,8 @@ def test_a_killed_critic_is_taken_up_by_the_same_call_alone(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Path] = []
-    monkeypatch.setattr("sweetrl.learning.critic_kinds.fit_critic", lambda *given, **_: killed(seen, given[3]))
-    monkeypatch.setattr("sweetrl.learning.critic_kinds.make_critic", lambda *_: None)
+    monkeypatch.setattr("sweetrl.learning.critics.fit_critic", lambda *given, **_: killed(seen, given[3]))
+    monkeypatch.setattr("sweetrl.methods.critics.make_critic", lambda *_: None)
     env, policy = sweetrl.domain("backend"), sweetrl.Policy.load("base")
     for options in ({}, {"epochs": 7}):
         with pytest.raises(KeyboardInterrupt):

@@ -12,7 +12,7 @@ import pytest
 import sweetrl
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.domains.backend.suite import generate
-from sweetrl.methods.rft import Rft
+from sweetrl.methods.baselines import Rft
 from sweetrl.types import Message, Trajectory
 
 

@@ -29,11 +29,8 @@ def test_wilson_known_values():
     assert wilson_interval(10, 10).high == pytest.approx(1.0)
 
 
-def test_wilson_without_trials_knows_nothing():
+def test_wilson_without_trials_knows_nothing_and_impossible_counts_are_refused():
     assert (wilson_interval(0, 0).low, wilson_interval(0, 0).high) == (0.0, 1.0)
-
-
-def test_wilson_refuses_impossible_counts():
     with pytest.raises(ValueError, match="11 successes"):
         wilson_interval(11, 10)
 

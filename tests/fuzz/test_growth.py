@@ -25,7 +25,7 @@ from sweetrl.domains.backend.leaks import find_leak
 from sweetrl.domains.frontend import Frontend
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import _group
-from sweetrl.learning.critics import first_wins
+from sweetrl.methods.critics import first_wins
 from sweetrl.sandbox.tiers import lightest
 from sweetrl.types import Task, Trajectory
 

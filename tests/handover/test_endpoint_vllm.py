@@ -148,7 +148,7 @@ def test_a_version_on_another_base_does_not_take_over_at_a_vllm_server(
         "fetch": lambda *more: handed("1", first),
         "from_registry": lambda *more: handed("2", second),
         "load_speaker": lambda found, *more: SimpleNamespace(handed=found, close=lambda: None),
-        "adapter_rank": lambda path: 4,
+        "adapter_lora_rank": lambda path: 4,
         "watched": watched,
     }.items():
         monkeypatch.setattr(f"sweetrl.handover.alias.{name}", value)

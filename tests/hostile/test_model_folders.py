@@ -171,11 +171,11 @@ def test_the_base_that_an_adapter_names_is_never_looked_for(
 def test_adapters_that_are_more_than_weights_are_refused(
     tiny_model: Path, adapter: Path, changes: dict[str, Any], reason: str
 ) -> None:
-    from sweetrl.engines.make import adapter_rank
+    from sweetrl.engines.make import adapter_lora_rank
     from sweetrl.engines.vllm import adapter_name
 
     change(adapter / "adapter_config.json", **changes)
-    for look in (adapter_rank, adapter_name):
+    for look in (adapter_lora_rank, adapter_name):
         with pytest.raises(UserError, match=reason):
             look(adapter)
 

@@ -17,7 +17,7 @@ from sweetrl.domains.backend.suite.details import BY_NAME, KINDS
 from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
-from sweetrl.learning.critics import JudgeCritic, OracleCritic, RandomCritic, first_wins, rivals
+from sweetrl.methods.critics import JudgeCritic, OracleCritic, RandomCritic, first_wins, rivals
 from sweetrl.settings import JudgeSettings
 from sweetrl.types import Completion, Message, Prompt, Reply, Sampling, Trajectory, Usage
 

@@ -61,12 +61,12 @@ for name, more in runs:
     else:
         settings = PolicySettings(beta=1.0, sft_replay=0.3, **options)
         trainer = PolicyTrainer(model, data, settings, out / name, 0, replay=0.3)
-    idle, make = [0], trainer.make_passes
+    idle, make = [0], trainer.make_micro_batches
     def counted(step):
         made = make(step)
         idle[0] += sum("idle" in one for one in made)
         return made
-    trainer.make_passes = counted
+    trainer.make_micro_batches = counted
     history = trainer.fit()
     weights = [value.double().abs().sum().item() for key, value in model.state_dict().items() if "lora_" in key]
     held, all_of_them = 0, 0
@@ -122,8 +122,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from sweetrl.learning.adapters import attach_adapter
 from sweetrl.learning.batches import Row
-from sweetrl.learning.groups import Attempts
-from sweetrl.learning.online import GroupTrainer
+from sweetrl.methods.credit import Attempts
+from sweetrl.methods.grpo_trainer import GroupTrainer
 from sweetrl.settings import GrpoSettings, LoraSettings
 
 torch.distributed.init_process_group("gloo", timeout=datetime.timedelta(seconds=3))  # in place of half an hour

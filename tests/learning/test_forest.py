@@ -62,12 +62,12 @@ def test_dense_blocks_hold_every_pair_once_and_no_other(rows: list[Row], merge: 
     count = np.zeros((len(forest.end), len(forest.end)), dtype=int)
     for first, last in blocks.paths:
         count[first:last, first:last] += np.tri(last - first, dtype=int)
-    for first, last, start, stop in blocks.wings:
+    for first, last, start, stop in blocks.branches:
         count[first:last, start:stop] += 1
     assert (count == forest.ancestors()).all()
     assert blocks.scores == forest.cost.scores
-    # Few blocks: as many paths as there are leaves at most, and wings where something branches.
-    assert len(blocks.paths) <= len(rows) and len(blocks.wings) < len(rows)
+    # Few blocks: as many paths as there are leaves at most, and branches where something branches.
+    assert len(blocks.paths) <= len(rows) and len(blocks.branches) < len(rows)
 
 
 @given(row_sets(), st.integers(1, 5))

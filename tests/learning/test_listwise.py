@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import Row
 from sweetrl.learning.listwise import listwise_rows, reply_weights, with_replay
-from sweetrl.learning.ranking import Replay
+from sweetrl.learning.preferences import Replay
 from sweetrl.settings import LoraSettings, ModelSettings, PolicySettings, Settings
 from sweetrl.types import Candidate, RankedState
 

@@ -66,7 +66,7 @@ def test_the_divergence_estimate_is_zero_at_the_reference_and_positive_elsewhere
 def test_attempts_are_told_apart_within_their_group() -> None:
     import torch
 
-    from sweetrl.learning.objectives import group_advantages
+    from sweetrl.methods.credit import group_advantages
 
     returns = torch.tensor([1.0, 0.0, 0.3, 0.3, 0.6], dtype=torch.float64)
     found = group_advantages(returns, torch.tensor([0, 0, 1, 1, 2]))
@@ -76,7 +76,7 @@ def test_attempts_are_told_apart_within_their_group() -> None:
 def test_the_clip_takes_the_gradient_where_a_step_has_gone_far_enough_and_nowhere_else() -> None:
     import torch
 
-    from sweetrl.learning.objectives import clipped_loss
+    from sweetrl.methods.grpo_trainer import clipped_loss
 
     old = torch.zeros(4, dtype=torch.float64)
     ratio = torch.tensor([1.5, 1.5, 0.5, 0.5], dtype=torch.float64)
@@ -92,7 +92,7 @@ def test_the_clip_takes_the_gradient_where_a_step_has_gone_far_enough_and_nowher
 def test_the_penalty_is_zero_and_flat_at_the_reference() -> None:
     import torch
 
-    from sweetrl.learning.objectives import policy_kl
+    from sweetrl.methods.grpo_trainer import policy_kl
 
     reference = torch.tensor([-1.0, -2.0], dtype=torch.float64)
     logprobs = torch.tensor([-1.0, -1.5], dtype=torch.float64, requires_grad=True)

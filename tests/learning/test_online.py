@@ -13,7 +13,7 @@ import pytest
 
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import Row
-from sweetrl.learning.groups import Attempts
+from sweetrl.methods.credit import Attempts
 from sweetrl.settings import GrpoSettings, LoraSettings, ModelSettings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -62,7 +62,7 @@ def sampler(chat: ChatFormat, asked: list[tuple[int, float]]) -> Any:
 def test_iterations_ask_the_policy_of_the_moment_and_raise_what_is_better(
     tiny_model: Path, chat: ChatFormat, tmp_path: Path
 ) -> None:
-    from sweetrl.learning.online import GroupTrainer
+    from sweetrl.methods.grpo_trainer import GroupTrainer
 
     asked: list[tuple[int, float]] = []
     trainer = GroupTrainer(fresh(tiny_model), sampler(chat, asked), SETTINGS, tmp_path, 0)
@@ -86,7 +86,7 @@ def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
     tiny_model: Path, chat: ChatFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
 ) -> None:
     from sweetrl.learning.adapters import save_adapter
-    from sweetrl.learning.online import GroupTrainer
+    from sweetrl.methods.grpo_trainer import GroupTrainer
 
     weights = []
     for name in ("undisturbed", "killed"):
@@ -112,7 +112,7 @@ def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
 
 def test_checkpoints_of_a_long_training_lie_between_its_entries_of_metrics(tiny_model: Path, tmp_path: Path) -> None:
     """2,100 steps are logged two by two; 3 an iteration, 35 iterations a checkpoint, would cut an entry in two."""
-    from sweetrl.learning.online import GroupTrainer
+    from sweetrl.methods.grpo_trainer import GroupTrainer
 
     long = SETTINGS.model_copy(update={"iterations": 700, "epochs": 1.5, "checkpoints": 20})
     arguments = GroupTrainer(fresh(tiny_model), lambda *_: None, long, tmp_path, 0).args  # type: ignore[arg-type,return-value]
@@ -125,7 +125,7 @@ def test_self_distillation_compares_with_the_base_that_sees_c(
     """credit: privileged, against slow sums: log pi_ref(a | o, c) - log pi_old(a | o), and no reward."""
     import torch
 
-    from sweetrl.learning.online import GroupTrainer
+    from sweetrl.methods.grpo_trainer import GroupTrainer
 
     asked: list[tuple[int, float]] = []
     plain = sampler(chat, asked)
@@ -146,7 +146,9 @@ def test_self_distillation_compares_with_the_base_that_sees_c(
     base = plain_model(tiny_model, "float32").eval()
     assert trainer.reference is not None
     with torch.no_grad():
-        for row, informed, found in zip(trainer.found.rows, trainer.found.informed, trainer.reference, strict=True):
+        for row, informed, found in zip(
+            trainer.attempts.rows, trainer.attempts.informed, trainer.reference, strict=True
+        ):
             (old,), (reference,), (teacher,) = (
                 slow_logprobs(*each) for each in ((trainer.model.eval(), row), (base, row), (base, informed))
             )

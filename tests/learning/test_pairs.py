@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.errors import UserError
-from sweetrl.learning.pairs import find_pairs, read_pairs, trajectory_pairs, write_pairs
+from sweetrl.learning.pairs import index_pairs, read_pairs, trajectory_pairs, write_pairs
 from sweetrl.types import Message, Task, Trajectory, TrajectoryPair
 
 rewards = st.one_of(st.none(), st.integers(0, 10).map(lambda tenths: tenths / 10))
@@ -88,11 +88,12 @@ def test_finding_pairs_loads_each_trajectory_once(make_trajectory: Callable[...,
     trajectories = [make_trajectory(0, attempt) for attempt in range(4)]
     task = trajectories[0].task.id
     pairs = [TrajectoryPair(task, 2, 0, 1.0, 0.0), TrajectoryPair(task, 2, 3, 1.0, 0.5)]
-    found, indices = find_pairs(pairs, trajectories)
+    found: list[Trajectory] = []
+    indices = index_pairs(pairs, trajectories, found.append)
     assert [one.attempt for one in found] == [0, 2, 3]
     assert indices == [(1, 0), (1, 2)]
     with pytest.raises(UserError, match=r"pairs: row 0: attempt 9 at task"):
-        find_pairs([TrajectoryPair(task, 9, 0, 1.0, 0.0)], trajectories)
+        index_pairs([TrajectoryPair(task, 9, 0, 1.0, 0.0)], trajectories, found.append)
 
 
 def test_official_takes_the_first_success_whatever_it_has_cost() -> None:

@@ -22,8 +22,10 @@ from sweetrl.domains.frontend.suite.designs import BY_NAME as PAGE_DETAILS
 from sweetrl.domains.frontend.suite.designs import read_page, write_page
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
+from sweetrl.evaluation.ranking import judged_metrics, ranking_metrics
 from sweetrl.learning import preferences as files
 from sweetrl.learning import ranking
+from sweetrl.learning.asked import sample_candidates
 from sweetrl.learning.batches import encode
 from sweetrl.learning.critics import LogRatioCritic
 from sweetrl.learning.passes import model_layout
@@ -170,12 +172,17 @@ def make_critic(tiny_model: Path, chat: ChatFormat) -> Callable[..., Critic]:
     return make
 
 
+def rank_with(critic: Critic, dialogues: list[Trajectory], engine: FakeEngine, chat: ChatFormat) -> list[RankedState]:
+    rows = [(dialogue, encode(dialogue, chat, SYSTEM)) for dialogue in dialogues]
+    return ranking.rank_sampled(rows, sample_candidates(rows, engine, Sampling(64, n=16), seed=5), critic)
+
+
 @pytest.fixture(scope="module")
 def ranked(
     make_critic: Callable[..., Critic], chat: ChatFormat, trajectories: list[Trajectory]
 ) -> tuple[list[RankedState], FakeEngine]:
     engine = FakeEngine(chat)
-    states = ranking.rank_dialogues(trajectories[:8], engine, make_critic(), chat, SYSTEM, Sampling(64, n=16), seed=5)
+    states = rank_with(make_critic(), trajectories[:8], engine, chat)
     return states, engine
 
 
@@ -226,7 +233,7 @@ def test_the_critic_does_see_c(
     ranked: tuple[list[RankedState], FakeEngine],
 ) -> None:
     critic = make_critic(privileged=False)
-    blind = ranking.rank_dialogues(trajectories[:1], FakeEngine(chat), critic, chat, SYSTEM, Sampling(64, n=16), seed=5)
+    blind = rank_with(critic, trajectories[:1], FakeEngine(chat), chat)
     seeing = ranked[0][: len(blind)]
     assert [one.prompt_ids for one in blind] == [one.prompt_ids for one in seeing]
     assert all(a.candidates != b.candidates for a, b in zip(blind, seeing, strict=True))
@@ -241,7 +248,7 @@ def test_ranking_again_gives_the_same_whatever_the_block(
     critic, again = make_critic(), []
     for first in range(0, 8, 3):
         block = trajectories[first : min(first + 3, 8)]
-        again += ranking.rank_dialogues(block, FakeEngine(chat), critic, chat, SYSTEM, Sampling(64, n=16), seed=5)
+        again += rank_with(critic, block, FakeEngine(chat), chat)
     assert again == ranked[0]
 
 
@@ -249,8 +256,8 @@ def test_replies_that_the_critic_has_no_room_to_read_are_left_out(
     make_trajectory: Callable[..., Trajectory], chat: ChatFormat
 ) -> None:
     """c stands before them: the actor's context holds more of a dialogue than the critic's."""
-    from sweetrl.learning.critics import RandomCritic
     from sweetrl.learning.whole import critic_row
+    from sweetrl.methods.critics import RandomCritic
 
     dialogue = make_trajectory(0, 0)
     row = encode(dialogue, chat, SYSTEM)
@@ -313,7 +320,7 @@ def test_dialogues_are_drawn_by_seed_and_never_lost_ones(make_trajectory: Callab
 def test_metrics_say_what_is_preferred_to_what(ranked: tuple[list[RankedState], FakeEngine]) -> None:
     states, _ = ranked
     preferences = list(ranking.choose_preferences(states, BACKEND, RankSettings(), seed=5))
-    metrics = ranking.ranking_metrics(states, preferences, BACKEND)
+    metrics = ranking_metrics(states, preferences, BACKEND)
     assert metrics["candidates"] == 16 * len(states)
     assert sum(value for name, value in metrics.items() if "_over_" in name) == metrics["pairs"] == len(preferences)
     assert metrics["margin"] > 0
@@ -336,7 +343,7 @@ def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
         candidates = tuple(
             Candidate((n,), text, n + 1, value) for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
         )
-        return ranking.judged_metrics([RankedState(task.id, 0, 0, (1,), candidates)], [dialogue], BACKEND)
+        return judged_metrics([RankedState(task.id, 0, 0, (1,), candidates)], [dialogue], BACKEND)
 
     metrics = judged((0.2, 0.1, 0.1, -0.4))
     assert metrics["ranked/needed_over_irrelevant"] == 3.5 / 4  # a tie is half a win
@@ -362,7 +369,7 @@ def test_metrics_say_whether_the_critic_heeds_the_request() -> None:
     candidates = tuple(
         Candidate((n,), text, n + 1, value) for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
     )
-    metrics = ranking.judged_metrics([RankedState(task.id, 0, 0, (1,), candidates)], [dialogue], BACKEND)
+    metrics = judged_metrics([RankedState(task.id, 0, 0, (1,), candidates)], [dialogue], BACKEND)
     found = {name.removeprefix("ranked/"): value for name, value in metrics.items() if name.startswith("ranked/")}
     assert found == {
         "needed_over_hinted": 0.0,
@@ -388,7 +395,7 @@ def test_pages_are_compared_with_pages() -> None:
         ranking.choose_preferences(known, FRONTEND, RankSettings(reply_types="no_questions", pairs=9), 0)
     )
     assert {(one.chosen_ids, one.rejected_ids) for one in preferences} == {((4,), (2,))}, "no question is in a pair"
-    metrics = ranking.ranking_metrics(known, preferences, FRONTEND)
+    metrics = ranking_metrics(known, preferences, FRONTEND)
     assert metrics["pairs/answer_over_page"] == metrics["pairs"] == 1
     assert metrics["advantage/page"] == pytest.approx(0.25) and metrics["advantage/question"] == pytest.approx(0.05)
 
@@ -407,7 +414,7 @@ def test_metrics_say_whether_the_critic_knows_the_better_page() -> None:
         found = tuple(
             Candidate((n,), text, 1, value) for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
         )
-        return ranking.judged_metrics([RankedState(task.id, 0, 0, (1,), found)], [dialogue], FRONTEND)
+        return judged_metrics([RankedState(task.id, 0, 0, (1,), found)], [dialogue], FRONTEND)
 
     # Worth 1, 1, less, and 0: five pairs, as the first two are worth the same.
     assert judged(0.3, 0.2, 0.1, 0.0) == judged(0.2, 0.3, 0.1, 0.0) == {"ranked/better_over_worse": 1.0}

@@ -139,7 +139,7 @@ def test_policy(adapted: Any, rows: tuple[Row, ...], normalization: str, loss_na
 @pytest.mark.parametrize("layout", [Layout("blocks"), Layout("dense"), Layout("blocks", tokens=90), Layout(None, 500)])
 def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...], layout: Layout) -> None:
     """Every candidate as a dialogue of its own, against trees (whole, and split under a budget) and padded rows."""
-    from sweetrl.learning.scoring import branch_advantages
+    from sweetrl.learning.critics import branch_advantages
 
     model, tolerance = adapted
     model.eval()
@@ -196,8 +196,8 @@ def test_group_policy(
     """GRPO: token by token, with pi_old another adapter than pi_theta, and one attempt twice in the step."""
     import torch
 
-    from sweetrl.learning.groups import lay_out
-    from sweetrl.learning.online import GroupTrainer
+    from sweetrl.methods.credit import lay_out
+    from sweetrl.methods.grpo_trainer import GroupTrainer
 
     model, tolerance = adapted
     settings = GrpoSettings(kl_coef=0.3, clip_ratio=0.02, credit=credit, discount=0.8)  # type: ignore[arg-type]
@@ -209,7 +209,7 @@ def test_group_policy(
     for parameter in moved:
         parameter.data = 0.3 * parameter.data
     made = GroupTrainer.__new__(GroupTrainer)
-    made.model, made.settings, made.seed, made.each, made.layout = model, settings, 0, 1, Layout(None, tokens=500)
+    made.model, made.settings, made.seed, made.steps_each, made.layout = model, settings, 0, 1, Layout(None, tokens=500)
     made.sample = lambda iteration, model: found
     made.accelerator = type("Alone", (), {"unwrap_model": staticmethod(lambda model: model)})()
     made.begin(0)

@@ -90,7 +90,7 @@ def head_gradients(model: Any, ours: Any, expected: Any, tolerance: float) -> No
 
 @pytest.mark.parametrize("kind", ["regression-head", "value-head"])
 def test_candidates_scored_by_a_head(headed: Any, trajectories: list[Trajectory], chat: ChatFormat, kind: str) -> None:
-    from sweetrl.learning.critics import HeadCritic
+    from sweetrl.learning.head_trainers import HeadCritic
     from sweetrl.types import Reply
 
     model, tolerance = headed

@@ -78,22 +78,6 @@ def test_tensorboard(tiny_model: Path, project: Path) -> None:
     assert (project / "policy" / "adapter_model.safetensors").exists()
 
 
-def test_tensorboard_shows_the_critic_too(tiny_model: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("tensorboard", reason="needs tensorboard: pip install tensorboard")
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(project / "elsewhere"))
-    env = sweetrl.domain("examples.forms:Forms", tracking={"report_to": ["tensorboard"]})
-    found = []
-    with sweetrl.opened(env) as world:
-        for task in env.tasks("train", 4, 1, 3):
-            for attempt, answer in enumerate((task.ground_truth, "day: never")):
-                talk = world.begin(task, 1, attempt)
-                talk.say("Which day?")
-                talk.say(f"I WANT TO ANSWER:\n{answer}")
-                found.append(talk.score())
-    sweetrl.train_critic(env, sweetrl.Policy.load(tiny_model, **TINY), found, out=project / "critic", **OPTIONS)
-    assert any((project / "elsewhere").glob("events.out.tfevents.*"))
-
-
 def test_wandb_offline(tiny_model: Path, project: Path) -> None:
     pytest.importorskip("wandb", reason="needs wandb: pip install wandb")
     said = in_process(tiny_model, project, "wandb", WANDB_MODE="offline", WANDB_SILENT="true")

@@ -14,11 +14,12 @@ import pytest
 
 from sweetrl.domains.backend.domain import Backend
 from sweetrl.engines.chat import ChatFormat
+from sweetrl.evaluation.ranking import ranking_metrics
 from sweetrl.learning.batches import PreferenceData, drop_overlong, plan
 from sweetrl.learning.listwise import listwise_rows, with_replay
 from sweetrl.learning.pairs import trajectory_pairs
 from sweetrl.learning.preferences import preference_rows
-from sweetrl.learning.ranking import choose_dialogues, choose_preferences, find_replay, mean_centered, ranking_metrics
+from sweetrl.learning.ranking import choose_dialogues, choose_preferences, find_replay, mean_centered
 from sweetrl.learning.whole import critic_attempts, critic_pairs, policy_pairs, successes
 from sweetrl.settings import CriticSettings, MultiTurnSettings, PolicySettings, RankSettings
 from sweetrl.types import Candidate, RankedState, Trajectory

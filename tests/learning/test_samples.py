@@ -9,7 +9,7 @@ import pytest
 
 from sweetrl.api.learning import rank_replies
 from sweetrl.domains.backend import Backend
-from sweetrl.learning import ranking, samples
+from sweetrl.learning import asked, samples
 from sweetrl.settings import parse_settings
 from sweetrl.types import Trajectory
 
@@ -32,13 +32,13 @@ def ranked(base: Path, dialogues: list[Trajectory], cache: Path | None, seed: in
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many dialogues were sampled for, call by call."""
     made: list[int] = []
-    original = ranking.sample_candidates
+    original = asked.sample_candidates
 
     def counted(rows: Any, *more: Any) -> Any:
         made.append(len(rows))
         return original(rows, *more)
 
-    monkeypatch.setattr(ranking, "sample_candidates", counted)
+    monkeypatch.setattr(asked, "sample_candidates", counted)
     return made
 
 

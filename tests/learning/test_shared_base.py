@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
-from sweetrl.api.learning import Ranking, rank_replies
+from sweetrl.api.learning import rank_replies
 from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning import ranking
+from sweetrl.learning.asked import sample_candidates
 from sweetrl.learning.batches import encode
-from sweetrl.learning.critics import RandomCritic
+from sweetrl.learning.preferences import Ranking
+from sweetrl.methods.critics import RandomCritic
 from sweetrl.settings import LoraSettings, ModelSettings, parse_settings
 from sweetrl.types import RankedState, Sampling, Trajectory
 
@@ -96,7 +98,9 @@ def test_candidates_are_those_of_a_base_that_was_loaded_on_its_own(
         expected[name] = []
         for first in range(0, len(chosen), BLOCK):
             part = chosen[first : first + BLOCK]
-            expected[name] += ranking.rank_dialogues(part, engine, RandomCritic(0), chat, system, sampling, 5)
+            rows = [(dialogue, encode(dialogue, chat, system)) for dialogue in part]
+            samples = sample_candidates(rows, engine, sampling, 5)
+            expected[name] += ranking.rank_sampled(rows, samples, RandomCritic(0))
     assert len(chosen) > 2 * BLOCK and len(found.states) == sum(len(encode(one, chat, system).spans) for one in chosen)
     assert sampled(list(found.states)) == sampled(expected["base"])
     differ = [a != b for a, b in zip(sampled(expected["base"]), sampled(expected["critic"]), strict=True)]

@@ -49,7 +49,7 @@ def test_the_stack_is_what_merging_one_after_the_other_gives(
     import torch
 
     from sweetrl.engines.transformers import load_model
-    from sweetrl.learning.stacking import stack_adapters
+    from sweetrl.learning.adapters import stack_adapters
     from sweetrl.models import load_tokenizer
 
     base, more = (two_ended, {"target_modules": "embed_tokens,q_proj,lm_head"}) if ends else (tiny_model, {})
@@ -72,7 +72,7 @@ def test_the_stack_is_what_merging_one_after_the_other_gives(
 
 
 def test_what_cannot_be_stacked_is_one_sentence(tiny_model: Path, tmp_path: Path) -> None:
-    from sweetrl.learning.stacking import stack_adapters
+    from sweetrl.learning.adapters import stack_adapters
 
     plain = trained(tiny_model, tmp_path / "1", 1, rank=4, alpha=8)
     with pytest.raises(UserError, match="there is no peft adapter"):

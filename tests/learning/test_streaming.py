@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sweetrl.api.learning import Blocks, rank_replies
+from sweetrl.api.learning import rank_replies
 from sweetrl.colbench import store as stores
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.domains.backend.domain import Backend
@@ -20,9 +20,8 @@ from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning import preferences as files
 from sweetrl.learning import ranking
 from sweetrl.learning.batches import plan
-from sweetrl.learning.pairs import read_pairs_of, trajectory_pairs
-from sweetrl.learning.preferences import preference_rows
-from sweetrl.learning.supply import Supply
+from sweetrl.learning.pairs import DataCounts, index_pairs, trajectory_pairs
+from sweetrl.learning.preferences import Blocks, preference_rows
 from sweetrl.learning.whole import critic_attempts, critic_pairs, policy_pairs, successes
 from sweetrl.methods.base import TrainingJob
 from sweetrl.settings import CriticSettings, MultiTurnSettings, PolicySettings, RankSettings, parse_settings
@@ -80,8 +79,8 @@ def reads(store: TrajectoryStore, chat: ChatFormat, folder: Path) -> dict[str, C
     rules: Any = "all"
 
     def validate() -> None:
-        table, supply = TrajectoryTable(domain, 10, SYSTEM), Supply(domain)
-        pairs = trajectory_pairs(table.watch(supply.watch(store.read()), places(store)), rules)[0]
+        table, data = TrajectoryTable(domain, 10, SYSTEM), DataCounts(domain)
+        pairs, _ = data.read(table.watch(store.read(), places(store)))
         pair_rows(pairs, table.rows())
 
     def pairs() -> Any:
@@ -99,7 +98,7 @@ def reads(store: TrajectoryStore, chat: ChatFormat, folder: Path) -> dict[str, C
         "multi-turn-dpo": lambda: policy_pairs(pairs(), store, chat, SYSTEM, multi_turn),
         "a method of one's own": lambda: job.rows(store),
         "replay": lambda: files.write_replay(folder / "replay.parquet", ranking.find_replay(store, chat, SYSTEM)),
-        "any pairs": lambda: read_pairs_of(pairs(), store, lambda one: None),
+        "any pairs": lambda: index_pairs(pairs(), store, lambda one: None),
     }
 
 
@@ -128,7 +127,7 @@ def test_ranking_reads_dialogues_block_by_block(
     def sample(rows: Any, *more: Any) -> Any:
         return [[{(turn + 7, 8): ("One?", 1), (9,): ("Two?", 1)} for turn in range(len(row.spans))] for _, row in rows]
 
-    monkeypatch.setattr(ranking, "sample_candidates", sample)
+    monkeypatch.setattr("sweetrl.learning.asked.sample_candidates", sample)
     blocks = Blocks(tmp_path)
     found = rank_replies(
         Backend().configured(settings), None, store, blocks, progress=lambda more: None, out=tmp_path / "out"

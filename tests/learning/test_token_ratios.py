@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from sweetrl.api.learning import Ranking, TrainedCritic, rank_replies
+from sweetrl.api.learning import TrainedCritic, rank_replies
 from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.errors import UserError
 from sweetrl.learning import preferences as files
 from sweetrl.learning import ranking
 from sweetrl.learning.batches import Row, encode
-from sweetrl.learning.critic_kinds import make_critic
+from sweetrl.learning.preferences import Ranking
 from sweetrl.learning.whole import critic_row
+from sweetrl.methods.critics import make_critic
 from sweetrl.settings import LoraSettings, ModelSettings, parse_settings
 from sweetrl.types import Trajectory
 
@@ -155,15 +155,3 @@ class Loud:
 
     def rate(self, work: Any) -> list[list[list[float]]]:
         return [[[float(len(reply.text)) for reply in replies] for replies in turns] for _, turns in work]
-
-
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
-    path = tmp_path / files.TOKEN_RATIOS
-    with pytest.raises(UserError, match="there is no such file"):
-        files.read_token_ratios(path)
-    path.write_text("what?")
-    with pytest.raises(UserError, match="not a Parquet file"):
-        files.read_token_ratios(path)
-    files.write_candidates(path, [])
-    with pytest.raises(UserError, match="column `replies` is missing"):
-        files.read_token_ratios(path)

@@ -11,7 +11,7 @@ from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import PreferenceData, Row, critic_system, encode
-from sweetrl.learning.pairs import find_pairs, trajectory_pairs
+from sweetrl.learning.pairs import index_pairs, trajectory_pairs
 from sweetrl.settings import CriticSettings, LoraSettings, ModelSettings, PolicySettings
 from sweetrl.types import Trajectory
 
@@ -27,7 +27,8 @@ def fresh(tiny_model: Path, lora: LoraSettings = LORA) -> Any:
 @pytest.fixture(scope="module")
 def critic_data(trajectories: list[Trajectory], chat: ChatFormat) -> PreferenceData:
     pairs, _ = trajectory_pairs(trajectories)
-    found, indices = find_pairs(pairs, trajectories)
+    found: list[Trajectory] = []
+    indices = index_pairs(pairs, trajectories, found.append)
     rows = tuple(encode(one, chat, critic_system(Backend().privileged_prompt(one.task), "Help.")) for one in found)
     return PreferenceData(rows, tuple(indices))
 

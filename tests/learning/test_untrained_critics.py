@@ -15,11 +15,11 @@ from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import MicroBatch, Row, collate_pairs, encode
-from sweetrl.learning.critic_kinds import make_critic
 from sweetrl.learning.critics import LogRatioCritic
 from sweetrl.learning.pairs import trajectory_pairs
 from sweetrl.learning.passes import Layout
 from sweetrl.learning.whole import critic_pairs
+from sweetrl.methods.critics import make_critic
 from sweetrl.settings import CriticSettings, LoraSettings, parse_settings
 from sweetrl.types import Reply, Trajectory
 

@@ -55,7 +55,7 @@ def settings(**changes: Any) -> Settings:
 def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_bytes(
     project: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from sweetrl.learning.online import GroupTrainer
+    from sweetrl.methods.grpo_trainer import GroupTrainer
 
     project("undisturbed")
     with monkeypatch.context() as patch:
@@ -101,10 +101,10 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
 def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_out(
     project: Any, monkeypatch: pytest.MonkeyPatch, credit: str
 ) -> None:
-    from sweetrl.learning import groups, information
+    from sweetrl.methods import grpo
 
     asked: list[tuple[float, list[tuple[float, ...]]]] = []
-    lay_out, turn_gains = groups.lay_out, information.turn_gains
+    lay_out, turn_gains = grpo.lay_out, grpo.turn_gains
     weights: list[float] = []
 
     def measured(model: Any, *more: Any) -> Any:
@@ -116,8 +116,8 @@ def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_ou
         asked.append((found.metrics["info_gain"], list(found.advantages)))
         return found
 
-    monkeypatch.setattr(information, "turn_gains", measured)
-    monkeypatch.setattr(groups, "lay_out", laid_out)
+    monkeypatch.setattr(grpo, "turn_gains", measured)
+    monkeypatch.setattr(grpo, "lay_out", laid_out)
     project("informed")
     changes = {"iterations": 2, "tasks": 1, "credit": credit, "layout": "trees"}
     train_policy(settings(grpo=VALUES["grpo"] | changes))
@@ -131,10 +131,10 @@ def test_turns_are_credited_for_what_the_policy_of_the_moment_says_they_found_ou
 def test_the_base_that_sees_c_teaches_the_policy_and_no_reward_does(
     project: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sweetrl.learning import groups, online
+    from sweetrl.methods import grpo, grpo_trainer
 
     told: list[float] = []
-    privileged_advantages, lay_out = online.privileged_advantages, groups.lay_out
+    privileged_advantages, lay_out = grpo_trainer.privileged_advantages, grpo.lay_out
 
     def compared(teacher: Any, old: Any) -> Any:
         found = privileged_advantages(teacher, old)
@@ -144,14 +144,14 @@ def test_the_base_that_sees_c_teaches_the_policy_and_no_reward_does(
     def unrewarded(trajectories: Any, *more: Any) -> Any:
         return lay_out([replace(one, reward=0.5) for one in trajectories], *more)
 
-    monkeypatch.setattr(online, "privileged_advantages", compared)
+    monkeypatch.setattr(grpo_trainer, "privileged_advantages", compared)
     changed = settings(grpo=VALUES["grpo"] | {"iterations": 2, "credit": "privileged"})
     adapters = []
     for name in ("rewarded", "unrewarded"):
         project(name)
         train_policy(changed)
         adapters.append(ADAPTER.read_bytes())
-        monkeypatch.setattr(groups, "lay_out", unrewarded)
+        monkeypatch.setattr(grpo, "lay_out", unrewarded)
     assert len(told) == 2 * 2 * 8, "one for each attempt"
     # In the first iteration the policy is the base, and tells tokens apart only because the teacher has read c.
     assert min(told[:8]) > 0.1
@@ -189,7 +189,7 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
 
     monkeypatch.setattr("sweetrl.engines.make.serving", opened)
     monkeypatch.setattr("sweetrl.rollout.context.open_environment", opened)
-    monkeypatch.setattr("sweetrl.learning.online.GroupTrainer", trainer)
+    monkeypatch.setattr("sweetrl.methods.grpo_trainer.GroupTrainer", trainer)
     monkeypatch.setattr("sweetrl.learning.adapters.load_base", lambda _: (None, SimpleNamespace(pad_token_id=0)))
     monkeypatch.setattr("sweetrl.learning.adapters.attach_adapter", lambda *_: None)
     monkeypatch.setattr("sweetrl.learning.adapters.save_adapter", lambda *_: done.append("written"))

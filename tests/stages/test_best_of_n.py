@@ -161,8 +161,7 @@ def test_one_task_is_too_few(settings: Settings) -> None:
 
 
 def test_a_real_engine_judges(settings: Settings) -> None:
-    from sweetrl.learning.critic_kinds import make_critic
-    from sweetrl.learning.critics import JudgeCritic
+    from sweetrl.methods.critics import JudgeCritic, make_critic
 
     judge = settings.judge.model_copy(update={"max_new_tokens": 4, "comparisons": 4})
     rank = settings.rank.model_copy(update={"critic": "judge"})

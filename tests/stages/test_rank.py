@@ -121,7 +121,6 @@ def test_programs_can_be_compared_without_the_questions(
 ) -> None:
     """`rank.reply_types: no_questions` is for every domain: of what a state holds, only answers get into pairs."""
     from sweetrl.engines.chat import ChatFormat
-    from sweetrl.learning import ranking
     from sweetrl.models import load_tokenizer
 
     monkeypatch.chdir(project("programs"))
@@ -134,7 +133,7 @@ def test_programs_can_be_compared_without_the_questions(
     def sample(rows: Any, *more: Any) -> list[list[dict[tuple[int, ...], tuple[str, int]]]]:
         return [[sampled for _ in row.spans] for _, row in rows]
 
-    monkeypatch.setattr(ranking, "sample_candidates", sample)
+    monkeypatch.setattr("sweetrl.learning.asked.sample_candidates", sample)
     compared = {}
     for types in ("no_questions", "any"):
         wanted = {"share": 1.0, "pairs": 9, "margin": 0.0, "critic": "random", "reply_types": types}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sweetrl.engines.make import Agent, adapter_rank, make_agent, serving
+from sweetrl.engines.make import Agent, adapter_lora_rank, make_agent, serving
 from sweetrl.settings import EngineSettings, ModelSettings, Settings, section
 
 
@@ -57,17 +57,17 @@ class Policy:
         return replace(self, adapter=_path(adapter))
 
     @property
-    def rank(self) -> int:
+    def lora_rank(self) -> int:
         """The rank of the agent's adapter; 16 without one."""
-        return 16 if self.adapter is None else adapter_rank(self.adapter)
+        return 16 if self.adapter is None else adapter_lora_rank(self.adapter)
 
     @contextmanager
-    def serving(self, log: Path, rank: int | None = None) -> Iterator[Policy]:
+    def serving(self, log: Path, lora_rank: int | None = None) -> Iterator[Policy]:
         """Yield the agent with a server behind it where it needs one of its own; `log` takes the server's output.
 
-        `rank` is that of the largest adapter to be loaded; by default the agent's own.
+        `lora_rank` is that of the largest adapter to be loaded; by default the agent's own.
         """
-        with serving(self.engine, self.model, log, rank or self.rank) as engine:
+        with serving(self.engine, self.model, log, lora_rank or self.lora_rank) as engine:
             yield replace(self, engine=engine)
 
     def open(self, rows: int = 256) -> Agent:

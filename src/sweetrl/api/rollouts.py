@@ -1,4 +1,4 @@
-"""Dialogues from Python: collect many, play one, evaluate policies on the same tasks."""
+"""Domains and dialogues from Python: collect many, play one, evaluate policies on the same tasks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from sweetrl.colbench.files import check_ids
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import digest
+from sweetrl.plugins import load_domain
 from sweetrl.progress import Meter
 from sweetrl.seeds import check_seed
+from sweetrl.settings import Settings, load_settings, parse_settings
 from sweetrl.types import Split, Task, Trajectory
 
 if TYPE_CHECKING:
@@ -66,6 +68,23 @@ class Evaluation:
     summaries: Mapping[str, Mapping[str, Any]]
     comparison: dict[str, Any] = field(default_factory=dict)
     examined: Any = None
+
+
+def domain(name: str = "", params: str | Path | None = None, **changes: Any) -> Domain:
+    """Return a domain: `backend`, `frontend`, an installed one, or one by its path, `my_package.forms:Forms`.
+
+        env = sweetrl.domain("backend", agent={"max_turns": 6}, reward={"semantics": "official"})
+        env = sweetrl.domain(params="params.yaml")          # what a project's pipeline works with
+
+    `changes` are settings by section (docs/parameters.md), over those of `params` or over the defaults.
+    """
+    base = Settings() if params is None else load_settings(params)
+    tree = base.model_dump(mode="json", by_alias=True)
+    for key, value in changes.items():
+        section = tree.get(key)
+        tree[key] = {**section, **value} if isinstance(section, dict) and isinstance(value, dict) else value
+    tree["suite"] = name or tree["suite"]
+    return load_domain(parse_settings(tree, "sweetrl.domain"))
 
 
 def collect(
@@ -143,7 +162,7 @@ def evaluate(
     if isinstance(policies, Policy):
         policies = [policies]
     if not isinstance(policies, Mapping):
-        names = (BEFORE, AFTER) if len(policies) == 2 else [one.name for one in policies]
+        names = (BEFORE, AFTER) if len(policies) == 2 else [policy.name for policy in policies]
         if len(set(names)) < len(names):
             raise UserError('evaluate: two of the policies have one name; name them, as in {"one": ..., "two": ...}.')
         policies = dict(zip(names, policies, strict=True))
@@ -169,8 +188,8 @@ def attempted(
     running: Mapping[str, Running] | None = None,
 ) -> Iterator[OpenEnvironment]:
     """Let each of `policies` attempt every task once, into its store; yield the environment, which is open still."""
-    settings, known = env.settings, running or {}
-    first = next(iter(known.values()), Running())
+    settings, by_name = env.settings, running or {}
+    first = next(iter(by_name.values()), Running())
     with (
         serving(list(policies.values()), first) as served,
         opened(env) as environment,
@@ -187,7 +206,7 @@ def attempted(
                 batch=settings.evaluate.batch,
                 shard=settings.evaluate.batch,
                 lost_share=settings.evaluate.lost_share,
-                running=replace(known.get(name, watched), progress=watched.progress),
+                running=replace(by_name.get(name, watched), progress=watched.progress),
             )
         yield environment
 
@@ -201,10 +220,15 @@ def summarise(
     ruler, max_turns = env.settings.evaluate, env.settings.agent.max_turns
     seed = env.settings.seed if seed is None else seed
     dialogues = {name: list(store) for name, store in stores.items()}
-    results = [result_of(one, name, env, max_turns) for name, spoken in dialogues.items() for one in spoken]
+    results = [
+        result_of(dialogue, name, env, max_turns) for name, attempts in dialogues.items() for dialogue in attempts
+    ]
     both = {BEFORE, AFTER} <= dialogues.keys()
     examined = env.examine(dialogues, results, environment.tools) if both else None
-    scored = {name: [one for one in results if one.policy == name and one.reward is not None] for name in dialogues}
+    scored = {
+        name: [result for result in results if result.policy == name and result.reward is not None]
+        for name in dialogues
+    }
     summaries = {
         name: summarize_policy(some, ruler.confidence, ruler.resamples, seed) for name, some in scored.items() if some
     }
@@ -270,12 +294,12 @@ def serving(policies: Sequence[Policy], running: Running | None) -> Iterator[lis
     log = (running or Running()).log
     with ExitStack() as stack:
         made: dict[Policy, Policy] = {}
-        for one in policies:
-            bare = one.adapted(None)
+        for policy in policies:
+            bare = policy.adapted(None)
             if bare not in made:
                 same = [other for other in policies if other.adapted(None) == bare]
-                made[bare] = stack.enter_context(bare.serving(log, max(other.rank for other in same)))
-        yield [made[one.adapted(None)].adapted(one.adapter) for one in policies]
+                made[bare] = stack.enter_context(bare.serving(log, max(other.lora_rank for other in same)))
+        yield [made[policy.adapted(None)].adapted(policy.adapter) for policy in policies]
 
 
 @contextmanager
@@ -293,15 +317,14 @@ def tasks_of(env: Domain, tasks: Tasks, count: int, seed: int | None, split: Spl
     check_seed(seed)
     settings = env.settings
     if tasks is None or isinstance(tasks, int):
-        wanted = max(0, count if tasks is None else tasks)
-        made = env.tasks(split, wanted, settings.seed if seed is None else seed, settings.tasks.difficulty)
-        found = [env.own(task) for task in islice(made, wanted)]
-    else:
-        found = [env.own(task) for task in tasks]
-    if not found:
+        number = max(0, count if tasks is None else tasks)
+        made = env.tasks(split, number, settings.seed if seed is None else seed, settings.tasks.difficulty)
+        tasks = list(islice(made, number))
+    chosen = [env.own(task) for task in tasks]
+    if not chosen:
         raise UserError(f"{env.name}: there are no tasks to attempt; give some.")
-    check_ids(found, env.name)
-    return found
+    check_ids(chosen, env.name)
+    return chosen
 
 
 def folder_name(policy: str) -> str:

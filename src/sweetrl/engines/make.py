@@ -140,6 +140,6 @@ def _what(engine: EngineSettings, model: ModelSettings) -> str:
     return digest(engine.command, engine.arguments, engine.gpus, model.dtype, str(Path(model.base).resolve()))
 
 
-def adapter_rank(adapter: Path) -> int:
+def adapter_lora_rank(adapter: Path) -> int:
     """Return the rank of a LoRA adapter; UserError where there is none."""
     return int(check_adapter(adapter)["r"])

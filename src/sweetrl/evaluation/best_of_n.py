@@ -1,7 +1,7 @@
 """Best-of-N at every turn: of the first N sampled replies the agent says the one that a critic likes best.
 
 Dialogues of different critics and different N that have come to the same state share its sampling, and those of one
-critic its scores: the largest N that is wanted there is sampled, and the first of its replies are a sample of a smaller
+critic its scores: the largest N that is needed there is sampled, and the first of its replies are a sample of a smaller
 N. So every point of the curve is what a run of its own would give, and the points are paired.
 """
 
@@ -88,8 +88,8 @@ def best_of_n(
         advance_together([path.dialogue for path in paths], speaker, context.simulator)
         dialogues = _scored_once([path.dialogue.close("") for path in paths], context.scorer)
         points += [
-            Point(path.critic, path.n, one.task.id, reward_of(one, context.domain), len(one.turns), one.success)
-            for path, one in zip(paths, dialogues, strict=True)
+            Point(path.critic, path.n, each.task.id, reward_of(each, context.domain), len(each.turns), each.success)
+            for path, each in zip(paths, dialogues, strict=True)
         ]
         if progress is not None:
             progress(len(tasks[start : start + batch]))
@@ -98,10 +98,10 @@ def best_of_n(
 
 def _scored_once(dialogues: Sequence[Trajectory], scorer: Scorer) -> list[Trajectory]:
     """Score the dialogues, equal ones once."""
-    keys = [(one.task.id, one.messages, one.turns, one.outcome) for one in dialogues]
+    keys = [(each.task.id, each.messages, each.turns, each.outcome) for each in dialogues]
     distinct = dict(zip(keys, dialogues, strict=True))
-    found = dict(zip(distinct, scored(list(distinct.values()), scorer), strict=True))
-    return [found[key] for key in keys]
+    by_key = dict(zip(distinct, scored(list(distinct.values()), scorer), strict=True))
+    return [by_key[key] for key in keys]
 
 
 class _Speaker:
@@ -122,39 +122,41 @@ class _Speaker:
         active = [self.paths[id(dialogue)] for dialogue in dialogues]
         # The last one of a state stays: that of the largest N.
         states = {path.state: path for path in sorted(active, key=lambda path: path.n)}
-        sampled = self._asked(states) if isinstance(self.context.engine, AsyncEngine) else self._sampled(states)
+        sampled = (
+            self._sampled_at_server(states) if isinstance(self.context.engine, AsyncEngine) else self._sampled(states)
+        )
         liked = {name: _advantages(name, critic, active, sampled) for name, critic in self.critics.items()}
         return [_choose(path, sampled[path.state][: path.n], liked) for path in active]
 
     def _sampled(self, states: Mapping[State, _Path]) -> dict[State, Sequence[Completion]]:
         """The replies of a batch engine."""
-        found: dict[State, Sequence[Completion]] = {}
+        replies: dict[State, Sequence[Completion]] = {}
         for n, session in self.sessions.items():
             here = {state: path for state, path in states.items() if path.n == n}
             if here:
                 prompts = [path.dialogue.prompt() for path in here.values()]
-                found |= zip(here, session.sample(prompts, self.context.sampling(n)), strict=True)
-        return found
+                replies |= zip(here, session.sample(prompts, self.context.sampling(n)), strict=True)
+        return replies
 
-    def _asked(self, states: Mapping[State, _Path]) -> dict[State, Sequence[Completion]]:
+    def _sampled_at_server(self, states: Mapping[State, _Path]) -> dict[State, Sequence[Completion]]:
         """The replies of a server; where it has none, the dialogues are lost, and a reply without tokens stands."""
         engine = cast(AsyncEngine, self.context.engine)
-        found: dict[State, Sequence[Completion]] = {}
+        sampled: dict[State, Sequence[Completion]] = {}
         causes: dict[State, str] = {}
 
-        async def one(item: tuple[State, _Path]) -> None:
+        async def visit(item: tuple[State, _Path]) -> None:
             state, path = item
             try:
                 replies = await engine.ask(path.dialogue.prompt(), self.context.sampling(path.n))
             except EngineError as error:
                 causes[state], replies = why_lost(error), [Completion((), (), "", "length")]
-            found[state] = replies if self.chat is None else [with_ids(each, self.chat) for each in replies]
+            sampled[state] = replies if self.chat is None else [with_ids(each, self.chat) for each in replies]
 
-        wait(side_by_side(iter(states.items()), one, len(states)))
+        wait(side_by_side(iter(states.items()), visit, len(states)))
         for path in self.paths.values():
             if not path.dialogue.done:
                 path.dialogue.error = causes.get(path.state, "")
-        return found
+        return sampled
 
 
 def _choose(
@@ -162,27 +164,28 @@ def _choose(
 ) -> Completion:
     if path.n == 1 or not replies[0].token_ids:
         return replies[0]
-    known = liked[path.critic][path.state]
-    return max(replies, key=lambda one: known.get(one.token_ids, float("-inf")))
+    advantages = liked[path.critic][path.state]
+    return max(replies, key=lambda reply: advantages.get(reply.token_ids, float("-inf")))
 
 
 def _advantages(
     name: str, critic: Critic, active: Sequence[_Path], sampled: Mapping[State, Sequence[Completion]]
 ) -> dict[State, dict[tuple[int, ...], float]]:
     """What a critic thinks of the distinct replies at the states where it has to choose: state -> ids -> advantage."""
-    wanted: dict[State, tuple[_Path, int]] = {}
+    choosing: dict[State, tuple[_Path, int]] = {}
     for path in active:
         if path.critic == name and path.n > 1 and sampled[path.state][0].token_ids:
-            wanted[path.state] = (path, max(path.n, wanted[path.state][1] if path.state in wanted else 0))
+            choosing[path.state] = (path, max(path.n, choosing[path.state][1] if path.state in choosing else 0))
     work: list[tuple[Trajectory, list[list[Reply]]]] = []
-    for state, (path, most) in wanted.items():
-        replies = list({one.token_ids: one for one in reversed(sampled[state][:most]) if one.token_ids}.values())
-        candidates = [Reply(one.token_ids, one.text) for one in replies]
+    for state, (path, most) in choosing.items():
+        with_tokens = [reply for reply in reversed(sampled[state][:most]) if reply.token_ids]
+        replies = list({reply.token_ids: reply for reply in with_tokens}.values())
+        candidates = [Reply(reply.token_ids, reply.text) for reply in replies]
         work.append((_so_far(path.dialogue, replies[0]), [*([] for _ in path.dialogue.turns), candidates]))
-    found = critic.rate(work) if work else []
+    rated = critic.rate(work) if work else []
     return {
         state: {reply.token_ids: value for reply, value in zip(turns[-1], values[-1], strict=True)}
-        for state, (_, turns), values in zip(wanted, work, found, strict=True)
+        for state, (_, turns), values in zip(choosing, work, rated, strict=True)
     }
 
 
@@ -190,8 +193,8 @@ def _so_far(dialogue: Dialogue, reply: Completion) -> Trajectory:
     """The dialogue with `reply` in the place of those that are compared."""
     messages = dialogue.environment.messages
     turn = AgentTurn(len(messages), reply.text, reply.token_ids, finish_reason=reply.finish_reason)
-    said = Message("assistant", visible_reply(reply.text))
-    return Trajectory(dialogue.task, dialogue.attempt, (*messages, said), (*dialogue.turns, turn))
+    message = Message("assistant", visible_reply(reply.text))
+    return Trajectory(dialogue.task, dialogue.attempt, (*messages, message), (*dialogue.turns, turn))
 
 
 def curves(
@@ -216,19 +219,19 @@ def curves(
     result: dict[str, list[dict[str, Any]]] = {}
     for critic in dict.fromkeys(name for name, _ in by_place):
         numbers = sorted(n for name, n in by_place if name == critic)
-        first = [float(one.success) for one in by_place[critic, numbers[0]]]
+        first = [float(point.success) for point in by_place[critic, numbers[0]]]
         for n in numbers:
             here = by_place[critic, n]
-            success = [float(one.success) for one in here]
+            success = [float(point.success) for point in here]
             result.setdefault(critic, []).append(
                 {
                     "n": n,
                     "success": wilson_interval(int(sum(success)), len(here), confidence).as_dict(),
                     "reward": bootstrap_mean(
-                        [one.reward or 0.0 for one in here], confidence, resamples, seed
+                        [point.reward or 0.0 for point in here], confidence, resamples, seed
                     ).as_dict(),
                     "gain": paired_difference(first, success, confidence, resamples, seed).as_dict(),
-                    "turns": sum(one.turns for one in here) / len(here),
+                    "turns": sum(point.turns for point in here) / len(here),
                     "tasks_lost": len(lost),
                 }
             )

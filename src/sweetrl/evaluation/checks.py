@@ -52,12 +52,11 @@ def protocol(trajectory: Trajectory, domain: Domain, max_turns: int) -> str | No
             return f"the dialogue goes on after the answer in turn {turn}"
     if trajectory.outcome == "lost":
         return None
-    told = domain.outcome(trajectory.messages)
+    outcome = domain.outcome(trajectory.messages)
     # That the user has left is in no message: such a dialogue looks as if the turns were over.
-    if trajectory.outcome != (
-        "user_left" if told == "max_turns_reached" and trajectory.outcome == "user_left" else told
-    ):
-        return f"the outcome is {trajectory.outcome!r}, but the messages say {told!r}"
+    left = trajectory.outcome == "user_left" and outcome == "max_turns_reached"
+    if trajectory.outcome != outcome and not left:
+        return f"the outcome is {trajectory.outcome!r}, but the messages say {outcome!r}"
     if trajectory.outcome == "max_turns_reached" and len(replies) < max_turns:
         return f"it is said to have reached its last turn after {len(replies)} of {max_turns}"
     if trajectory.answer != domain.final_answer(trajectory.messages):

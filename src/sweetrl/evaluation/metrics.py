@@ -46,8 +46,8 @@ COLUMNS = tuple(field.name for field in fields(Result))
 def result_of(trajectory: Trajectory, policy: str, domain: Domain, max_turns: int = 10) -> Result:
     """Describe one finished dialogue of `policy` ("base" or "trained"); the agent had at most `max_turns` turns."""
     questions = domain.questions(trajectory)
-    known: dict[str, Any] = {"topic": _group(trajectory), "repeated": _repeated_words(questions)}
-    known |= domain.diagnose(trajectory, questions, max_turns)
+    diagnosis: dict[str, Any] = {"topic": _group(trajectory), "repeated": _repeated_words(questions)}
+    diagnosis |= domain.diagnose(trajectory, questions, max_turns)
     return Result(
         task_id=trajectory.task.id,
         policy=policy,
@@ -58,7 +58,7 @@ def result_of(trajectory: Trajectory, policy: str, domain: Domain, max_turns: in
         tests=len(trajectory.tests),
         turns=sum(message.role == "assistant" for message in trajectory.messages),
         questions=len(questions),
-        **known,
+        **diagnosis,
     )
 
 
@@ -71,14 +71,14 @@ def reward_of(trajectory: Trajectory, domain: Domain) -> float | None:
     """
     if not trajectory.outgrown:
         return trajectory.reward
-    wanted = domain.settings.reward
+    settings = domain.settings.reward
     least = domain.reward_range[0]
-    if wanted.function:
+    if settings.function:
         try:
-            least = getattr(find_reward(wanted.function), "reward_range", ANY_REWARD)[0]
+            least = getattr(find_reward(settings.function), "reward_range", ANY_REWARD)[0]
         except UserError:  # not here, where somebody else's dialogues are looked at
             return None
-    return least - price(trajectory, wanted.turn_cost) if isfinite(least) else None
+    return least - price(trajectory, settings.turn_cost) if isfinite(least) else None
 
 
 def results_of(dialogues: Mapping[str, Sequence[Trajectory]], domain: Domain, max_turns: int = 10) -> list[Result]:
@@ -86,10 +86,10 @@ def results_of(dialogues: Mapping[str, Sequence[Trajectory]], domain: Domain, ma
 
     That is for dialogues that outgrew the agent's context (`reward_of`): left out, they would be no failures.
     """
-    found = [(one, result_of(one, name, domain, max_turns)) for name, spoken in dialogues.items() for one in spoken]
-    least = min((result.reward for _, result in found if result.reward is not None), default=None)
+    described = [(one, result_of(one, name, domain, max_turns)) for name, spoken in dialogues.items() for one in spoken]
+    least = min((result.reward for _, result in described if result.reward is not None), default=None)
     return [
-        replace(result, reward=least) if one.outgrown and result.reward is None else result for one, result in found
+        replace(result, reward=least) if one.outgrown and result.reward is None else result for one, result in described
     ]
 
 
@@ -157,26 +157,23 @@ def summarize_policy(results: Sequence[Result], confidence: float, resamples: in
         "max_turns_reached": rate(result.outcome == "max_turns_reached" for result in results),
         "repeated_questions": _share(sum(result.repeated for result in results), questions),
     }
-    known = [result for result in results if result.details is not None]
-    if known:
-        details = sum(result.details or 0 for result in known)
-        untold = sum(result.untold or 0 for result in known)
+    diagnosed = [result for result in results if result.details is not None]
+    if diagnosed:
+        details, untold, forgotten, mistaken = (
+            sum(getattr(result, name) or 0 for result in diagnosed)
+            for name in ("details", "untold", "forgotten", "mistaken")
+        )
         summary |= {
-            "premature_answers": rate(bool(result.premature) for result in known),
+            "premature_answers": rate(bool(result.premature) for result in diagnosed),
             "details_brought_out": _share(details - untold, details),
-            "forgotten_details": _share(sum(result.forgotten or 0 for result in known), details - untold),
-            "mistaken_details": _share(sum(result.mistaken or 0 for result in known), details - untold),
+            "forgotten_details": _share(forgotten, details - untold),
+            "mistaken_details": _share(mistaken, details - untold),
         }
-    judged = [result for result in results if result.irrelevant is not None]
-    if judged:
-        summary["irrelevant_questions"] = _share(
-            sum(result.irrelevant or 0 for result in judged), sum(result.questions for result in judged)
-        )
-    hinted = [result for result in results if result.unhinted is not None]
-    if hinted:
-        summary["unhinted_questions"] = _share(
-            sum(result.unhinted or 0 for result in hinted), sum(result.questions for result in hinted)
-        )
+    for kind in ("irrelevant", "unhinted"):
+        judged = [result for result in results if getattr(result, kind) is not None]
+        if judged:
+            count = sum(getattr(result, kind) for result in judged)
+            summary[f"{kind}_questions"] = _share(count, sum(result.questions for result in judged))
     return summary
 
 
@@ -189,7 +186,7 @@ def compare(
     `tasks_lost`. Scalars on the first level are the headline. Fewer than two tasks: UserError.
     """
     before, after = paired(results)
-    base, trained = (summarize_policy(one, confidence, resamples, seed) for one in (before, after))
+    base, trained = (summarize_policy(results, confidence, resamples, seed) for results in (before, after))
     rewards = [result.reward or 0.0 for result in before], [result.reward or 0.0 for result in after]
     successes = [result.success for result in before], [result.success for result in after]
     difference = paired_difference(rewards[0], rewards[1], confidence, resamples, seed)
@@ -224,9 +221,9 @@ def _of_held_out(before: Sequence[Result], after: Sequence[Result], confidence: 
     places = [index for index, result in enumerate(before) if result.held_out]
     if not places or len(places) == len(before):
         return {}
-    found = _rates(before, after, places, confidence)
-    scalars = {"held_out_before": found[BEFORE]["value"], "held_out_after": found[AFTER]["value"]}
-    return {**scalars, "held_out": found}
+    rates = _rates(before, after, places, confidence)
+    scalars = {"held_out_before": rates[BEFORE]["value"], "held_out_after": rates[AFTER]["value"]}
+    return {**scalars, "held_out": rates}
 
 
 def paired(results: Sequence[Result]) -> tuple[list[Result], list[Result]]:
@@ -255,8 +252,8 @@ def _rates(
 ) -> dict[str, Any]:
     """Success before and after on some of the tasks."""
     rates = [
-        wilson_interval(sum(one[index].success for index in places), len(places), confidence).as_dict()
-        for one in (before, after)
+        wilson_interval(sum(results[index].success for index in places), len(places), confidence).as_dict()
+        for results in (before, after)
     ]
     return {"tasks": len(places), BEFORE: rates[0], AFTER: rates[1]}
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import reward_of
-from sweetrl.learning.critic_kinds import make_critic
+from sweetrl.methods.critics import make_critic
 from sweetrl.protocols import AsyncEngine, Critic, Work
 from sweetrl.rollout.context import RolloutContext, open_environment
 from sweetrl.rollout.dialogue import Dialogue
@@ -52,25 +52,27 @@ class RolloutValueCritic:
         places: list[tuple[int, int, int]] = []
         dialogues: list[Dialogue] = []
         first: dict[int, Completion] = {}
-        for number, (told, turns) in enumerate(work):
+        for number, (offline, turns) in enumerate(work):
             for turn, replies in enumerate(turns):
                 for place, reply in enumerate(replies):
                     for rollout in range(1 if self._ends(turn, reply) else self.rollouts):
-                        dialogue = self.context.resume(told, turn, partial(self._seed_of, told, turn, reply, rollout))
+                        dialogue = self.context.resume(
+                            offline, turn, partial(self._seed_of, offline, turn, reply, rollout)
+                        )
                         first[id(dialogue)] = self._spoken(reply)
                         dialogues.append(dialogue)
                         places.append((number, turn, place))
-        earlier = sum(len(one.turns) + 1 for one in dialogues)
+        earlier = sum(len(dialogue.turns) + 1 for dialogue in dialogues)
         together = 1 if getattr(self.context.simulator, "serial", False) else max(1, len(dialogues))
         for start in range(0, len(dialogues), together):
             self._play(dialogues[start : start + together], first)
         self.spent["rollouts"] += len(dialogues)
-        self.spent["rollout_replies"] += sum(len(one.turns) for one in dialogues) - earlier
-        found = scored([one.close("") for one in dialogues], self.context.scorer)
-        Losses(len(found), self.lost_share).add(found)
+        self.spent["rollout_replies"] += sum(len(dialogue.turns) for dialogue in dialogues) - earlier
+        played = scored([dialogue.close("") for dialogue in dialogues], self.context.scorer)
+        Losses(len(played), self.lost_share).add(played)
         rewards: dict[tuple[int, int, int], list[float]] = {}
-        for where, one in zip(places, found, strict=True):
-            reward = reward_of(one, self.context.domain)
+        for where, trajectory in zip(places, played, strict=True):
+            reward = reward_of(trajectory, self.context.domain)
             if reward is not None:
                 rewards.setdefault(where, []).append(reward)
         return [
@@ -87,8 +89,9 @@ class RolloutValueCritic:
 
         def speak(active: Sequence[Dialogue]) -> list[Completion]:
             if id(active[0]) in first:
-                return [first.pop(id(one)) for one in active]
-            return [one for (one,) in session.sample([each.prompt() for each in active], sampling)]
+                return [first.pop(id(dialogue)) for dialogue in active]
+            prompts = [dialogue.prompt() for dialogue in active]
+            return [completion for (completion,) in session.sample(prompts, sampling)]
 
         advance_together(dialogues, speak, self.context.simulator)
 
@@ -100,24 +103,24 @@ class RolloutValueCritic:
         ended = bool(reply.token_ids) and reply.token_ids[-1] == self.end_of_turn
         return Completion(reply.token_ids, (), reply.text, "stop" if ended else "length")
 
-    def _seed_of(self, told: Trajectory, turn: int, reply: Reply, rollout: int, later: int) -> int:
+    def _seed_of(self, offline: Trajectory, turn: int, reply: Reply, rollout: int, later: int) -> int:
         """The seed of a continuation's agent turn `later`, and of its user (-1)."""
         purpose = f"rollout value:{reply.token_ids}:{rollout}:{later}"
-        return state_seed(self.seed, purpose, told.task.id, told.attempt, turn)
+        return state_seed(self.seed, purpose, offline.task.id, offline.attempt, turn)
 
 
 def _means(rewards: Sequence[Sequence[float]]) -> list[float]:
     """The mean of each reply's rewards; without any, the least mean of the others (0 where nobody has one)."""
-    known = [sum(some) / len(some) if some else None for some in rewards]
-    worst = min((value for value in known if value is not None), default=0.0)
-    return [worst if value is None else value for value in known]
+    means = [sum(of_reply) / len(of_reply) if of_reply else None for of_reply in rewards]
+    worst = min((mean for mean in means if mean is not None), default=0.0)
+    return [worst if mean is None else mean for mean in means]
 
 
 @contextmanager
 def open_critic(
     domain: Domain, folder: Path | None, agent: Agent | None, loaded: tuple[Any, Any] | None = None
 ) -> Iterator[Critic]:
-    """Yield the critic that `rank.critic` names (learning.critic_kinds.make_critic), with what it needs while it rates.
+    """Yield the critic that `rank.critic` names (methods.critics.make_critic), with what it needs while it rates.
 
     `agent` plays the continuations of `rollout-value`, and other critics need none; the user and the scorer are the
     domain's.

@@ -127,10 +127,8 @@ def paired_p_value(before: Sequence[float], after: Sequence[float], resamples: i
 
     differences = np.subtract(after, before, dtype=float)
     differences = differences[differences != 0.0]  # a tie adds nothing whatever its sign
-    if differences.size == 0:
-        return 1.0
-    if differences.size == 1:
-        return 1.0  # both sign patterns are as extreme as what was seen
+    if differences.size < 2:
+        return 1.0  # of a single one both sign patterns are as extreme as what was seen
     result = permutation_test(
         (differences,),
         np.sum,

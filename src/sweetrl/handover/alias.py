@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sweetrl.engines.background import in_thread
-from sweetrl.engines.make import access, adapter_rank, watched
+from sweetrl.engines.make import access, adapter_lora_rank, watched
 from sweetrl.errors import NoRoom, UserError
 from sweetrl.handover.chat_requests import BadRequest, ChatRequest
 from sweetrl.handover.source import Handed, fetch, from_registry, is_folder
@@ -178,7 +178,7 @@ class Follower:
         self.base = _base_of(handed)
         base = ModelSettings(base=handed.base, dtype=handed.config.dtype)
         # Later versions may have another rank; the largest that params.yaml asks for fits, too.
-        rank = max(adapter_rank(handed.adapter), self.settings.policy.lora.rank)
+        rank = max(adapter_lora_rank(handed.adapter), self.settings.policy.lora.rank)
         # A server of ours that dies is started again from the base in the folder, whichever version answers by then.
         with folder, watched(self.engine, base, log, rank) as (self.engine, self.ended):
             self.speaker = load_speaker(handed, self.engine)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.jsonl import decode_line, parse_row, raw_lines
 from sweetrl.errors import UserError
-from sweetrl.learning.pairs import trajectory_pairs
-from sweetrl.learning.supply import Supply
+from sweetrl.learning.pairs import DataCounts
 from sweetrl.plugins import load_domain, load_method
 from sweetrl.running.importing import Importer, Naming, Rewards
 from sweetrl.validation.suites import Limits, Table, pairs_table, run_tables, tasks_table, trajectories_table
@@ -84,18 +83,16 @@ class DialogueChecks:
                 yield rewards.given([replace(one, task=named, attempt=attempts[place])])[0]
 
         named = {_name(files, place): place for place in attempts}
-        supply = Supply(domain)
+        data = DataCounts(domain)
         table = TrajectoryTable(domain, settings.agent.max_turns, domain.system_prompt(settings.agent.prompt))
         with ExitStack() as stack:
-            watched = table.watch(supply.watch(dialogues(Rewards(domain, stack))), named)
-            pairs, _ = trajectory_pairs(watched, settings.critic.pairs, settings.critic.gap)
-        supply.pairs = len(pairs)
+            pairs, _ = data.read(table.watch(dialogues(Rewards(domain, stack)), named))
         rows = table.rows()
         needed = "pairs" in method.needs
         limits = Limits(None, settings.validate_, reward_range=domain.reward_bounds, pairs_needed=needed)
         tables = [trajectories_table(rows, limits)] if named else []
         bad, whole = _run([*tables, pairs_table(pair_rows(pairs, rows), limits)], self.docs, named.get)
-        self.lacks = method.lacks(supply) or whole
+        self.lacks = method.missing_data(data) or whole
         return bad
 
 

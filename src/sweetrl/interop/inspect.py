@@ -27,7 +27,7 @@ from weakref import WeakValueDictionary
 
 import anyio.to_thread
 
-from sweetrl.api.domains import domain as make_domain
+from sweetrl.api.rollouts import domain as make_domain
 from sweetrl.errors import SimulatorError, UserError, UserLeft, missing_extra
 from sweetrl.interop.worlds import World
 from sweetrl.types import Message, Trajectory

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.api.domains import domain as make_domain
+from sweetrl.api.rollouts import domain as make_domain
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.errors import UserError, missing_extra
 from sweetrl.interop.worlds import World

@@ -35,7 +35,7 @@ from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from sweetrl.api.domains import domain as make_domain
+from sweetrl.api.rollouts import domain as make_domain
 from sweetrl.colbench.domain import Domain
 from sweetrl.engines.background import in_thread
 from sweetrl.errors import SimulatorError, UserError, missing_extra

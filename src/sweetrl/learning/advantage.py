@@ -1,4 +1,6 @@
-"""The turn-wise advantage of SWEET-RL (Eq. 3) as sums over log-probs; pure functions of tensors.
+"""The turn-wise advantage of SWEET-RL as sums over log-probs; pure functions of tensors.
+
+    A(o_t, a_t, c) = (1/L_t) sum_l [ log pi_theta(a_t^l | o_t, a_t^{<l}, c) - log pi_ref(a_t^l | ...) ]     (Eq. 3)
 
 Shapes used in this package: N reply tokens of a batch in one flat vector, T agent turns, R rows (sequences).
 `turn` [N] says which turn a token belongs to, `turn_row` [T] which row a turn belongs to. Every turn has a token.

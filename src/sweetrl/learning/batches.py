@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 def encode(trajectory: Trajectory, chat: Chat, system: str | None) -> Row:
-    """Lay out a whole dialogue as the engine saw it: `system`, the request, and every reply's own sampled ids.
+    """Lay out a dialogue as the engine saw it: `system`, the request, and every reply's own sampled ids.
 
     `system` is the agent's system prompt, or the privileged prefix and the system prompt for the critic. Replies
     without ids (imported from official files) are tokenised from their raw text. The user's words after the last
@@ -186,7 +186,7 @@ class Plan(Listed[MicroBatch]):
 def plan(
     data: PreferenceData, epochs: float, batch_size: int, seed: int, replay: float = 0.0, max_pairs_per_group: int = 1
 ) -> Plan:
-    """Lay out a whole training run as a list of optimiser steps of `batch_size` pairs each.
+    """Lay out a training run as a list of optimiser steps of `batch_size` pairs each.
 
     The pairs are a stream of fresh permutations cut into full batches (so an epoch's last batch borrows from the next
     permutation); round(epochs * pairs / batch_size) steps, at least one. With `max_pairs_per_group` > 1 the pairs of a
@@ -213,9 +213,9 @@ def plan(
         batches = [taken[start : start + batch_size] for start in range(0, len(taken), batch_size)]
         chance.shuffle(batches)
         for batch in batches:
-            wanted = round((len(result) + 1) * batch_size * replay) if data.replay else 0
-            drawn = [data.replay[next(replay_stream)] for _ in range(wanted - used)]
-            used = max(used, wanted)
+            due = round((len(result) + 1) * batch_size * replay) if data.replay else 0
+            drawn = [data.replay[next(replay_stream)] for _ in range(due - used)]
+            used = max(used, due)
             result.add(batch, drawn)
     return result
 

@@ -1,35 +1,105 @@
-"""Whoever gives candidate replies an advantage: trained critics of three kinds, a language model as judge, controls.
+"""The critic of SWEET-RL (stage 1): the turn-wise advantage as a log-ratio, its training, and how it rates replies.
 
-All of them are a `Critic` (sweetrl.protocols), so that ranking (stage 2) and Best-of-N take any of them.
+    A(o_t, a, c) = (1/L) sum_l [ log pi_theta(a^l | o_t, a^{<l}, c) - log pi_ref(a^l | o_t, a^{<l}, c) ]         (Eq. 3)
+
+pi_theta is the base with the critic's adapter, pi_ref the same base with the adapter off. All candidate replies at all
+turns of a dialogue are branches of one tree whose trunk is the dialogue, so what they share is computed once.
+`fit_critic` trains by Eq. 2 (sweetrl.learning.trainers.CriticTrainer). Critics that need no training are in
+sweetrl.methods.critics, those with a head in sweetrl.learning.head_trainers.
 """
 
 from __future__ import annotations
 
-import random
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.markers import visible_reply
-from sweetrl.colbench.prompts import render
-from sweetrl.errors import UserError
 from sweetrl.learning.batches import Row, encode
-from sweetrl.learning.heads import POOLING
 from sweetrl.learning.passes import Layout
-from sweetrl.learning.scoring import REPLY, TokenSet, branch_advantages, branch_ratios, branch_values, reduced
-from sweetrl.learning.whole import critic_row, header_length
-from sweetrl.protocols import Chat, Engine, Replies, Work
-from sweetrl.seeds import state_seed
-from sweetrl.settings import CriticSettings, JudgeSettings
-from sweetrl.types import AgentTurn, Prompt, Reply, Sampling, Trajectory
+from sweetrl.learning.reference import row_logprobs
+from sweetrl.learning.training import train_adapter
+from sweetrl.learning.whole import REPLY, Branches, ScoredTokens, branch_rows, branches_of, critic_row, header_length
+from sweetrl.progress import first_process
+from sweetrl.protocols import Chat, Replies, Work
+from sweetrl.settings import CriticSettings
+from sweetrl.types import AgentTurn, Reply, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from sweetrl.colbench.domain import Domain
+    from sweetrl.progress import StepProgress
+    from sweetrl.protocols import Critic
+    from sweetrl.types import TrajectoryPair
+
+TRAINED_HERE = ("log-ratio", "regression-head", "value-head")  # other parameterizations are a domain's own
 
 
-def _ids(turns: Replies) -> list[list[tuple[int, ...]]]:
-    return [[reply.token_ids for reply in replies] for replies in turns]
+def branch_logprobs(
+    model: Any, trunk: Row, branches: Branches, layout: Layout, scored: ScoredTokens = REPLY
+) -> list[list[Tensor]]:
+    """Log-probs of every candidate reply at every turn of a dialogue, [scored tokens] each.
+
+    `branches[t]` are candidates in the place of the reply at `trunk.spans[t]`.
+    """
+    logprobs = iter(row_logprobs(model, branch_rows(trunk, branches, scored), layout))
+    return [[next(logprobs) for _ in replies] for replies in branches]
+
+
+def reference_branch_logprobs(model: Any, trunk: Row, branches: Branches, layout: Layout) -> list[list[Tensor]]:
+    """The same by the reference: the model without its adapter, or as it is if it has none."""
+    off: AbstractContextManager[Any] = model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
+    with off:
+        return branch_logprobs(model, trunk, branches, layout)
+
+
+def branch_ratios(
+    model: Any, trunk: Row, branches: Branches, layout: Layout, reference_trunk: Row | None = None
+) -> list[list[Tensor]]:
+    """log pi_theta - log pi_ref of every token of every candidate, [its tokens] in float64: Eq. 3 before its mean.
+
+    Arguments as for `branch_advantages`.
+    """
+    policy = branch_logprobs(model, trunk, branches, layout)
+    reference = reference_branch_logprobs(model, reference_trunk or trunk, branches, layout)
+    return [
+        [ours.double() - theirs.double() for ours, theirs in zip(*turn, strict=True)]
+        for turn in zip(policy, reference, strict=True)
+    ]
+
+
+def reduced(ratios: Sequence[Sequence[Tensor]], mean: bool = True) -> list[list[float]]:
+    """The advantage of every candidate from the log-ratios of its tokens: their mean, or their sum."""
+    return [[(tokens.mean() if mean else tokens.sum()).item() for tokens in turn] for turn in ratios]
+
+
+def branch_advantages(
+    model: Any,
+    trunk: Row,
+    branches: Branches,
+    layout: Layout,
+    reference_trunk: Row | None = None,
+    mean: bool = True,
+    scored: ScoredTokens = REPLY,
+) -> list[list[float]]:
+    """A(o_t, a, c) of every candidate: mean (or sum) over its tokens of log pi_theta - log pi_ref          (Eq. 3).
+
+    `model` is the critic; its reference is itself with the adapter off. `reference_trunk` is the dialogue without c,
+    for the official code's unconditioned reference; by default both are given the same context. `scored` says which
+    tokens the critic's side is taken over; the reference's are always the reply's own, so that other tokens give
+    mean(log pi_theta) - mean(log pi_ref).
+    """
+    if scored == REPLY:
+        return reduced(branch_ratios(model, trunk, branches, layout, reference_trunk), mean)
+    policy = branch_logprobs(model, trunk, branches, layout, scored)
+    reference = reference_branch_logprobs(model, reference_trunk or trunk, branches, layout)
+    advantages = []
+    for turn in zip(policy, reference, strict=True):
+        pairs = [(ours.double(), theirs.double()) for ours, theirs in zip(*turn, strict=True)]
+        advantages.append([(a.mean() - b.mean() if mean else a.sum() - b.sum()).item() for a, b in pairs])
+    return advantages
 
 
 @dataclass(frozen=True)
@@ -52,26 +122,27 @@ class LogRatioCritic:
 
     def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
         """The mean over a reply's tokens (the sum without normalisation) of log pi_theta - log pi_ref."""
-        scored = REPLY
-        if self.view.token_set == "official":
-            scored = TokenSet(header_length(self.chat), self.chat.reply("x")[-1])
-        found = []
-        for dialogue, turns in work:
-            trunk, reference = self._contexts(dialogue)
-            found.append(branch_advantages(self.model, trunk, _ids(turns), self.layout, reference, self._mean, scored))
-        return found
+        return [self._advantages(dialogue, turns) for dialogue, turns in work]
 
     def rate_tokens(self, dialogue: Trajectory, turns: Replies) -> tuple[list[list[float]], list[list[list[float]]]]:
         """The advantages of a dialogue's candidates as `rate` gives them, and the log-ratios of each one's own tokens.
 
         An advantage is the mean (the sum without normalisation) of its log-ratios. With `critic.token_set: official`
-        it is not, as the two sides go over different tokens: then the log-ratios are passes of their own.
+        it is not, as the two sides go over different tokens: then it is computed apart.
         """
-        trunk, reference = self._contexts(dialogue)
-        ratios = branch_ratios(self.model, trunk, _ids(turns), self.layout, reference)
+        trunk, reference_trunk = self._contexts(dialogue)
+        ratios = branch_ratios(self.model, trunk, branches_of(turns), self.layout, reference_trunk)
         official = self.view.token_set == "official"
-        advantages = self.rate([(dialogue, turns)])[0] if official else reduced(ratios, self._mean)
-        return advantages, [[one.tolist() for one in turn] for turn in ratios]
+        advantages = self._advantages(dialogue, turns) if official else reduced(ratios, self._mean)
+        return advantages, [[tokens.tolist() for tokens in turn] for turn in ratios]
+
+    def _advantages(self, dialogue: Trajectory, turns: Replies) -> list[list[float]]:
+        scored = REPLY
+        if self.view.token_set == "official":
+            scored = ScoredTokens(header_length(self.chat), self.chat.reply("x")[-1])
+        trunk, reference_trunk = self._contexts(dialogue)
+        branches = branches_of(turns)
+        return branch_advantages(self.model, trunk, branches, self.layout, reference_trunk, self._mean, scored)
 
     @property
     def _mean(self) -> bool:
@@ -83,169 +154,93 @@ class LogRatioCritic:
         return trunk, None if self.conditioned_reference else encode(dialogue, self.chat, self.system)
 
 
-@dataclass(frozen=True)
-class HeadCritic:
-    """A regression head or a value head (sweetrl.learning.heads)."""
-
-    model: Any
-    domain: Domain
-    chat: Chat
-    system: str
-    view: CriticSettings
-    layout: Layout
-
-    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
-        """The head's value; a value function ranks like the advantage, as V(o_t) is the same for all candidates."""
-        flat = Layout(None, self.layout.tokens, self.layout.pad_id)
-        pooling = POOLING[self.view.parameterization]
-        return [
-            branch_values(
-                self.model,
-                critic_row(dialogue, self.domain, self.chat, self.system, self.view),
-                _ids(turns),
-                flat,
-                pooling,
-            )
-            for dialogue, turns in work
-        ]
-
-
-@dataclass(frozen=True)
-class RandomCritic:
-    """A control: numbers that depend on the seed and the state only."""
-
-    seed: int
-
-    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
-        """Uniform in [0, 1)."""
-        return [
-            [[self._number(one, turn, reply) for reply in replies] for turn, replies in enumerate(turns)]
-            for one, turns in work
-        ]
-
-    def _number(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
-        purpose = f"random:{reply.token_ids}"
-        return random.Random(state_seed(self.seed, purpose, dialogue.task.id, dialogue.attempt, turn)).random()
-
-
-@dataclass(frozen=True)
-class OracleCritic:
-    """A control for tasks whose making is known: it gives replies what the domain's judge says they are worth.
-
-    Replies of equal worth are equal.
-    """
-
-    domain: Domain
-
-    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
-        """The worth of `Domain.judge`; a task that it does not know is a UserError."""
-        return [
-            [[self._worth(one, turn, reply.text) for reply in replies] for turn, replies in enumerate(turns)]
-            for one, turns in work
-        ]
-
-    def _worth(self, dialogue: Trajectory, turn: int, text: str) -> float:
-        judgment = self.domain.judge(dialogue.task, dialogue.messages[: 2 * turn + 1], text)
-        if judgment is None:
-            raise UserError(
-                f"task {dialogue.task.id}: the oracle knows only how tasks of a synthetic suite were made; set "
-                "rank.critic to `trained`, `judge` or `random`."
-            )
-        return judgment.worth
-
-
-VERDICT = re.compile(r"\b[AB]\b")
-
-
-@dataclass(frozen=True)
-class JudgeCritic:
-    """A language model compares replies two by two; a reply's advantage is its share of won comparisons, in [0, 1].
-
-    Each reply is compared with `settings.comparisons` others of its state, drawn from the seed, in both orders, so that
-    a liking for the first place cancels. A verdict that names neither counts half for both. `privileged` shows c.
-    """
-
-    domain: Domain
-    engine: Engine
-    chat: Chat
-    settings: JudgeSettings
-    seed: int
-    privileged: bool = True
-
-    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
-        """All comparisons of all dialogues in one call of the engine, greedy."""
-        questions: list[tuple[int, int, int, int]] = []  # dialogue, turn, first, second
-        prompts: list[Prompt] = []
-        for number, (dialogue, turns) in enumerate(work):
-            for turn, replies in enumerate(turns):
-                seed = state_seed(self.seed, "judge", dialogue.task.id, dialogue.attempt, turn)
-                for first, second in rivals(len(replies), self.settings.comparisons, seed):
-                    for one, other in ((first, second), (second, first)):
-                        text = self._question(dialogue, turn, replies[one].text, replies[other].text)
-                        prompts.append(Prompt(self.chat.open(None, text), seed))
-                        questions.append((number, turn, one, other))
-        sampling = Sampling(max_new_tokens=self.settings.max_new_tokens, temperature=0.0)
-        wins = [[[0.0] * len(replies) for replies in turns] for _, turns in work]
-        counts = [[[0] * len(replies) for replies in turns] for _, turns in work]
-        answers = self.engine.sample(prompts, sampling) if prompts else []
-        for (number, turn, one, other), (answer,) in zip(questions, answers, strict=True):
-            share = first_wins(answer.text)
-            for place, won in ((one, share), (other, 1.0 - share)):
-                wins[number][turn][place] += won
-                counts[number][turn][place] += 1
-        return [
-            [
-                [won / count if count else 0.5 for won, count in zip(*pair, strict=True)]
-                for pair in zip(*both, strict=True)
-            ]
-            for both in zip(wins, counts, strict=True)
-        ]
-
-    def _question(self, dialogue: Trajectory, turn: int, first: str, second: str) -> str:
-        lines = [
-            f"{'Assistant' if message.role == 'assistant' else 'Person'}: {message.content}"
-            for message in dialogue.messages[: 2 * turn + 1]
-        ]
-        reference = self.domain.reference(dialogue.task) if self.privileged else "(not known)"
-        return render(
-            self.settings.prompt or self.domain.judge_template,
-            reference=reference,
-            dialogue="\n\n".join(lines),
-            first=visible_reply(first),
-            second=visible_reply(second),
-        )
-
-
 def own_replies(dialogue: Trajectory, chat: Chat | None = None) -> list[list[Reply]]:
     """Return the replies of a dialogue as candidates in their own places; `chat` tokenises those without ids."""
-    known = {turn.message_index: turn for turn in dialogue.turns}
-    found = []
+    recorded = {turn.message_index: turn for turn in dialogue.turns}
+    replies = []
     for index, message in enumerate(dialogue.messages):
-        if message.role != "assistant":
-            continue
-        turn = known.get(index) or AgentTurn(index, message.content)
-        ids = turn.token_ids or (() if chat is None else chat.reply(turn.raw))
-        found.append([Reply(tuple(ids), turn.raw)])
-    return found
+        if message.role == "assistant":
+            turn = recorded.get(index) or AgentTurn(index, message.content)
+            ids = turn.token_ids or (() if chat is None else chat.reply(turn.raw))
+            replies.append([Reply(tuple(ids), turn.raw)])
+    return replies
 
 
-def first_wins(verdict: str) -> float:
-    """Read a judge's verdict: 1 if the last A or B in it is an A, 0 if a B, 0.5 if there is neither."""
-    found = VERDICT.findall(verdict)
-    return float(found[-1] == "A") if found else 0.5
+def fit_critic(
+    domain: Domain,
+    dialogues: Iterable[Trajectory],
+    pairs: Sequence[TrajectoryPair],
+    scratch: Path,
+    progress: StepProgress | None = None,
+    cache: Path | None = None,
+    where: str = "pairs",
+) -> TrainingResult:
+    """Train the critic that the domain's settings describe, on its base; the adapter lies in `scratch` afterwards.
 
-
-def rivals(count: int, comparisons: int, seed: int) -> list[tuple[int, int]]:
-    """Draw pairs of `count` replies: in a shuffled circle each meets the next ones, `comparisons` rivals or a few more.
-
-    Every reply is in equally many pairs (all of them where `count` is small), and no pair comes twice.
+    `where` names the pairs in a message, `cache` keeps the reference's log-probs.
     """
-    order = random.Random(seed).sample(range(count), count)
-    steps = min(-(-comparisons // 2), count // 2)
-    pairs = {
-        (min(pair), max(pair))
-        for step in range(1, steps + 1)
-        for place in range(count)
-        if (pair := (order[place], order[(place + step) % count]))[0] != pair[1]
-    }
-    return sorted(pairs)
+    settings = domain.settings
+    kind = settings.critic.parameterization
+    if kind not in TRAINED_HERE:  # of several processes one trains it: the others would all train the same
+        if not first_process():
+            return TrainingResult(scratch / "adapter", "")
+        return domain.fit_critic(kind, dialogues, pairs, scratch, where)
+    from sweetrl.engines.chat import ChatFormat
+    from sweetrl.learning.adapters import load_base
+    from sweetrl.learning.head_trainers import RegressionTrainer, ValueTrainer
+    from sweetrl.learning.trainers import CriticTrainer
+    from sweetrl.learning.whole import critic_attempts, critic_pairs
+
+    model, tokenizer = load_base(settings.model)
+    chat, system = ChatFormat(tokenizer), domain.system_prompt(settings.agent.prompt)
+    if kind == "value-head":
+        data = critic_attempts(dialogues, domain, chat, system, settings.critic)
+    else:
+        data = critic_pairs(pairs, dialogues, domain, chat, system, settings.critic, where)
+    trainers = {"log-ratio": CriticTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
+    return train_adapter(
+        trainers[kind],
+        (model, tokenizer),
+        data,
+        settings.critic,
+        settings,
+        scratch,
+        "train-critic",
+        progress,
+        cache=cache,
+        head=kind != "log-ratio",
+    )
+
+
+def load_critic(domain: Domain, folder: Path, base: tuple[Any, Any] | None = None) -> Critic:
+    """Return the trained critic whose adapter is in `folder`.
+
+    `base` is the base model and its tokenizer, if they are loaded already: the adapter is put on that model.
+    """
+    from sweetrl.learning.adapters import load_adapter, load_base
+
+    settings = domain.settings
+    kind = settings.critic.parameterization
+    if kind not in TRAINED_HERE:
+        return domain.load_critic(kind, folder)
+    model, tokenizer = base or load_base(settings.model)
+    model = load_adapter(model, folder)
+    if kind == "log-ratio":
+        return log_ratio_critic(domain, model, tokenizer, settings.rank.reference == "conditioned")
+    from sweetrl.engines.chat import ChatFormat
+    from sweetrl.learning.head_trainers import HeadCritic
+
+    layout = Layout(None, settings.rank.tokens, tokenizer.pad_token_id or 0)
+    system = domain.system_prompt(settings.agent.prompt)
+    return HeadCritic(model, domain, ChatFormat(tokenizer), system, settings.critic, layout)
+
+
+def log_ratio_critic(domain: Domain, model: Any, tokenizer: Any, conditioned_reference: bool) -> LogRatioCritic:
+    """Return the critic of Eq. 3 that `model` is, with its adapter or without."""
+    from sweetrl.engines.chat import ChatFormat
+    from sweetrl.learning.passes import model_layout
+
+    settings = domain.settings
+    layout = model_layout(model, settings.rank.layout, settings.rank.tokens, tokenizer.pad_token_id or 0)
+    system = domain.system_prompt(settings.agent.prompt)
+    return LogRatioCritic(model, domain, ChatFormat(tokenizer), system, settings.critic, layout, conditioned_reference)

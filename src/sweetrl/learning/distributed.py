@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def rank_and_world_size() -> tuple[int, int]:
-    """This process's rank and the number of processes."""
+def process_rank_and_count() -> tuple[int, int]:
+    """This process's number among those that train together, and how many they are."""
     import torch.distributed as distributed
 
     if not (distributed.is_available() and distributed.is_initialized()):
@@ -25,7 +25,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 
 def _processes() -> int:
-    return rank_and_world_size()[1]
+    return process_rank_and_count()[1]
 
 
 def patient_group() -> Any:
@@ -52,9 +52,9 @@ def all_gather(value: T) -> list[T]:
 
     if _processes() == 1:
         return [value]
-    found: list[Any] = [None] * _processes()
-    distributed.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * _processes()
+    distributed.all_gather_object(values, value)
+    return values
 
 
 def add_gradients(model: nn.Module) -> None:
@@ -64,11 +64,12 @@ def add_gradients(model: nn.Module) -> None:
 
     if _processes() == 1:
         return
-    trained = [one for one in model.parameters() if one.requires_grad]
-    flat = torch.cat([(torch.zeros_like(one) if one.grad is None else one.grad).flatten() for one in trained])
+    trained = [weight for weight in model.parameters() if weight.requires_grad]
+    grads = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in trained]
+    flat = torch.cat([grad.flatten() for grad in grads])
     distributed.all_reduce(flat)
-    for one, part in zip(trained, flat.split([one.numel() for one in trained]), strict=True):
-        one.grad = part.view_as(one).clone()
+    for weight, part in zip(trained, flat.split([weight.numel() for weight in trained]), strict=True):
+        weight.grad = part.view_as(weight).clone()
 
 
 def wants_shards() -> bool:
@@ -93,19 +94,21 @@ def shard_layers(model: nn.Module, device: Any) -> None:
     mesh = init_device_mesh(device.type, (_processes(),))
     transformer, _ = backbone(model)
     kinds = base_of(model)._no_split_modules or ()
-    layers = [one for one in transformer.modules() if type(one).__name__ in kinds]
+    layers = [module for module in transformer.modules() if type(module).__name__ in kinds]
     if not layers:
         raise UserError(
             f"{base_of(model).config.model_type}: the model does not say what its layers are, so it cannot be sharded; "
             "start without FSDP."
         )
     within = {parameter for layer in layers for parameter in layer.parameters() if not parameter.requires_grad}
-    whole = set(model.parameters()) - within
+    kept_whole = set(model.parameters()) - within
     for layer in layers:
-        fully_shard(layer, mesh=mesh, ignored_params=whole)
-    fully_shard(transformer, mesh=mesh, ignored_params=whole)  # orders the layers' gathering; has no weights itself
-    for one in whole:
-        one.data = one.data.to(device)
+        fully_shard(layer, mesh=mesh, ignored_params=kept_whole)
+    fully_shard(
+        transformer, mesh=mesh, ignored_params=kept_whole
+    )  # orders the layers' gathering; has no weights itself
+    for weight in kept_whole:
+        weight.data = weight.data.to(device)
 
 
 def whole_tensor(value: Tensor) -> Tensor:

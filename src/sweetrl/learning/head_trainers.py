@@ -1,17 +1,60 @@
-"""Training critics with a head: the regression head (Eq. 2 on the turns' values) and the value function."""
+"""Critics with a head, ablations of Eq. 3: the regression head (Eq. 2 on the turns' values) and the value function.
+
+Import this module where they are trained or rate: it loads transformers.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from sweetrl.learning.advantage import segment_mean, segment_sum
-from sweetrl.learning.batches import PreferenceData
+from sweetrl.learning.batches import PreferenceData, collate
 from sweetrl.learning.heads import POOLING, turn_values
 from sweetrl.learning.objectives import critic_loss, value_loss
+from sweetrl.learning.passes import Layout
 from sweetrl.learning.trainers import Metrics, PreferenceTrainer, margin_metrics
+from sweetrl.learning.trees.forward import to_device
+from sweetrl.learning.whole import branch_rows, branches_of, critic_row
+from sweetrl.protocols import Chat, Replies, Work
 from sweetrl.settings import CriticSettings
+from sweetrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+
+
+@dataclass(frozen=True)
+class HeadCritic:
+    """A regression head or a value head (sweetrl.learning.heads); `layout` is flat."""
+
+    model: Any
+    domain: Domain
+    chat: Chat
+    system: str
+    view: CriticSettings
+    layout: Layout
+
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """The head's value; a value function ranks like the advantage, as V(o_t) is the same for all candidates."""
+        return [self._values(dialogue, turns) for dialogue, turns in work]
+
+    def _values(self, dialogue: Trajectory, turns: Replies) -> list[list[float]]:
+        trunk = critic_row(dialogue, self.domain, self.chat, self.system, self.view)
+        rows = branch_rows(trunk, branches_of(turns))
+        device, pooling = next(self.model.parameters()).device, POOLING[self.view.parameterization]
+        values = [0.0] * len(rows)
+        with torch.no_grad():
+            for indices in self.layout.cut_rows(rows):
+                batch = to_device(collate([rows[index] for index in indices], self.layout.pad_id), device)
+                for index, value in zip(indices, turn_values(self.model, batch, pooling).tolist(), strict=True):
+                    values[index] = value
+        in_order = iter(values)
+        return [[next(in_order) for _ in replies] for replies in turns]
 
 
 class HeadTrainer(PreferenceTrainer):
@@ -39,7 +82,7 @@ class RegressionTrainer(HeadTrainer):
         chosen, rejected = scores[batch["chosen"]], scores[batch["rejected"]]
         loss = critic_loss(chosen, rejected, self.settings.beta)
         metrics = margin_metrics(chosen, rejected, self.settings.beta) | {"loss/preference": loss.item()}
-        metrics |= self.value_metrics(values.detach(), batch, "chosen", "rejected")
+        metrics |= self.value_metrics(values.detach(), batch)
         return batch.get("share", (1.0,))[0] * loss, metrics
 
 

@@ -26,7 +26,7 @@ from sweetrl.learning.whole import single_rows
 from sweetrl.types import Candidate, RankedState
 
 if TYPE_CHECKING:
-    from sweetrl.learning.ranking import Replay
+    from sweetrl.learning.preferences import Replay
 
 HIGHEST = 20.0  # of a weight with `states: advantage`: one lucky reply does not rule a step
 
@@ -42,10 +42,10 @@ def reply_weights(
 
     `temperature` None leaves the advantages out.
     """
-    total = sum(one.count for one in candidates)
+    total = sum(reply.count for reply in candidates)
     scores = [
-        power * math.log(one.count / total) + (0.0 if temperature is None else one.advantage / temperature)
-        for one in candidates
+        power * math.log(reply.count / total) + (0.0 if temperature is None else reply.advantage / temperature)
+        for reply in candidates
     ]
     if not equal:
         highest = math.log(HIGHEST)
@@ -81,10 +81,10 @@ def listwise_rows(
             continue
         start = len(state.prompt_ids)
         group = dialogues.setdefault((state.task_id, state.attempt), len(dialogues))
-        found = reply_weights(state.candidates, power, temperature, least, equal)
-        for one, weight in zip(state.candidates, found, strict=True):
+        by_candidate = reply_weights(state.candidates, power, temperature, least, equal)
+        for reply, weight in zip(state.candidates, by_candidate, strict=True):
             if weight:
-                rows.append(Row(state.prompt_ids + one.token_ids, ((start, start + len(one.token_ids)),)))
+                rows.append(Row(state.prompt_ids + reply.token_ids, ((start, start + len(reply.token_ids)),)))
                 weights.append(weight)
                 groups.append(group)
                 turns.append(state.turn)
@@ -100,9 +100,9 @@ def with_replay(data: PreferenceData, replay: Iterable[Replay], final: bool) -> 
     rows = data.rows.choose(range(len(data.rows))) if isinstance(data.rows, RowFile) else RowFile(data.rows)
     first, group = len(rows), max(data.groups, default=-1) + 1
     turns = list(data.turns)
-    for one in replay:
-        rows.append(one.row.last() if final else one.row)
-        turns.append(len(one.row.spans) - 1 if final else 0)
+    for dialogue in replay:
+        rows.append(dialogue.row.last() if final else dialogue.row)
+        turns.append(len(dialogue.row.spans) - 1 if final else 0)
     added = len(rows) - first
     return replace(
         data,

@@ -15,8 +15,8 @@ CHUNK_ROWS = 256  # hidden states whose logits are in memory at once: large enou
 
 def base_of(model: nn.Module) -> Any:
     """Return the transformers model under an adapter, or the model itself."""
-    whole: Any = model
-    return whole.get_base_model() if hasattr(whole, "get_base_model") else whole
+    adapted: Any = model
+    return adapted.get_base_model() if hasattr(adapted, "get_base_model") else adapted
 
 
 def backbone(model: nn.Module) -> tuple[Any, Any]:
@@ -69,7 +69,7 @@ def _frozen_linear(head: Any) -> bool:
     import torch
 
     hooks = head._forward_hooks or head._forward_pre_hooks  # sharded modules gather their weights in hooks
-    return type(head) is torch.nn.Linear and not hooks and not any(one.requires_grad for one in head.parameters())
+    return type(head) is torch.nn.Linear and not hooks and not any(weight.requires_grad for weight in head.parameters())
 
 
 def _recomputed(head: Any, hidden: Tensor, slot: Tensor, target: Tensor) -> Tensor:
@@ -109,11 +109,11 @@ def _fused() -> Any:
         def forward(
             context: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, slot: Tensor, target: Tensor
         ) -> Tensor:
-            found, exps, sums = _picked(torch.nn.functional.linear(hidden, weight, bias), slot, target)
+            logprobs, exps, sums = _picked(torch.nn.functional.linear(hidden, weight, bias), slot, target)
             if context.needs_input_grad[0]:
                 mean = torch.matmul(exps.to(weight.dtype), weight).div_(sums)
                 context.save_for_backward(mean, weight, slot, target)
-            return found
+            return logprobs
 
         @staticmethod
         def backward(context: Any, *grads: Tensor) -> Any:

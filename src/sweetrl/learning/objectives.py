@@ -1,7 +1,10 @@
-"""The losses of SWEET-RL and its baselines, each a short pure function of scores or log-probs with its equation.
+"""The losses of SWEET-RL and its ablations, each a short pure function of scores or log-probs with its equation.
+
+    stage 1    -log sigmoid( sum_t beta A(o_t+, a_t+, c) - sum_t beta A(o_t-, a_t-, c) )            (Eq. 2)
+    stage 2    -log sigmoid( beta' [log pi/pi_ref (a+ | o) - log pi/pi_ref (a- | o)] )              (Eq. 4)
 
 Batches are averaged. P pairs; every score is a sum or mean of log(pi_theta / pi_ref) over reply tokens
-(sweetrl.learning.advantage).
+(sweetrl.learning.advantage). Trainers put them together (sweetrl.learning.trainers).
 """
 
 from __future__ import annotations
@@ -83,58 +86,3 @@ def reference_kl(logprobs: Tensor, reference: Tensor) -> Tensor:
     """
     log_ratio = logprobs - reference
     return (log_ratio.exp() - 1.0 - log_ratio).mean()
-
-
-def group_advantages(returns: Tensor, group: Tensor) -> Tensor:
-    """A_i = ( R_i - mean_g R ) / std_g R of each attempt within its group g (GRPO, Shao et al. 2024), [n].
-
-    `returns`, `group` [n]; groups are numbered from 0, std is the population's. Where all of a group have one return,
-    nothing tells them apart: their A is 0.
-    """
-    from sweetrl.learning.advantage import segment_mean
-
-    groups = int(group.max()) + 1
-    centred = returns - segment_mean(returns, group, groups)[group]
-    deviation = segment_mean(centred.square(), group, groups).sqrt()[group]
-    told_apart = deviation > 1e-6
-    return (centred / deviation.where(told_apart, deviation.new_ones(()))).where(told_apart, centred.new_zeros(()))
-
-
-def clipped_loss(logprobs: Tensor, old: Tensor, advantage: Tensor, clip: float) -> Tensor:
-    """-min( q A, clip(q, 1-e, 1+e) A ), q = pi_theta / pi_old, of each token (PPO, Schulman et al. 2017, Eq. 7), [N].
-
-    `logprobs`, `old`, `advantage` [N]; pi_old is the policy that sampled the tokens, e is `clip`.
-    """
-    import torch
-
-    ratio = (logprobs - old).exp()
-    return -torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
-
-
-def policy_kl(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """KL(pi_theta || pi_ref) of each token, estimated on tokens drawn from pi_theta: q - 1 - log q, q = pi_ref/pi, [N].
-
-    Never negative, and 0 with a gradient of 0 at the reference (Schulman's k3, the penalty of GRPO).
-    """
-    log_ratio = reference - logprobs
-    return log_ratio.exp() - 1.0 - log_ratio
-
-
-def group_policy_loss(
-    logprobs: Tensor,
-    old: Tensor,
-    reference: Tensor,
-    advantage: Tensor,
-    token_row: Tensor,
-    rows: int,
-    clip: float,
-    kl: float,
-) -> Tensor:
-    """(1/L_r) sum_l [ -min(ratio A, clip(ratio) A) + kl KL(pi_theta || pi_ref) ] of each attempt r, [R] (GRPO).
-
-    All else is [N]: the reply tokens of R = `rows` attempts; `token_row` says which attempt a token belongs to.
-    """
-    from sweetrl.learning.advantage import segment_mean
-
-    each = clipped_loss(logprobs, old, advantage, clip) + kl * policy_kl(logprobs, reference)
-    return segment_mean(each, token_row, rows)

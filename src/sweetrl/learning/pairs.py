@@ -1,18 +1,24 @@
-"""Which attempts at a task are compared: preference pairs of whole trajectories for the critic (Eq. 2).
+"""Which attempts at a task are compared: preference pairs of whole trajectories for the critic.
 
-Never two attempts with equal reward, never one that was lost or not scored.
+Eq. 2 compares a chosen trajectory with a rejected one of the same task. Never two attempts with equal reward, never one
+that was lost or not scored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 from sweetrl.types import Trajectory, TrajectoryPair
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
 
 Rule = Literal["official", "all"]
 
@@ -72,9 +78,8 @@ def trajectory_pairs(
             comparisons = [(best, other) for other in attempts if other is not best] if best else []
         else:
             comparisons = [
-                (one, other) if one.reward >= other.reward else (other, one)
-                for index, one in enumerate(attempts)
-                for other in attempts[index + 1 :]
+                (first, second) if first.reward >= second.reward else (second, first)
+                for first, second in combinations(attempts, 2)
             ]
         for chosen, rejected in comparisons:
             difference = chosen.reward - rejected.reward
@@ -87,6 +92,52 @@ def trajectory_pairs(
         with_pairs += len(pairs) > before
     counts = PairCounts(total, unusable, len(by_task), with_pairs, equal, too_close, len(pairs))
     return pairs, counts
+
+
+@dataclass
+class DataCounts:
+    """What collected dialogues offer to learn from, counted once: methods say by it what is missing before they run.
+
+    `dialogues` counts the usable ones. Of them, `imitable` have a reward of `rft.min_reward` or more, and
+    `without_reference` no training-time information c (a reference or hidden information). `pairs` are those of
+    attempts at one task (`critic.pairs`).
+    """
+
+    domain: Domain
+    dialogues: int = 0
+    imitable: int = 0
+    without_reference: int = 0
+    pairs: int = 0
+
+    def read(self, trajectories: Iterable[Trajectory]) -> tuple[list[TrajectoryPair], PairCounts]:
+        """Count `trajectories`, and return what `trajectory_pairs` makes of them by the settings of the critic."""
+        critic = self.domain.settings.critic
+        pairs, counts = trajectory_pairs(self._counted(trajectories), critic.pairs, critic.gap)
+        self.pairs += len(pairs)
+        return pairs, counts
+
+    def _counted(self, trajectories: Iterable[Trajectory]) -> Iterator[Trajectory]:
+        least = self.domain.settings.rft.min_reward
+        for trajectory in trajectories:
+            if usable(trajectory):
+                self.dialogues += 1
+                self.imitable += (unpriced(trajectory).reward or 0.0) >= least
+                self.without_reference += not self.domain.reference(trajectory.task)
+            yield trajectory
+
+    def missing_pairs(self) -> str | None:
+        """Say that there are no two attempts to compare, or None."""
+        if self.pairs:
+            return None
+        critic = self.domain.settings.critic
+        comparable = {
+            "official": "one that succeeds and one with a lower reward",
+            "all": f"two whose rewards differ by {critic.gap:g} (critic.gap)",
+        }[critic.pairs]
+        return (
+            f"of the {self.dialogues} dialogues no task has {comparable} (critic.pairs: {critic.pairs}), so nothing "
+            "can be compared; bring more attempts at each task, or change critic.pairs"
+        )
 
 
 def write_pairs(path: Path, pairs: Sequence[TrajectoryPair]) -> None:
@@ -131,18 +182,7 @@ def read_pairs(path: Path) -> list[TrajectoryPair]:
         ]
 
 
-def find_pairs(
-    pairs: Sequence[TrajectoryPair], trajectories: Iterable[Trajectory], where: str = "pairs"
-) -> tuple[list[Trajectory], list[tuple[int, int]]]:
-    """Return the trajectories that occur in `pairs`, each once, and the pairs as (chosen, rejected) indices into them.
-
-    All of them at once: `read_pairs_of` is for more than fit in memory. Raises as that does.
-    """
-    found: list[Trajectory] = []
-    return found, read_pairs_of(pairs, trajectories, found.append, where)
-
-
-def read_pairs_of(
+def index_pairs(
     pairs: Sequence[TrajectoryPair],
     trajectories: Iterable[Trajectory],
     take: Callable[[Trajectory], None],
@@ -153,11 +193,11 @@ def read_pairs_of(
     The indices count what `take` was given. A pair whose trajectory is not there is a UserError that names `where`, the
     task and the attempt.
     """
-    wanted = {(pair.task_id, attempt) for pair in pairs for attempt in (pair.chosen_attempt, pair.rejected_attempt)}
+    paired = {(pair.task_id, attempt) for pair in pairs for attempt in (pair.chosen_attempt, pair.rejected_attempt)}
     index: dict[tuple[str, int], int] = {}
     for trajectory in trajectories:
         key = (trajectory.task.id, trajectory.attempt)
-        if key in wanted and key not in index:
+        if key in paired and key not in index:
             index[key] = len(index)
             take(trajectory)
     result = []

@@ -1,4 +1,4 @@
-"""How the rows of a step or of a dialogue are cut into forward passes, as trees or as flat padded batches."""
+"""How the rows of a step or of a dialogue are cut into micro-batches, as trees or as flat padded batches."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOREST = 2**23  # tokens that are laid out as one forest: 16 bytes each while it
 class Layout:
     """Trees (with the attention backend that the model and its device take) or flat batches (`backend` None).
 
-    tokens   the most that one pass computes, padding included; a single row or pair may be longer
+    tokens   the most that one micro-batch computes, padding included; a single row or pair may be longer
     pad_id   what flat batches are padded with
     """
 
@@ -43,13 +43,14 @@ class Layout:
         return forest_tokens(rows)
 
     def cut_rows(self, rows: Sequence[Row]) -> list[list[int]]:
-        """Indices of `rows` in passes of at most `tokens`; trees are made of at most `FOREST` tokens at a time."""
+        """Indices of `rows` in micro-batches of at most `tokens`; trees are made of `FOREST` tokens at a time."""
         if self.backend is None:
             return length_batches(rows, self.tokens)
-        passes: list[list[int]] = []
+        micro_batches: list[list[int]] = []
         for part in _stretches(lengths_of(rows), FOREST):
-            passes += [[part[index] for index in one] for one in split_rows(choose(rows, part), self.tokens)]
-        return passes
+            cuts = split_rows(choose(rows, part), self.tokens)
+            micro_batches += [[part[index] for index in indices] for indices in cuts]
+        return micro_batches
 
 
 def model_layout(model: nn.Module, layout: str, tokens: int = TOKENS, pad_id: int = 0) -> Layout:
@@ -88,7 +89,7 @@ def _stretches(lengths: Sequence[int], most: int) -> Iterator[range]:
 
 
 def cut_step(data: PreferenceData, step: MicroBatch, layout: Layout, most_pairs: int) -> list[MicroBatch]:
-    """Cut a step into passes of at most `most_pairs` pairs and `layout.tokens` tokens; at least one pair each.
+    """Cut a step into micro-batches of at most `most_pairs` pairs and `layout.tokens` tokens; at least one pair each.
 
     Each replay_row goes with a pair: in trees with one that begins like it, in flat batches evenly.
     """
@@ -111,25 +112,29 @@ def cut_step(data: PreferenceData, step: MicroBatch, layout: Layout, most_pairs:
                 units[-1][1].append(firsts[place])
             else:
                 early.append(firsts[place])
-    passes: list[MicroBatch] = []
+    micro_batches: list[MicroBatch] = []
     held: dict[int, None] = {}
     for pair, extra in units:
         more = held | dict.fromkeys([*pair, *extra])
-        fits = passes and len(passes[-1].pairs) < most_pairs
+        fits = micro_batches and len(micro_batches[-1].pairs) < most_pairs
         if fits and layout.cost([rows[index] for index in more]) <= layout.tokens:
-            passes[-1] = MicroBatch((*passes[-1].pairs, pair), (*passes[-1].replay, *extra))
+            last = micro_batches[-1]
+            micro_batches[-1] = MicroBatch((*last.pairs, pair), (*last.replay, *extra))
             held = more
         else:
-            passes.append(MicroBatch((pair,), tuple(extra)))
+            micro_batches.append(MicroBatch((pair,), tuple(extra)))
             held = dict.fromkeys([*pair, *extra])
-    return passes
+    return micro_batches
 
 
-def share_of_step(data: PreferenceData, step: MicroBatch, layout: Layout, rank: int, ranks: int) -> MicroBatch:
-    """The part of a step that process `rank` of `ranks` computes: neighbours in the layout, pairs in equal number."""
-    if ranks == 1:
+def share_of_step(
+    data: PreferenceData, step: MicroBatch, layout: Layout, process_rank: int, processes: int
+) -> MicroBatch:
+    """The part of a step that one of several processes computes: neighbours in the layout, pairs in equal number."""
+    if processes == 1:
         return step
-    whole = cut_step(data, step, Layout(layout.backend, 2**62, layout.pad_id), len(step.pairs))[0]
-    cuts = [len(whole.pairs) * number // ranks for number in (rank, rank + 1)]
-    replay = [len(whole.replay) * number // ranks for number in (rank, rank + 1)]
-    return MicroBatch(whole.pairs[slice(*cuts)], whole.replay[slice(*replay)])
+    whole_step = cut_step(data, step, Layout(layout.backend, 2**62, layout.pad_id), len(step.pairs))[0]
+    ends = (process_rank, process_rank + 1)
+    pairs = slice(*(len(whole_step.pairs) * number // processes for number in ends))
+    replay = slice(*(len(whole_step.replay) * number // processes for number in ends))
+    return MicroBatch(whole_step.pairs[pairs], whole_step.replay[replay])

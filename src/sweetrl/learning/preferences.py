@@ -1,12 +1,14 @@
-"""data/preferences/: candidates.parquet, preferences.parquet and sft_replay.parquet, and rows for training.
+"""What a ranking is on the disk, data/preferences/, and its preference pairs as rows for training (Eq. 4).
 
-Beside them lies token_ratios.parquet, of a sample, for people to look at.
+candidates.parquet, preferences.parquet and sft_replay.parquet; beside them token_ratios.parquet, of a sample, for
+people to look at. Equal rankings give equal bytes.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +16,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import PreferenceData, Row
-from sweetrl.learning.ranking import Replay
 from sweetrl.learning.rows import IndexPairs, Listed, RowFile
 from sweetrl.learning.whole import all_tokens
 from sweetrl.settings import PreferenceSettings
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
     import pyarrow
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A successful dialogue as the actor saw it, and where its replies are."""
+
+    task_id: str
+    attempt: int
+    row: Row
+
 
 CANDIDATES, PREFERENCES, SFT_REPLAY = "candidates.parquet", "preferences.parquet", "sft_replay.parquet"
 TOKEN_RATIOS = "token_ratios.parquet"
@@ -59,7 +70,7 @@ def _schemas() -> dict[str, Any]:
 
 
 class Table(Listed[T]):
-    """The rows of a Parquet file in their order, made by `make` when they are asked for.
+    """The rows of a Parquet file in their order, read one at a time and made by `make`.
 
     The file is open as long as this is, so that it stays what it was when another takes its place.
     """
@@ -100,7 +111,7 @@ class Table(Listed[T]):
 
 
 def _write(path: Path, records: Iterable[dict[str, Any]], kind: str) -> None:
-    """Write `records` in row groups of about `_GROUP` bytes, few of them in memory."""
+    """Write `records` in row groups of about `_GROUP` bytes, few of them in memory; equal ones give equal bytes."""
     import pyarrow.parquet as pq
 
     schema = _schemas()[kind]
@@ -118,27 +129,26 @@ def _tables(records: Iterator[dict[str, Any]], schema: pyarrow.Schema) -> Iterat
         parts.append(pa.Table.from_pylist(some, schema=schema))
         size += parts[-1].nbytes
         if size >= _GROUP:
-            whole = pa.concat_tables(parts).combine_chunks()
+            table = pa.concat_tables(parts).combine_chunks()
             parts, size, first = [], 0, False
-            yield whole
-            del whole
+            yield table
+            del table
     if parts or first:
         yield pa.concat_tables(parts or [schema.empty_table()]).combine_chunks()
 
 
+def _fields(record: Any, *names: str) -> dict[str, Any]:
+    """The fields of a dataclass that are called so (all of them by default), as they are."""
+    return {name: getattr(record, name) for name in names or record.__dataclass_fields__}
+
+
+STATE = ("task_id", "attempt", "turn")
+
+
 def write_candidates(path: Path, states: Iterable[RankedState]) -> None:
-    """Write one row a state with its distinct candidates, counts and advantages; equal states give equal bytes."""
+    """Write one row a state with its distinct candidates, counts and advantages."""
     records = (
-        {
-            "task_id": state.task_id,
-            "attempt": state.attempt,
-            "turn": state.turn,
-            "prompt_ids": list(state.prompt_ids),
-            "candidates": [
-                {"token_ids": list(one.token_ids), "text": one.text, "count": one.count, "advantage": one.advantage}
-                for one in state.candidates
-            ],
-        }
+        _fields(state, *STATE, "prompt_ids") | {"candidates": [_fields(reply) for reply in state.candidates]}
         for state in states
     )
     _write(path, records, CANDIDATES)
@@ -148,45 +158,39 @@ def read_candidates(path: Path) -> Table[RankedState]:
     """Read what `write_candidates` wrote; UserError for a missing or foreign file."""
 
     def make(row: dict[str, Any]) -> RankedState:
-        return RankedState(
-            row["task_id"],
-            row["attempt"],
-            row["turn"],
-            tuple(row["prompt_ids"]),
-            tuple(Candidate(**{**one, "token_ids": tuple(one["token_ids"])}) for one in row["candidates"]),
-        )
+        replies = (Candidate(**reply | {"token_ids": tuple(reply["token_ids"])}) for reply in row["candidates"])
+        prompt_ids = tuple(row["prompt_ids"])
+        return RankedState(row["task_id"], row["attempt"], row["turn"], prompt_ids, tuple(replies))
 
     return Table(Path(path), CANDIDATES, make)
 
 
 def write_preferences(path: Path, preferences: Iterable[Preference]) -> None:
-    """Write one row a pair; equal pairs give equal bytes."""
-    _write(path, ({name: getattr(one, name) for name in one.__dataclass_fields__} for one in preferences), PREFERENCES)
+    """Write one row a pair."""
+    _write(path, map(_fields, preferences), PREFERENCES)
 
 
 def read_preferences(path: Path) -> Table[Preference]:
     """Read what `write_preferences` wrote; UserError for a missing or foreign file."""
 
     def make(row: dict[str, Any]) -> Preference:
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in row.items()
-        }
-        return Preference(**values)
+        values: dict[str, Any] = {name: tuple(row[name]) for name in ("prompt_ids", "chosen_ids", "rejected_ids")}
+        return Preference(**row | values)
 
     return Table(Path(path), PREFERENCES, make)
 
 
 def write_replay(path: Path, replay: Iterable[Replay]) -> None:
-    """Write one row a successful dialogue; equal dialogues give equal bytes."""
+    """Write one row a successful dialogue."""
     records = (
         {
-            "task_id": one.task_id,
-            "attempt": one.attempt,
-            "token_ids": list(one.row.token_ids),
-            "starts": [start for start, _ in one.row.spans],
-            "ends": [end for _, end in one.row.spans],
+            "task_id": dialogue.task_id,
+            "attempt": dialogue.attempt,
+            "token_ids": dialogue.row.token_ids,
+            "starts": [start for start, _ in dialogue.row.spans],
+            "ends": [end for _, end in dialogue.row.spans],
         }
-        for one in replay
+        for dialogue in replay
     )
     _write(path, records, SFT_REPLAY)
 
@@ -202,18 +206,16 @@ def read_replay(path: Path) -> Table[Replay]:
 
 
 def write_token_ratios(path: Path, ratios: Iterable[TokenRatios]) -> None:
-    """Write one row a state with the tokens of its candidates and their log-ratios; equal ones give equal bytes."""
+    """Write one row a state with the tokens of its candidates and their log-ratios."""
     records = (
-        {
-            "task_id": one.task_id,
-            "attempt": one.attempt,
-            "turn": one.turn,
+        _fields(state, *STATE)
+        | {
             "replies": [
                 {"tokens": [text for text, _ in reply], "ratios": [ratio for _, ratio in reply]}
-                for reply in one.replies
-            ],
+                for reply in state.replies
+            ]
         }
-        for one in ratios
+        for state in ratios
     )
     _write(path, records, TOKEN_RATIOS)
 
@@ -222,10 +224,66 @@ def read_token_ratios(path: Path) -> Table[TokenRatios]:
     """Read what `write_token_ratios` wrote; UserError for a missing or foreign file."""
 
     def make(row: dict[str, Any]) -> TokenRatios:
-        replies = tuple(tuple(zip(one["tokens"], one["ratios"], strict=True)) for one in row["replies"])
+        replies = tuple(tuple(zip(reply["tokens"], reply["ratios"], strict=True)) for reply in row["replies"])
         return TokenRatios(row["task_id"], row["attempt"], row["turn"], replies)
 
     return Table(Path(path), TOKEN_RATIOS, make)
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Candidate replies at the turns of dialogues with their advantages, pairs of them, and successful dialogues.
+
+    Those that `rank_dialogues` returns are read from a file, item by item.
+    """
+
+    states: Sequence[RankedState]
+    preferences: Sequence[Preference]
+    replay: Sequence[Replay]
+    metrics: dict[str, float] = field(default_factory=dict)
+    token_ratios: Sequence[TokenRatios] = ()
+    """What the advantages of the first dialogues are made of (`rank.token_ratios`); none with other critics."""
+
+    def save(self, folder: str | Path) -> None:
+        """Write the folder that the stage `rank` writes (data/preferences)."""
+        out = Path(folder)
+        write_candidates(out / CANDIDATES, self.states)
+        write_preferences(out / PREFERENCES, self.preferences)
+        write_replay(out / SFT_REPLAY, self.replay)
+        if self.token_ratios:
+            write_token_ratios(out / TOKEN_RATIOS, self.token_ratios)
+        else:
+            (out / TOKEN_RATIOS).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The finished blocks of dialogues of a ranking, and which are made here.
+
+    They lie in `folder` (None: nothing is kept), beside the replies of servers; `log` takes the output of a server that
+    is started. `mine` says which blocks this process makes: others make the rest, in the same folder.
+    """
+
+    folder: Path | None = None
+    log: Path = Path(".scratch/server.log")
+    mine: Callable[[int], bool] | None = None
+
+    def missing(self, number: int) -> bool:
+        """Whether block `number` is to be made here."""
+        made = self.folder is not None and _block(self.folder, number).exists()
+        return not made and (self.mine is None or self.mine(number))
+
+    def states(self, number: int, make: Callable[[], list[RankedState]]) -> Iterable[RankedState]:
+        """Return the states of block `number`, made if they are missing; a process that makes a share returns none."""
+        if self.folder is None:
+            return make()
+        if self.missing(number):
+            write_candidates(_block(self.folder, number), make())
+        return read_candidates(_block(self.folder, number)) if self.mine is None else []
+
+
+def _block(folder: Path, number: int) -> Path:
+    return folder / f"block-{number:06d}.parquet"
 
 
 def preference_rows(
@@ -251,21 +309,21 @@ def preference_rows(
         return number[key]
 
     def pairs() -> Iterator[tuple[int, int]]:
-        for one in preferences:
-            start = len(one.prompt_ids)
+        for pair in preferences:
+            start = len(pair.prompt_ids)
             both = [
-                Row(one.prompt_ids + reply, ((start, start + len(reply)),))
-                for reply in (one.chosen_ids, one.rejected_ids)
+                Row(pair.prompt_ids + reply, ((start, start + len(reply)),))
+                for reply in (pair.chosen_ids, pair.rejected_ids)
             ]
             if settings.loss_tokens == "all":
                 both = [all_tokens(row) for row in both]
-            chosen, rejected = (place(row, one, one.turn) for row in both)
+            chosen, rejected = (place(row, pair, pair.turn) for row in both)
             yield chosen, rejected
 
-    found, kept = IndexPairs(pairs()), []
+    indices, kept = IndexPairs(pairs()), []
     if settings.sft_replay:
         for replay_row in replay:
             final = settings.sft_replay_turns == "final"
             row = replay_row.row.last() if final else replay_row.row
             kept.append(place(row, replay_row, len(replay_row.row.spans) - 1 if final else 0))
-    return PreferenceData(rows, found, tuple(kept), tuple(groups), turns=tuple(turns))
+    return PreferenceData(rows, indices, tuple(kept), tuple(groups), turns=tuple(turns))

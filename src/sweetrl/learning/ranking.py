@@ -1,40 +1,125 @@
-"""Candidate replies at the turns of offline dialogues, ranked by the critic, and the preference pairs among them."""
+"""Stage 2, first half: candidate replies at the turns of offline dialogues, rated by the critic, and pairs of them.
+
+At every agent turn o_t, N replies a ~ pi(. | o_t) (sweetrl.learning.asked) are rated by A(o_t, a, c) of Eq. 3; chosen
+replies are drawn from the upper half by advantage and rejected ones from the lower. The actor, who samples, never sees
+c; the critic does. Eq. 4 (sweetrl.learning.trainers.PolicyTrainer) then learns from the pairs, without c.
+"""
 
 from __future__ import annotations
 
 import random
+import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
-from itertools import combinations
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from sweetrl.colbench.domain import QUESTION
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.learning import preferences as files
+from sweetrl.learning.asked import LocalSampler, ServerSampler
 from sweetrl.learning.batches import Row, encode
+from sweetrl.learning.critics import LogRatioCritic
 from sweetrl.learning.pairs import usable
+from sweetrl.learning.preferences import Blocks, Ranking, Replay
 from sweetrl.learning.rows import Listed
-from sweetrl.learning.samples import Distinct, SampleCache, Samples
+from sweetrl.learning.samples import Samples
 from sweetrl.learning.whole import critic_row
-from sweetrl.protocols import Chat, Critic, Engine
+from sweetrl.progress import Meter
+from sweetrl.protocols import Chat, Critic, Replies, Work
 from sweetrl.seeds import state_seed
 from sweetrl.settings import CriticSettings, RankSettings
-from sweetrl.types import Candidate, Completion, Preference, Prompt, RankedState, Reply, Sampling, Trajectory
+from sweetrl.types import Candidate, Preference, RankedState, Reply, TokenRatios, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
-
+T = TypeVar("T")
 Room = Callable[[Trajectory, Row], int]  # how many tokens of a dialogue (what the actor saw) and a reply can be read
+OpenCritic = Callable[[LocalSampler | ServerSampler], AbstractContextManager[Critic]]
 
 
-@dataclass(frozen=True)
-class Replay:
-    """A successful dialogue as the actor saw it, and where its replies are."""
+def rank_dialogues(
+    env: Domain,
+    open_critic: OpenCritic,
+    dialogues: Iterable[Trajectory],
+    blocks: Blocks,
+    progress: Callable[[int], None] | None = None,
+    cache: Path | None = None,
+    out: Path | None = None,
+) -> tuple[Ranking, Sequence[Trajectory]]:
+    """Rank candidates at the turns of a share of `dialogues`, by `env.settings`; return that, and which dialogues.
 
-    task_id: str
-    attempt: int
-    row: Row
+    `dialogues` are read several times, a block at a time. The critic is opened when servers have been asked for all
+    replies. The ranking is written to the folder `out` (by default a temporary one), and read from there. In the folder
+    `cache` replies that were sampled in this process are kept for other critics. `metrics` are what it has cost.
+    """
+    started = time.monotonic()
+    settings = env.settings
+    in_process = settings.engine.kind == "transformers"
+    sampler = LocalSampler(env, cache) if in_process else ServerSampler(env, blocks.folder, blocks.log)
+    chat, system = sampler.chat, env.system_prompt(settings.agent.prompt)
+    chosen = choose_dialogues(dialogues, settings.rank.share, settings.seed)
+    privileged = settings.critic.privileged
+    fitting = rankable(chosen, env, chat, system, privileged, sampler.limit)
+    room = room_for_replies(env, chat, system, privileged, sampler.limit)
+
+    def parts() -> Iterator[list[Trajectory]]:
+        reading = iter(fitting)
+        while part := list(islice(reading, settings.rank.block)):
+            yield part
+
+    def rank_block(number: int, part: Sequence[Trajectory], critic: Critic) -> list[RankedState]:
+        rows = [(dialogue, encode(dialogue, chat, system)) for dialogue in part]
+        return rank_sampled(rows, sampler.samples(number, rows, critic), critic, room)
+
+    sampler.begin(parts, blocks.missing)
+    with (
+        ExitStack() as stack,
+        Meter("rank", len(fitting), "dialogues") if progress is None else nullcontext(progress) as meter,
+    ):
+        critic = stack.enter_context(open_critic(sampler))
+        temporary = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="sweetrl-rank-")))
+        ratios = RatioSample(critic, settings.rank, len(fitting), blocks.folder or temporary)
+
+        def states() -> Iterator[RankedState]:
+            for number, part in enumerate(parts()):
+                yield from blocks.states(number, partial(ratios.rank, number, partial(rank_block, number, part)))
+                meter(len(part))
+
+        if blocks.mine is not None:
+            return Ranking(list(states()), [], []), fitting
+        folder = out or temporary
+        ranked = _written(folder / files.CANDIDATES, files.write_candidates, states(), files.read_candidates)
+        pairs = choose_preferences(ranked, env, settings.rank, settings.seed)
+        preferences = _written(folder / files.PREFERENCES, files.write_preferences, pairs, files.read_preferences)
+        successful = find_replay(dialogues, chat, system)
+        replay = _written(folder / files.SFT_REPLAY, files.write_replay, successful, files.read_replay)
+        kept: Sequence[TokenRatios] = ()
+        if ratios.count:
+            kept = _written(folder / files.TOKEN_RATIOS, files.write_token_ratios, ratios, files.read_token_ratios)
+        else:
+            (folder / files.TOKEN_RATIOS).unlink(missing_ok=True)  # of an earlier ranking
+    metrics = {
+        "dialogues": len(fitting),
+        "dialogues_too_long": len(chosen) - len(fitting),
+        "replay": len(replay),
+        **sampler.metrics(time.monotonic() - started),
+        **getattr(critic, "spent", {}),
+    }
+    return Ranking(ranked, preferences, replay, metrics, kept), fitting
+
+
+def _written(
+    path: Path, write: Callable[[Path, Iterable[T]], None], rows: Iterable[T], read: Callable[[Path], Sequence[T]]
+) -> Sequence[T]:
+    """Write `rows` to a file, and return them as they are read from there."""
+    write(path, rows)
+    return read(path)
 
 
 class Dialogues(Listed[Trajectory]):
@@ -51,8 +136,8 @@ class Dialogues(Listed[Trajectory]):
     def __iter__(self) -> Iterator[Trajectory]:
         if isinstance(self.source, TrajectoryStore):
             return self.source.pick(self.places)
-        wanted = set(self.places)
-        return (one for place, one in enumerate(self.source) if place in wanted)
+        places = set(self.places)
+        return (dialogue for place, dialogue in enumerate(self.source) if place in places)
 
     def item(self, index: int) -> Trajectory:
         """Read dialogue number `index`."""
@@ -65,7 +150,7 @@ def choose_dialogues(trajectories: Iterable[Trajectory], share: float, seed: int
     `trajectories` can be read again and again; they are read when the result is.
     """
     outlines = trajectories.outlines() if isinstance(trajectories, TrajectoryStore) else trajectories
-    candidates = [place for place, one in enumerate(outlines) if usable(one)]
+    candidates = [place for place, outline in enumerate(outlines) if usable(outline)]
     count = min(len(candidates), max(1, round(share * len(candidates))))
     picked = sorted(random.Random(seed).sample(range(len(candidates)), count))
     return Dialogues(trajectories, [candidates[index] for index in picked])
@@ -77,80 +162,20 @@ def rankable(
     """Leave out the dialogues that the critic cannot read in `limit` tokens, with c in front if `privileged`."""
     view = CriticSettings(privileged=privileged)
 
-    def fits(one: Trajectory) -> bool:
-        return len(critic_row(one, domain, chat, system, view).token_ids) <= limit
+    def fits(dialogue: Trajectory) -> bool:
+        return len(critic_row(dialogue, domain, chat, system, view).token_ids) <= limit
 
-    return Dialogues(dialogues, [place for place, one in enumerate(dialogues) if fits(one)])
+    return Dialogues(dialogues, [place for place, dialogue in enumerate(dialogues) if fits(dialogue)])
 
 
 def room_for_replies(domain: Domain, chat: Chat, system: str, privileged: bool, limit: int) -> Room:
     """Return how far a dialogue and a reply may go, as the actor sees them, for the critic to read them in `limit`."""
     view = CriticSettings(privileged=privileged)
 
-    def room(one: Trajectory, row: Row) -> int:
-        return limit - (len(critic_row(one, domain, chat, system, view).token_ids) - len(row.token_ids))
+    def room(dialogue: Trajectory, row: Row) -> int:
+        return limit - (len(critic_row(dialogue, domain, chat, system, view).token_ids) - len(row.token_ids))
 
     return room
-
-
-def sample_candidates(rows: Sequence[tuple[Trajectory, Row]], engine: Engine, sampling: Sampling, seed: int) -> Samples:
-    """Sample `sampling.n` replies at every agent turn of every dialogue.
-
-    Returns for each dialogue and turn {token ids: (text, count)} in order of first appearance.
-    """
-    prompts = [
-        Prompt(row.token_ids[:start], candidates_seed(seed, one, turn))
-        for one, row in rows
-        for turn, (start, _) in enumerate(row.spans)
-    ]
-    completions = iter(engine.sample(prompts, sampling))
-    return [[distinct_replies(next(completions)) for _ in row.spans] for _, row in rows]
-
-
-def candidates_seed(seed: int, dialogue: Trajectory, turn: int) -> int:
-    """Return the seed of the candidates at agent turn `turn` (from 0) of `dialogue`; `seed` is the run's."""
-    return state_seed(seed, "candidates", dialogue.task.id, dialogue.attempt, turn)
-
-
-def distinct_replies(completions: Iterable[Completion]) -> Distinct:
-    """Count equal replies, in order of first appearance; completions without tokens had no room and are none."""
-    distinct: Distinct = {}
-    for completion in completions:
-        if completion.token_ids:
-            text, count = distinct.get(completion.token_ids, (completion.text, 0))
-            distinct[completion.token_ids] = (text, count + 1)
-    return distinct
-
-
-def rank_dialogues(
-    dialogues: Sequence[Trajectory],
-    engine: Engine,
-    critic: Critic,
-    chat: Chat,
-    system: str,
-    sampling: Sampling,
-    seed: int,
-    off: Callable[[], AbstractContextManager[object]] = nullcontext,
-    kept: SampleCache | None = None,
-    room: Room | None = None,
-) -> list[RankedState]:
-    """Sample candidates at every turn of `dialogues` and let `critic` score those for which there is `room`.
-
-    The engine sees what the actor sees; only the critic knows c. Depends on nothing but its arguments. While replies
-    are sampled `off` holds: it switches off the critic's adapter where engine and critic share a model. What `kept`
-    holds already is not sampled again.
-    """
-    rows = [(trajectory, encode(trajectory, chat, system)) for trajectory in dialogues]
-
-    def sample() -> Samples:
-        with off():
-            return sample_candidates(rows, engine, sampling, seed)
-
-    if kept is None:
-        sampled = sample()
-    else:
-        sampled = kept.find([(f"{one.task.id} {one.attempt}", row) for one, row in rows], sampling, seed, sample)
-    return rank_sampled(rows, sampled, critic, room)
 
 
 def rank_sampled(
@@ -161,18 +186,18 @@ def rank_sampled(
     Replies that go further than `room` are left out: the critic reads c before them, and its context would not do.
     """
     if room is not None:
+        longest = [room(dialogue, row) for dialogue, row in rows]
         sampled = [
             [
-                {ids: said for ids, said in replies.items() if start + len(ids) <= most}
+                {ids: counted for ids, counted in replies.items() if start + len(ids) <= most}
                 for (start, _), replies in zip(row.spans, turns, strict=True)
             ]
-            for (one, row), turns in zip(rows, sampled, strict=True)
-            for most in (room(one, row),)
+            for (_, row), turns, most in zip(rows, sampled, longest, strict=True)
         ]
-    branches = [[[Reply(ids, text) for ids, (text, _) in distinct.items()] for distinct in turns] for turns in sampled]
-    scored = critic.rate([(one, turns) for (one, _), turns in zip(rows, branches, strict=True)])
+    branches = [[[Reply(ids, text) for ids, (text, _) in replies.items()] for replies in turns] for turns in sampled]
+    rated = critic.rate([(dialogue, turns) for (dialogue, _), turns in zip(rows, branches, strict=True)])
     states: list[RankedState] = []
-    for (trajectory, row), turns, advantages in zip(rows, sampled, scored, strict=True):
+    for (trajectory, row), turns, advantages in zip(rows, sampled, rated, strict=True):
         for turn, (distinct, values) in enumerate(zip(turns, advantages, strict=True)):
             candidates = tuple(
                 Candidate(ids, text, count, value)
@@ -195,27 +220,29 @@ def choose_pairs(
     With reply_types `same`, each type of reply (`Domain.reply_types`) is a group of its own; with `no_questions`, no
     question is in a pair.
     """
-    types = {one.token_ids: domain.reply_type(one.text) for one in candidates}
-    groups = [[one for one in candidates if settings.reply_types != "no_questions" or types[one.token_ids] != QUESTION]]
+    types = {reply.token_ids: domain.reply_type(reply.text) for reply in candidates}
+    groups = [list(candidates)]
+    if settings.reply_types == "no_questions":
+        groups = [[reply for reply in candidates if types[reply.token_ids] != QUESTION]]
     if settings.reply_types == "same":
-        groups = [[one for one in candidates if types[one.token_ids] == kind] for kind in domain.reply_types]
+        groups = [[reply for reply in candidates if types[reply.token_ids] == kind] for kind in domain.reply_types]
     eligible: list[tuple[Candidate, Candidate]] = []
     for group in groups:
-        ordered = sorted(group, key=lambda one: -one.advantage)
+        ordered = sorted(group, key=lambda reply: -reply.advantage)
         if not settings.distinct:
-            ordered = [one for one in ordered for _ in range(one.count)]
+            ordered = [reply for reply in ordered for _ in range(reply.count)]
         half = len(ordered) // 2
         if not half:
             continue
         if settings.selection == "extremes":
             half = 1
         eligible += [
-            (good, bad)
-            for good in ordered[:half]
-            for bad in ordered[-half:]
-            if good.text != bad.text
-            and good.advantage > bad.advantage
-            and good.advantage - bad.advantage >= settings.margin
+            (chosen, rejected)
+            for chosen in ordered[:half]
+            for rejected in ordered[-half:]
+            if chosen.text != rejected.text
+            and chosen.advantage > rejected.advantage
+            and chosen.advantage - rejected.advantage >= settings.margin
         ]
     return chance.sample(eligible, min(settings.pairs, len(eligible)))
 
@@ -243,120 +270,93 @@ def mean_centered(states: Sequence[RankedState], domain: Domain) -> Iterator[Ran
     """
     totals = {kind: [0.0, 0] for kind in domain.reply_types}
     for state in states:
-        for one in state.candidates:
-            total = totals[domain.reply_type(one.text)]
-            total[0] += one.count * one.advantage
-            total[1] += one.count
+        for reply in state.candidates:
+            total = totals[domain.reply_type(reply.text)]
+            total[0] += reply.count * reply.advantage
+            total[1] += reply.count
     mean = {kind: total / max(1, count) for kind, (total, count) in totals.items()}
     for state in states:
         shifted = (
-            replace(one, advantage=one.advantage - mean[domain.reply_type(one.text)]) for one in state.candidates
+            replace(reply, advantage=reply.advantage - mean[domain.reply_type(reply.text)])
+            for reply in state.candidates
         )
         yield replace(state, candidates=tuple(shifted))
 
 
 def find_replay(trajectories: Iterable[Trajectory], chat: Chat, system: str) -> Iterator[Replay]:
     """Yield the successful dialogues as the actor saw them (without c)."""
-    for one in trajectories:
-        if usable(one) and one.success:
-            yield Replay(one.task.id, one.attempt, encode(one, chat, system))
+    for trajectory in trajectories:
+        if usable(trajectory) and trajectory.success:
+            yield Replay(trajectory.task.id, trajectory.attempt, encode(trajectory, chat, system))
 
 
-def ranking_metrics(
-    states: Iterable[RankedState], preferences: Iterable[Preference], domain: Domain
-) -> dict[str, float]:
-    """Counts, advantages by turn and by type of reply, and which types of replies are preferred to which.
+def token_ratios(
+    critic: LogRatioCritic, dialogue: Trajectory, turns: Replies
+) -> tuple[list[list[float]], list[TokenRatios]]:
+    """Return the advantages of candidates at every turn of `dialogue`, and what they are made of.
 
-    `preferences` are those of `states` in the same order.
+    For every token of a reply, log pi_theta - log pi_ref (Eq. 3 before its mean), by turn.
     """
-    waiting = iter(preferences)
-    following = next(waiting, None)
-    count = samples = distinct = pairs = without = 0
-    margin, chosen_length, rejected_length = 0.0, 0, 0
-    over = {f"{good}_over_{bad}": 0 for good in domain.reply_types for bad in domain.reply_types}
-    weighted: dict[str, tuple[float, int]] = {}
-    for state in states:
-        count += 1
-        samples += sum(one.count for one in state.candidates)
-        distinct += len(state.candidates)
-        types = {one.token_ids: domain.reply_type(one.text) for one in state.candidates}
-        for candidate in state.candidates:
-            kind = types[candidate.token_ids]
-            for name in ("advantage", f"advantage/{kind}", f"advantage/turn_{state.turn + 1:02d}"):
-                total, weight = weighted.get(name, (0.0, 0))
-                weighted[name] = total + candidate.advantage * candidate.count, weight + candidate.count
-        before, key = pairs, (state.task_id, state.attempt, state.turn)
-        while following is not None and (following.task_id, following.attempt, following.turn) == key:
-            pairs += 1
-            margin += following.chosen_advantage - following.rejected_advantage
-            chosen_length += len(following.chosen_ids)
-            rejected_length += len(following.rejected_ids)
-            over[f"{types[following.chosen_ids]}_over_{types[following.rejected_ids]}"] += 1
-            following = next(waiting, None)
-        without += pairs == before
-    if following is not None:
-        raise ValueError("preferences are not in the order of their states")
-    metrics: dict[str, float] = {
-        "states": count,
-        "candidates": samples,
-        "distinct": distinct,
-        "pairs": pairs,
-        "states_without_pair": without,
-        "distinct_per_state": distinct / max(1, count),
-    }
-    if pairs:
-        metrics["margin"] = margin / pairs
-        metrics["length/chosen"] = chosen_length / pairs
-        metrics["length/rejected"] = rejected_length / pairs
-    metrics |= {f"pairs/{name}": many for name, many in over.items()}
-    return metrics | {name: total / weight for name, (total, weight) in sorted(weighted.items())}
+    advantages, ratios = critic.rate_tokens(dialogue, turns)
+    tokenizer = getattr(critic.chat, "tokenizer", None)
+    tokens = {token for replies in turns for reply in replies for token in reply.token_ids}
+    texts = {token: str(token) if tokenizer is None else tokenizer.decode([token]) for token in tokens}
+    by_turn = []
+    for turn, (replies, values) in enumerate(zip(turns, ratios, strict=True)):
+        pairs = tuple(
+            tuple(zip((texts[token] for token in reply.token_ids), value, strict=True))
+            for reply, value in zip(replies, values, strict=True)
+        )
+        by_turn.append(TokenRatios(dialogue.task.id, dialogue.attempt, turn, pairs))
+    return advantages, by_turn
 
 
-def judged_metrics(states: Iterable[RankedState], dialogues: Iterable[Trajectory], domain: Domain) -> dict[str, float]:
-    """How far the critic knows good replies from bad, on tasks that the domain's judge knows (empty for others).
+class RatioSample:
+    """The token log-ratios of the first `settings.token_ratios` of a ranking's dialogues, in their order.
 
-    `judged/V/share` and `judged/V/advantage` for each verdict V, and for each of the domain's contrasts
-    `ranked/V_over_W`: the share of pairs of a V and a W at one state in which V has the higher advantage (ties count
-    half; 0.5 is chance). Of judgments without a verdict, `ranked/better_over_worse` is the share of pairs at one state
-    in which the reply that is worth more has the higher advantage. The dialogues come in the order of their states.
+    They lie in `folder`, a file for each block of dialogues that has some. Only critics of log-ratios have any.
     """
-    reading = iter(dialogues)
-    dialogue = next(reading, None)
-    totals: dict[str, tuple[int, float]] = {}
-    pairs: dict[str, tuple[float, int]] = {}
 
-    def compare(name: str, high: float, low: float) -> None:
-        won, many = pairs.get(name, (0.0, 0))
-        pairs[name] = (won + (high > low) + 0.5 * (high == low), many + 1)
+    def __init__(self, critic: Critic, settings: RankSettings, dialogues: int, folder: Path) -> None:
+        self.critic, self.block, self.folder = critic, settings.block, folder
+        self.count = min(settings.token_ratios, dialogues) if isinstance(critic, LogRatioCritic) else 0
 
-    for state in states:
-        while dialogue is not None and (dialogue.task.id, dialogue.attempt) != (state.task_id, state.attempt):
-            dialogue = next(reading, None)
-        if dialogue is None:
-            raise ValueError("dialogues are not in the order of their states")
-        earlier = dialogue.messages[: 2 * state.turn + 1]
-        found: dict[str, list[float]] = {}
-        worths: list[tuple[float, float]] = []
-        for one in state.candidates:
-            judgment = domain.judge(dialogue.task, earlier, one.text)
-            if judgment is None:
-                continue
-            if not judgment.verdict:
-                worths.append((judgment.worth, one.advantage))
-                continue
-            found.setdefault(judgment.verdict, []).append(one.advantage)
-            count, total = totals.get(judgment.verdict, (0, 0.0))
-            totals[judgment.verdict] = (count + one.count, total + one.count * one.advantage)
-        for (worth, advantage), (other, theirs) in combinations(worths, 2):
-            if worth != other:
-                high, low = (advantage, theirs) if worth > other else (theirs, advantage)
-                compare("better_over_worse", high, low)
-        for better, worse in domain.contrasts:
-            for high in found.get(better, ()):
-                for low in found.get(worse, ()):
-                    compare(f"{better}_over_{worse}", high, low)
-    everything = sum(count for count, _ in totals.values())
-    metrics: dict[str, float] = {}
-    for name, (count, total) in sorted(totals.items()):
-        metrics |= {f"judged/{name}/share": count / everything, f"judged/{name}/advantage": total / count}
-    return metrics | {f"ranked/{name}": won / many for name, (won, many) in pairs.items()}
+    def rank(self, number: int, rank: Callable[[Critic], list[RankedState]]) -> list[RankedState]:
+        """Return what `rank` makes of block `number` with the critic, and keep the block's part of the sample.
+
+        It is written before the states are: a block whose states are there has its part.
+        """
+        left = self.count - number * self.block
+        if left <= 0 or not isinstance(self.critic, LogRatioCritic):
+            return rank(self.critic)
+        recording = RecordingCritic(self.critic, left)
+        states = rank(recording)
+        files.write_token_ratios(self._path(number), recording.ratios)
+        return states
+
+    def __iter__(self) -> Iterator[TokenRatios]:
+        """Read the parts of all blocks, which have been made."""
+        for number in range(-(-self.count // self.block)):
+            yield from files.read_token_ratios(self._path(number))
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"ratios-{number:06d}.parquet"
+
+
+class RecordingCritic:
+    """A critic of log-ratios that keeps those of the first `count` dialogues that it rates, in `ratios`."""
+
+    def __init__(self, critic: LogRatioCritic, count: int) -> None:
+        self.critic, self.model, self.count = critic, critic.model, count
+        self.ratios: list[TokenRatios] = []
+
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """As the critic does (sweetrl.protocols.Critic)."""
+        rated = []
+        for dialogue, turns in work[: self.count]:
+            advantages, ratios = token_ratios(self.critic, dialogue, turns)
+            rated.append(advantages)
+            self.ratios += ratios
+        rest = work[self.count :]
+        self.count -= len(rated)
+        return rated + self.critic.rate(rest)

@@ -13,7 +13,7 @@ import numpy as np
 
 from sweetrl.io import atomic_path
 from sweetrl.learning.batches import Row
-from sweetrl.learning.distributed import all_gather, rank_and_world_size, whole_tensor
+from sweetrl.learning.distributed import all_gather, process_rank_and_count, whole_tensor
 from sweetrl.learning.passes import Layout, reply_logprobs
 from sweetrl.learning.rows import Listed, read_at, reply_tokens_of, unnamed_file, write_all
 from sweetrl.models import WeightsFiles, weights_files
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SAMPLED = 4096
 # Of a model's configuration: names, and what changes no value.
 NO_VALUES = frozenset({"_name_or_path", "transformers_version", "use_cache", "dtype"})
-GATHERED = 64  # passes whose values processes exchange at a time
+GATHERED = 64  # micro-batches whose values processes exchange at a time
 
 
 def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
@@ -34,29 +34,29 @@ def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[
 
 
 def spread_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
-    """row_logprobs by all processes together: each computes a share of the passes, all get all values."""
+    """row_logprobs by all processes together: each computes a share of them, all get all values."""
     return _in_order(rows, _spread(model, rows, layout))
 
 
-def _in_order(rows: Sequence[Row], found: Iterable[tuple[int, Tensor]]) -> list[Tensor]:
+def _in_order(rows: Sequence[Row], computed: Iterable[tuple[int, Tensor]]) -> list[Tensor]:
     import torch
 
     result: list[Tensor] = [torch.empty(0)] * len(rows)
-    for index, values in found:
+    for index, values in computed:
         result[index] = values
     return result
 
 
 def _computed(
-    model: nn.Module, rows: Sequence[Row], layout: Layout, passes: Iterable[Sequence[int]]
+    model: nn.Module, rows: Sequence[Row], layout: Layout, micro_batches: Iterable[Sequence[int]]
 ) -> Iterator[tuple[int, Tensor]]:
-    """Yield the index of a row and the log-probs of its reply tokens, pass by pass."""
+    """Yield the index of a row and the log-probs of its reply tokens, micro-batch by micro-batch."""
     import torch
 
     from sweetrl.learning.trees.forward import to_device
 
     device = next(model.parameters()).device
-    for indices in passes:
+    for indices in micro_batches:
         some = [rows[index] for index in indices]
         with torch.no_grad():
             values = reply_logprobs(model, to_device(layout.collate(some), device)).cpu()
@@ -65,15 +65,15 @@ def _computed(
 
 
 def _spread(model: nn.Module, rows: Sequence[Row], layout: Layout) -> Iterator[tuple[int, Tensor]]:
-    """The same by all processes together: each computes a share of the passes, and all get all values."""
-    rank, ranks = rank_and_world_size()
-    passes = layout.cut_rows(rows)
-    if ranks == 1:
-        yield from _computed(model, rows, layout, passes)
+    """The same by all processes together: each computes a share of the micro-batches, and all get all values."""
+    process_rank, processes = process_rank_and_count()
+    micro_batches = layout.cut_rows(rows)
+    if processes == 1:
+        yield from _computed(model, rows, layout, micro_batches)
         return
-    own = passes[rank::ranks]
-    # Processes that share a model's layers make equally many passes; what is computed twice is equal.
-    own = own + passes[:1] * (-(-len(passes) // ranks) - len(own))
+    own = micro_batches[process_rank::processes]
+    # Processes that share a model's layers compute equally many; what is computed twice is equal.
+    own = own + micro_batches[:1] * (-(-len(micro_batches) // processes) - len(own))
     for first in range(0, len(own), GATHERED):
         for part in all_gather(list(_computed(model, rows, layout, own[first : first + GATHERED]))):
             yield from part
@@ -108,10 +108,10 @@ class RowValues(Listed["Tensor"]):
         return self._start + first * each, (int(self._ends[index]) - first) * each
 
 
-def _write_values(file: BinaryIO, lengths: Sequence[int], found: Iterable[tuple[int, Tensor]]) -> RowValues:
-    """Write values as they are found, as an array of NumPy (.npy) of all of them; return them as they are read."""
+def _write_values(file: BinaryIO, lengths: Sequence[int], computed: Iterable[tuple[int, Tensor]]) -> RowValues:
+    """Write values as they come, as an array of NumPy (.npy) of all of them; return them as they are read."""
     made: RowValues | None = None
-    for index, values in found:
+    for index, values in computed:
         if made is None:
             kind = values.numpy().dtype
             header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (sum(lengths),)}
@@ -132,8 +132,8 @@ def _read_values(path: Path, lengths: Sequence[int]) -> RowValues | None:
     except ValueError:  # not a file of ours
         return None
     start, total = file.tell(), sum(lengths)
-    whole = shape == (total,) and path.stat().st_size == start + total * kind.itemsize
-    return RowValues(file, start, kind, lengths) if whole else None
+    complete = shape == (total,) and path.stat().st_size == start + total * kind.itemsize
+    return RowValues(file, start, kind, lengths) if complete else None
 
 
 def starts_trained(model: Any) -> bool:
@@ -144,7 +144,7 @@ def starts_trained(model: Any) -> bool:
 def reference_logprobs(
     model: Any, rows: Sequence[Row], layout: Layout, cache: Path | None = None, adapter: bool = False
 ) -> RowValues:
-    """log pi_ref of every row's reply tokens, once and for all; read from a file when they are asked for.
+    """log pi_ref of every row's reply tokens, once and for all; read from a file, row by row.
 
     The reference is the base, the adapter switched off; with `adapter` it is the model as it stands. With a folder
     `cache` they are computed once for each (weights, layout, rows) and read from there afterwards. Several processes
@@ -160,11 +160,11 @@ def reference_logprobs(
     off = model.disable_adapter() if hasattr(model, "disable_adapter") and not adapter else nullcontext()
     try:
         with off:
-            found = _spread(model, rows, layout)
-            if path is None or rank_and_world_size()[0]:
-                return _write_values(unnamed_file(), lengths, found)
+            computed = _spread(model, rows, layout)
+            if path is None or process_rank_and_count()[0]:
+                return _write_values(unnamed_file(), lengths, computed)
             with atomic_path(path) as temporary:
-                return _write_values(temporary.open("r+b", buffering=0), lengths, found)
+                return _write_values(temporary.open("r+b", buffering=0), lengths, computed)
     finally:
         model.train(was_training)
 
@@ -191,22 +191,22 @@ def digest_weights(digest: hashlib._Hash, model: Any, adapter: bool = False) -> 
     import torch
 
     if (config := getattr(model, "config", None)) is not None:  # the same weights with other heads are another model
-        known = {name: value for name, value in config.to_dict().items() if name not in NO_VALUES}
-        digest.update(json.dumps(known, sort_keys=True, default=str).encode())
+        values = {name: value for name, value in config.to_dict().items() if name not in NO_VALUES}
+        digest.update(json.dumps(values, sort_keys=True, default=str).encode())
     for name, module in model.named_modules() if adapter else ():
         if isinstance(scaling := getattr(module, "scaling", None), dict):
             digest.update(f"{name} {scaling}".encode())
     parameters = dict(model.named_parameters(remove_duplicate=False))
-    told: dict[WeightsFiles, str | None] = {}
+    digests: dict[WeightsFiles, str | None] = {}
     for name, value in model.state_dict().items():
         if "lora_" in name and not adapter:
             continue
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         flat = value.detach()
         files = weights_files(parameters[name]) if name in parameters else None
-        if files is not None and files not in told:
-            told[files] = files.digest()
-        if files is not None and (content := told[files]) is not None:
+        if files is not None and files not in digests:
+            digests[files] = files.digest()
+        if files is not None and (content := digests[files]) is not None:
             digest.update(content.encode())
             flat = flat.flatten()[:: max(1, flat.numel() // SAMPLED)]
         bytes_ = whole_tensor(flat).cpu().contiguous().flatten().view(torch.uint8)

@@ -1,4 +1,4 @@
-"""Rows of token ids, more than fit in memory: in a file without a name, and made when they are asked for.
+"""Rows of token ids on the disk, read one at a time: more of them than fit in memory.
 
 225,000 dialogues of 2,000 tokens are 1.8 GB on the disk and would be 16 GB as tuples of Python's numbers.
 """
@@ -40,7 +40,7 @@ class Row:
 
 
 class Listed(Sequence[T]):
-    """A sequence whose items `item` makes when they are asked for. Compares as a tuple does."""
+    """A sequence whose items `item` makes, each time anew. Compares as a tuple does."""
 
     def item(self, index: int) -> T:
         """Return item number `index`, which is there."""
@@ -142,9 +142,9 @@ class RowFile(Listed[Row]):
         return chosen
 
     def _read(self, first: int, count: int) -> list[int]:
-        found = array("i")
-        found.frombytes(read_at(self._file, first * found.itemsize, count * found.itemsize))
-        return found.tolist()
+        ids = array("i")
+        ids.frombytes(read_at(self._file, first * ids.itemsize, count * ids.itemsize))
+        return ids.tolist()
 
 
 def choose(rows: Sequence[Row], places: Sequence[int]) -> Sequence[Row]:

@@ -48,11 +48,11 @@ class SampleCache:
     ) -> Samples:
         """Return the samples at every agent's turn of `rows` (each with the name of its dialogue), else `make` them."""
         path = self.folder / f"{self._key(rows, sampling, seed)}.parquet"
-        found = _read(path, rows)
-        if found is None:
-            found = make()
-            _write(path, found)
-        return found
+        samples = _read(path, rows)
+        if samples is None:
+            samples = make()
+            _write(path, samples)
+        return samples
 
     def _key(self, rows: Sequence[tuple[str, Row]], sampling: Sampling, seed: int) -> str:
         digest = self._model.copy()
@@ -85,13 +85,13 @@ def _read(path: Path, rows: Sequence[tuple[str, Row]]) -> Samples | None:
 
     if not path.exists():
         return None
-    found: Samples = [[{} for _ in row.spans] for _, row in rows]
+    samples: Samples = [[{} for _ in row.spans] for _, row in rows]
     try:
-        for one in pq.read_table(path).to_pylist():
-            found[one["row"]][one["turn"]][tuple(one["token_ids"])] = (one["text"], one["count"])
+        for reply in pq.read_table(path).to_pylist():
+            samples[reply["row"]][reply["turn"]][tuple(reply["token_ids"])] = (reply["text"], reply["count"])
     except (pa.ArrowInvalid, KeyError, IndexError, TypeError):  # not a file of ours
         return None
-    return found
+    return samples
 
 
 __all__ = ["Distinct", "SampleCache", "Samples"]

@@ -1,4 +1,6 @@
-"""Preference training of the critic (Eq. 2) and of the policy (Eq. 4): transformers.Trainer on whole replies.
+"""Training of the critic (Eq. 2) and of the policy (Eq. 4): one transformers.Trainer, and what each minimises.
+
+CriticTrainer is stage 1, PolicyTrainer and ListwiseTrainer are stage 2; they stand at the end of the file.
 
 One model holds both sides: the policy is the base with its adapter, the reference the same base with the adapter
 switched off (its log-probs are computed once, before training). Import this module where training happens: it loads
@@ -22,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, SequentialSampler
 from transformers import PrinterCallback, ProgressCallback, Trainer, TrainerCallback, TrainingArguments
 
 from sweetrl.errors import UserError
-from sweetrl.learning.advantage import segment_mean, segment_sum, trajectory_scores, turn_advantages
+from sweetrl.learning.advantage import Normalization, segment_mean, segment_sum, trajectory_scores, turn_advantages
 from sweetrl.learning.batches import MicroBatch, PreferenceData, collate_pairs, plan
 from sweetrl.learning.distributed import add_gradients, all_gather, broadcast, shard_layers, wants_shards
 from sweetrl.learning.logprobs import base_of
@@ -75,7 +77,7 @@ class _ShardedArguments(TrainingArguments):
 def training_arguments(
     settings: TrainerSettings, scratch: Path, seed: int, steps: int, device: torch.device, sharded: bool = False
 ) -> TrainingArguments:
-    """What transformers.Trainer is told, for `steps` ready-made steps with checkpoints in `scratch`.
+    """The arguments of transformers.Trainer, for `steps` ready-made steps with checkpoints in `scratch`.
 
     Metrics are those of every step, of longer trainings means over a few steps, and checkpoints lie between them.
     """
@@ -114,7 +116,7 @@ def training_arguments(
         dataloader_pin_memory=False,
     )
     if arguments.n_gpu > 1:
-        arguments._n_gpu = 1  # one process, one device: DataParallel would split the pass
+        arguments._n_gpu = 1  # one process, one device: DataParallel would split the batch
     if settings.batch_size < arguments.world_size:
         raise UserError(
             f"params: batch_size {settings.batch_size} is less than the {arguments.world_size} processes; start fewer."
@@ -125,9 +127,9 @@ def training_arguments(
 class PreferenceTrainer(Trainer):
     """A Trainer over a plan of steps (by default `plan` makes it); subclasses give the loss and its metrics.
 
-    A step is computed in as many passes as its tokens need; its loss and gradient do not depend on how it is cut. Under
-    torchrun or `accelerate launch` each process computes a share of every step's pairs, and gradients are added up;
-    with FSDP the frozen base is sharded over them (sweetrl.learning.distributed).
+    A step is computed in as many micro-batches as its tokens need; its loss and gradient do not depend on how it is
+    cut. Under torchrun or `accelerate launch` each process computes a share of every step's pairs, and gradients are
+    added up; with FSDP the frozen base is sharded over them (sweetrl.learning.distributed).
     """
 
     compares = True  # whether the loss or its metrics look at the reference's log-probs
@@ -148,7 +150,7 @@ class PreferenceTrainer(Trainer):
         groups = settings.max_pairs_per_group
         plan_ = steps or plan(data, settings.epochs, settings.batch_size, seed, replay, groups)
         self.settings, self.data, self.report, self.steps = settings, data, report, len(plan_)
-        self._step_metrics: list[tuple[int, int, Metrics]] = []  # pairs, replay and metrics of each pass
+        self._step_metrics: list[tuple[int, int, Metrics]] = []  # pairs, replay and metrics of each micro-batch
         self._step_tokens, self._step_computed, self._step_start = 0, 0, time.perf_counter()
         device = next(model.parameters()).device
         self.sharded = wants_shards()
@@ -168,7 +170,7 @@ class PreferenceTrainer(Trainer):
             model=model,
             args=arguments,
             train_dataset=Steps(plan_),
-            data_collator=lambda items: {"passes": self.make_passes(items[0])},
+            data_collator=lambda items: {"micro_batches": self.make_micro_batches(items[0])},
             callbacks=[Checkpoints()],
         )
         self.remove_callback(PrinterCallback)
@@ -184,40 +186,40 @@ class PreferenceTrainer(Trainer):
             collate_fn=self.data_collator,
         )
 
-    def make_passes(self, step: MicroBatch) -> list[dict[str, Any]]:
-        """This process's part of a step, pass by pass; `share` is the share of the step's pairs and replay in one.
+    def make_micro_batches(self, step: MicroBatch) -> list[dict[str, Any]]:
+        """This process's part of a step; `share` is the share of the step's pairs and replay in a micro-batch.
 
-        Processes that share a model's layers make equally many passes, those with fewer an `idle` one or more.
+        Processes that share a model's layers compute equally many, those with fewer an `idle` one or more.
         """
-        ranks = self.args.world_size
+        processes = self.args.world_size
 
-        def passes(rank: int) -> list[MicroBatch]:
-            own = share_of_step(self.data, step, self.layout, rank, ranks)
+        def parts(process_rank: int) -> list[MicroBatch]:
+            own = share_of_step(self.data, step, self.layout, process_rank, processes)
             return cut_step(self.data, own, self.layout, self.settings.micro_batch_size)
 
         made = []
-        for one in passes(self.args.process_index):
-            batch = collate_pairs(self.data, one, self.reference, lay_out=self.layout.collate)
-            share = (len(one.pairs) / len(step.pairs), len(one.replay) / max(1, len(step.replay)))
+        for part in parts(self.args.process_index):
+            batch = collate_pairs(self.data, part, self.reference, lay_out=self.layout.collate)
+            share = (len(part.pairs) / len(step.pairs), len(part.replay) / max(1, len(step.replay)))
             made.append(batch | {"share": share})
-        most = max(len(passes(rank)) for rank in range(ranks)) if self.sharded else len(made)
+        most = max(len(parts(process_rank)) for process_rank in range(processes)) if self.sharded else len(made)
         return made + [made[-1] | {"idle": True}] * (most - len(made))
 
     def outputs(self, rows: dict[str, Any]) -> Tensor:
-        """What the loss is made of: the log-probs [N] of a pass's reply tokens."""
+        """What the loss is made of: the log-probs [N] of a micro-batch's reply tokens."""
         model: Any = self.model
         return reply_logprobs(model, rows)
 
     def pair_loss(self, outputs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
-        """Return a pass's part of the step's loss and its metrics, given its `outputs`."""
+        """Return a micro-batch's part of the step's loss and its metrics, given its `outputs`."""
         raise NotImplementedError
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Pass after pass forward and backward; returns the step's loss (its processes' losses have that mean)."""
+        """Forward and backward, part by part; returns the step's loss (its processes' losses have that mean)."""
         model.train()
         total = torch.zeros((), device=self.args.device)
-        for one in inputs["passes"]:
-            batch = self._prepare_inputs(one)
+        for micro_batch in inputs["micro_batches"]:
+            batch = self._prepare_inputs(micro_batch)
             with self.compute_loss_context_manager():
                 loss = self.compute_loss(model, batch)
             self.accelerator.backward(loss)
@@ -228,8 +230,10 @@ class PreferenceTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """One forward pass over the distinct rows of the pass. The adapter's gradients are added up afterwards, so the
-        model itself is called, not what a distributed launcher has wrapped around it."""
+        """One forward pass over the distinct rows of a micro-batch.
+
+        The model itself is called, not what a distributed launcher has wrapped around it: gradients are added up later.
+        """
         rows = inputs["rows"]
         outputs = self.outputs(rows)
         if inputs.get("idle"):
@@ -248,11 +252,14 @@ class PreferenceTrainer(Trainer):
         """
         if self._step_metrics and "loss" in logs:
             parts = all_gather((self._step_metrics, (self._step_tokens, self._step_computed)))
-            passes = [one for metrics, _ in parts for one in metrics]
-            for name in dict.fromkeys(name for _, _, metrics in passes for name in metrics):
-                of_replay = name == "loss/sft_replay"
-                weights = [(one[1] if of_replay else one[0], one[2][name]) for one in passes if name in one[2]]
-                logs[name] = sum(weight * value for weight, value in weights) / sum(weight for weight, _ in weights)
+            micro_batches = [micro_batch for of_process, _ in parts for micro_batch in of_process]
+            for name in dict.fromkeys(name for _, _, metrics in micro_batches for name in metrics):
+                weighted = [
+                    (replay if name == "loss/sft_replay" else pairs, metrics[name])
+                    for pairs, replay, metrics in micro_batches
+                    if name in metrics
+                ]
+                logs[name] = sum(weight * value for weight, value in weighted) / sum(weight for weight, _ in weighted)
             tokens, computed = (sum(counts) for counts in zip(*(counts for _, counts in parts), strict=True))
             logs["computed"] = computed / tokens
             now = time.perf_counter()
@@ -281,21 +288,35 @@ class PreferenceTrainer(Trainer):
         all_gather(None)  # nobody removes checkpoints that others still write
         return [entry for entry in self.state.log_history if "loss" in entry]
 
-    def turn_metrics(self, logprobs: Tensor, batch: dict[str, Any], chosen: str, rejected: str) -> Metrics:
+    def scores(self, logprobs: Tensor, batch: dict[str, Any], normalization: Normalization) -> tuple[Tensor, Tensor]:
+        """The scores of the chosen and of the rejected rows that a preference compares, [P] each."""
+        rows = batch["rows"]
+        scores = trajectory_scores(
+            logprobs, batch["reference"], rows["turn"], rows["turn_row"], len(rows["tokens"]), normalization
+        )
+        return scores[batch["chosen"]], scores[batch["rejected"]]
+
+    def nll(self, logprobs: Tensor, batch: dict[str, Any], members: str) -> Tensor:
+        """The mean NLL per token of the rows `members` ("chosen", "replay"), each as often as it is among them."""
+        rows = batch["rows"]
+        weight = segment_sum(logprobs.new_ones(len(batch[members])), batch[members], len(rows["tokens"]))
+        return token_nll(logprobs, weight, rows["turn_row"][rows["turn"]])
+
+    def turn_metrics(self, logprobs: Tensor, batch: dict[str, Any]) -> Metrics:
         """Mean advantage (Eq. 3) and length of the replies of chosen and rejected rows, and by turn for critics."""
         rows = batch["rows"]
         values = turn_advantages(logprobs, batch["reference"], rows["turn"], len(rows["turn_row"]))
-        return self.value_metrics(values, batch, chosen, rejected)
+        return self.value_metrics(values, batch)
 
-    def value_metrics(self, values: Tensor, batch: dict[str, Any], chosen: str, rejected: str) -> Metrics:
+    def value_metrics(self, values: Tensor, batch: dict[str, Any]) -> Metrics:
         """The same for values [T] that turns have already."""
         rows = batch["rows"]
         turns = len(rows["turn_row"])
         with torch.no_grad():
             lengths = segment_sum(values.new_ones(len(rows["turn"])), rows["turn"], turns)
             result: Metrics = {}
-            for name, members in ((chosen, batch["chosen"]), (rejected, batch["rejected"])):
-                picked = torch.isin(rows["turn_row"], members)
+            for name in ("chosen", "rejected"):
+                picked = torch.isin(rows["turn_row"], batch[name])
                 result[f"advantage/{name}"] = values[picked].mean().item()
                 result[f"reply_length/{name}"] = lengths[picked].mean().item()
                 if int(rows["turn_index"].max()):
@@ -307,13 +328,13 @@ class PreferenceTrainer(Trainer):
 
 def last_checkpoint(scratch: Path) -> Path | None:
     """The newest checkpoint in `scratch` that was written to the end; unfinished ones are removed."""
-    found: list[tuple[int, Path]] = []
+    complete: list[tuple[int, Path]] = []
     for folder in scratch.glob("checkpoint-*"):
         if (folder / COMPLETE).exists():
-            found.append((int(folder.name.rsplit("-", 1)[1]), folder))
+            complete.append((int(folder.name.rsplit("-", 1)[1]), folder))
         else:
             shutil.rmtree(folder)
-    return max(found)[1] if found else None
+    return max(complete)[1] if complete else None
 
 
 def margin_metrics(chosen: Tensor, rejected: Tensor, beta: float) -> Metrics:
@@ -339,22 +360,16 @@ class CriticTrainer(PreferenceTrainer):
 
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """Eq. 2 + nll * NLL(chosen)."""
-        settings, rows = self.settings, batch["rows"]
-        count = len(rows["tokens"])
-        scores = trajectory_scores(
-            logprobs, batch["reference"], rows["turn"], rows["turn_row"], count, settings.normalization
-        )
-        chosen, rejected = scores[batch["chosen"]], scores[batch["rejected"]]
+        settings = self.settings
+        chosen, rejected = self.scores(logprobs, batch, settings.normalization)
         preference = critic_loss(chosen, rejected, settings.beta)
-        token_row = rows["turn_row"][rows["turn"]]
-        weight = segment_sum(torch.ones_like(chosen), batch["chosen"], count)
-        nll = token_nll(logprobs, weight, token_row)
+        nll = self.nll(logprobs, batch, "chosen")
         metrics = margin_metrics(chosen, rejected, settings.beta) | {
             "loss/preference": preference.item(),
             "loss/nll": nll.item(),
             "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
         }
-        metrics |= self.turn_metrics(logprobs.detach(), batch, "chosen", "rejected")
+        metrics |= self.turn_metrics(logprobs.detach(), batch)
         return batch.get("share", (1.0,))[0] * (preference + settings.nll * nll), metrics
 
 
@@ -365,23 +380,14 @@ class PolicyTrainer(PreferenceTrainer):
 
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """Eq. 4 + nll * NLL(chosen) + sft_replay_nll * NLL(replay)."""
-        settings, rows = self.settings, batch["rows"]
-        count = len(rows["tokens"])
-        scores = trajectory_scores(
-            logprobs,
-            batch["reference"],
-            rows["turn"],
-            rows["turn_row"],
-            count,
-            "none" if settings.normalization == "none" else "trajectory",
-        )
-        chosen, rejected = scores[batch["chosen"]], scores[batch["rejected"]]
+        settings = self.settings
+        # `token` is the mean over all reply tokens of a row.
+        chosen, rejected = self.scores(logprobs, batch, "none" if settings.normalization == "none" else "trajectory")
         if settings.loss == "ipo":
             preference = ipo_loss(chosen, rejected, settings.beta)
         else:
             preference = policy_loss(chosen, rejected, settings.beta, settings.label_smoothing)
-        token_row = rows["turn_row"][rows["turn"]]
-        nll = token_nll(logprobs, segment_sum(torch.ones_like(chosen), batch["chosen"], count), token_row)
+        nll = self.nll(logprobs, batch, "chosen")
         pair_share, replay_share = batch.get("share", (1.0, 1.0))
         loss = pair_share * (preference + settings.nll * nll)
         metrics = margin_metrics(chosen, rejected, settings.beta) | {
@@ -392,11 +398,10 @@ class PolicyTrainer(PreferenceTrainer):
             "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
         }
         if len(batch["replay"]):
-            weight = segment_sum(logprobs.new_ones(len(batch["replay"])), batch["replay"], count)
-            replay_row = token_nll(logprobs, weight, token_row)
-            loss = loss + replay_share * settings.sft_replay_nll * replay_row
-            metrics["loss/sft_replay"] = replay_row.item()
-        metrics |= self.turn_metrics(logprobs.detach(), batch, "chosen", "rejected")
+            replay = self.nll(logprobs, batch, "replay")
+            loss = loss + replay_share * settings.sft_replay_nll * replay
+            metrics["loss/sft_replay"] = replay.item()
+        metrics |= self.turn_metrics(logprobs.detach(), batch)
         return loss, metrics
 
 
@@ -407,15 +412,11 @@ class ImitationTrainer(PreferenceTrainer):
 
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """-(1/R) sum_r (1/L_r) sum_l log pi_theta(a^l): over all replies of an attempt, then over R attempts."""
-        rows = batch["rows"]
-        count = len(rows["tokens"])
-        weight = segment_sum(logprobs.new_ones(len(batch["chosen"])), batch["chosen"], count)
-        nll = token_nll(logprobs, weight, rows["turn_row"][rows["turn"]])
-        turns = len(rows["turn_row"])
+        nll = self.nll(logprobs, batch, "chosen")
         metrics = {
             "loss/nll": nll.item(),
             "reference_kl": reference_kl(logprobs.detach(), batch["reference"]).item(),
-            "reply_length/chosen": len(logprobs) / turns,
+            "reply_length/chosen": len(logprobs) / len(batch["rows"]["turn_row"]),
         }
         return batch.get("share", (1.0,))[0] * nll, metrics
 
@@ -438,8 +439,7 @@ class ListwiseTrainer(PreferenceTrainer):
         loss = pair_share * listwise
         metrics = {"loss/listwise": listwise.item(), "reply_length": len(logprobs) / len(rows["turn_row"])}
         if len(batch["replay"]):
-            weight = segment_sum(logprobs.new_ones(len(batch["replay"])), batch["replay"], len(rows["tokens"]))
-            replay = token_nll(logprobs, weight, token_row)
+            replay = self.nll(logprobs, batch, "replay")
             loss = loss + replay_share * self.settings.sft_replay_nll * replay
             metrics["loss/sft_replay"] = replay.item()
         return loss, metrics

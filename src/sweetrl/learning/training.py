@@ -1,9 +1,14 @@
-"""From a trainer to a result: the adapter on disk, the last steps in numbers, and a sentence about them."""
+"""From a trainer to a result: the adapter on disk, the last steps in numbers, and a sentence about them.
+
+Loads neither torch nor transformers by itself; the trainers are in sweetrl.learning.trainers.
+"""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +17,15 @@ from sweetrl.progress import first_process
 from sweetrl.types import TrainingResult
 
 if TYPE_CHECKING:
+    from transformers import Trainer
+
     from sweetrl.learning.batches import PreferenceData
     from sweetrl.learning.trainers import PreferenceTrainer
     from sweetrl.progress import StepProgress
+    from sweetrl.settings import Settings, TrackingSettings, TrainerSettings
 
 SHOWN = ("loss", "accuracy", "reward/margin", "tokens_per_second", "reference_kl", "grad_norm")
+TENSORBOARD = Path("tensorboard")  # where TENSORBOARD_LOGGING_DIR does not say another place
 
 
 def run_trainer(
@@ -50,6 +59,36 @@ def run_trainer(
     return TrainingResult(folder, summary, final | spent, trainer.model)
 
 
+def train_adapter(
+    trainer: type[PreferenceTrainer],
+    base: tuple[Any, Any],
+    data: PreferenceData,
+    own: TrainerSettings,
+    settings: Settings,
+    scratch: Path,
+    name: str,
+    progress: StepProgress | None = None,
+    replay: float = 0.0,
+    cache: Path | None = None,
+    head: bool = False,
+) -> TrainingResult:
+    """Train a fresh adapter on `base` (model, tokenizer) by `data`, under the section `own` of the settings.
+
+    `name` is what services call the run (`report_to`); `replay`, `cache` as for PreferenceTrainer, `head` as for
+    attach_adapter. What is too long for the model is left out, and counted in the metrics.
+    """
+    from sweetrl.learning.adapters import attach_adapter
+
+    model, tokenizer = base
+    data, counts = fitting(data, model)
+    adapted = attach_adapter(model, own.lora, settings.seed, head)
+    pad_id = tokenizer.pad_token_id or 0
+    made = trainer(adapted, data, own, scratch, settings.seed, pad_id, progress, replay, cache)
+    report_to(made, settings.tracking, name)
+    result = run_trainer(made, scratch, settings.model.base, progress)
+    return TrainingResult(result.adapter, result.summary, counts | dict(result.metrics), result.model)
+
+
 def last_fifth(history: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
     """Return final/NAME: means over the last fifth of the steps, because single steps are noisy."""
     tail = history[-max(1, len(history) // 5) :]
@@ -73,3 +112,29 @@ def fitting(data: PreferenceData, model: Any) -> tuple[PreferenceData, dict[str,
             f"{limit} tokens; take a base with a longer one, or shorter dialogues."
         )
     return fits, {"pairs": len(fits.pairs), "replay": len(fits.replay), "pairs_too_long": too_long}
+
+
+def report_to(trainer: Trainer, tracking: TrackingSettings, name: str) -> None:
+    """Let `trainer` report to what `tracking.report_to` lists, as the run `name`, by transformers' own callbacks.
+
+    Beside MLflow: TensorBoard, Trackio, Weights & Biases. A package that is not installed is a UserError.
+    """
+    if not tracking.report_to:
+        return
+    from transformers.integrations import get_reporting_integration_callbacks
+
+    for service in tracking.report_to:
+        if find_spec(service) is None:
+            raise UserError(
+                f"params.yaml: `tracking.report_to` lists {service}, which is not installed: pip install {service}, or "
+                "take it off the list."
+            )
+    arguments: Any = trainer.args
+    arguments.run_name, arguments.project = name, tracking.experiment
+    if "wandb" in tracking.report_to:
+        os.environ.setdefault("WANDB_PROJECT", tracking.experiment)  # its callback knows no other way
+    for callback in get_reporting_integration_callbacks(list(tracking.report_to)):
+        made = callback()
+        if "logging_dir" in vars(made) and made.logging_dir is None:  # TensorBoard's; the default is removed at the end
+            made.logging_dir = str(TENSORBOARD / name)
+        trainer.add_callback(made)

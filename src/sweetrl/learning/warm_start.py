@@ -22,9 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.learning.advantage import segment_sum
 from sweetrl.learning.batches import MicroBatch, PreferenceData, encode, plan
-from sweetrl.learning.objectives import token_nll
 from sweetrl.learning.pretraining import READING, demonstrate
 from sweetrl.learning.rows import RowFile
 from sweetrl.learning.trainers import Metrics, PreferenceTrainer
@@ -109,10 +107,8 @@ class WarmStartTrainer(PreferenceTrainer):
 
     def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
         """-(1/R) sum_r (1/L_r) sum_l log pi_theta(a^l): over all replies of a dialogue, then over R dialogues."""
-        rows = batch["rows"]
-        weight = segment_sum(logprobs.new_ones(len(batch["chosen"])), batch["chosen"], len(rows["tokens"]))
-        nll = token_nll(logprobs, weight, rows["turn_row"][rows["turn"]])
-        metrics = {"loss/nll": nll.item(), "reply_length": len(logprobs) / len(rows["turn_row"])}
+        nll = self.nll(logprobs, batch, "chosen")
+        metrics = {"loss/nll": nll.item(), "reply_length": len(logprobs) / len(batch["rows"]["turn_row"])}
         return batch.get("share", (1.0,))[0] * nll, metrics
 
 

@@ -1,22 +1,27 @@
-"""Rows of whole dialogues: what methods learn from that do not look at single turns (Rejection Fine-Tuning, DPO)."""
+"""From dialogues to data: the critic's rows, with c (stage 1), and the rows of methods that learn whole dialogues.
+
+Here c enters, and nowhere else: A(o_t, a_t, c) of Eq. 3 is read off a row in which c stands in front of the dialogue.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import PreferenceData, Row, critic_system, encode
-from sweetrl.learning.pairs import read_pairs_of, usable
+from sweetrl.learning.pairs import index_pairs, usable
 from sweetrl.learning.rows import IndexPairs, RowFile
-from sweetrl.protocols import Chat
+from sweetrl.protocols import Chat, Replies
 from sweetrl.settings import CriticSettings, MultiTurnSettings
 from sweetrl.types import Trajectory, TrajectoryPair
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
+
+Branches = Sequence[Sequence[tuple[int, ...]]]  # for each turn of a dialogue its candidate replies, as token ids
 
 
 def critic_row(trajectory: Trajectory, domain: Domain, chat: Chat, system: str, settings: CriticSettings) -> Row:
@@ -46,6 +51,37 @@ def header_length(chat: Chat) -> int:
     return count
 
 
+@dataclass(frozen=True)
+class ScoredTokens:
+    """Which tokens of a candidate are scored: its own, with `header` tokens before it, without the last if it is `end`.
+
+    The default is the paper's; the official code scores the assistant's header and leaves the end of the turn out.
+    """
+
+    header: int = 0
+    end: int | None = None
+
+
+REPLY = ScoredTokens()
+
+
+def branch_rows(trunk: Row, branches: Branches, scored: ScoredTokens = REPLY) -> list[Row]:
+    """Every candidate of every turn as a row: the trunk up to that turn and the candidate in the reply's place."""
+    return [
+        Row(
+            trunk.token_ids[:start] + reply,
+            ((start - scored.header, start + len(reply) - (scored.end is not None and reply[-1] == scored.end)),),
+        )
+        for (start, _), replies in zip(trunk.spans, branches, strict=False)
+        for reply in replies
+    ]
+
+
+def branches_of(turns: Replies) -> list[list[tuple[int, ...]]]:
+    """Return the token ids of the candidate replies at each turn."""
+    return [[reply.token_ids for reply in replies] for replies in turns]
+
+
 def all_tokens(row: Row) -> Row:
     """Take the whole row as one span; only its first token, which nothing predicts, is left out."""
     return Row(row.token_ids, ((1, row.spans[-1][1]),))
@@ -56,20 +92,20 @@ class TaskNumbers:
 
     def __init__(self) -> None:
         self._tasks: dict[str, int] = {}
-        self.each: list[int] = []
+        self.numbers: list[int] = []
         """The number of every trajectory's task."""
 
-    def add(self, one: Trajectory) -> None:
+    def add(self, trajectory: Trajectory) -> None:
         """Number one more trajectory."""
-        self.each.append(self._tasks.setdefault(one.task.id, len(self._tasks)))
+        self.numbers.append(self._tasks.setdefault(trajectory.task.id, len(self._tasks)))
 
 
-def groups_of(trajectories: Iterable[Trajectory]) -> tuple[int, ...]:
+def task_numbers(trajectories: Iterable[Trajectory]) -> tuple[int, ...]:
     """Number the trajectories by task."""
     tasks = TaskNumbers()
-    for one in trajectories:
-        tasks.add(one)
-    return tuple(tasks.each)
+    for trajectory in trajectories:
+        tasks.add(trajectory)
+    return tuple(tasks.numbers)
 
 
 def critic_pairs(
@@ -83,16 +119,18 @@ def critic_pairs(
 ) -> PreferenceData:
     """Lay out pairs of whole trajectories for the critic (Eq. 2); without c for a reference that does not see it."""
     rows, bare, tasks = RowFile(), RowFile(), TaskNumbers()
-    scored = with_header if settings.token_set == "official" else _as_it_is
 
-    def take(one: Trajectory) -> None:
-        rows.append(scored(critic_row(one, domain, chat, system, settings)))
+    def scored(row: Row) -> Row:
+        return with_header(row) if settings.token_set == "official" else row
+
+    def take(trajectory: Trajectory) -> None:
+        rows.append(scored(critic_row(trajectory, domain, chat, system, settings)))
         if settings.reference == "unconditioned":
-            bare.append(scored(encode(one, chat, system)))
-        tasks.add(one)
+            bare.append(scored(encode(trajectory, chat, system)))
+        tasks.add(trajectory)
 
-    indices = read_pairs_of(pairs, trajectories, take, where)
-    return PreferenceData(rows, IndexPairs(indices), groups=tuple(tasks.each), reference_rows=bare)
+    indices = index_pairs(pairs, trajectories, take, where)
+    return PreferenceData(rows, IndexPairs(indices), groups=tuple(tasks.numbers), reference_rows=bare)
 
 
 def critic_attempts(
@@ -101,11 +139,11 @@ def critic_attempts(
     """Lay out every usable attempt with its label, 1 for success, for the classifier of final success."""
     labels: list[float] = []
 
-    def row(one: Trajectory) -> Row:
-        labels.append(float(one.success))
-        return critic_row(one, domain, chat, system, settings)
+    def row(trajectory: Trajectory) -> Row:
+        labels.append(float(trajectory.success))
+        return critic_row(trajectory, domain, chat, system, settings)
 
-    data = rows_of((one for one in trajectories if usable(one)), row)
+    data = rows_of(filter(usable, trajectories), row)
     return replace(data, labels=tuple(labels))
 
 
@@ -123,21 +161,21 @@ def policy_pairs(
     `trajectories` are read twice.
     """
     rows, tasks, replay = RowFile(), TaskNumbers(), list[int]()
-    learnt = all_tokens if settings.loss_tokens == "all" else _as_it_is
 
-    def take(one: Trajectory) -> None:
-        rows.append(learnt(encode(one, chat, system)))
-        tasks.add(one)
+    def take(trajectory: Trajectory) -> None:
+        row = encode(trajectory, chat, system)
+        rows.append(all_tokens(row) if settings.loss_tokens == "all" else row)
+        tasks.add(trajectory)
 
-    indices = read_pairs_of(pairs, trajectories, take, where)
+    indices = index_pairs(pairs, trajectories, take, where)
     if settings.sft_replay:
-        for one in trajectories:
-            if usable(one) and one.success:
-                row = encode(one, chat, system)
+        for trajectory in trajectories:
+            if usable(trajectory) and trajectory.success:
+                row = encode(trajectory, chat, system)
                 replay.append(len(rows))
                 rows.append(row.last() if settings.sft_replay_turns == "final" else row)
-                tasks.add(one)
-    return PreferenceData(rows, IndexPairs(indices), tuple(replay), tuple(tasks.each))
+                tasks.add(trajectory)
+    return PreferenceData(rows, IndexPairs(indices), tuple(replay), tuple(tasks.numbers))
 
 
 def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least: float = 1.0) -> PreferenceData:
@@ -145,8 +183,8 @@ def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least
 
     What counts is the reward without the price of questions (`reward.turn_cost`).
     """
-    found = (one for one in trajectories if usable(one) and (unpriced(one).reward or 0.0) >= least)
-    data = rows_of(found, lambda one: encode(one, chat, system))
+    imitable = (each for each in trajectories if usable(each) and (unpriced(each).reward or 0.0) >= least)
+    data = rows_of(imitable, lambda trajectory: encode(trajectory, chat, system))
     if not data.rows:
         raise UserError(
             f"no attempt has a reward of {least:g}, so there is nothing to imitate; collect more or easier tasks, or "
@@ -158,16 +196,12 @@ def successes(trajectories: Iterable[Trajectory], chat: Chat, system: str, least
 def rows_of(trajectories: Iterable[Trajectory], row: Callable[[Trajectory], Row]) -> PreferenceData:
     """Lay out trajectories one after the other by `row`, each learnt on its own, those at one task a group."""
     rows, tasks = RowFile(), TaskNumbers()
-    for one in trajectories:
-        rows.append(row(one))
-        tasks.add(one)
-    return single_rows(rows, tuple(tasks.each))
+    for trajectory in trajectories:
+        rows.append(row(trajectory))
+        tasks.add(trajectory)
+    return single_rows(rows, tuple(tasks.numbers))
 
 
 def single_rows(rows: Sequence[Row], groups: Sequence[int]) -> PreferenceData:
     """Rows that are learnt one by one: each stands as a pair with itself, and is computed once."""
     return PreferenceData(rows, IndexPairs((index, index) for index in range(len(rows))), groups=groups)
-
-
-def _as_it_is(row: Row) -> Row:
-    return row

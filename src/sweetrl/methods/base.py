@@ -12,9 +12,9 @@ A method of your own is a class in plain Python. This one imitates the best atte
 
         def data(self, job):
             best = {}
-            for one in job.inputs.trajectories():
-                if one.reward and one.reward > getattr(best.get(one.task.id), "reward", 0.0):
-                    best[one.task.id] = one
+            for attempt in job.inputs.trajectories():
+                if attempt.reward and attempt.reward > getattr(best.get(attempt.task.id), "reward", 0.0):
+                    best[attempt.task.id] = attempt
             return job.rows(best.values())
 
 `params.yaml: method: my_package.best:Best` trains by it, with `method_options` as its settings.
@@ -29,15 +29,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sweetrl.errors import UserError
-from sweetrl.learning.training import fitting, run_trainer
+from sweetrl.learning.training import train_adapter
 from sweetrl.settings import Settings, TrainerSettings, section
 from sweetrl.types import Preference, RankedState, Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.learning.batches import PreferenceData
-    from sweetrl.learning.ranking import Replay
-    from sweetrl.learning.supply import Supply
+    from sweetrl.learning.pairs import DataCounts
+    from sweetrl.learning.preferences import Replay
     from sweetrl.learning.trainers import PreferenceTrainer
     from sweetrl.progress import StepProgress
     from sweetrl.protocols import Chat
@@ -47,7 +47,7 @@ Artifact = Literal["tasks", "trajectories", "pairs", "critic", "preferences"]
 
 
 class Inputs(Protocol):
-    """What methods learn from; each is read when it is asked for, and what is missing is a UserError then."""
+    """What methods learn from; each is read at its call, and what is missing is a UserError then."""
 
     @property
     def where(self) -> str:
@@ -59,7 +59,7 @@ class Inputs(Protocol):
         ...
 
     def trajectories(self) -> Iterable[Trajectory]:
-        """The collected dialogues; may be asked for again."""
+        """The collected dialogues; may be read several times."""
         ...
 
     def pairs(self) -> list[TrajectoryPair]:
@@ -131,8 +131,8 @@ class Method:
     def settings_of(self, settings: Settings) -> TrainerSettings:
         """Return the method's own settings; a wrong one is a UserError that names its key."""
         if self.section:
-            found: TrainerSettings = getattr(settings, self.section)
-            return found
+            own: TrainerSettings = getattr(settings, self.section)
+            return own
         return section(self.settings_type, settings.method_options, f"params.yaml: method_options of {self.name}")
 
     def why_skipped(self, artifact: Artifact, settings: Settings) -> str | None:
@@ -142,8 +142,8 @@ class Method:
         words = {"critic": "has no critic", "preferences": "ranks no replies"}
         return f"the method `{self.name}` {words.get(artifact, f'needs no {artifact}')}"
 
-    def lacks(self, supply: Supply) -> str | None:
-        """Say what collected dialogues lack that it learns from, or None; asked before anything is trained."""
+    def missing_data(self, counts: DataCounts) -> str | None:
+        """Say what is missing in collected dialogues for this method to learn from, or None; before any training."""
         return None
 
     def dialogues(self, settings: Settings) -> int:
@@ -172,24 +172,18 @@ class Method:
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train an adapter on the base model; a killed run goes on from its last checkpoint in `job.scratch`."""
-        from sweetrl.learning.adapters import attach_adapter, load_base
-        from sweetrl.learning.reporting import report_to
+        from sweetrl.learning.adapters import load_base
 
-        settings, wanted = job.settings, self.settings_of(job.settings)
-        data = self.data(job)
-        model, tokenizer = load_base(settings.model)
-        data, counts = fitting(data, model)
-        trainer = self.trainer(settings)(
-            attach_adapter(model, wanted.lora, settings.seed),
+        own, data = self.settings_of(job.settings), self.data(job)
+        return train_adapter(
+            self.trainer(job.settings),
+            load_base(job.settings.model),
             data,
-            wanted,
+            own,
+            job.settings,
             job.scratch,
-            settings.seed,
-            tokenizer.pad_token_id or 0,
+            "train-policy",
             job.progress,
-            self.replay(settings),
-            cache=job.cache,
+            self.replay(job.settings),
+            job.cache,
         )
-        report_to(trainer, settings.tracking, "train-policy")
-        result = run_trainer(trainer, job.scratch, settings.model.base, job.progress)
-        return TrainingResult(result.adapter, result.summary, counts | dict(result.metrics), result.model)

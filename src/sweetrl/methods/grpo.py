@@ -1,8 +1,9 @@
-"""GRPO: the policy attempts training tasks while it learns, and is told apart within groups of attempts at one task.
+"""GRPO: the policy attempts training tasks while it learns; attempts at one task are a group, compared with each other.
 
 The tasks are those that `collect` attempts, from `collect.first` on, and rewards come from the same scorer. Every
 iteration's dialogues lie in the scratch folder until the training ends, shard by shard; a killed run continues from its
-last checkpoint with the same dialogues and ends with the same bytes.
+last checkpoint with the same dialogues and ends with the same bytes. The losses and the trainer are in
+sweetrl.methods.grpo_trainer, what a turn's advantage is in sweetrl.methods.credit.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.learning.training import devices_of, last_fifth
+from sweetrl.learning.pairs import usable
+from sweetrl.learning.training import devices_of, last_fifth, report_to
+from sweetrl.learning.whole import critic_row
 from sweetrl.methods.base import Method, TrainingJob
+from sweetrl.methods.credit import Attempts, lay_out, turn_gains
 from sweetrl.progress import first_process
 from sweetrl.seeds import part_seed
 from sweetrl.settings import GrpoSettings, Settings
-from sweetrl.types import TrainingResult
+from sweetrl.types import Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.learning.batches import Row
-    from sweetrl.learning.groups import Attempts
     from sweetrl.rollout.context import RolloutContext
-    from sweetrl.types import Task, Trajectory
 
 FINAL = ("loss", "return", "success", "kl", "clip_share", "reply_length", "grad_norm", "tokens_per_second", "info_gain")
 
@@ -39,19 +41,17 @@ class Grpo(Method):
 
     def dialogues(self, settings: Settings) -> int:
         """Those that it makes itself."""
-        wanted = settings.grpo
-        return wanted.iterations * wanted.tasks * wanted.group_size
+        return settings.grpo.iterations * settings.grpo.tasks * settings.grpo.group_size
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train the policy on its own attempts."""
         from sweetrl.engines.make import make_agent, serving
         from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
-        from sweetrl.learning.online import GroupTrainer
-        from sweetrl.learning.reporting import report_to
+        from sweetrl.methods.grpo_trainer import GroupTrainer
         from sweetrl.rollout.context import open_environment
 
-        settings, wanted, scratch = job.settings, job.settings.grpo, job.scratch
-        if wanted.credit == "privileged" and not settings.critic.privileged:
+        settings, grpo, scratch = job.settings, job.settings.grpo, job.scratch
+        if grpo.credit == "privileged" and not settings.critic.privileged:
             raise UserError(
                 "grpo.credit: `privileged` is what c changes, and with `critic.privileged: false` nobody sees c; "
                 "set it to true, or take another credit."
@@ -62,7 +62,7 @@ class Grpo(Method):
         with ExitStack() as stack:
             if first_process():  # of several processes that train the first one alone samples
                 engine = stack.enter_context(
-                    serving(settings.engine, settings.model, scratch / "server.log", wanted.lora.rank)
+                    serving(settings.engine, settings.model, scratch / "server.log", grpo.lora.rank)
                 )
                 environment = stack.enter_context(open_environment(job.domain))
 
@@ -77,9 +77,9 @@ class Grpo(Method):
                     agent.engine.close()
 
             trainer = GroupTrainer(
-                attach_adapter(model, wanted.lora, settings.seed),
+                attach_adapter(model, grpo.lora, settings.seed),
                 sample,
-                wanted,
+                grpo,
                 scratch,
                 settings.seed,
                 tokenizer.pad_token_id or 0,
@@ -114,18 +114,14 @@ def attempts(
     `policy` is the model that attempts them, which also says what their turns have found out (`grpo.credit`).
     """
     from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.learning.groups import lay_out
-    from sweetrl.learning.information import turn_gains
-    from sweetrl.learning.pairs import usable
     from sweetrl.learning.ranking import rankable
-    from sweetrl.learning.whole import critic_row
     from sweetrl.models import context_limit
     from sweetrl.rollout.run import batch_of, rollout_scored
 
-    settings, wanted = job.settings, job.settings.grpo
-    chosen = batch_of(tasks, settings.collect.first + iteration * wanted.tasks, wanted.tasks)
+    settings, grpo = job.settings, job.settings.grpo
+    chosen = batch_of(tasks, settings.collect.first + iteration * grpo.tasks, grpo.tasks)
     store = rollout_scored(
-        [(task, attempt) for task in chosen for attempt in range(wanted.group_size)],
+        [(task, attempt) for task in chosen for attempt in range(grpo.group_size)],
         context,
         TrajectoryStore(folder),
         seed=part_seed(settings.seed, "iteration", iteration + 1),
@@ -136,14 +132,14 @@ def attempts(
     )
     chat = context.chat or job.chat
 
-    def informs(dialogues: Sequence[Trajectory], rows: Sequence[Row]) -> Sequence[Sequence[float]]:
-        return turn_gains(policy, dialogues, rows, job.domain, chat, wanted)
+    def gains(dialogues: Sequence[Trajectory], rows: Sequence[Row]) -> Sequence[Sequence[float]]:
+        return turn_gains(policy, dialogues, rows, job.domain, chat, grpo)
 
     def privileged(dialogue: Trajectory) -> Row:
         return critic_row(dialogue, job.domain, chat, job.system, settings.critic)
 
     dialogues: Sequence[Trajectory] = list(store.read())
-    if wanted.credit == "privileged":
+    if grpo.credit == "privileged":
         limit = context_limit(policy)
-        dialogues = rankable([one for one in dialogues if usable(one)], job.domain, chat, job.system, True, limit)
-    return lay_out(dialogues, chat, job.system, wanted, informs, privileged)
+        dialogues = rankable(list(filter(usable, dialogues)), job.domain, chat, job.system, True, limit)
+    return lay_out(dialogues, chat, job.system, grpo, gains, privileged)

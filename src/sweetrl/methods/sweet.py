@@ -9,7 +9,7 @@ from sweetrl.settings import PolicySettings, Settings
 
 if TYPE_CHECKING:
     from sweetrl.learning.batches import PreferenceData
-    from sweetrl.learning.supply import Supply
+    from sweetrl.learning.pairs import DataCounts
     from sweetrl.learning.trainers import PreferenceTrainer
 
 
@@ -26,15 +26,15 @@ class Sweet(Method):
             return f"replies are ranked by `{settings.rank.critic}`"
         return super().why_skipped(artifact, settings)
 
-    def lacks(self, supply: Supply) -> str | None:
+    def missing_data(self, counts: DataCounts) -> str | None:
         """A trained critic compares dialogues about one task; what c says cannot be seen where there is no c."""
-        kind, wanted = supply.domain.settings.rank.critic, supply.domain.settings.critic
-        if kind == "trained" and wanted.parameterization != "value-head" and (why := supply.lacks_pairs()):
+        kind, critic = counts.domain.settings.rank.critic, counts.domain.settings.critic
+        if kind == "trained" and critic.parameterization != "value-head" and (why := counts.missing_pairs()):
             return why
-        if supply.unreferenced and wanted.privileged and kind in ("trained", "privileged-ratio", "judge"):
+        if counts.without_reference and critic.privileged and kind in ("trained", "privileged-ratio", "judge"):
             return (
-                f"{supply.unreferenced} of {supply.dialogues} dialogues have no reference, which the critic is to see "
-                "(critic.privileged); set critic.privileged to false, or give each of them a `reference`"
+                f"{counts.without_reference} of {counts.dialogues} dialogues have no reference, which the critic is to "
+                "see (critic.privileged); set critic.privileged to false, or give each of them a `reference`"
             )
         return None
 
@@ -44,18 +44,18 @@ class Sweet(Method):
         from sweetrl.learning.preferences import preference_rows
         from sweetrl.learning.ranking import mean_centered
 
-        wanted, rank = job.settings.policy, job.settings.rank
-        if wanted.objective == "listwise":
-            found = job.inputs.candidates()
-            states = mean_centered(found, job.domain) if rank.reply_types == "mean_centered" else found
-            temperature = wanted.advantage_temperature or None
-            equal = wanted.states == "equal"
-            data = listwise_rows(states, wanted.count_power, temperature, wanted.least_weight, equal)
-            if not wanted.sft_replay:
-                return data
-            return with_replay(data, job.inputs.preferences()[1], wanted.sft_replay_turns == "final")
-        preferences, replay = job.inputs.preferences()
-        return preference_rows(preferences, replay if wanted.sft_replay else [], wanted)
+        policy, inputs = job.settings.policy, job.inputs
+        if policy.objective == "dpo":
+            preferences, replay = inputs.preferences()
+            return preference_rows(preferences, replay if policy.sft_replay else [], policy)
+        states = inputs.candidates()
+        centred = mean_centered(states, job.domain) if job.settings.rank.reply_types == "mean_centered" else states
+        temperature = policy.advantage_temperature or None
+        equal = policy.states == "equal"
+        data = listwise_rows(centred, policy.count_power, temperature, policy.least_weight, equal)
+        if not policy.sft_replay:
+            return data
+        return with_replay(data, inputs.preferences()[1], policy.sft_replay_turns == "final")
 
     def trainer(self, settings: Settings) -> type[PreferenceTrainer]:
         """Preferences with likelihood terms, or weighted likelihood."""

@@ -26,7 +26,7 @@ from sweetrl.colbench.scoring import PricedScorer
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import digest, publish, write_text
-from sweetrl.learning.supply import Supply
+from sweetrl.learning.pairs import DataCounts
 from sweetrl.plugins import find_method, load_domain
 from sweetrl.progress import Meter
 from sweetrl.rollout.context import scorer_of
@@ -330,21 +330,22 @@ def import_standalone(
         check_free(out)  # by now another process may have made it
         counts = import_dialogues(Importer(domain, files, tasks), store)
         metrics = summarize(store)
-        supply = Supply.of(store, domain)
+        data = DataCounts(domain)
+        data.read(store)
         publish(scratch, out)
         shutil.rmtree(scratch)
-    lacks = {f"for {name}": _lacks(name, supply) or "enough" for name in ("rft", "multi-turn-dpo", "sweet")}
+    lacks = {f"for {name}": _lacks(name, data) or "enough" for name in ("rft", "multi-turn-dpo", "sweet")}
     means = {name: metrics[name] for name in ("success", "reward", "turns")}
-    return {**counts, **means, "pairs": supply.pairs, **lacks, "written": str(out)}
+    return {**counts, **means, "pairs": data.pairs, **lacks, "written": str(out)}
 
 
-def _lacks(name: str, supply: Supply) -> str | None:
+def _lacks(name: str, data: DataCounts) -> str | None:
     """What a method lacks, as `validate` finds it."""
-    method, least = find_method(name), supply.domain.settings.validate_.minimum_pairs
-    if why := method.lacks(supply):
+    method, least = find_method(name), data.domain.settings.validate_.minimum_pairs
+    if why := method.missing_data(data):
         return why
-    if "pairs" in method.needs and supply.pairs < least:
-        return f"{supply.pairs} preference pairs are fewer than {least} (validate.minimum_pairs); bring more dialogues"
+    if "pairs" in method.needs and data.pairs < least:
+        return f"{data.pairs} preference pairs are fewer than {least} (validate.minimum_pairs); bring more dialogues"
     return None
 
 

@@ -55,7 +55,7 @@ def iterate(settings: Settings) -> None:
             keep(folder, out, number, settings)
             policies.append(folder / "models/policy")
             start = str(folder / ITERATION_BASE)
-        from sweetrl.learning.stacking import stack_adapters
+        from sweetrl.learning.adapters import stack_adapters
 
         stack_adapters(policies, out / "models" / LAST_POLICY.name, settings.model.base)
         publish(out / "data", ITERATIONS_DATA)

@@ -20,7 +20,7 @@ from sweetrl.learning.pretraining import (
     make_tokenizer,
     weighted_loss,
 )
-from sweetrl.learning.reporting import report_to
+from sweetrl.learning.training import report_to
 from sweetrl.models import load_tokenizer
 from sweetrl.plugins import load_domain
 from sweetrl.running.stage import stage_main, stage_run

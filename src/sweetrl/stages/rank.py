@@ -20,8 +20,9 @@ def rank(settings: Settings) -> None:
         if why := load_method(settings).why_skipped("preferences", settings):
             skip_stage(run, PREFERENCES, why)
             return
-        from sweetrl.api.learning import Blocks, rank_replies
+        from sweetrl.api.learning import rank_replies
         from sweetrl.colbench.store import TrajectoryStore
+        from sweetrl.learning.preferences import Blocks
 
         for name, path in (("trajectories", TRAJECTORIES), ("critic", CRITIC), ("base", settings.model.base)):
             run.log_input(name, path)

@@ -19,7 +19,7 @@ def train_critic(settings: Settings) -> None:
             skip_stage(run, CRITIC, why)
             return
         from sweetrl.colbench.store import TrajectoryStore
-        from sweetrl.learning.critic_kinds import fit_critic
+        from sweetrl.learning.critics import fit_critic
         from sweetrl.learning.pairs import read_pairs
 
         pairs = read_pairs(PAIRS)

@@ -14,7 +14,7 @@ from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
 
 if TYPE_CHECKING:
-    from sweetrl.learning.ranking import Replay
+    from sweetrl.learning.preferences import Replay
     from sweetrl.types import Preference, RankedState, Task, Trajectory, TrajectoryPair
 
 # Where what methods learn from lies.

@@ -20,8 +20,7 @@ from typing import Any
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
-from sweetrl.learning.pairs import trajectory_pairs, write_pairs
-from sweetrl.learning.supply import Supply
+from sweetrl.learning.pairs import DataCounts, write_pairs
 from sweetrl.models import load_tokenizer
 from sweetrl.paths import ACCEPTED, DATA_DOCS, DATA_QUALITY, PAIRS, QUALITY_HISTORY, TRAJECTORIES, VALIDATION
 from sweetrl.plugins import load_domain, load_method
@@ -68,11 +67,9 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     domain = load_domain(settings)
     system = domain.system_prompt(settings.agent.prompt)
     table = TrajectoryTable(domain, settings.agent.max_turns, system, decoder(settings.model.base))
-    supply, method = Supply(domain), load_method(settings)
-    dialogues = table.watch(supply.watch(store.read()), places(store))
-    pairs, counts = trajectory_pairs(dialogues, settings.critic.pairs, settings.critic.gap)
-    supply.pairs = len(pairs)
-    if why := method.lacks(supply):
+    data, method = DataCounts(domain), load_method(settings)
+    pairs, counts = data.read(table.watch(store.read(), places(store)))
+    if why := method.missing_data(data):
         raise UserError(f"{TRAJECTORIES}: the method `{method.name}` cannot learn from these: {why}.")
     rows = table.rows()
     summary = summarise(rows, batch_digest(store))

@@ -39,8 +39,7 @@ def warm_start(settings: Settings) -> None:
         from sweetrl.engines.chat import ChatFormat
         from sweetrl.learning.adapters import attach_adapter, load_base
         from sweetrl.learning.batches import PreferenceData
-        from sweetrl.learning.reporting import report_to
-        from sweetrl.learning.training import run_trainer
+        from sweetrl.learning.training import report_to, run_trainer
         from sweetrl.learning.warm_start import WarmStartTrainer, demonstrations, merge_adapter, steps_of
         from sweetrl.models import context_of, load_tokenizer
 

@@ -74,8 +74,8 @@ class Heat:
         settings = self.domains.settings
         weights = dvc_hash(self.folder) + dvc_hash(Path(settings.model.base))
         if self._critic is None or self._hash != weights:
-            from sweetrl.learning.critic_kinds import make_critic
             from sweetrl.learning.critics import LogRatioCritic
+            from sweetrl.methods.critics import make_critic
 
             trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
             made = make_critic(self.domains.of(settings.suite).configured(trained), self.folder)
@@ -87,7 +87,7 @@ class Heat:
 def own_ratios(critic: LogRatioCritic, one: Trajectory) -> list[list[list[Any]]]:
     """Return for each agent turn the tokens of what was said there, each as [text, log-ratio]."""
     from sweetrl.learning.critics import own_replies
-    from sweetrl.learning.token_ratios import token_ratios
+    from sweetrl.learning.ranking import token_ratios
 
     _, found = token_ratios(critic, one, own_replies(one, critic.chat))
     return [shown_tokens(tokens) for state in found for tokens in state.replies]

@@ -18,7 +18,8 @@ from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import demonstrate
 from sweetrl.evaluation import checks
-from sweetrl.learning.ranking import choose_pairs, mean_centered, ranking_metrics
+from sweetrl.evaluation.ranking import ranking_metrics
+from sweetrl.learning.ranking import choose_pairs, mean_centered
 from sweetrl.screen import Screen
 from sweetrl.settings import PretrainSettings, RankSettings, Settings
 from sweetrl.types import ANSWER_MARKER, AgentTurn, Candidate, Message, Preference, RankedState, Trajectory

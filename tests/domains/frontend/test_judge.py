@@ -14,8 +14,8 @@ from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.designs import read_page, write_page
 from sweetrl.domains.frontend.suite.judge import worth
 from sweetrl.domains.frontend.suite.tasks import read_request, wanted_design
-from sweetrl.learning.critics import OracleCritic
-from sweetrl.learning.ranking import judged_metrics
+from sweetrl.evaluation.ranking import judged_metrics
+from sweetrl.methods.critics import OracleCritic
 from sweetrl.types import ANSWER_MARKER, Candidate, Message, RankedState, Reply, Trajectory
 
 TASK = next(iter(generate("test", 1, 4, 3)))

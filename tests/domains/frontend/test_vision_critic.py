@@ -14,8 +14,8 @@ from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import demonstrate
 from sweetrl.errors import UserError
-from sweetrl.learning.critic_kinds import make_critic
 from sweetrl.learning.pairs import trajectory_pairs, write_pairs
+from sweetrl.methods.critics import make_critic
 from sweetrl.paths import CRITIC, PAIRS, TRAJECTORIES
 from sweetrl.plugins import load_domain
 from sweetrl.settings import PretrainSettings, Settings, parse_settings
@@ -87,7 +87,7 @@ def test_what_cannot_work_is_one_sentence(
 
 
 def test_without_a_pair_there_is_nothing_to_learn(tmp_path: Path) -> None:
-    from sweetrl.learning.critic_kinds import fit_critic
+    from sweetrl.learning.critics import fit_critic
 
     with pytest.raises(UserError, match=r"^some\.parquet: there is no pair to learn from"):
         fit_critic(load_domain(settings("nowhere")), [], [], tmp_path, where="some.parquet")
@@ -95,7 +95,7 @@ def test_without_a_pair_there_is_nothing_to_learn(tmp_path: Path) -> None:
 
 def test_of_several_processes_the_first_one_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its training is not shared: the others would all train the same, and write to the same folder."""
-    from sweetrl.learning.critic_kinds import fit_critic
+    from sweetrl.learning.critics import fit_critic
 
     domain, trained = load_domain(settings("nowhere")), []
     monkeypatch.setattr(type(domain), "fit_critic", lambda self, *given: trained.append(given[0]))

@@ -28,13 +28,14 @@ def fit_vision_critic(
     from sweetrl.browser.renderer import Renderer
     from sweetrl.domains.frontend.vision import fit
     from sweetrl.learning.adapters import attach_adapter, save_adapter
-    from sweetrl.learning.pairs import find_pairs
+    from sweetrl.learning.pairs import index_pairs
 
     wanted = settings.critic
     if not pairs:
         raise UserError(f"{where}: there is no pair to learn from; bring more attempts at each task.")
     model, processor = _load(settings)
-    found, places = find_pairs(pairs, dialogues, where)
+    found: list[Trajectory] = []
+    places = index_pairs(pairs, dialogues, found.append, where)
     adapted = attach_adapter(model, wanted.lora, settings.seed, head=True)
     started = time.monotonic()
     with Renderer(settings.browser) as renderer:

@@ -32,19 +32,19 @@ FLEX_BLOCK = 128  # forests are padded to a multiple of FlexAttention's blocks, 
 class Blocks:
     """The (query, key) pairs of a forest as few dense blocks, each pair in exactly one; runs of nodes, last exclusive.
 
-    paths    (first, last): nodes one below the other, as a dialogue's trunk; each sees the path up to itself
-    wings    (first, last, start, stop): nodes first..last hang below node stop - 1 and see all of start..stop, the path
-             of that node from its beginning
+    paths     (first, last): nodes one below the other, as a dialogue's trunk; each sees the path up to itself
+    branches  (first, last, start, stop): nodes first..last hang below node stop - 1 and see all of start..stop, the
+              path of that node from its beginning
     """
 
     paths: tuple[tuple[int, int], ...]
-    wings: tuple[tuple[int, int, int, int], ...]
+    branches: tuple[tuple[int, int, int, int], ...]
 
     @property
     def scores(self) -> int:
         """How many (query, key) pairs there are."""
         own = sum((last - first) * (last - first + 1) // 2 for first, last in self.paths)
-        return own + sum((last - first) * (stop - start) for first, last, start, stop in self.wings)
+        return own + sum((last - first) * (stop - start) for first, last, start, stop in self.branches)
 
 
 def plan_blocks(forest: Forest) -> Blocks:
@@ -58,14 +58,14 @@ def plan_blocks(forest: Forest) -> Blocks:
         for one in (forest.segments.start, forest.segments.stop, forest.segments.end, forest.segments.parent)
     )
     begin, tip = list(start), dict[int, int]()
-    wings = []
+    branches = []
     for segment, above in enumerate(parent):
         if above >= 0 and start[segment] == stop[above]:
             begin[segment] = begin[above]
             if end[segment] < end[above]:
-                wings.append((end[segment], end[above], begin[above], stop[above]))
+                branches.append((end[segment], end[above], begin[above], stop[above]))
         tip[begin[segment]] = max(tip.get(begin[segment], 0), stop[segment])
-    return Blocks(tuple(tip.items()), tuple(wings))
+    return Blocks(tuple(tip.items()), tuple(branches))
 
 
 @dataclass
@@ -219,7 +219,7 @@ def _function() -> Any:
             for first, last in blocks.paths:
                 queries, keys, values = (one[:, :, first:last] for one in (query, key, value))
                 out[:, :, first:last], sums[:, :, first:last] = _attend(queries, keys, values, True, scale)
-            for first, last, start, stop in blocks.wings:
+            for first, last, start, stop in blocks.branches:
                 below, known = out[:, :, first:last], sums[:, :, first:last]
                 keys, values = key[:, :, start:stop], value[:, :, start:stop]
                 more, total = _attend(query[:, :, first:last], keys, values, False, scale)
@@ -237,7 +237,7 @@ def _function() -> Any:
             to_query, to_key, to_value = torch.empty_like(query), torch.zeros_like(query), torch.zeros_like(query)
             blocks = context.tree.blocks()
             pieces = [(first, last, first, last) for first, last in blocks.paths]
-            for number, (first, last, start, stop) in enumerate(pieces + list(blocks.wings)):
+            for number, (first, last, start, stop) in enumerate(pieces + list(blocks.branches)):
                 here, queries, found, total = (one[:, :, first:last] for one in (grad, query, out, sums))
                 keys, values = key[:, :, start:stop], value[:, :, start:stop]
                 causal = number < len(pieces)

@@ -1,4 +1,6 @@
-"""On-policy training (GRPO): iteration after iteration, attempts by the current policy and steps on them.
+"""The losses of GRPO, and its trainer: iteration after iteration, attempts by the current policy and steps on them.
+
+    (1/L_r) sum_l [ -min(q A, clip(q, 1-e, 1+e) A) + kl KL(pi_theta || pi_ref) ],  q = pi_theta / pi_old
 
 transformers.Trainer underneath, as for the other methods: a run is a fixed number of steps, and the step that begins an
 iteration asks for its attempts first. Checkpoints lie at the ends of iterations. Import this module where training
@@ -18,22 +20,57 @@ from torch import Tensor
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
 from sweetrl.errors import UserError
+from sweetrl.learning.advantage import segment_mean
 from sweetrl.learning.batches import Plan, PreferenceData, plan
-from sweetrl.learning.credits import privileged_advantages
 from sweetrl.learning.distributed import broadcast, patient_group, wants_shards
-from sweetrl.learning.groups import Attempts
 from sweetrl.learning.logprobs import base_of
-from sweetrl.learning.objectives import group_policy_loss, policy_kl
 from sweetrl.learning.passes import model_layout
 from sweetrl.learning.reference import reference_logprobs, spread_logprobs
 from sweetrl.learning.trainers import Checkpoints, Metrics, PreferenceTrainer, Report, Steps, training_arguments
+from sweetrl.methods.credit import Attempts, privileged_advantages
 from sweetrl.settings import GrpoSettings
 
 Sample = Callable[[int, Any], Attempts]  # (iteration from 0, the model with its adapter) -> its attempts
 
 
+def clipped_loss(logprobs: Tensor, old: Tensor, advantage: Tensor, clip: float) -> Tensor:
+    """-min( q A, clip(q, 1-e, 1+e) A ), q = pi_theta / pi_old, of each token (PPO, Schulman et al. 2017, Eq. 7), [N].
+
+    `logprobs`, `old`, `advantage` [N]; pi_old is the policy that sampled the tokens, e is `clip`.
+    """
+    ratio = (logprobs - old).exp()
+    return -torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
+
+
+def policy_kl(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """KL(pi_theta || pi_ref) of each token, estimated on tokens drawn from pi_theta: q - 1 - log q, q = pi_ref/pi, [N].
+
+    Never negative, and 0 with a gradient of 0 at the reference (Schulman's k3, the penalty of GRPO).
+    """
+    log_ratio = reference - logprobs
+    return log_ratio.exp() - 1.0 - log_ratio
+
+
+def group_policy_loss(
+    logprobs: Tensor,
+    old: Tensor,
+    reference: Tensor,
+    advantage: Tensor,
+    token_row: Tensor,
+    rows: int,
+    clip: float,
+    kl: float,
+) -> Tensor:
+    """(1/L_r) sum_l [ -min(ratio A, clip(ratio) A) + kl KL(pi_theta || pi_ref) ] of each attempt r, [R] (GRPO).
+
+    All else is [N]: the reply tokens of R = `rows` attempts; `token_row` says which attempt a token belongs to.
+    """
+    each = clipped_loss(logprobs, old, advantage, clip) + kl * policy_kl(logprobs, reference)
+    return segment_mean(each, token_row, rows)
+
+
 class GroupTrainer(PreferenceTrainer):
-    """GRPO on whole dialogues; an attempt is a pair with itself, so that plans, passes and trees are those of the rest.
+    """GRPO on whole dialogues; an attempt is a pair with itself, so that it is planned, cut and laid out like the rest.
 
     `sample` is asked once an iteration, in the first process. pi_old is the policy at the start of the iteration,
     pi_ref the model with its adapter off.
@@ -57,18 +94,18 @@ class GroupTrainer(PreferenceTrainer):
                 "method grpo: the policy samples while it learns, which a sharded model cannot; start without FSDP."
             )
         self.settings, self.sample, self.report, self.seed, self.sharded = settings, sample, report, seed, False
-        attempts = settings.tasks * settings.group_size
-        self.each = max(1, round(settings.epochs * attempts / settings.batch_size))
-        self.steps = settings.iterations * self.each
-        self.iteration, self.found, self.plan = -1, Attempts((), (), ()), Plan((), 1)
+        dialogues = settings.tasks * settings.group_size
+        self.steps_each = max(1, round(settings.epochs * dialogues / settings.batch_size))
+        self.steps = settings.iterations * self.steps_each
+        self.iteration, self.attempts, self.plan = -1, Attempts((), (), ()), Plan((), 1)
         self._step_metrics, self._step_tokens, self._step_computed = [], 0, 0
         self._step_start = time.perf_counter()
         device = next(model.parameters()).device
         arguments = training_arguments(settings, scratch, seed, self.steps, device)
         # Checkpoints lie at the ends of iterations, and between the entries of metrics.
-        unit = math.lcm(self.each, int(arguments.logging_steps))
-        wanted = self.each * math.ceil(settings.iterations / settings.checkpoints)
-        arguments.save_steps = unit * math.ceil(wanted / unit)
+        unit = math.lcm(self.steps_each, int(arguments.logging_steps))
+        between = self.steps_each * math.ceil(settings.iterations / settings.checkpoints)
+        arguments.save_steps = unit * math.ceil(between / unit)
         self.layout = model_layout(model, settings.layout, settings.tokens, pad_id)
         if settings.gradient_checkpointing:
             base_of(model).gradient_checkpointing_enable({"use_reentrant": False})
@@ -90,29 +127,31 @@ class GroupTrainer(PreferenceTrainer):
 
         Not in the data loader, which reads a batch ahead: the attempts would be those of an older policy.
         """
-        iteration, place = divmod(int(inputs["step"]), self.each)
+        iteration, place = divmod(int(inputs["step"]), self.steps_each)
         if iteration != self.iteration:
             self.begin(iteration)
-        return super().training_step(model, {"passes": self.make_passes(self.plan[place])}, num_items_in_batch)
+        return super().training_step(
+            model, {"micro_batches": self.make_micro_batches(self.plan[place])}, num_items_in_batch
+        )
 
     def begin(self, iteration: int) -> None:
         """Have the attempts of an iteration made, and lay out its steps."""
         model = self.accelerator.unwrap_model(self.model)
         model.eval()
         started = time.perf_counter()
-        self.found = broadcast(lambda: self.sample(iteration, model), self.waiting)
+        self.attempts = broadcast(lambda: self.sample(iteration, model), self.waiting)
         seconds = time.perf_counter() - started
-        rows, settings = self.found.rows, self.settings
-        self.found.metrics["seconds_sampling"] = seconds
-        self.data = PreferenceData(rows, tuple((n, n) for n in range(len(rows))), groups=self.found.groups)
-        epochs = self.each * settings.batch_size / len(rows)  # exact, however many dialogues were lost
+        rows, settings = self.attempts.rows, self.settings
+        self.attempts.metrics["seconds_sampling"] = seconds
+        self.data = PreferenceData(rows, tuple((n, n) for n in range(len(rows))), groups=self.attempts.groups)
+        epochs = self.steps_each * settings.batch_size / len(rows)  # exact, however many dialogues were lost
         seed = self.seed * 1_000_003 + iteration
         self.plan = plan(self.data, epochs, settings.batch_size, seed, max_pairs_per_group=settings.max_pairs_per_group)
         old = spread_logprobs(model, rows, self.layout)
         reference = reference_logprobs(model, rows, self.layout)
         advantages = [self._spread(number).to(mine) for number, mine in enumerate(old)]
-        if self.found.informed:
-            teacher = reference_logprobs(model, self.found.informed, self.layout)
+        if self.attempts.informed:
+            teacher = reference_logprobs(model, self.attempts.informed, self.layout)
             advantages = [privileged_advantages(theirs, mine) for theirs, mine in zip(teacher, old, strict=True)]
         # What a token is compared with, side by side: [reply tokens, 3] for each row.
         self.reference = [torch.stack(each, 1) for each in zip(old, reference, advantages, strict=True)]
@@ -121,7 +160,7 @@ class GroupTrainer(PreferenceTrainer):
 
     def _spread(self, number: int) -> Tensor:
         """A row's advantages, token by token."""
-        spans, advantages = self.found.rows[number].spans, self.found.advantages[number]
+        spans, advantages = self.attempts.rows[number].spans, self.attempts.advantages[number]
         lengths = torch.tensor([end - start for start, end in spans])
         return torch.tensor(advantages, dtype=torch.float64).repeat_interleave(lengths)
 
@@ -144,4 +183,4 @@ class GroupTrainer(PreferenceTrainer):
                 "ratio": ratio.mean().item(),
             }
         share = batch.get("share", (1.0,))[0]
-        return share * each[batch["chosen"]].mean(), metrics | self.found.metrics
+        return share * each[batch["chosen"]].mean(), metrics | self.attempts.metrics

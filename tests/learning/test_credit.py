@@ -1,4 +1,4 @@
-"""What turns have found out (InfoPO, IGPO) and which turn gets what for it, against slow plain sums."""
+"""Attempts in groups: what their turns have found out, and which turn gets what for it, against slow plain sums."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from hypothesis import strategies as st
 from sweetrl.domains.backend import Backend
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
-from sweetrl.learning import information
 from sweetrl.learning.batches import Row, encode
-from sweetrl.learning.groups import lay_out, turn_credits
-from sweetrl.learning.information import feedback_gains, reference_gains, turn_gains
 from sweetrl.learning.passes import Layout
+from sweetrl.methods import credit
+from sweetrl.methods.credit import feedback_gains, lay_out, reference_gains, turn_credits, turn_gains
 from sweetrl.settings import GrpoSettings
 from sweetrl.types import ANSWER_MARKER, Message, Trajectory
 
@@ -121,11 +120,11 @@ def test_a_context_without_room(
     model, tolerance = policy
     some = [*trajectories[:3], *trajectories[6:9]]
     rows = [encode(one, chat, SYSTEM) for one in some]
-    opening, program = (len(ids) for ids in information._reference_ids(some[0].task, BACKEND, chat))
+    opening, program = (len(ids) for ids in credit._reference_ids(some[0].task, BACKEND, chat))
     furthest = max(row.spans[-1][0] for row in rows[:3])
 
     def limit(count: int) -> None:
-        monkeypatch.setattr(information, "context_limit", lambda model: count)
+        monkeypatch.setattr(credit, "context_limit", lambda model: count)
 
     limit(furthest + opening + 5)  # five tokens of the first task's reference, for all of its attempts
     assert program > 5
@@ -261,3 +260,38 @@ def test_attempts_are_laid_out_with_what_their_turns_found_out(
     assert found.metrics["groups_with_signal"] == 1.0, "equal rewards are no longer silent"
     with pytest.raises(ValueError, match="needs to know"):
         lay_out(given_, chat, "Help.", GrpoSettings(credit="igpo"))
+
+
+def test_attempts_are_compared_within_their_task_only(
+    make_trajectory: Callable[..., Trajectory], chat: ChatFormat
+) -> None:
+    rewards = [[1.0, 0.0, 0.5], [0.2, 0.2, 0.2]]
+    given = [make_trajectory(task, n, reward) for task, row in enumerate(rewards) for n, reward in enumerate(row)]
+    lost = make_trajectory(0, 3, None, outcome="lost")
+    found = lay_out([*given, lost], chat, "Help.", GrpoSettings())
+    assert found.rows == tuple(encode(one, chat, "Help.") for one in given)
+    assert found.groups == (0, 0, 0, 1, 1, 1)
+    deviation = (((0.5**2) * 2) / 3) ** 0.5
+    for row, values, expected in zip(
+        found.rows, found.advantages, [0.5 / deviation, -0.5 / deviation, 0.0, 0.0, 0.0, 0.0], strict=True
+    ):
+        assert values == pytest.approx((expected,) * len(row.spans))
+    assert found.metrics["return"] == pytest.approx(2.1 / 6)
+    assert found.metrics["success"] == pytest.approx(1 / 6)
+    assert found.metrics["groups_with_signal"] == 0.5
+    assert found.metrics["turns"] == sum(len(row.spans) for row in found.rows) / 6
+
+
+def test_a_turn_is_compared_with_turns_of_its_number() -> None:
+    settings = GrpoSettings(credit="turn", discount=0.5)
+    found = turn_credits([1.0, 0.4], [1, 2], [0, 0], settings)
+    # Turn 0: returns 1 and 0.2; turn 1: only the second attempt has one.
+    assert found[0] == pytest.approx((1.0,))
+    assert found[1] == pytest.approx((-1.0, 0.0))
+    whole = turn_credits([1.0, 0.4], [1, 2], [0, 0], GrpoSettings())
+    assert whole[0] == pytest.approx((1.0,)) and whole[1] == pytest.approx((-1.0, -1.0))
+
+
+def test_nothing_scored_is_one_sentence(make_trajectory: Callable[..., Trajectory], chat: ChatFormat) -> None:
+    with pytest.raises(UserError, match="nothing to learn from"):
+        lay_out([make_trajectory(0, 0, None, outcome="lost")], chat, "Help.", GrpoSettings())

@@ -1,0 +1,106 @@
+"""What SWEET-RL is compared with: Multi-Turn DPO, Rejection Fine-Tuning, and the base model without any training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sweetrl.methods.base import Method, TrainingJob
+from sweetrl.settings import MultiTurnSettings, RftSettings, Settings
+from sweetrl.types import TrainingResult
+
+if TYPE_CHECKING:
+    from sweetrl.learning.batches import PreferenceData
+    from sweetrl.learning.pairs import DataCounts
+    from sweetrl.learning.trainers import PreferenceTrainer
+
+
+class MultiTurnDpo(Method):
+    """Eq. 2 of the paper on the actor itself: pairs of whole dialogues, without a critic and without c."""
+
+    name, section, settings_type = "multi-turn-dpo", "multi_turn_dpo", MultiTurnSettings
+    needs = frozenset({"trajectories", "pairs"})
+
+    def missing_data(self, counts: DataCounts) -> str | None:
+        """It compares dialogues about one task."""
+        return counts.missing_pairs()
+
+    def data(self, job: TrainingJob) -> PreferenceData:
+        """Pairs of whole dialogues as the actor saw them."""
+        from sweetrl.learning.whole import policy_pairs
+
+        settings, inputs = job.settings.multi_turn_dpo, job.inputs
+        return policy_pairs(inputs.pairs(), inputs.trajectories(), job.chat, job.system, settings, inputs.where)
+
+    def trainer(self, settings: Settings) -> type[PreferenceTrainer]:
+        """Preferences, with likelihood terms."""
+        from sweetrl.learning.trainers import PolicyTrainer
+
+        return PolicyTrainer
+
+    def replay(self, settings: Settings) -> float:
+        """As params.yaml says."""
+        return settings.multi_turn_dpo.sft_replay
+
+
+class Rft(Method):
+    """Rejection Fine-Tuning: the likelihood of every reply of the successful attempts."""
+
+    name, section, settings_type = "rft", "rft", RftSettings
+    needs = frozenset({"trajectories"})
+
+    def missing_data(self, counts: DataCounts) -> str | None:
+        """It imitates dialogues of a high reward."""
+        if counts.imitable:
+            return None
+        least = counts.domain.settings.rft.min_reward
+        return (
+            f"none of the {counts.dialogues} dialogues has a reward of {least:g} (rft.min_reward), so there is nothing "
+            "to imitate; bring more dialogues, or lower rft.min_reward"
+        )
+
+    def data(self, job: TrainingJob) -> PreferenceData:
+        """The attempts with a reward of `rft.min_reward` or more."""
+        from sweetrl.learning.whole import successes
+
+        return successes(job.inputs.trajectories(), job.chat, job.system, job.settings.rft.min_reward)
+
+
+class ZeroShot(Method):
+    """Nothing is trained: the adapter's B is 0, so that the policy is the base, to the bit."""
+
+    name = "zero-shot"
+    section = "policy"  # whose adapter's shape is taken
+    trains = False
+
+    @property
+    def once(self) -> str:  # type: ignore[override]
+        """Further iterations would change nothing."""
+        return f"the method `{self.name}` trains nothing"
+
+    def train(self, job: TrainingJob) -> TrainingResult:
+        """Write an adapter that changes nothing."""
+        from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+
+        settings = job.settings
+        model, _ = load_base(settings.model)
+        adapted = attach_adapter(model, settings.policy.lora, settings.seed)
+        save_adapter(adapted, job.scratch / "adapter", settings.model.base)
+        return TrainingResult(
+            job.scratch / "adapter",
+            f"the method `{self.name}` trains nothing: the adapter leaves the base as it is",
+            model=adapted,
+        )
+
+
+class SingleTurn(ZeroShot):
+    """As zero-shot, and the first reply is the answer."""
+
+    name = "single-turn"
+
+    def at_evaluation(self, settings: Settings) -> Settings:
+        """One turn is left, and the prompt `full` becomes the one that asks for an answer at once."""
+        settings = super().at_evaluation(settings)
+        prompt = "single" if settings.agent.prompt == "full" else settings.agent.prompt
+        return settings.model_copy(
+            update={"agent": settings.agent.model_copy(update={"max_turns": 1, "prompt": prompt})}
+        )

@@ -1,0 +1,199 @@
+"""Critics that need no training: the ones that `rank.critic` names, and how they are made.
+
+They are a `Critic` (sweetrl.protocols) like the trained one (sweetrl.learning.critics), so that ranking (stage 2) and
+Best-of-N take any of them. `rollout-value`, which plays dialogues on, is in sweetrl.evaluation.rollout_value.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.colbench.markers import visible_reply
+from sweetrl.colbench.prompts import render
+from sweetrl.errors import UserError
+from sweetrl.protocols import Chat, Engine, Work
+from sweetrl.seeds import state_seed
+from sweetrl.settings import JudgeSettings
+from sweetrl.types import Prompt, Reply, Sampling, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.protocols import Critic
+
+
+def make_critic(domain: Domain, folder: Path | None, base: tuple[Any, Any] | None = None) -> Critic:
+    """Return the critic that `rank.critic` names; a trained one is loaded from `folder`.
+
+    `base` is the base model and its tokenizer, if they are loaded already: a trained critic's adapter is put on that
+    model, and a critic without training, or a judge that has no model of its own, is that model. The critic that plays
+    dialogues on (`rollout-value`) needs an agent and a user: sweetrl.evaluation.rollout_value.open_critic makes it.
+    """
+    from sweetrl.learning.adapters import load_base
+    from sweetrl.learning.critics import load_critic, log_ratio_critic
+
+    settings = domain.settings
+    kind, privileged = settings.rank.critic, settings.critic.privileged
+    if kind == "random":
+        return RandomCritic(settings.seed)
+    if kind == "oracle":
+        return OracleCritic(domain)
+    if kind == "judge":
+        return _judge(domain, base)
+    if kind == "rollout-value":
+        raise UserError("rank.critic: `rollout-value` plays dialogues, for which there are no agent and user here.")
+    if kind == "privileged-ratio":
+        if not privileged:
+            raise UserError(
+                "rank.critic: `privileged-ratio` is what c changes, and with `critic.privileged: false` nobody sees c; "
+                "set it to true, or take another critic."
+            )
+        model, tokenizer = base or load_base(settings.model)
+        return log_ratio_critic(domain, model, tokenizer, conditioned_reference=False)
+    if folder is None:
+        raise UserError("rank: there is no trained critic; give one, or set rank.critic to another kind.")
+    return load_critic(domain, folder, base)
+
+
+def _judge(domain: Domain, base: tuple[Any, Any] | None) -> Critic:
+    """A judge with a model of its own (`judge.model`), or the base."""
+    from sweetrl.engines.transformers import TransformersEngine
+
+    settings, model = domain.settings, domain.settings.model
+    own = settings.judge.model
+    engine = TransformersEngine(
+        own or model.base, None, model.dtype, model.device, model.threads, loaded=None if own else base
+    )
+    return JudgeCritic(domain, engine, engine.chat, settings.judge, settings.seed, settings.critic.privileged)
+
+
+@dataclass(frozen=True)
+class RandomCritic:
+    """A control: numbers that depend on the seed and the state only."""
+
+    seed: int
+
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """Uniform in [0, 1)."""
+        return [
+            [[self._number(dialogue, turn, reply) for reply in replies] for turn, replies in enumerate(turns)]
+            for dialogue, turns in work
+        ]
+
+    def _number(self, dialogue: Trajectory, turn: int, reply: Reply) -> float:
+        purpose = f"random:{reply.token_ids}"
+        return random.Random(state_seed(self.seed, purpose, dialogue.task.id, dialogue.attempt, turn)).random()
+
+
+@dataclass(frozen=True)
+class OracleCritic:
+    """A control for tasks whose making is known: it gives replies what the domain's judge says they are worth.
+
+    Replies of equal worth are equal.
+    """
+
+    domain: Domain
+
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """The worth of `Domain.judge`; a task that it does not know is a UserError."""
+        return [
+            [[self._worth(dialogue, turn, reply.text) for reply in replies] for turn, replies in enumerate(turns)]
+            for dialogue, turns in work
+        ]
+
+    def _worth(self, dialogue: Trajectory, turn: int, text: str) -> float:
+        judgment = self.domain.judge(dialogue.task, dialogue.messages[: 2 * turn + 1], text)
+        if judgment is None:
+            raise UserError(
+                f"task {dialogue.task.id}: the oracle knows only how tasks of a synthetic suite were made; set "
+                "rank.critic to `trained`, `judge` or `random`."
+            )
+        return judgment.worth
+
+
+VERDICT = re.compile(r"\b[AB]\b")
+
+
+@dataclass(frozen=True)
+class JudgeCritic:
+    """A language model compares replies two by two; a reply's advantage is its share of won comparisons, in [0, 1].
+
+    Each reply is compared with `settings.comparisons` others of its state, drawn from the seed, in both orders, so that
+    a liking for the first place cancels. A verdict that names neither counts half for both. `privileged` shows c.
+    """
+
+    domain: Domain
+    engine: Engine
+    chat: Chat
+    settings: JudgeSettings
+    seed: int
+    privileged: bool = True
+
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """All comparisons of all dialogues in one call of the engine, greedy."""
+        comparisons: list[tuple[int, int, int, int]] = []  # dialogue, turn, the reply shown first, the other
+        prompts: list[Prompt] = []
+        for number, (dialogue, turns) in enumerate(work):
+            for turn, replies in enumerate(turns):
+                seed = state_seed(self.seed, "judge", dialogue.task.id, dialogue.attempt, turn)
+                for first, second in rivals(len(replies), self.settings.comparisons, seed):
+                    for one, other in ((first, second), (second, first)):
+                        text = self._question(dialogue, turn, replies[one].text, replies[other].text)
+                        prompts.append(Prompt(self.chat.open(None, text), seed))
+                        comparisons.append((number, turn, one, other))
+        sampling = Sampling(max_new_tokens=self.settings.max_new_tokens, temperature=0.0)
+        wins = [[[0.0] * len(replies) for replies in turns] for _, turns in work]
+        counts = [[[0] * len(replies) for replies in turns] for _, turns in work]
+        verdicts = self.engine.sample(prompts, sampling) if prompts else []
+        for (number, turn, one, other), (verdict,) in zip(comparisons, verdicts, strict=True):
+            share = first_wins(verdict.text)
+            for place, won in ((one, share), (other, 1.0 - share)):
+                wins[number][turn][place] += won
+                counts[number][turn][place] += 1
+        return [
+            [
+                [won / count if count else 0.5 for won, count in zip(*pair, strict=True)]
+                for pair in zip(*both, strict=True)
+            ]
+            for both in zip(wins, counts, strict=True)
+        ]
+
+    def _question(self, dialogue: Trajectory, turn: int, first: str, second: str) -> str:
+        lines = [
+            f"{'Assistant' if message.role == 'assistant' else 'Person'}: {message.content}"
+            for message in dialogue.messages[: 2 * turn + 1]
+        ]
+        reference = self.domain.reference(dialogue.task) if self.privileged else "(not known)"
+        return render(
+            self.settings.prompt or self.domain.judge_template,
+            reference=reference,
+            dialogue="\n\n".join(lines),
+            first=visible_reply(first),
+            second=visible_reply(second),
+        )
+
+
+def first_wins(verdict: str) -> float:
+    """Read a judge's verdict: 1 if the last A or B in it is an A, 0 if a B, 0.5 if there is neither."""
+    named = VERDICT.findall(verdict)
+    return float(named[-1] == "A") if named else 0.5
+
+
+def rivals(count: int, comparisons: int, seed: int) -> list[tuple[int, int]]:
+    """Draw pairs of `count` replies: in a shuffled circle each meets the next ones, `comparisons` rivals or a few more.
+
+    Every reply is in equally many pairs (all of them where `count` is small), and no pair comes twice.
+    """
+    order = random.Random(seed).sample(range(count), count)
+    steps = min(-(-comparisons // 2), count // 2)
+    pairs = {
+        (min(pair), max(pair))
+        for step in range(1, steps + 1)
+        for place in range(count)
+        if (pair := (order[place], order[(place + step) % count]))[0] != pair[1]
+    }
+    return sorted(pairs)
