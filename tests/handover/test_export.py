@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.handover import export as handover
 from sweetrl.handover import source
 from sweetrl.handover.card import model_card
@@ -22,7 +23,6 @@ from sweetrl.licences import base_licence
 from sweetrl.settings import Settings
 from sweetrl.tracking import roles
 from sweetrl.tracking.chat_agent import AgentConfig
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.registry import Registry, register_policy
 from tests.handover.made import write_adapter
 

@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 from sweetrl.errors import UnknownVersion, UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import write_json
 from sweetrl.settings import Settings, parse_settings
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.lineage import lineage, split_reference
 from sweetrl.tracking.registry import Registry, evaluation_key, register_policy
 from sweetrl.tracking.runs import RunLog

@@ -13,10 +13,10 @@ from chromium import Chromium, serving, wait_for
 from made import TESTS, dialogue
 
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.settings import Settings
 from sweetrl.tracking import lineage as lineage_module
 from sweetrl.tracking import records as records_module
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import DataInput
 from sweetrl.types import AgentTurn
 from sweetrl.viewer.heat import Heat, own_ratios

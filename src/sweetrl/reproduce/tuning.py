@@ -26,6 +26,7 @@ from typing import Any
 import yaml
 
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, publish, read_json, write_json
 from sweetrl.paths import CRITIC, POLICY, PREFERENCES, RUNS
 from sweetrl.reproduce.evaluate import OUT
@@ -34,7 +35,6 @@ from sweetrl.reproduce.run import PARAMETERS, Profile, inputs, run_plan, train, 
 from sweetrl.reproduce.variants import VARIANTS, Variant, merged
 from sweetrl.running.folders import finished
 from sweetrl.settings import parse_settings
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.yaml_files import read_yaml
 
 TUNING = Path("tuning.yaml")

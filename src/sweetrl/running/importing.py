@@ -25,6 +25,7 @@ from sweetrl.colbench.logs import parse_log
 from sweetrl.colbench.scoring import PricedScorer
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import atomic_path, digest, publish
 from sweetrl.learning.supply import Supply
 from sweetrl.logs import show_progress
@@ -34,7 +35,6 @@ from sweetrl.rollout.environment import scorer_of
 from sweetrl.rollout.scored import scored, summarize
 from sweetrl.running.scratch import alone
 from sweetrl.running.standalone import check_free, read_any_tasks
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.types import Score, Task, Trajectory
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ from typing import Any, NoReturn
 
 from sweetrl.api.calls import named_files
 from sweetrl.errors import UserError, missing_extra, refusal
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, private_folder, publish, write_json
 from sweetrl.logs import any_letters, show_progress
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
@@ -45,7 +46,6 @@ from sweetrl.running.scratch import keep_finished, remove_outdated, remove_recor
 from sweetrl.running.share import current_share
 from sweetrl.running.sources import check_declared
 from sweetrl.settings import Settings, load_settings
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
 
 logger = logging.getLogger("sweetrl")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.tracking.hashes import dvc_hash
+from sweetrl.file_hashes import dvc_hash
 
 if TYPE_CHECKING:
     from sweetrl.engines.transformers import TransformersEngine

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.paths import POLICY
 from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.chat_agent import agent_config
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.registry import Registration, Registry, evaluation_tags, known_number
 from sweetrl.tracking.runs import DataInput
 from sweetrl.tracking.store import EMBEDDED, is_missing, tracking_uri

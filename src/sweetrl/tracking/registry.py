@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UnknownVersion, UserError
-from sweetrl.file_hashes import file_hash
+from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import digest, read_json
 from sweetrl.paths import EVALUATION, POLICY, RESULTS, RUNS, TEST_TASKS
 from sweetrl.plugins import KEYS, check_sources, chosen, load_domain
 from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.chat_agent import agent_config
 from sweetrl.tracking.dvc_lock import locked_stages
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.notes import version_note
 from sweetrl.tracking.packing import log_version, write_dialogue_facts
 from sweetrl.tracking.runs import git_state

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.paths import CRITIC, POLICY
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.registry import data_hashes
 
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.settings import TrackingSettings
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.store import Store, connect, is_missing, tracking_enabled
 
 if TYPE_CHECKING:

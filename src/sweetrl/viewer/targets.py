@@ -82,8 +82,8 @@ def _noted_runs(folder: Path, settings: Settings) -> Mapping[str, str]:
     noted = _notes(folder)
     if not noted or not (folder / POLICY).exists():
         return noted
+    from sweetrl.file_hashes import dvc_hash
     from sweetrl.tracking.chat_agent import agent_config
-    from sweetrl.tracking.hashes import dvc_hash
     from sweetrl.tracking.records import open_records
 
     try:
