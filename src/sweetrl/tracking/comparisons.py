@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sweetrl.errors import UserError
-from sweetrl.gate.measured import Measured
+from sweetrl.gate.decision import Measured
 from sweetrl.io import read_json
 from sweetrl.paths import RESULTS
 from sweetrl.tracking.packing import DIALOGUES

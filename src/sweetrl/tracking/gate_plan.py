@@ -8,8 +8,7 @@ from pathlib import Path
 
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
-from sweetrl.gate.power import detectable_difference, required_tasks, tasks_for_margin
-from sweetrl.gate.spending import level
+from sweetrl.gate.power import detectable_difference, level, required_tasks, tasks_for_margin
 from sweetrl.paths import TEST_TASKS
 from sweetrl.settings import Settings
 from sweetrl.tracking.comparisons import noted
