@@ -16,7 +16,7 @@ from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import write_json
 from sweetrl.settings import Settings, parse_settings
-from sweetrl.tracking.lineage import lineage, split_reference
+from sweetrl.tracking.lineage import known_registration, lineage, split_reference
 from sweetrl.tracking.registry import Registry, evaluation_key, register_policy
 from sweetrl.tracking.runs import RunLog
 
@@ -102,6 +102,28 @@ def test_registering_the_same_adapter_again_names_the_version_that_exists(
     again = register_policy(settings, project)
     assert (again.version, again.created) == (first, False)
     assert len(Registry(settings.tracking, project).versions()) == 1
+
+
+def test_what_is_registered_is_known_without_mlflow_until_the_store_changes(
+    project: Path, settings: Settings, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = known_registration(settings, project)
+    assert known is not None and (known.version, known.created, known.aliases) == (first, False, ("challenger",))
+    asked: list[Path | None] = []
+    monkeypatch.setattr(
+        "sweetrl.tracking.lineage.Registry",
+        lambda tracking, root: asked.append(root) or Registry(tracking, root),
+    )
+    assert known_registration(settings, project) == known and not asked
+    Registry(settings.tracking, project).client.set_model_version_tag(known.model, first, "gate", "null")
+    again = known_registration(settings, project)
+    assert again is not None and again.tags == known.tags | {"gate": "null"} and len(asked) == 1
+    assert known_registration(settings, project) == again and len(asked) == 1
+    before = (project / "reports/evaluation.json").read_bytes()
+    write_json(project / "reports/evaluation.json", {"tasks": 7})
+    assert known_registration(settings, project) is None, "it was evaluated anew"
+    (project / "reports/evaluation.json").write_bytes(before)
+    Registry(settings.tracking, project).client.delete_model_version_tag(known.model, first, "gate")
 
 
 def test_the_pages_of_a_version_begin_with_the_verdict_and_the_result(

@@ -42,9 +42,7 @@ def required_tasks(difference: float, discordance: float, alpha: float, power: f
     if difference == 0.0:
         raise ValueError("no number of tasks shows a difference of 0")
     spread = max(discordance, difference**2)
-    reach = normal_quantile(1 - alpha / 2) * math.sqrt(spread) + normal_quantile(power) * math.sqrt(
-        spread - difference**2
-    )
+    reach = quantile(1 - alpha / 2) * math.sqrt(spread) + quantile(power) * math.sqrt(spread - difference**2)
     return max(2, math.ceil(reach**2 / difference**2 - 1e-9))
 
 
@@ -58,7 +56,7 @@ def detectable_difference(tasks: int, discordance: float, alpha: float, power: f
 
     if discordance <= 0.0:
         return 0.0
-    level, certain = normal_quantile(1 - alpha / 2), normal_quantile(power)
+    level, certain = quantile(1 - alpha / 2), quantile(power)
     largest = math.sqrt(discordance)
     if tasks <= level**2:
         return None
@@ -78,7 +76,7 @@ def tasks_for_margin(margin: float, discordance: float, alpha: float, power: flo
     data", Statistics in Medicine 23, 1921-1986, section on non-inferiority, for one sample of differences; alpha/2 is
     the one side on which a two-sided interval at 1 - alpha must clear the margin.
     """
-    reach = normal_quantile(1 - alpha / 2) + normal_quantile(power)
+    reach = quantile(1 - alpha / 2) + quantile(power)
     return max(2, math.ceil(reach**2 * discordance / margin**2 - 1e-9))
 
 
@@ -99,7 +97,7 @@ def resamples_for(alpha: float, resamples: int) -> int:
     return max(resamples, min(MOST_RESAMPLES, math.ceil(20.0 / alpha)))
 
 
-def normal_quantile(share: float) -> float:
+def quantile(share: float) -> float:
     """Return below which value a `share` of the standard normal distribution lies."""
     from scipy.stats import norm
 

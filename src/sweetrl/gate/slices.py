@@ -25,7 +25,7 @@ from typing import Literal
 
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import holm
-from sweetrl.gate.power import normal_quantile, tasks_for_margin
+from sweetrl.gate.power import quantile, tasks_for_margin
 from sweetrl.settings import GateSettings
 from sweetrl.text import printable
 
@@ -79,7 +79,7 @@ def compare_slices(
     scale = max([1.0, *(abs(value) for value in differences.values())])
     spread = sum(value**2 for value in differences.values()) / max(1, len(differences))
     # Where no task differs, what the two added tasks make of the interval is what must clear the margin.
-    least = math.ceil(normal_quantile((1 + confidence) / 2) * scale / rules.slice_margin) - 1
+    least = math.ceil(quantile((1 + confidence) / 2) * scale / rules.slice_margin) - 1
     needed = max(least, tasks_for_margin(rules.slice_margin, spread, 1 - confidence, rules.power))
     measured = []
     for column in rules.slices:
@@ -108,7 +108,7 @@ def _cautious(values: Sequence[float], scale: float, confidence: float) -> tuple
     count = len(values) + 2
     mean = sum(values) / count
     error = math.sqrt(((sum(value**2 for value in values) + scale**2) / count - mean**2) / count)
-    reach = normal_quantile((1 + confidence) / 2) * error
+    reach = quantile((1 + confidence) / 2) * error
     return mean - reach, mean + reach, float(2 * norm.sf(abs(mean) / error))
 
 

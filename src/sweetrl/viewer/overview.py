@@ -60,10 +60,10 @@ def curves(settings: Settings, runs: Mapping[str, str]) -> Iterator[dict[str, An
     training = {stage: run_id for stage, run_id in runs.items() if stage.startswith("train-") and run_id}
     if not training:
         return
-    from sweetrl.tracking.records import open_records
+    from sweetrl.tracking.lineage import Records
 
     try:
-        records = open_records(settings.tracking)
+        records = Records(settings.tracking)
         found = {stage: records.histories(run_id, tuple(CURVES)) for stage, run_id in training.items()}
     except (UserError, ImportError):
         return

@@ -19,7 +19,7 @@ from sweetrl.viewer.sources import Source
 if TYPE_CHECKING:
     from sweetrl.rollout.ledger import DialogueCost
     from sweetrl.settings import Settings
-    from sweetrl.tracking.records import RunFacts
+    from sweetrl.tracking.lineage import RunFacts
 
 OWN = "data/"  # where the sources lie that the runs of a project's stages have made
 SHOWN = ("prompt_tokens", "cached_tokens", "generated_tokens", "seconds", "busy_seconds")
@@ -62,12 +62,12 @@ class Usage:
 
     @cached_property
     def _facts(self) -> dict[str, RunFacts]:
-        from sweetrl.tracking.records import open_records
+        from sweetrl.tracking.lineage import Records
 
         if not self._ids:
             return {}
         try:
-            records = open_records(self.settings.tracking)
+            records = Records(self.settings.tracking)
             found = {stage: records.run(run_id) for stage, run_id in self._ids.items()}
         except (UserError, ImportError):
             return {}
@@ -77,15 +77,15 @@ class Usage:
     def _costs(self) -> dict[tuple[str, str, str, int], DialogueCost]:
         """The costs by stage, method (of an evaluation), task and attempt; of a dialogue made twice the last one's."""
         from sweetrl.rollout.ledger import Ledger
-        from sweetrl.tracking.records import open_records
+        from sweetrl.tracking.lineage import Records
 
         found: dict[tuple[str, str, str, int], DialogueCost] = {}
         for stage in ("collect", "evaluate"):
-            if stage not in self._facts:
+            if stage not in self._ids:
                 continue
             with tempfile.TemporaryDirectory(prefix="sweetrl-costs-") as scratch:
                 try:
-                    files = open_records(self.settings.tracking).files(self._ids[stage], "costs", Path(scratch))
+                    files = Records(self.settings.tracking).files(self._ids[stage], "costs", Path(scratch))
                 except (UserError, ImportError):
                     continue
                 for path in files:  # costs.jsonl, or costs-METHOD.jsonl; shares of a stage have a number behind it
