@@ -16,6 +16,7 @@ from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import write_json
 from sweetrl.settings import Settings, parse_settings
+from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.lineage import known_registration, lineage, split_reference
 from sweetrl.tracking.registry import Registry, evaluation_key, register_policy
 from sweetrl.tracking.runs import RunLog
@@ -337,8 +338,8 @@ def test_promotion_history_and_stepping_back(project: Path, settings: Settings, 
     second = register_policy(settings, project)
     assert second.created and second.aliases == ("challenger",)
     registry.promote(second.version, "better")
-    assert registry.rewards(registry.get("champion")) == {"a": 1.0, "b": 1.0}
-    assert registry.rewards(registry.get(first)) == {"a": 0.0, "b": 1.0}
+    assert measured(registry, registry.get("champion")).rewards == {"a": 1.0, "b": 1.0}
+    assert measured(registry, registry.get(first)).rewards == {"a": 0.0, "b": 1.0}
     left, back = registry.step_back()
     assert (left.version, back.version) == (second.version, first)
     assert registry.aliases()["champion"] == first
@@ -367,5 +368,5 @@ def test_evaluation_is_brought_up_to_date_without_a_new_version(project: Path, s
     assert not again.created
     assert len(registry.versions()) == before
     version = registry.get(again.version)
-    assert registry.rewards(version) == {"a": 0.5, "b": 0.5}
+    assert measured(registry, version).rewards == {"a": 0.5, "b": 0.5}
     assert json.loads(version.tags["evaluation"])["mean"] == 0.5

@@ -210,11 +210,6 @@ class Registry:
                 "nothing was changed, so try again when their store answers, if they are still there."
             ) from error
 
-    def rewards(self, version: ModelVersion) -> dict[str, float]:
-        """Return the version's per-task rewards as they were stored with it: task id -> reward."""
-        with tempfile.TemporaryDirectory() as folder:
-            return read_rewards(self.download(version, f"evaluation/{RESULTS.name}", Path(folder)))
-
     def attach_evaluation(self, version: str, root: Path, tags: Mapping[str, str]) -> None:
         """Store (or replace) what a version reached on the held-out tasks, as it lies in the folder `root`."""
         found = self.client.get_model_version(self.name, version)
