@@ -204,10 +204,17 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
     for usual in list(context.get_site_names()):
         context.delete_data_docs_site(usual)
-    files = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(docs.resolve())}
-    index = {"class_name": "DefaultSiteIndexBuilder"}
-    site = {"class_name": "SiteBuilder", "store_backend": files, "site_index_builder": index}
-    context.add_data_docs_site("sweetrl", site)
+    context.add_data_docs_site(
+        "sweetrl",
+        {
+            "class_name": "SiteBuilder",
+            "store_backend": {
+                "class_name": "TupleFilesystemStoreBackend",
+                "base_directory": str(docs.resolve()),
+            },
+            "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
+        },
+    )
     source = context.data_sources.add_pandas("sweetrl")
     form = {"result_format": "COMPLETE", "return_unexpected_index_query": False}
     verdicts: list[Verdict] = []
@@ -231,7 +238,9 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
         )
         outcome = checkpoint.run(batch_parameters={"dataframe": frame})
         (result,) = outcome.run_results.values()
-        outcomes = {each.expectation_config.meta["rule"]: each for each in result.results}
+        outcomes = {
+            (each.expectation_config.meta or {})["rule"]: each for each in result.results if each.expectation_config
+        }
         verdicts += [_verdict(table, rule, outcomes[rule.name]) for rule in table.rules]
     context.build_data_docs()
     return verdicts
