@@ -3,9 +3,9 @@
     cd PROJECT && python benchmarks/nothing_to_do.py [--processes 5] [--json OUT]
 
 PROJECT must be up to date: where a stage has something to do, the script says so and starts nothing. In the same
-interleaved rounds are the import without which nobody can ask (`dvc.repo`) and those that are avoided (mlflow,
-prefect). Processor seconds say more than seconds on a busy machine; the last column is their ratio to that of
-`import dvc.repo`. Each row runs once before, which fills the disk's cache.
+interleaved rounds are the import without which nobody can ask (`dvc.repo`) and those that a run with nothing to do
+avoids (mlflow, prefect; `sweetrl lineage` needs the first). Processor seconds say more than seconds on a busy machine;
+the last column is their ratio to that of `import dvc.repo`. Each row runs once before, which fills the disk's cache.
 """
 
 from __future__ import annotations

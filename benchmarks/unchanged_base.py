@@ -28,8 +28,7 @@ stages:
 ROWS = {
     "DVC: which stages have changed": "from tasks.pipeline import changed_stages as f; a = (Path(),)",
     "a stage: what it reads, and its scratch folder": (
-        "from sweetrl.tracking.hashes import dvc_hash\n"
-        "f = lambda p: (dvc_hash(p), dvc_hash(p)); a = (Path('models/base'),)"
+        "from sweetrl.file_hashes import dvc_hash\nf = lambda p: (dvc_hash(p), dvc_hash(p)); a = (Path('models/base'),)"
     ),
     "registration after that: the base of the agent": (
         "from sweetrl.tracking.chat_agent import agent_config as f\n"

@@ -10,7 +10,7 @@ from sweetrl.paths import EVALUATION, POLICY
 from sweetrl.running.scratch import remove_recorded
 from sweetrl.settings import load_settings
 from sweetrl.text import without_login
-from sweetrl.tracking.records import known_registration
+from sweetrl.tracking.lineage import known_registration
 from sweetrl.tracking.store import tracking_enabled, tracking_uri
 from tasks.pipeline import Selection, left, skipped, stage_states
 from tasks.training import Outcome, Steps

@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.ingest.batches import Made, checks_of, kind_of, make_batch
+from sweetrl.ingest.batches import Made, State, checks_of, kind_of, make_batch
 from sweetrl.ingest.sources import open_source
-from sweetrl.ingest.state import State
 from sweetrl.io import private_folder, publish, write_text
 from sweetrl.paths import BATCHES, INGEST, SCRATCH
 from sweetrl.settings import Settings, load_settings

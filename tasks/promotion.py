@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
-from sweetrl.gate import page
-from sweetrl.gate.decision import Decision, as_row, first_decision, question, too_few
-from sweetrl.gate.decision import decide as decide_question
+from sweetrl.gate.decision import Decision, as_row, first_decision, pair_versions, render, too_few
+from sweetrl.gate.decision import decide as decide_comparison
 from sweetrl.io import digest, write_json, write_text
 from sweetrl.paths import GATE_REPORT, HASHES, POLICY, RESULTS, TEST_TASKS
 from sweetrl.settings import Settings
@@ -102,16 +101,16 @@ def _compare(
     """Count a comparison and decide it; the same results of the same versions are the same comparison."""
     rules, confidence, name = settings.gate, settings.evaluate.confidence, str(champion.version)
     old, new = (comparisons.measured(registry, one, rules.slices) for one in (champion, challenger))
-    asked = question(old, new, rules)
+    paired = pair_versions(old, new, rules)
     tasks = file_hash(root / TEST_TASKS)
     identity = digest(str(challenger.version), key, sorted(old.rewards.items()), sorted(new.rewards.items()))
     known = comparisons.noted(registry, name, "comparison")
-    if refused := too_few(asked, rules, confidence, _next_number(known, identity, tasks)):
+    if refused := too_few(paired, rules, confidence, _next_number(known, identity, tasks)):
         return refused
     facts = {"challenger": str(challenger.version), "first": settings.tasks.test_first}
     facts["drawing"] = drawing(settings, root)
     number = comparisons.take_number(registry, name, "comparison", identity, tasks, facts)
-    decision = decide_question(asked, rules, confidence, settings.evaluate.resamples, settings.seed, number)
+    decision = decide_comparison(paired, rules, confidence, settings.evaluate.resamples, settings.seed, number)
     row = comparisons.noted(registry, name, "comparison")[identity] | as_row(decision)
     comparisons.note(registry, name, "comparison", identity, row)
     return decision
@@ -129,7 +128,7 @@ def _report(registry: Registry, settings: Settings, root: Path, challenger: Mode
     assert decision is not None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        text = page.render(decision, settings.gate, result.version, result.before or "")
+        text = render(decision, settings.gate, result.version, result.before or "")
         write_text(folder / GATE_REPORT.name, text)
         write_json(folder / "gate.json", decision.as_dict() | {"champion": result.before})
         write_text(root / GATE_REPORT, text)

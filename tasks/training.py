@@ -16,10 +16,11 @@ from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY, REPORT
 from sweetrl.settings import Settings, load_settings
 from sweetrl.text import without_login
-from sweetrl.tracking.notes import NOTE, run_note
-from sweetrl.tracking.registry import Registration, data_hashes, headline, register_policy
+from sweetrl.tracking.dvc_lock import data_hashes
+from sweetrl.tracking.lineage import known_registration
+from sweetrl.tracking.registry import Registration, headline, register_policy, run_note
 from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
-from sweetrl.tracking.store import tracking_enabled, tracking_uri
+from sweetrl.tracking.store import NOTE, embedded_database, tracking_enabled, tracking_uri
 from tasks.journal import promoting
 from tasks.pipeline import Selection, StageResult, changed_stages, execute_stage, left, skipped, stage_order
 from tasks.promotion import GateResult, judge, settled, take_over
@@ -123,6 +124,8 @@ def run_pipeline(
         parent.finish_failed(results, error)
         raise
     parent.finish(results, registration, gate, evaluated=not stale)
+    if registration is not None and embedded_database(settings.tracking, root) is not None and home == root:
+        known_registration(settings, root)  # noted, so that the next run need not import MLflow to ask
     return Outcome(
         stages=tuple(results),
         registration=registration,

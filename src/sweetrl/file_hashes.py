@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import time
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from sweetrl.errors import UserError
@@ -24,6 +25,8 @@ from sweetrl.paths import HASHES, project_cache
 # Smaller files are read each time: that costs less than to look them up safely.
 LARGE = 2**20
 SETTLED_NS = 2 * 10**9
+# What DVC leaves out of folders, by itself and by the project's .dvcignore.
+IGNORED = (".git", ".hg", ".dvc", "__pycache__", "*.pyc", ".*.part", ".gitignore", ".cache")
 
 _known: dict[tuple[str, tuple[int, ...]], str] = {}
 
@@ -45,10 +48,31 @@ def file_hash(path: Path) -> str:
     return found
 
 
+def dvc_hash(path: Path) -> str:
+    """Return the hash that dvc.lock has for a file (`md5`) or a folder (MD5 of its listing, with the suffix `.dir`).
+
+    It is computed without DVC, whose import takes seconds.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        return file_hash(path)
+    rows = [
+        {"md5": file_hash(file), "relpath": file.relative_to(path).as_posix()}
+        for file in path.rglob("*")
+        if file.is_file() and not any(map(_ignored_by_dvc, file.relative_to(path).parts))
+    ]
+    listing = json.dumps(sorted(rows, key=lambda row: row["relpath"]), sort_keys=True)
+    return hashlib.md5(listing.encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
 def identity(path: Path) -> tuple[int, ...]:
     """Return what changes when the file `path` does: device, inode, size, times of modification and change in ns."""
     state = Path(path).stat()
     return (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
+
+
+def _ignored_by_dvc(name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in IGNORED)
 
 
 def _read(path: Path) -> str:

@@ -200,7 +200,7 @@ def _adapter(policy: str, settings: Settings) -> Path | None:
     if "@" in policy:
         return _registered(policy, settings)
     from sweetrl.models import check_adapter
-    from sweetrl.tracking.roles import refuse_critic
+    from sweetrl.tracking.chat_agent import refuse_critic
 
     refuse_critic(Path(policy), check_adapter(policy))
     return Path(policy)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from sweetrl.settings import load_settings
+from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.registry import Registry
 from tasks.workspace import git
 
@@ -80,6 +81,6 @@ def test_an_older_version_is_measured_on_todays_tasks(trained: Clone, monkeypatc
     assert "on 8 tasks" in done.stdout + done.stderr
     assert {path: path.read_bytes() for path in before} == before, "the project's own results are not touched"
     found = registry(trained)
-    assert len(found.rewards(found.get("1"))) == 8
+    assert len(measured(found, found.get("1")).rewards) == 8
     leftovers = list((trained.root / ".scratch").glob("evaluate-version-*"))
     assert leftovers == []

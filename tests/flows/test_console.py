@@ -14,8 +14,7 @@ from sweetrl.colbench.domain import Domain
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.frontend import Frontend
 from sweetrl.errors import UserError
-from sweetrl.gate.decision import first_decision
-from sweetrl.gate.measured import Measured
+from sweetrl.gate.decision import Measured, first_decision
 from sweetrl.tracking.registry import Registration
 from tasks.pipeline import StageResult
 from tasks.promotion import GateResult

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import norm
 
 from sweetrl.gate.drift import Look, look
-from sweetrl.gate.spending import level
+from sweetrl.gate.power import level
 from sweetrl.settings import GateSettings
 
 

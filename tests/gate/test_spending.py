@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from sweetrl.gate.decision import Decision, compare_means, decide, question
+from sweetrl.gate.decision import Decision, Measured, compare_means, decide, pair_versions
 from sweetrl.gate.drift import look
-from sweetrl.gate.measured import Measured
-from sweetrl.gate.spending import MOST_RESAMPLES, level, resamples_for, share
+from sweetrl.gate.power import MOST_RESAMPLES, level, resamples_for, share
 from sweetrl.settings import GateSettings
 
 ALPHA, TRIES, TASKS = 0.05, 20, 80
@@ -39,13 +38,13 @@ def test_a_small_level_gets_resamples_that_can_reach_it() -> None:
 def test_a_limit_that_no_number_of_resamples_can_show_can_be_met(monkeypatch: pytest.MonkeyPatch) -> None:
     """From comparison 124 on not even a challenger that wins every task was promoted, and no champion got worse."""
     assert level(GateSettings(), 0.95, 124) < 2 / (MOST_RESAMPLES + 1) < level(GateSettings(), 0.95, 123)
-    monkeypatch.setattr("sweetrl.gate.spending.MOST_RESAMPLES", 2000)
+    monkeypatch.setattr("sweetrl.gate.power.MOST_RESAMPLES", 2000)
     rules, names = GateSettings(slices=[]), [f"t{number:02d}" for number in range(40)]
     loser, winner = (Measured(dict.fromkeys(names, value)) for value in (0.0, 1.0))
     few = Measured({name: float(place < 8) for place, name in enumerate(names)})
 
     def decided(champion: Measured, challenger: Measured) -> Decision:
-        return decide(question(champion, challenger, rules), rules, resamples=1000, number=10)
+        return decide(pair_versions(champion, challenger, rules), rules, resamples=1000, number=10)
 
     found = decided(loser, winner)
     assert found.promote and found.p_value < found.alpha < 2 / 2001
@@ -86,7 +85,7 @@ def promoted() -> dict[str, float]:
                 rules = GateSettings(spending=spending, slices=[])  # type: ignore[arg-type]
                 if errors < 0.92 * norm.isf(level(rules, 1 - ALPHA, number) / 2):
                     break
-                decision = decide(question(*sides, rules), rules, 1 - ALPHA, resamples=500, number=number)
+                decision = decide(pair_versions(*sides, rules), rules, 1 - ALPHA, resamples=500, number=number)
                 if not decision.promote:
                     break
                 wins[spending] = True

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import write_json
-from sweetrl.tracking.hashes import dvc_hash
 
 MODEL = "agent-to-hand-over"
 

@@ -14,15 +14,15 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.handover import export as handover
 from sweetrl.handover import source
 from sweetrl.handover.card import model_card
 from sweetrl.handover.source import copy_version
 from sweetrl.licences import base_licence
 from sweetrl.settings import Settings
-from sweetrl.tracking import roles
+from sweetrl.tracking import chat_agent
 from sweetrl.tracking.chat_agent import AgentConfig
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.registry import register_policy
 from tests.handover.made import write_adapter
 
@@ -105,7 +105,7 @@ def test_a_critic_is_no_agent(
         with pytest.raises(UserError, match=sentence):
             handover.export(str(folder), settings, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    monkeypatch.setattr(roles, "data_hashes", lambda root: {"models/critic": dvc_hash(copy)})
+    monkeypatch.setattr(chat_agent, "data_hashes", lambda root: {"models/critic": dvc_hash(copy)})
     with pytest.raises(UserError, match=sentence):  # by its content, wherever it lies
         source.from_folder(copy, settings)
     shutil.rmtree(critic)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.handover.vllm_resolver import MODELS, _other_base, find_adapter, register
 from sweetrl.settings import Settings
 from sweetrl.tracking.chat_agent import AgentConfig
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.registry import Registry, register_policy
 from tests.handover.made import MODEL
 

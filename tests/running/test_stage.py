@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import read_json
 from sweetrl.running.parameters import stage_parameters
 from sweetrl.running.stage import stage_run
 from sweetrl.settings import parse_settings
-from sweetrl.tracking.hashes import dvc_hash
 
 SETTINGS = parse_settings({"seed": 5, "collect": {"tasks": 3}})
 

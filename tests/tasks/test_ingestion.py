@@ -18,9 +18,8 @@ import pytest
 
 from sweetrl.errors import UserError
 from sweetrl.ingest import checks
-from sweetrl.ingest.batches import Made
+from sweetrl.ingest.batches import Made, digest_of
 from sweetrl.ingest.sources import Folder
-from sweetrl.ingest.state import digest_of
 from tasks import chains, ingestion, retraining, workspace
 from tasks.batches import REF as TAKEN
 from tasks.batches import known, taken_now

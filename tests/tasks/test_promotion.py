@@ -137,7 +137,7 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
     assert measured == ["first"], "the old champion's own adapter was evaluated"
     assert result.promoted and result.champion == second
     registry = Registry(project.settings.tracking, project.root)
-    assert set(registry.rewards(registry.get(first)).values()) == {0.0}
+    assert set(comparisons.measured(registry, registry.get(first)).rewards.values()) == {0.0}
 
 
 def test_a_version_whose_gate_died_stands_before_it_next_time(project: Project) -> None:
@@ -387,7 +387,9 @@ def test_a_champion_that_gets_worse_is_told(project: Project, monkeypatch: pytes
     now = rewards(0.2, 2)
     found = watch(settings, project.root, no_words)
     assert (found.drifted, found.number) == (True, 2) and "Retrain now" in found.sentence
-    assert registry.rewards(registry.get(champion)) == now, "the next challenger is compared with the agent of today"
+    assert comparisons.measured(registry, registry.get(champion)).rewards == now, (
+        "the next challenger is compared with the agent of today"
+    )
     assert watch(settings, project.root, no_words).drifted, "with the first measurement, not with the last one"
     kept = list(comparisons.noted(registry, champion, "look").values())
     assert [one["number"] for one in kept] == [1, 2, 3] and kept[1]["drifted"]

@@ -9,9 +9,9 @@ import pytest
 
 from sweetrl.io import write_json
 from sweetrl.settings import parse_settings
-from sweetrl.tracking.notes import NOTE
 from sweetrl.tracking.registry import Registration
 from sweetrl.tracking.runs import RunLog
+from sweetrl.tracking.store import NOTE
 from tasks.promotion import GateResult
 from tasks.training import PipelineRecord
 

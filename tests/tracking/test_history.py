@@ -56,13 +56,6 @@ def test_promoting_the_champion_again_changes_nothing(registry: Registry) -> Non
     assert history(registry) == ["1"]
 
 
-def test_a_history_that_repeats_a_version_is_read_as_it_was_meant(registry: Registry) -> None:
-    registry.promote("1", "first")
-    registry.promote("2", "second")
-    registry._write_history([*registry.history(), registry.history()[-1]])  # as it could be written before
-    assert registry.champion_before().version == "1"
-
-
 @pytest.mark.parametrize("call", ["set_registered_model_tag", "set_registered_model_alias"])
 def test_a_promotion_that_died_is_as_if_it_had_not_begun_and_can_be_done_again(
     registry: Registry, monkeypatch: pytest.MonkeyPatch, call: str

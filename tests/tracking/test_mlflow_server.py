@@ -16,6 +16,7 @@ from sweetrl.engines.server import free_port
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
 from sweetrl.settings import Settings, parse_settings
+from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.lineage import lineage
 from sweetrl.tracking.registry import Registry, register_policy
 from sweetrl.tracking.runs import RunLog
@@ -100,7 +101,7 @@ def test_a_version_is_registered_found_promoted_and_read_back_through_http(proje
     assert registry.aliases() == {"champion": second}
     assert [entry.reason for entry in registry.history()] == ["the first", "better"]
     champion = registry.get("champion")
-    assert registry.rewards(champion) == {"a": 1.0}
+    assert measured(registry, champion).rewards == {"a": 1.0}
     stored = registry.download(champion, "artifacts/policy", project / "fetched")
     assert (stored / "adapter_config.json").read_text() == '{"name": "second"}'
     found = lineage("agent-at-a-server@champion", settings.tracking, project)

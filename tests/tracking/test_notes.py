@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from sweetrl.tracking.notes import EXPERIMENT, missing_tags, result, run_note, version_note
+from sweetrl.tracking.registry import result_table, run_note, version_note
+from sweetrl.tracking.store import EXPERIMENT, missing_tags
 
 NUMBERS = {
     "tasks": 1000,
@@ -22,7 +23,7 @@ def test_a_run_says_the_verdict_first_then_the_numbers() -> None:
         "| **mean reward** | 0.391 | **0.878** |",
     ]
     assert run_note({"mean": 1.0}) == "", "an evaluation of another kind"
-    assert result({}) == ""
+    assert result_table({}) == ""
 
 
 def test_a_version_keeps_its_last_paragraph_however_often_it_is_described() -> None:

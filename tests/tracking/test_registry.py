@@ -13,10 +13,11 @@ import pytest
 import yaml
 
 from sweetrl.errors import UnknownVersion, UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import write_json
 from sweetrl.settings import Settings, parse_settings
-from sweetrl.tracking.hashes import dvc_hash
-from sweetrl.tracking.lineage import lineage, split_reference
+from sweetrl.tracking.comparisons import measured
+from sweetrl.tracking.lineage import known_registration, lineage, split_reference
 from sweetrl.tracking.registry import Registry, evaluation_key, register_policy
 from sweetrl.tracking.runs import RunLog
 
@@ -102,6 +103,28 @@ def test_registering_the_same_adapter_again_names_the_version_that_exists(
     again = register_policy(settings, project)
     assert (again.version, again.created) == (first, False)
     assert len(Registry(settings.tracking, project).versions()) == 1
+
+
+def test_what_is_registered_is_known_without_mlflow_until_the_store_changes(
+    project: Path, settings: Settings, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = known_registration(settings, project)
+    assert known is not None and (known.version, known.created, known.aliases) == (first, False, ("challenger",))
+    asked: list[Path | None] = []
+    monkeypatch.setattr(
+        "sweetrl.tracking.lineage.Registry",
+        lambda tracking, root: asked.append(root) or Registry(tracking, root),
+    )
+    assert known_registration(settings, project) == known and not asked
+    Registry(settings.tracking, project).client.set_model_version_tag(known.model, first, "gate", "null")
+    again = known_registration(settings, project)
+    assert again is not None and again.tags == known.tags | {"gate": "null"} and len(asked) == 1
+    assert known_registration(settings, project) == again and len(asked) == 1
+    before = (project / "reports/evaluation.json").read_bytes()
+    write_json(project / "reports/evaluation.json", {"tasks": 7})
+    assert known_registration(settings, project) is None, "it was evaluated anew"
+    (project / "reports/evaluation.json").write_bytes(before)
+    Registry(settings.tracking, project).client.delete_model_version_tag(known.model, first, "gate")
 
 
 def test_the_pages_of_a_version_begin_with_the_verdict_and_the_result(
@@ -315,8 +338,8 @@ def test_promotion_history_and_stepping_back(project: Path, settings: Settings, 
     second = register_policy(settings, project)
     assert second.created and second.aliases == ("challenger",)
     registry.promote(second.version, "better")
-    assert registry.rewards(registry.get("champion")) == {"a": 1.0, "b": 1.0}
-    assert registry.rewards(registry.get(first)) == {"a": 0.0, "b": 1.0}
+    assert measured(registry, registry.get("champion")).rewards == {"a": 1.0, "b": 1.0}
+    assert measured(registry, registry.get(first)).rewards == {"a": 0.0, "b": 1.0}
     left, back = registry.step_back()
     assert (left.version, back.version) == (second.version, first)
     assert registry.aliases()["champion"] == first
@@ -345,5 +368,5 @@ def test_evaluation_is_brought_up_to_date_without_a_new_version(project: Path, s
     assert not again.created
     assert len(registry.versions()) == before
     version = registry.get(again.version)
-    assert registry.rewards(version) == {"a": 0.5, "b": 0.5}
+    assert measured(registry, version).rewards == {"a": 0.5, "b": 0.5}
     assert json.loads(version.tags["evaluation"])["mean"] == 0.5

@@ -11,8 +11,7 @@ import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.settings import parse_settings
-from sweetrl.tracking.runs import RunLog
-from sweetrl.tracking.traces import log_dialogues
+from sweetrl.tracking.runs import RunLog, log_dialogues
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 

@@ -13,10 +13,9 @@ from chromium import Chromium, serving, wait_for
 from made import TESTS, dialogue
 
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.settings import Settings
 from sweetrl.tracking import lineage as lineage_module
-from sweetrl.tracking import records as records_module
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import DataInput
 from sweetrl.types import AgentTurn
 from sweetrl.viewer.heat import Heat, own_ratios
@@ -179,7 +178,7 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
     inputs = (DataInput("trajectories", "data/trajectories", data["data/trajectories"]), DataInput("x", "", "y"))
     run = SimpleNamespace(facts=SimpleNamespace(inputs=inputs, name="rank"))
     records = SimpleNamespace(run=lambda run_id: run if run_id == "a" * 32 else None)
-    monkeypatch.setattr(records_module, "open_records", lambda tracking: records)
+    monkeypatch.setattr(lineage_module, "Records", lambda tracking: records)
     assert open_viewer("a" * 32, settings, tmp_path / "run").dialogues.catalogue.count == 16
     with pytest.raises(UserError, match="knows no such run"):
         find_target("b" * 32, settings, tmp_path / "no run")
@@ -207,7 +206,7 @@ def test_curves_are_those_of_the_training_runs(settings: Settings, monkeypatch: 
         asked.append(run_id)
         return {"loss": [(step, 1.0 / (step + 1)) for step in range(1000)], "accuracy": [(0, 0.5)]}
 
-    monkeypatch.setattr(records_module, "open_records", lambda tracking: SimpleNamespace(histories=histories))
+    monkeypatch.setattr(lineage_module, "Records", lambda tracking: SimpleNamespace(histories=histories))
     (one,) = TrackedRuns(settings, {"train-policy": "a", "rank": "b", "train-critic": ""}).curves()
     assert asked == ["a"] and one["metric"] == "loss" and 100 < len(one["points"]) <= 240
 

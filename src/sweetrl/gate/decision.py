@@ -2,19 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.statistics import Estimate, paired_difference, paired_p_value, sign_flip_bound
-from sweetrl.gate import costs, slices
-from sweetrl.gate.costs import Extra, compare_costs
-from sweetrl.gate.measured import Measured
-from sweetrl.gate.power import detectable_difference, required_tasks
+from sweetrl.evaluation.report import fill
+from sweetrl.evaluation.statistics import Estimate, paired_difference, paired_p_value, sign_flip_bound, t_interval
+from sweetrl.gate import slices
+from sweetrl.gate.power import detectable_difference, level, required_tasks, resamples_for
 from sweetrl.gate.slices import Slice, compare_slices
-from sweetrl.gate.spending import level, resamples_for
 from sweetrl.settings import GateSettings
+
+WORDS = {"safe": "ruled out", "loss": "shown", "unclear": "cannot be told"}  # of a slice's status, on the page
+AGAIN = "evaluate both again (`python -m flows.evaluate MODEL/VERSION`)"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One version on the test tasks, everything by task id: `rewards`, `turns` (the agent's), `tokens` (its own).
+
+    `turns` and `tokens` are empty where they are not known. `groups`: column -> task id -> group, what can be sliced.
+    """
+
+    rewards: Mapping[str, float]
+    turns: Mapping[str, float] = field(default_factory=dict)
+    tokens: Mapping[str, float] = field(default_factory=dict)
+    groups: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def on(self, tasks: Collection[str]) -> Measured:
+        """Return the same on some of the tasks."""
+        kept = set(tasks)
+
+        def some(values: Mapping[str, Any]) -> dict[str, Any]:
+            return {task: value for task, value in values.items() if task in kept}
+
+        groups = {column: some(group_of) for column, group_of in self.groups.items()}
+        return Measured(some(self.rewards), some(self.turns), some(self.tokens), groups)
+
+    def worth(self, turn_price: float, token_price: float) -> dict[str, float]:
+        """Return each task's reward less the price of its dialogue; `token_price` is for 1,000 tokens.
+
+        A price of what is not known is a UserError.
+        """
+        for price, values, name in ((turn_price, self.turns, "turn"), (token_price, self.tokens, "token")):
+            if price and not values.keys() >= self.rewards.keys():
+                raise UserError(
+                    f"params.yaml: `gate.{name}_price` is {price:g}, and how many {name}s the dialogues of both "
+                    f"versions took is not known; {AGAIN}, or set the price to 0."
+                )
+        return {
+            task: reward
+            - (turn_price * self.turns[task] if turn_price else 0.0)
+            - (token_price * self.tokens[task] / 1000.0 if token_price else 0.0)
+            for task, reward in self.rewards.items()
+        }
+
+
+@dataclass(frozen=True)
+class CostDifference:
+    """One cost a dialogue: `what` ("agent turns", ...), its means, and the mean difference with its interval's ends.
+
+    `limit` is the most that is allowed (None: any), `over` whether more than that cannot be ruled out.
+    """
+
+    what: str
+    key: str
+    champion: float
+    challenger: float
+    low: float
+    high: float
+    limit: float | None
+
+    @property
+    def difference(self) -> float:
+        """How many more the challenger takes."""
+        return self.challenger - self.champion
+
+    @property
+    def over(self) -> bool:
+        """Whether the challenger is not shown to stay within the limit."""
+        return self.limit is not None and self.high > self.limit
 
 
 @dataclass(frozen=True)
@@ -42,20 +110,14 @@ class Decision:
     discordance: float = 0.0
     detectable: float | None = None
     slices: tuple[Slice, ...] = ()
-    costs: tuple[Extra, ...] = ()
+    costs: tuple[CostDifference, ...] = ()
     notes: tuple[str, ...] = ()
     compared: bool = True
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values."""
-        extra = [asdict(one) | {"difference": one.difference, "over": one.over} for one in self.costs]
-        return {
-            **asdict(self),
-            "interval": list(self.interval),
-            "slices": [asdict(one) for one in self.slices],
-            "costs": extra,
-            "notes": list(self.notes),
-        }
+        costs = [asdict(cost) | {"difference": cost.difference, "over": cost.over} for cost in self.costs]
+        return asdict(self) | {"costs": costs}
 
     @property
     def verdict(self) -> str:
@@ -64,7 +126,7 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Question:
+class Pairing:
     """A comparison that has not been made: both versions on the tasks that both attempted, in equal order."""
 
     champion: Measured
@@ -78,7 +140,7 @@ class Question:
         return sum((new - old) ** 2 for old, new in zip(self.before, self.after, strict=True)) / len(self.before)
 
 
-def question(champion: Measured, challenger: Measured, rules: GateSettings) -> Question:
+def pair_versions(champion: Measured, challenger: Measured, rules: GateSettings) -> Pairing:
     """Pair two versions on the tasks that both attempted; different tasks, or none, are a UserError.
 
     A dialogue lost to a failing engine or user has no reward and is nobody's failure: its task is left out for both.
@@ -92,8 +154,8 @@ def question(champion: Measured, challenger: Measured, rules: GateSettings) -> Q
             f"{min(champion.rewards, default='none')}); evaluate both on the same tasks."
         )
     old, new = champion.on(common), challenger.on(common)
-    worth = [one.worth(rules.turn_price, rules.token_price) for one in (old, new)]
-    return Question(old, new, *([values[task] for task in common] for values in worth))
+    worth = [version.worth(rules.turn_price, rules.token_price) for version in (old, new)]
+    return Pairing(old, new, *([values[task] for task in common] for values in worth))
 
 
 def first_decision(challenger: Measured, confidence: float = 0.95) -> Decision:
@@ -108,26 +170,26 @@ def first_decision(challenger: Measured, confidence: float = 0.95) -> Decision:
     )  # fmt: skip
 
 
-def too_few(asked: Question, rules: GateSettings, confidence: float, number: int) -> Decision | None:
+def too_few(paired: Pairing, rules: GateSettings, confidence: float, number: int) -> Decision | None:
     """Refuse to compare on too few tasks, where `rules.few_tasks` says so; None where they are enough.
 
     How much the versions differ from task to task is looked at, which of them is better is not, so that nothing is
     spent: a challenger that wins on few tasks wins by more than it is worth (Gelman & Carlin (2014), "Beyond power
     calculations", Perspectives on Psychological Science 9, 641-651).
     """
-    alpha, count = level(rules, confidence, number), len(asked.before)
-    seen = detectable_difference(count, asked.discordance, alpha, rules.power)
+    alpha, count = level(rules, confidence, number), len(paired.before)
+    seen = detectable_difference(count, paired.discordance, alpha, rules.power)
     if rules.few_tasks == "tell" or (seen is not None and seen <= rules.smallest_difference):
         return None
-    reason = f"not promoted: nothing was compared, because there are too few test tasks. {_sight(asked, rules, alpha)}"
+    reason = f"not promoted: nothing was compared, because there are too few test tasks. {_sight(paired, rules, alpha)}"
     return Decision(
-        False, reason, 0.0, (0.0, 0.0), count, 1.0, 1.0 - alpha, None, None, alpha, number, asked.discordance, seen,
+        False, reason, 0.0, (0.0, 0.0), count, 1.0, 1.0 - alpha, None, None, alpha, number, paired.discordance, seen,
         notes=("Raise `tasks.test` and `evaluate.tasks` in params.yaml.",), compared=False,
     )  # fmt: skip
 
 
 def decide(
-    asked: Question,
+    paired: Pairing,
     rules: GateSettings | None = None,
     confidence: float = 0.95,
     resamples: int = 10_000,
@@ -142,10 +204,10 @@ def decide(
     """
     rules = rules or GateSettings()
     alpha = level(rules, confidence, number)
-    difference, p_value = compare_means(asked.before, asked.after, alpha, resamples, seed)
-    gaps = {task: reward - asked.champion.rewards[task] for task, reward in asked.challenger.rewards.items()}
-    parts = compare_slices(gaps, asked.challenger.groups, rules, confidence)
-    extras = compare_costs(asked.champion, asked.challenger, rules, confidence)
+    difference, p_value = compare_means(paired.before, paired.after, alpha, resamples, seed)
+    gaps = {task: reward - paired.champion.rewards[task] for task, reward in paired.challenger.rewards.items()}
+    parts = compare_slices(gaps, paired.challenger.groups, rules, confidence)
+    extras = compare_costs(paired.champion, paired.challenger, rules, confidence)
     wins = difference.low > 0.0 and p_value < alpha
     refusals = _refusals(parts, extras, rules) if wins else []
     numbers = _numbers(difference, p_value, alpha)
@@ -160,8 +222,8 @@ def decide(
         reason = f"not promoted: the challenger is not shown to be better than the champion ({numbers})."
     notes = [
         *slices.sentences(parts, rules.slice_margin, confidence),
-        *costs.sentences(extras),
-        *([] if wins else [_sight(asked, rules, alpha)]),
+        *cost_sentences(extras),
+        *([] if wins else [_sight(paired, rules, alpha)]),
         *_spent(rules, alpha, confidence, number),
     ]
     return Decision(
@@ -172,12 +234,12 @@ def decide(
         difference.n,
         p_value,
         difference.confidence,
-        sum(asked.before) / len(asked.before),
-        sum(asked.after) / len(asked.after),
+        sum(paired.before) / len(paired.before),
+        sum(paired.after) / len(paired.after),
         alpha,
         number,
-        asked.discordance,
-        detectable_difference(len(asked.before), asked.discordance, alpha, rules.power),
+        paired.discordance,
+        detectable_difference(len(paired.before), paired.discordance, alpha, rules.power),
         parts,
         extras,
         tuple(notes),
@@ -203,11 +265,56 @@ def compare_means(
     return paired_difference(before, after, 1.0 - alpha, enough, seed), p_value
 
 
-def _refusals(parts: Sequence[Slice], extras: Sequence[Extra], rules: GateSettings) -> list[str]:
+def compare_costs(
+    champion: Measured, challenger: Measured, rules: GateSettings, confidence: float
+) -> tuple[CostDifference, ...]:
+    """Compare what is known of both versions' dialogues, on the same tasks, with Student's interval of the difference.
+
+    A limit on what is not known of one of them is a UserError.
+    """
+    found = []
+    for key, what, before, after, limit in (
+        ("turns", "agent turns", champion.turns, challenger.turns, rules.extra_turns),
+        ("tokens", "generated tokens", champion.tokens, challenger.tokens, rules.extra_tokens),
+    ):
+        tasks = sorted(challenger.rewards)
+        if len(tasks) < 2 or not all(values.keys() >= set(tasks) for values in (before, after)):
+            if limit is not None:
+                raise UserError(
+                    f"params.yaml: `gate.extra_{key}` is {limit:g}, and how many {what} the dialogues of both versions "
+                    f"took is not known; {AGAIN}, or leave it empty."
+                )
+            continue
+        interval = t_interval([after[task] - before[task] for task in tasks], confidence)
+        assert interval is not None
+        old, new = (sum(values[task] for task in tasks) / len(tasks) for values in (before, after))
+        found.append(CostDifference(what, key, old, new, *interval, limit))
+    return tuple(found)
+
+
+def cost_sentences(costs: Sequence[CostDifference]) -> list[str]:
+    """Say what a dialogue takes more or less."""
+    said = []
+    for cost in costs:
+        if cost.difference == 0.0:
+            text = f"A dialogue takes as many {cost.what} as with the champion ({cost.champion:.2f})"
+        else:
+            change = f"{abs(cost.difference):.2f} {'more' if cost.difference > 0 else 'fewer'}"
+            means = f"{cost.challenger:.2f}, not {cost.champion:.2f}"
+            text = f"A dialogue takes {change} {cost.what} than with the champion ({means})"
+        if cost.limit is not None:
+            words = "is not shown to keep within" if cost.over else "keeps within"
+            uncertain = f"with all uncertainty it is {cost.high:+.2f}"
+            text += f"; that {words} gate.extra_{cost.key} ({cost.limit:g}: {uncertain})"
+        said.append(text + ".")
+    return said
+
+
+def _refusals(parts: Sequence[Slice], extras: Sequence[CostDifference], rules: GateSettings) -> list[str]:
     """Why a challenger that wins on the whole is not promoted."""
     found = []
-    lost = [one.name for one in parts if one.status == "loss"]
-    unsure = [one.name for one in parts if one.status == "unclear"]
+    lost = [part.name for part in parts if part.status == "loss"]
+    unsure = [part.name for part in parts if part.status == "unclear"]
     if lost and rules.slice_rule != "tell":
         found.append(
             f"it loses more than {rules.slice_margin:g} in {slices.few(lost)} (gate.slice_rule: {rules.slice_rule})"
@@ -216,9 +323,9 @@ def _refusals(parts: Sequence[Slice], extras: Sequence[Extra], rules: GateSettin
         where = f"{slices.few(unsure)} (gate.slice_rule: refuse-doubt)"
         found.append(f"a loss of more than {rules.slice_margin:g} cannot be ruled out in {where}")
     found += [
-        f"it is not shown to take at most {one.limit:g} more {one.what} a dialogue (gate.extra_{one.key})"
-        for one in extras
-        if one.over
+        f"it is not shown to take at most {cost.limit:g} more {cost.what} a dialogue (gate.extra_{cost.key})"
+        for cost in extras
+        if cost.over
     ]
     return found
 
@@ -246,9 +353,9 @@ def _spent(rules: GateSettings, alpha: float, confidence: float, number: int) ->
     ]
 
 
-def _sight(asked: Question, rules: GateSettings, alpha: float) -> str:
+def _sight(paired: Pairing, rules: GateSettings, alpha: float) -> str:
     """Say which difference these tasks can show, and how many the smallest one of interest needs."""
-    count, spread = len(asked.before), asked.discordance
+    count, spread = len(paired.before), paired.discordance
     if spread == 0.0:
         return f"The two versions reach the same on each of the {count:,} tasks."
     seen = detectable_difference(count, spread, alpha, rules.power)
@@ -288,3 +395,10 @@ def as_row(decision: Decision) -> dict[str, Any]:
         "discordance": round(decision.discordance, 6),
         "n": decision.n,
     }
+
+
+def render(decision: Decision, rules: GateSettings, challenger: str, champion: str) -> str:
+    """Return the page of a decision about version `challenger` against version `champion` as HTML."""
+    values = {"decision": decision, "rules": rules, "challenger": challenger, "champion": champion, "words": WORDS}
+    values |= {"level": percent(decision.confidence), "tone": "better" if decision.promote else "open"}
+    return fill("gate.html", values, "sweetrl.gate")

@@ -2,7 +2,7 @@
 
 The tasks, seeds and rules are equal, so that what differs comes from outside: another user simulator or engine behind
 the same address, another machine. Look n at a champion has the share of the chance of error that comparison n has at
-the gate (sweetrl.gate.spending): however often one looks, a champion that has not changed is called worse with the
+the gate (sweetrl.gate.power): however often one looks, a champion that has not changed is called worse with the
 chance 1 - `evaluate.confidence` at most. This is a group-sequential test whose looks nobody has to plan, with the
 Bonferroni bound in the place of a spending function (Jennison & Turnbull (2000), "Group sequential methods with
 applications to clinical trials", chapter 7).
@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from sweetrl.gate.decision import compare_means, percent, times
-from sweetrl.gate.power import detectable_difference
-from sweetrl.gate.spending import level
+from sweetrl.gate.power import detectable_difference, level
 from sweetrl.settings import GateSettings
 
 

@@ -1,4 +1,4 @@
-"""What a paired comparison can see: the smallest difference for a number of tasks, and the tasks for a difference.
+"""What a paired comparison can see, and what comparing again and again on the same tasks costs.
 
 Both versions attempt the same tasks. With d_i the difference of their rewards on task i and m = E[d^2] (the
 `discordance`; with rewards of 0 and 1 the share of tasks that only one of them solves), the sum of the differences has
@@ -10,11 +10,27 @@ finds delta with the chance `power` on
 tasks: Connor (1987), "Sample size for testing differences in proportions for the paired-sample design", Biometrics 43,
 207-211, whose share of discordant pairs m is for rewards of 0 and 1. The sign-flip test of the gate has the same
 variances for any rewards. All of it is for many tasks (the normal approximation).
+
+Whoever tries twenty equally good challengers on the same tasks finds a lucky one. So the chance alpha of a wrong
+promotion is spent over all comparisons with one champion on one set of test tasks: comparison n may use
+
+    alpha_n = alpha * 6 / (pi^2 n^2),    sum over n = 1, 2, ... of alpha_n = alpha
+
+(Euler's sum of 1/n^2). By Bonferroni's inequality the chance that any of them is wrong is alpha at most, whatever
+depends on what, and however many there are: nobody has to say beforehand how many that will be. A sequence of shares
+like this one is also what online control of false discoveries comes to as long as nothing was found: Foster & Stine
+(2008), "Alpha-investing: a procedure for sequential control of expected false discoveries", JRSS B 70, 429-444;
+Javanmard & Montanari (2018), "Online rules for control of false discovery rate and false discovery exceedance", Annals
+of Statistics 46, 526-554. docs/decisions/0014-alpha-spending-at-the-gate.md has the reasons for this one.
 """
 
 from __future__ import annotations
 
 import math
+
+from sweetrl.settings import GateSettings
+
+MOST_RESAMPLES = 1_000_000
 
 
 def required_tasks(difference: float, discordance: float, alpha: float, power: float) -> int:
@@ -26,7 +42,7 @@ def required_tasks(difference: float, discordance: float, alpha: float, power: f
     if difference == 0.0:
         raise ValueError("no number of tasks shows a difference of 0")
     spread = max(discordance, difference**2)
-    reach = _z(1 - alpha / 2) * math.sqrt(spread) + _z(power) * math.sqrt(spread - difference**2)
+    reach = quantile(1 - alpha / 2) * math.sqrt(spread) + quantile(power) * math.sqrt(spread - difference**2)
     return max(2, math.ceil(reach**2 / difference**2 - 1e-9))
 
 
@@ -40,7 +56,7 @@ def detectable_difference(tasks: int, discordance: float, alpha: float, power: f
 
     if discordance <= 0.0:
         return 0.0
-    level, certain = _z(1 - alpha / 2), _z(power)
+    level, certain = quantile(1 - alpha / 2), quantile(power)
     largest = math.sqrt(discordance)
     if tasks <= level**2:
         return None
@@ -60,12 +76,29 @@ def tasks_for_margin(margin: float, discordance: float, alpha: float, power: flo
     data", Statistics in Medicine 23, 1921-1986, section on non-inferiority, for one sample of differences; alpha/2 is
     the one side on which a two-sided interval at 1 - alpha must clear the margin.
     """
-    reach = _z(1 - alpha / 2) + _z(power)
+    reach = quantile(1 - alpha / 2) + quantile(power)
     return max(2, math.ceil(reach**2 * discordance / margin**2 - 1e-9))
 
 
-def _z(share: float) -> float:
-    """The quantile of the standard normal distribution below which `share` lies."""
+def share(number: int) -> float:
+    """Return which share of the whole chance of error comparison `number` (from 1) may use: 6 / (pi number)^2."""
+    if number < 1:
+        raise ValueError(f"comparisons are counted from 1, and this is {number}")
+    return 6.0 / (math.pi * number) ** 2
+
+
+def level(rules: GateSettings, confidence: float, number: int) -> float:
+    """Return the chance of error, two-sided, that comparison `number` may have under `rules`."""
+    return (1.0 - confidence) * (share(number) if rules.spending == "inverse-square" else 1.0)
+
+
+def resamples_for(alpha: float, resamples: int) -> int:
+    """Return how many resamples can tell a p-value below `alpha`: at least 20 / alpha, at most `MOST_RESAMPLES`."""
+    return max(resamples, min(MOST_RESAMPLES, math.ceil(20.0 / alpha)))
+
+
+def quantile(share: float) -> float:
+    """Return below which value a `share` of the standard normal distribution lies."""
     from scipy.stats import norm
 
     return float(norm.ppf(share))

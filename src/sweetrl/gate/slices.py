@@ -25,7 +25,7 @@ from typing import Literal
 
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import holm
-from sweetrl.gate.power import tasks_for_margin
+from sweetrl.gate.power import quantile, tasks_for_margin
 from sweetrl.settings import GateSettings
 from sweetrl.text import printable
 
@@ -79,20 +79,20 @@ def compare_slices(
     scale = max([1.0, *(abs(value) for value in differences.values())])
     spread = sum(value**2 for value in differences.values()) / max(1, len(differences))
     # Where no task differs, what the two added tasks make of the interval is what must clear the margin.
-    least = math.ceil(_z(confidence) * scale / rules.slice_margin) - 1
+    least = math.ceil(quantile((1 + confidence) / 2) * scale / rules.slice_margin) - 1
     needed = max(least, tasks_for_margin(rules.slice_margin, spread, 1 - confidence, rules.power))
-    found = []
+    measured = []
     for column in rules.slices:
         members: dict[str, list[float]] = {}
         for task, value in differences.items():
             members.setdefault(groups[column][task], []).append(value)
         if len(members) > 1:
-            found += [
+            measured += [
                 (column, name, members[name], *_cautious(members[name], scale, confidence)) for name in sorted(members)
             ]
-    adjusted = holm([p_value for *_, p_value in found])
+    adjusted = holm([p_value for *_, p_value in measured])
     slices = []
-    for (column, name, values, low, high, _), p_value in zip(found, adjusted, strict=True):
+    for (column, name, values, low, high, _), p_value in zip(measured, adjusted, strict=True):
         mean = sum(values) / len(values)
         status: Status = "safe" if low > -rules.slice_margin else "unclear"
         if mean < -rules.slice_margin and p_value < 1 - confidence:
@@ -108,15 +108,8 @@ def _cautious(values: Sequence[float], scale: float, confidence: float) -> tuple
     count = len(values) + 2
     mean = sum(values) / count
     error = math.sqrt(((sum(value**2 for value in values) + scale**2) / count - mean**2) / count)
-    reach = _z(confidence) * error
+    reach = quantile((1 + confidence) / 2) * error
     return mean - reach, mean + reach, float(2 * norm.sf(abs(mean) / error))
-
-
-def _z(confidence: float) -> float:
-    """How many standard errors an interval at `confidence` reaches to both sides."""
-    from scipy.stats import norm
-
-    return float(norm.ppf((1 + confidence) / 2))
 
 
 def few(words: Sequence[str]) -> str:
@@ -130,24 +123,24 @@ def sentences(slices: Sequence[Slice], margin: float, confidence: float) -> list
     if not slices:
         return []
     said = []
-    lost = [one for one in slices if one.status == "loss"]
-    unclear = sorted((one for one in slices if one.status == "unclear"), key=lambda one: one.difference)
+    lost = sorted((part for part in slices if part.status == "loss"), key=lambda part: part.difference)
+    unclear = sorted((part for part in slices if part.status == "unclear"), key=lambda part: part.difference)
     if lost:
         shown = [
-            f"{one.name} ({one.difference:+.3f} on {one.tasks} tasks, {100 * confidence:.6g} % interval "
-            f"{one.low:+.3f} to {one.high:+.3f})"
-            for one in sorted(lost, key=lambda one: one.difference)
+            f"{part.name} ({part.difference:+.3f} on {part.tasks} tasks, {100 * confidence:.6g} % interval "
+            f"{part.low:+.3f} to {part.high:+.3f})"
+            for part in lost
         ]
         said.append(f"It loses more than {margin:g} in {len(lost)} of {len(slices)} slices: {few(shown)}.")
     if unclear:
         shown = [
-            f"{one.name} ({one.difference:+.3f} on {one.tasks}, and about {one.needed:,} are needed)" for one in unclear
+            f"{part.name} ({part.difference:+.3f} on {part.tasks}, and about {part.needed:,} are needed)"
+            for part in unclear
         ]
         said.append(
             f"In {len(unclear)} of {len(slices)} slices there are too few tasks to rule out a loss of more than "
             f"{margin:g}: {few(shown)}."
         )
-    safe = len(slices) - len(lost) - len(unclear)
-    if safe:
+    if safe := len(slices) - len(lost) - len(unclear):
         said.append(f"In {safe} of {len(slices)} slices a loss of more than {margin:g} is ruled out.")
     return said

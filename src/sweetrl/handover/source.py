@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import file_hash
+from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import read_json
 from sweetrl.models import check_adapter
 from sweetrl.paths import EVALUATION, POLICY
 from sweetrl.plugins import KEYS, SIMULATORS
 from sweetrl.settings import Settings
-from sweetrl.tracking.chat_agent import AgentConfig, agent_config, find_base
+from sweetrl.tracking.chat_agent import AgentConfig, agent_config, find_base, refuse_critic
 from sweetrl.tracking.dvc_lock import LockedStage, locked_stages, stages_behind
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.lineage import lineage, split_reference
 from sweetrl.tracking.registry import Registry, cost, stage_runs
-from sweetrl.tracking.roles import refuse_critic
 from sweetrl.tracking.runs import flatten, git_state
 from sweetrl.tracking.store import require_store
 from sweetrl.yaml_files import read_yaml

@@ -82,7 +82,7 @@ _kept: list[tempfile.TemporaryDirectory[str]] = []  # vLLM reads an adapter agai
 
 def _other_base(config: AgentConfig, served: str) -> str:
     """Say what is wrong with the served base; empty where it is the one that the adapter was trained on."""
-    from sweetrl.tracking.hashes import dvc_hash
+    from sweetrl.file_hashes import dvc_hash
 
     if config.base_hash and Path(served).is_dir():
         if dvc_hash(Path(served)) == config.base_hash:

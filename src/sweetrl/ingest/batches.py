@@ -6,24 +6,110 @@ known afterwards, both at once (tasks/ingestion.py): a death in between has chan
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from sweetrl.errors import UserError
 from sweetrl.ingest.checks import Checks, DialogueChecks, TaskChecks
-from sweetrl.ingest.rows import read_rows
-from sweetrl.ingest.sources import Changed, Entry, Source, name_fault
-from sweetrl.ingest.state import Bad, Look, State, digest_of
-from sweetrl.io import PART, private_folder
+from sweetrl.ingest.sources import Changed, Entry, Source, name_fault, read_rows
+from sweetrl.io import PART, private_file, private_folder
 from sweetrl.paths import TEST_TASKS, VALIDATION_TASKS
 from sweetrl.settings import IngestSettings, Settings
 
 MIB = 2**20
 BAD_ROWS = 1000  # of one file; one with more is put aside as a whole
 MOST_BAD = 10 * BAD_ROWS  # of one ingest; the files behind are left for the next one
+SEEN, ROWS, QUARANTINE = "seen", "rows", "quarantine"  # the folders of a `State`
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A file (`line` is None) or a row of it that was not taken, and why; `row` is the row's bytes."""
+
+    file: str
+    line: int | None
+    why: str
+    row: bytes = b""
+
+    def as_row(self) -> dict[str, object]:
+        """What the quarantine holds: the row as text, or where it is no UTF-8, its bytes in base64."""
+        facts: dict[str, object] = {"file": self.file, "line": self.line, "why": self.why}
+        if self.line is None:
+            return facts
+        try:
+            return {**facts, "row": self.row.decode("utf-8")}
+        except UnicodeDecodeError:
+            return {**facts, "base64": base64.b64encode(self.row).decode()}
+
+
+@dataclass
+class Look:
+    """What came of one file: rows taken, taken before, without consent, and bad ones (a bad file counts as one)."""
+
+    source: str
+    name: str
+    size: int
+    tag: str
+    taken: int = 0
+    repeated: int = 0
+    without_consent: int = 0
+    bad: int = 0
+
+
+class State:
+    """What has been seen and taken, in `folder`, which DVC tracks; every ingest adds files and changes none.
+
+    seen/000007.jsonl        the files that ingest 7 has looked at: source, name, size, tag, and what came of them
+    rows/000007.txt          a digest of every row that it has taken, so that none is taken twice
+    quarantine/000007.jsonl  the files and rows that it has not taken, with the reason; rows as they came
+
+    A folder that is missing is that of a project which has never ingested.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def seen(self, source: str) -> dict[Entry, tuple[str, int]]:
+        """Return the files of `source` that were looked at: the last ingest that did, and how much was bad in them."""
+        seen = dict[Entry, tuple[str, int]]()
+        for path in sorted((self.folder / SEEN).glob("*.jsonl")):
+            for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+                try:
+                    look = Look(**json.loads(line))
+                except (ValueError, TypeError) as error:
+                    raise UserError(
+                        f"{path}: line {number} is no ingest's; take the data of the branch `ingest` once more."
+                    ) from error
+                if look.source == source:
+                    seen[Entry(look.name, look.size, look.tag)] = (path.stem, look.bad)
+        return seen
+
+    def digests(self) -> set[str]:
+        """Return the digests of all rows that were taken."""
+        files = sorted((self.folder / ROWS).glob("*.txt"))
+        return {line for path in files for line in path.read_text(encoding="ascii").split()}
+
+    def add(self, number: str, looks: Iterable[Look], rows: Iterable[str], bad: Iterable[Bad]) -> None:
+        """Add what ingest `number` has seen, taken and put aside."""
+        self._write(SEEN, f"{number}.jsonl", (json.dumps(asdict(look)) for look in looks))
+        self._write(ROWS, f"{number}.txt", rows)
+        self._write(QUARANTINE, f"{number}.jsonl", (json.dumps(row.as_row()) for row in bad))
+
+    def _write(self, kind: str, name: str, lines: Iterable[str]) -> None:
+        lines = list(lines)
+        if lines:
+            private_file(self.folder / kind / name).write_text("".join(f"{line}\n" for line in lines), "utf-8")
+
+
+def digest_of(row: bytes) -> str:
+    """Return 32 hex digits that stand for a row, without the blanks around it."""
+    return hashlib.sha256(row.strip()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -63,8 +149,8 @@ def checks_of(settings: Settings, root: Path, docs: Path) -> Checks:
 
     if settings.ingest.kind == "tasks":
         return TaskChecks(settings, root, docs)
-    known = [root / path for path in (VALIDATION_TASKS, TEST_TASKS) if (root / path).exists()]
-    return DialogueChecks(settings, [task for path in known for task in read_task_table(path)], docs)
+    tables = [root / path for path in (VALIDATION_TASKS, TEST_TASKS) if (root / path).exists()]
+    return DialogueChecks(settings, [task for table in tables for task in read_task_table(table)], docs)
 
 
 def make_batch(
@@ -82,26 +168,23 @@ def make_batch(
     `earlier` returns the files of the batch before, oldest first, which the window is filled up with. With `again`,
     files in which something was bad are looked at once more: rows that were taken before are not taken twice.
     """
-    wanted = settings.ingest
-    new, later = _new(source, state.seen(source.place), again, wanted)
+    limits = settings.ingest
+    new, later = _new(source, state.seen(source.place), again, limits)
     if not new:
         return None
     private_folder(out)
     part = out / f"{out.name}.jsonl"
-    taken, left = _read(source, new, part, state.digests(), wanted)
+    taken, left = _read(source, new, part, state.digests(), limits)
     if not taken.looks:  # all of them have changed while they were read
         shutil.rmtree(out)
         return None
-    files = [part]
-    found: Checks | None = None
-    if taken.origins:
-        files = [*_window(earlier(), wanted.window, out), part]
-        found = checks()
-        _sift(found, files, taken)
     holds, lacks = tuple[str, ...](), ""
-    if taken.origins and found is not None:
-        found.finish([path for path in files if path.exists()], out)
-        holds, lacks = tuple(path.stem for path in files), found.lacks
+    if taken.origins:
+        files, rules = [*_window(earlier(), limits.window, out), part], checks()
+        _sift(rules, files, taken)
+    if taken.origins:
+        rules.finish([path for path in files if path.exists()], out)
+        holds, lacks = tuple(path.stem for path in files), rules.lacks
     else:
         shutil.rmtree(out)
     for look, _, _ in taken.origins:
@@ -110,7 +193,7 @@ def make_batch(
     return Made(
         number,
         source.place,
-        wanted.kind,
+        limits.kind,
         batch=out.name if holds else "",
         files=len(taken.looks),
         rows=len(taken.origins),
@@ -124,37 +207,37 @@ def make_batch(
 
 
 def _new(
-    source: Source, seen: Mapping[Entry, tuple[str, int]], again: bool, wanted: IngestSettings
+    source: Source, seen: Mapping[Entry, tuple[str, int]], again: bool, limits: IngestSettings
 ) -> tuple[list[Entry], int]:
     """The files to look at now, and how many are left for later.
 
     With `again` also those in which something was bad: behind the new ones, that looked at longest ago first.
     """
-    found: Iterable[Entry] = source.entries(wanted.file_mib * MIB)
+    entries: Iterable[Entry] = source.entries(limits.file_mib * MIB)
     if again:
-        found = sorted(found, key=lambda entry: seen.get(entry, ("", 0))[0])
+        entries = sorted(entries, key=lambda entry: seen.get(entry, ("", 0))[0])
     chosen, size, later = list[Entry](), 0, 0
-    for entry in found:
+    for entry in entries:
         if entry in seen and not (again and seen[entry][1]):
             continue
-        fits = not chosen or size + entry.size <= wanted.total_mib * MIB or _file_fault(entry, wanted)
-        if later or len(chosen) >= wanted.files or not fits:
+        fits = not chosen or size + entry.size <= limits.total_mib * MIB or _file_fault(entry, limits)
+        if later or len(chosen) >= limits.files or not fits:
             later += 1
             continue
         chosen.append(entry)
-        size += 0 if _file_fault(entry, wanted) else entry.size
+        size += 0 if _file_fault(entry, limits) else entry.size
     return chosen, later
 
 
-def _file_fault(entry: Entry, wanted: IngestSettings) -> str | None:
+def _file_fault(entry: Entry, limits: IngestSettings) -> str | None:
     """Why a file is not read, None where it is."""
-    if entry.size > wanted.file_mib * MIB:
-        return f"it is larger than {wanted.file_mib} MiB (ingest.file_mib); it was not read and is where it was"
+    if entry.size > limits.file_mib * MIB:
+        return f"it is larger than {limits.file_mib} MiB (ingest.file_mib); it was not read and is where it was"
     return name_fault(entry.name)
 
 
 def _read(
-    source: Source, entries: Sequence[Entry], part: Path, known: set[str], wanted: IngestSettings
+    source: Source, entries: Sequence[Entry], part: Path, known: set[str], limits: IngestSettings
 ) -> tuple[_Taken, int]:
     """Write the rows of `entries` that are new and can be read to `part`; the second value counts files left for later.
 
@@ -168,20 +251,20 @@ def _read(
                 left += 1
                 continue
             look = Look(source.place, entry.name, entry.size, entry.tag)
-            if fault := _file_fault(entry, wanted):
+            if fault := _file_fault(entry, limits):
                 look.bad = 1
                 taken.looks.append(look)
                 taken.bad.append(Bad(entry.name, None, fault))
                 continue
             try:
-                source.fetch(entry, staged, wanted.file_mib * MIB)
+                source.fetch(entry, staged, limits.file_mib * MIB)
             except Changed:  # the next run sees it as it is then
                 left += 1
                 continue
             before = (out.tell(), len(taken.origins), len(taken.bad))
             taken.looks.append(look)
-            for row in read_rows(staged, wanted):
-                if wanted.kind == "dialogues" and row.consent is False:
+            for row in read_rows(staged, limits):
+                if limits.kind == "dialogues" and row.consent is False:
                     look.without_consent += 1
                 elif row.fault:
                     look.bad += 1
@@ -239,7 +322,7 @@ def _put_aside(path: Path, bad: dict[int, str], taken: _Taken, own: bool) -> Non
                 taken.looks[look].bad += 1
             taken.bad.append(Bad(name, where, bad[number], line.rstrip(b"\n")))
     if own:
-        taken.origins = [one for number, one in enumerate(taken.origins, start=1) if number not in bad]
+        taken.origins = [origin for number, origin in enumerate(taken.origins, start=1) if number not in bad]
     staying.replace(path)
     if not own and not path.stat().st_size:
         path.unlink()

@@ -150,13 +150,13 @@ class TaskChecks:
 def _run(tables: Sequence[Table], docs: Path, place_of: Callable[[str], Place | None]) -> tuple[dict[Place, str], str]:
     """Run the tables; return the rows that break a rule, and what rules about a table as a whole say."""
     bad, whole = dict[Place, str](), list[str]()
+    says = {rule.name: rule.says for table in tables for rule in table.rules}
     for verdict in run_tables(tables, docs) if tables else ():
         if verdict.success:
             continue
-        says = next(rule.says for table in tables for rule in table.rules if rule.name == verdict.rule)
         places = [place for row in verdict.rows if (place := place_of(row)) is not None]
         for place in places:
-            bad.setdefault(place, f"expectation {verdict.rule}: {says}")
+            bad.setdefault(place, f"expectation {verdict.rule}: {says[verdict.rule]}")
         if not places:
             whole.append(verdict.sentence.rstrip("."))
     return bad, "; ".join(whole)

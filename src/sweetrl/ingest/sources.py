@@ -1,4 +1,4 @@
-"""Where new files come from: an S3 prefix or a folder, listed entry by entry and fetched within a limit.
+"""Where new files come from: an S3 prefix or a folder, listed entry by entry, fetched and read within limits.
 
 Names are chosen by others. They are looked up in the source and shown to people, and never become a path here.
 """
@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from sweetrl.colbench.jsonl import decode_line, parse_row
 from sweetrl.errors import UserError
+from sweetrl.json_limits import excess
+from sweetrl.settings import IngestSettings
 from sweetrl.text import printable
 
 logger = logging.getLogger("sweetrl")
@@ -27,6 +30,8 @@ END = ".jsonl"
 SCHEME = "s3://"
 ATTEMPTS = 5  # at one request
 FOLDERS = 32  # in one another; what lies deeper is passed over
+CONSENT = "consent"
+VALUES = 100_000  # numbers, texts, lists and objects in a row
 TIMES: dict[str, Any] = {"connect_timeout": 10, "read_timeout": 60}  # seconds
 
 
@@ -112,7 +117,7 @@ class Folder:
 
     def fetch(self, entry: Entry, target: Path, limit: int) -> None:
         """Copy the file to `target`."""
-        found = _md5()
+        content = _md5()
         try:
             with self._open(entry.name) as source, target.open("wb") as out:
                 left = limit
@@ -120,30 +125,30 @@ class Folder:
                     left -= len(chunk)
                     if left < 0:
                         raise Changed
-                    found.update(chunk)
+                    content.update(chunk)
                     out.write(chunk)
         except FileNotFoundError as error:
             raise Changed from error
-        if entry.tag != f"md5:{found.hexdigest()}":
+        if entry.tag != f"md5:{content.hexdigest()}":
             raise Changed
 
     def _names(self, folder: Path, above: str) -> Iterator[str]:
         try:
-            found = list(os.scandir(folder))
+            items = list(os.scandir(folder))
         except FileNotFoundError:  # removed meanwhile
             return
         except PermissionError as error:
             raise UserError(f"{printable(str(folder))}: this folder may not be read; let it be read.") from error
-        for one in found:
-            name = f"{above}{one.name}"
+        for item in items:
+            name = f"{above}{item.name}"
             if being_written(name):
                 continue
-            if one.is_file(follow_symlinks=False):
+            if item.is_file(follow_symlinks=False):
                 yield name
-            elif one.is_dir(follow_symlinks=False) and name.count("/") >= FOLDERS:
+            elif item.is_dir(follow_symlinks=False) and name.count("/") >= FOLDERS:
                 logger.warning("%s is passed over: it lies %d folders deep", printable(name)[:200], FOLDERS)
-            elif one.is_dir(follow_symlinks=False):
-                yield from self._names(folder / one.name, f"{name}/")
+            elif item.is_dir(follow_symlinks=False):
+                yield from self._names(folder / item.name, f"{name}/")
 
     def _open(self, name: str) -> Any:
         """Open a regular file; one that has become a link or a pipe meanwhile is gone."""
@@ -181,8 +186,8 @@ class Bucket:
                 Bucket=self.bucket, Prefix=self.prefix, PaginationConfig={"PageSize": PAGE}
             )
             for page in pages:
-                for found in page.get("Contents", ()):
-                    name, size, tag = (found.get(key) for key in ("Key", "Size", "ETag"))
+                for item in page.get("Contents", ()):
+                    name, size, tag = (item.get(key) for key in ("Key", "Size", "ETag"))
                     if not name or not tag or not isinstance(size, int) or size < 0:
                         raise UserError(f"{self.place}: the store lists a file without name, size or ETag; mend it.")
                     if not name.endswith("/") and not being_written(name.removeprefix(self.prefix)):
@@ -194,13 +199,13 @@ class Bucket:
 
         with _said(self.place, f"refuses {printable(entry.name)!r}"), target.open("wb") as out:
             try:
-                found = self.client.get_object(Bucket=self.bucket, Key=entry.name, IfMatch=f'"{entry.tag}"')
+                answer = self.client.get_object(Bucket=self.bucket, Key=entry.name, IfMatch=f'"{entry.tag}"')
             except ClientError as error:
                 if error.response.get("Error", {}).get("Code") in ("PreconditionFailed", "412", "NoSuchKey", "404"):
                     raise Changed from error
                 raise
             left = min(limit, entry.size)
-            for chunk in found["Body"].iter_chunks(CHUNK):
+            for chunk in answer["Body"].iter_chunks(CHUNK):
                 left -= len(chunk)
                 if left < 0:
                     raise Changed
@@ -228,3 +233,40 @@ def _said(place: str, what: str) -> Iterator[None]:
 
 def _md5() -> Any:
     return hashlib.md5(usedforsecurity=False)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a file: its number from 1, its bytes without the line end, and why it is bad ("" where it is not).
+
+    `consent` is None where the row cannot be read.
+    """
+
+    number: int
+    line: bytes
+    fault: str = ""
+    consent: bool | None = None
+
+
+def read_rows(path: Path, limits: IngestSettings) -> Iterator[Row]:
+    """Yield the rows of a file; one line is in memory at a time. Blank lines are none."""
+    with path.open("rb") as source:
+        for number, line in enumerate(source, start=1):
+            text = line.rstrip(b"\r\n").removeprefix(b"\xef\xbb\xbf" if number == 1 else b"")
+            if text.strip():
+                yield _look(number, text, limits)
+
+
+def _look(number: int, line: bytes, limits: IngestSettings) -> Row:
+    if len(line) > limits.row_kib * 2**10:
+        return Row(number, line, f"the row is longer than {limits.row_kib} KiB (ingest.row_kib)")
+    try:
+        values = parse_row(decode_line(line, ""), "")
+    except UserError as error:
+        return Row(number, line, str(error).removeprefix(": ").rstrip("."))
+    consent = values.get(CONSENT) is True
+    faults = {
+        "levels": f"the row is nested more than {limits.levels} levels deep (ingest.levels)",
+        "values": f"the row has more than {VALUES} values",
+    }
+    return Row(number, line, faults.get(excess(values, limits.levels, VALUES), ""), consent)

@@ -15,6 +15,7 @@ import yaml
 
 import sweetrl
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, private_folder, publish, read_json, write_json
 from sweetrl.paths import LAST_POLICY, POLICY
 from sweetrl.plugins import load_domain, load_method
@@ -24,7 +25,6 @@ from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Outcome, origin
 from sweetrl.reproduce.variants import LARGE_BASE, ONLINE, VARIANTS, Variant, merged, settings_of, variant_named
 from sweetrl.running.launch import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.settings import Settings, parse_settings
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import RunLog
 from sweetrl.yaml_files import read_yaml
 

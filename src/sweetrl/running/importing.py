@@ -25,6 +25,7 @@ from sweetrl.colbench.logs import parse_log
 from sweetrl.colbench.scoring import PricedScorer
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, publish, write_text
 from sweetrl.learning.pairs import DataCounts
 from sweetrl.plugins import find_method, load_domain
@@ -33,7 +34,6 @@ from sweetrl.rollout.context import scorer_of
 from sweetrl.rollout.scored import scored, summarize
 from sweetrl.running.scratch import alone
 from sweetrl.running.standalone import check_free, read_any_tasks
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.types import Score, Task, Trajectory
 
 if TYPE_CHECKING:

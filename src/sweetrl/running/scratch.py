@@ -22,10 +22,9 @@ from pathlib import Path
 
 import sweetrl
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import file_hash
+from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import PART, private_file, read_json, write_json
 from sweetrl.paths import FINISHED, RUNS, SCRATCH
-from sweetrl.tracking.hashes import dvc_hash
 
 LOCK = f".lock{PART}"  # in a folder of unfinished work; never published with it
 VARIABLE = "SWEETRL_SHARE"

@@ -34,6 +34,7 @@ from typing import NoReturn
 
 from sweetrl.api.calls import named_files
 from sweetrl.errors import sentence_of
+from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, private_folder, publish, write_json
 from sweetrl.logs import any_letters, show_progress
 from sweetrl.paths import RUNS, SCRATCH, SKIPPED
@@ -43,7 +44,6 @@ from sweetrl.running.launch import LAUNCHED, launch, wants_processes
 from sweetrl.running.parameters import check_declared, stage_parameters
 from sweetrl.running.scratch import current_share, keep_finished, remove_outdated, remove_recorded
 from sweetrl.settings import Settings, load_settings
-from sweetrl.tracking.hashes import dvc_hash
 from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
 
 logger = logging.getLogger("sweetrl")

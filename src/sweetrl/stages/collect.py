@@ -12,7 +12,7 @@ from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASK
 from sweetrl.plugins import load_domain
 from sweetrl.running.stage import StageRun, log_costs, stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.tracking.traces import log_dialogues
+from sweetrl.tracking.runs import log_dialogues
 
 
 def collect(settings: Settings) -> None:

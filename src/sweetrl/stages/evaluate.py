@@ -27,7 +27,7 @@ from sweetrl.paths import (
 from sweetrl.plugins import load_domain, load_method
 from sweetrl.running.stage import StageRun, log_costs, stage_main, stage_run
 from sweetrl.settings import Settings
-from sweetrl.tracking.traces import log_dialogues
+from sweetrl.tracking.runs import log_dialogues
 
 if TYPE_CHECKING:
     from sweetrl.api.rollouts import Evaluation, Running

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.tracking.hashes import dvc_hash
+from sweetrl.file_hashes import dvc_hash
+from sweetrl.paths import CRITIC, POLICY
+from sweetrl.tracking.dvc_lock import data_hashes
 
 if TYPE_CHECKING:
     from sweetrl.engines.transformers import TransformersEngine
@@ -182,3 +184,20 @@ def agent_config(settings: Settings, project: Path) -> AgentConfig:
         max_turns=agent.max_turns,
         system_prompt=load_domain(settings).system_prompt(agent.prompt),
     )
+
+
+def refuse_critic(adapter: Path, config: Mapping[str, Any]) -> None:
+    """Raise UserError for a critic's folder where an agent's is wanted; `config` is its adapter_config.json."""
+    if _is_critic(adapter, config):
+        raise UserError(
+            f"{adapter}: this is a critic, which rates what an agent says and does not talk; name an agent: {POLICY}, "
+            "or a registered MODEL@ALIAS."
+        )
+
+
+def _is_critic(adapter: Path, config: Mapping[str, Any]) -> bool:
+    """Whether an adapter has a head, lies where critics do, or is the one that dvc.lock knows as the critic."""
+    if config.get("modules_to_save") or adapter.resolve().parts[-len(CRITIC.parts) :] == CRITIC.parts:
+        return True
+    critic = data_hashes(Path.cwd()).get(CRITIC.as_posix())
+    return critic is not None and critic == dvc_hash(adapter)

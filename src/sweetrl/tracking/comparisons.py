@@ -12,17 +12,16 @@ from __future__ import annotations
 import contextlib
 import json
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sweetrl.errors import UserError
-from sweetrl.gate.measured import Measured
+from sweetrl.gate.decision import Measured
 from sweetrl.io import read_json
 from sweetrl.paths import RESULTS
 from sweetrl.tracking.packing import DIALOGUES
-from sweetrl.tracking.registry import Registry, model_id, read_rewards
+from sweetrl.tracking.registry import Registry, model_id, read_rewards, utc_now
 from sweetrl.tracking.store import reason
 
 if TYPE_CHECKING:
@@ -62,8 +61,8 @@ def noted(registry: Registry, version: str, kind: Kind) -> dict[str, dict[str, A
 def entries(tags: Mapping[str, str], kind: Kind) -> dict[str, dict[str, Any]]:
     """Return the comparisons (or looks) among the tags of a version, oldest first."""
     prefix = _tag(kind, "")
-    found = {key.removeprefix(prefix): json.loads(text) for key, text in tags.items() if key.startswith(prefix)}
-    return dict(sorted(found.items(), key=lambda item: (item[1]["time"], item[1].get("number", len(found)), item[0])))
+    rows = {key.removeprefix(prefix): json.loads(text) for key, text in tags.items() if key.startswith(prefix)}
+    return dict(sorted(rows.items(), key=lambda item: (item[1]["time"], item[1].get("number", len(rows)), item[0])))
 
 
 def take_number(registry: Registry, version: str, kind: Kind, name: str, tasks: str, facts: Mapping[str, Any]) -> int:
@@ -74,9 +73,9 @@ def take_number(registry: Registry, version: str, kind: Kind, name: str, tasks: 
     mine = noted(registry, version, kind).get(name)
     if mine is not None and "number" in mine:
         return int(mine["number"])
-    row = {"tasks": tasks, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **facts, **(mine or {})}
+    row = {"tasks": tasks, "time": utc_now(), **facts, **(mine or {})}
     note(registry, version, kind, name, row)
-    number = sum(one["tasks"] == tasks for one in noted(registry, version, kind).values())
+    number = sum(other["tasks"] == tasks for other in noted(registry, version, kind).values())
     note(registry, version, kind, name, row | {"number": number})
     return number
 
@@ -107,20 +106,20 @@ def read_measured(folder: Path, columns: Sequence[str] = ()) -> Measured:
     from pyarrow import parquet
 
     path = folder / RESULTS.name
-    known = parquet.read_schema(path).names
-    wanted = [column for column in columns if column in known and column not in OUTCOMES]
-    turns = ["turns"] if "turns" in known else []
-    rows = parquet.read_table(path, columns=["task_id", "policy", "reward", *turns, *wanted]).to_pylist()
+    there = parquet.read_schema(path).names
+    sliced = [column for column in columns if column in there and column not in OUTCOMES]
+    turns = ["turns"] if "turns" in there else []
+    rows = parquet.read_table(path, columns=["task_id", "policy", "reward", *turns, *sliced]).to_pylist()
     rows = [row for row in rows if row["policy"] == "trained" and row["reward"] is not None]
-    extra = read_json(folder / DIALOGUES) if (folder / DIALOGUES).exists() else {}
-    told = {row["task_id"]: extra[row["task_id"]] for row in rows if row["task_id"] in extra}
-    groups = {column: {row["task_id"]: _group(row[column]) for row in rows} for column in wanted}
-    if USER in columns and len(told) == len(rows):
-        groups[USER] = {task: one["user"] for task, one in told.items()}
+    facts = read_json(folder / DIALOGUES) if (folder / DIALOGUES).exists() else {}
+    facts = {row["task_id"]: facts[row["task_id"]] for row in rows if row["task_id"] in facts}
+    groups = {column: {row["task_id"]: _group(row[column]) for row in rows} for column in sliced}
+    if USER in columns and len(facts) == len(rows):
+        groups[USER] = {task: dialogue["user"] for task, dialogue in facts.items()}
     return Measured(
         {row["task_id"]: float(row["reward"]) for row in rows},
         {row["task_id"]: float(row["turns"]) for row in rows} if turns else {},
-        {task: float(one["tokens"]) for task, one in told.items() if one["tokens"] is not None},
+        {task: float(dialogue["tokens"]) for task, dialogue in facts.items() if dialogue["tokens"] is not None},
         groups,
     )
 
@@ -141,14 +140,13 @@ def baseline(registry: Registry, version: ModelVersion, key: str) -> dict[str, f
 
 def keep_baseline(registry: Registry, version: ModelVersion, key: str) -> None:
     """Keep the results that are stored with a version as its first ones under the evaluation `key`."""
-    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     with (
         tempfile.TemporaryDirectory() as name,
         answering(registry, f"keep the first results of version {version.version}"),
     ):
         folder = registry.download(version, "evaluation", Path(name))
         registry.client.log_model_artifact(model_id(version), str(folder / RESULTS.name), f"{BASELINE}/{key}")
-        registry.client.set_model_version_tag(registry.name, str(version.version), _baseline_tag(key), now)
+        registry.client.set_model_version_tag(registry.name, str(version.version), _baseline_tag(key), utc_now())
 
 
 def _baseline_tag(key: str) -> str:

@@ -26,8 +26,8 @@ class LockedStage:
     @property
     def data(self) -> dict[str, str]:
         """What it read and wrote, without sources and run files."""
-        kept = {**self.deps, **self.outs}.items()
-        return {path: found for path, found in kept if not path.startswith(("src/", RUNS.as_posix()))}
+        files = {**self.deps, **self.outs}.items()
+        return {path: content for path, content in files if not path.startswith(("src/", RUNS.as_posix()))}
 
 
 def locked_stages(root: Path) -> list[LockedStage]:
@@ -41,18 +41,26 @@ def locked_stages(root: Path) -> list[LockedStage]:
         raise UserError(f"{path}: this is not what DVC writes; `git checkout dvc.lock` brings it back.") from error
 
 
+def data_hashes(root: Path) -> dict[str, str]:
+    """Return path -> DVC hash of every stage's data, as dvc.lock has them; sources and run files are left out."""
+    hashes: dict[str, str] = {}
+    for stage in locked_stages(root):
+        hashes |= stage.data
+    return dict(sorted(hashes.items()))
+
+
 def stages_behind(stages: list[LockedStage], path: Path, content: str) -> list[LockedStage]:
     """Return the stages that made the result with the hash `content` at `path`: its own first, then those before it.
 
     A stage that has run again since, with another result, is not among them. None made it: the list is empty.
     """
-    wanted, found = [(path.as_posix(), content)], list[LockedStage]()
-    for place, known in wanted:  # it grows on the way
+    results, behind = [(path.as_posix(), content)], list[LockedStage]()
+    for place, hashed in results:  # it grows on the way
         for stage in stages:
-            if stage.outs.get(place) == known and stage not in found:
-                found.append(stage)
-                wanted.extend(stage.deps.items())
-    return found
+            if stage.outs.get(place) == hashed and stage not in behind:
+                behind.append(stage)
+                results.extend(stage.deps.items())
+    return behind
 
 
 def _stage(values: Mapping[str, Any]) -> LockedStage:

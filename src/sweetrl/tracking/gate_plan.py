@@ -8,13 +8,12 @@ from pathlib import Path
 
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
-from sweetrl.gate.power import detectable_difference, required_tasks, tasks_for_margin
-from sweetrl.gate.spending import level
+from sweetrl.gate.power import detectable_difference, level, required_tasks, tasks_for_margin
 from sweetrl.paths import TEST_TASKS
 from sweetrl.settings import Settings
 from sweetrl.tracking.comparisons import noted
 from sweetrl.tracking.registry import CHAMPION, Registry
-from sweetrl.tracking.store import EMBEDDED, tracking_enabled, tracking_uri
+from sweetrl.tracking.store import embedded_database, tracking_enabled
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,8 @@ def plan(
 
 def _known(settings: Settings, root: Path) -> tuple[str | None, list[dict[str, float | str]]]:
     """The champion, and what was compared with it; nothing is made where there is no store yet."""
-    uri = tracking_uri(settings.tracking, root)
-    if not tracking_enabled() or (uri.startswith(EMBEDDED) and not Path(uri.removeprefix(EMBEDDED)).exists()):
+    database = embedded_database(settings.tracking, root)
+    if not tracking_enabled() or (database is not None and not database.exists()):
         return None, []
     registry = Registry(settings.tracking, root)
     champion = registry.aliases().get(CHAMPION)

@@ -1,18 +1,135 @@
-"""The whole chain behind a registered version: run, parent run, commit, data hashes, parameters, results, cost."""
+"""What the store knows, read and not changed: runs, and the whole chain behind a registered version."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+import math
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.settings import TrackingSettings
-from sweetrl.tracking.records import RunFacts, open_records
-from sweetrl.tracking.registry import CHAMPION
-from sweetrl.tracking.store import require_store
+from sweetrl.file_hashes import dvc_hash, identity
+from sweetrl.io import digest, read_json, write_json
+from sweetrl.paths import POLICY
+from sweetrl.settings import Settings, TrackingSettings
+from sweetrl.tracking.chat_agent import agent_config
+from sweetrl.tracking.registry import CHAMPION, Registration, Registry, evaluation_tags
+from sweetrl.tracking.runs import DataInput
+from sweetrl.tracking.store import embedded_database, is_missing, require_store
+
+REGISTERED = Path(".cache/registered.json")  # what `known_registration` has found out, and from which store
+ELSEWHERE = ("MLFLOW_REGISTRY_URI", "MLFLOW_WORKSPACE")  # variables that lead MLflow's client to other records
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What the store knows about one run; `inputs` are the data sets it read, by DVC hash."""
+
+    run_id: str
+    name: str
+    status: str
+    commit: str = ""
+    seconds: float | None = None
+    params: dict[str, str] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    inputs: tuple[DataInput, ...] = ()
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run, and the id of the run above it (empty where there is none)."""
+
+    facts: RunFacts
+    parent: str = ""
+
+
+class Records:
+    """The runs in the store of `settings`; who reads makes no store."""
+
+    def __init__(self, settings: TrackingSettings, root: Path | None = None):
+        self.settings, self.root = settings, root
+
+    @cached_property
+    def registry(self) -> Registry:
+        """MLflow's client; loading it takes seconds. A UserError where there is no store yet."""
+        require_store(self.settings, self.root)
+        return Registry(self.settings, self.root)
+
+    def run(self, run_id: str) -> FoundRun | None:
+        """Return what is known about a run; None where the store does not know it."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            run = self.registry.client.get_run(run_id)
+        except MlflowException as error:
+            if not is_missing(error):
+                raise
+            return None
+        info, data = run.info, run.data
+        inputs = []
+        for item in run.inputs.dataset_inputs if run.inputs else ():
+            tags = {tag.key: tag.value for tag in item.tags}
+            context = tags.get("mlflow.data.context", "input")
+            inputs.append(DataInput(item.dataset.name, tags.get("dvc.path", ""), item.dataset.digest, context))
+        facts = RunFacts(
+            run_id=run_id,
+            name=info.run_name,
+            status=info.status,
+            commit=data.tags.get("mlflow.source.git.commit", ""),
+            seconds=(info.end_time - info.start_time) / 1000 if info.end_time else None,
+            params=dict(sorted(data.params.items())),
+            metrics=dict(sorted(data.metrics.items())),
+            inputs=tuple(sorted(inputs, key=lambda read: (read.name, read.path))),
+        )
+        return FoundRun(facts, data.tags.get("mlflow.parentRunId", ""))
+
+    def histories(self, run_id: str, names: Sequence[str]) -> dict[str, list[tuple[int, float]]]:
+        """Return the metrics `names` of a run by step, (step, value) in order; unknown runs and metrics have none.
+
+        Values that are no number are left out.
+        """
+        from mlflow.exceptions import MlflowException
+
+        found = {}
+        for name in names:
+            try:
+                rows = self.registry.client.get_metric_history(run_id, name)
+            except MlflowException as error:
+                if not is_missing(error):
+                    raise
+                rows = []
+            found[name] = sorted((row.step, row.value) for row in rows if not math.isnan(row.value))
+        return found
+
+    def files(self, run_id: str, folder: str, scratch: Path) -> list[Path]:
+        """Return the files in a folder of a run's artifacts, sorted; `scratch` takes what lies elsewhere.
+
+        An unknown folder has none; a store that does not answer is a UserError. The embedded store's lie in the
+        project (`tracking.artifacts`), and MLflow is not needed for them.
+        """
+        here = (self.root or Path()) / self.settings.artifacts / run_id / "artifacts" / folder
+        if here.is_dir():
+            return sorted(path for path in here.iterdir() if path.is_file())
+        import mlflow
+        from mlflow.exceptions import MlflowException
+
+        uri, fetch = self.registry.store.uri, mlflow.artifacts.download_artifacts
+        try:
+            items = self.registry.client.list_artifacts(run_id, folder)
+            return sorted(
+                Path(fetch(run_id=run_id, artifact_path=item.path, dst_path=str(scratch), tracking_uri=uri))
+                for item in items
+                if not item.is_dir
+            )
+        except MlflowException as error:
+            if not is_missing(error):
+                raise UserError(f"run {run_id}: its artifacts cannot be read ({error}); try again.") from error
+            return []
 
 
 @dataclass(frozen=True)
@@ -51,8 +168,8 @@ class Lineage:
         yield "stages", f"{len(self.stages)} runs"
         yield "params", f"{len(self.params)} values"
         measure = self.evaluation.get("measure", "success")
-        told = {name: self.evaluation.get(f"{measure}_{name}") for name in ("before", "after", "difference")}
-        numbers = ", ".join(f"{name} {value:.4g}" for name, value in told.items() if value is not None)
+        measured = {name: self.evaluation.get(f"{measure}_{name}") for name in ("before", "after", "difference")}
+        numbers = ", ".join(f"{name} {value:.4g}" for name, value in measured.items() if value is not None)
         tasks = self.evaluation.get("tasks", 0)
         yield "result", f"{measure} {numbers} on {tasks:,} tasks" if numbers else "not measured"
         costs = (f"{amount:,.0f} {name.replace('_', ' ')}" for name, amount in self.cost.items())
@@ -62,8 +179,8 @@ class Lineage:
         """Yield the whole chain as (what, value), in the order in which a user asks."""
         yield from self._head()
         yield from self.code.items()
-        for path, found in self.data.items():
-            yield f"data {path}", found
+        for path, content in self.data.items():
+            yield f"data {path}", content
         for stage in self.stages:
             yield f"stage {stage.name}", f"run {stage.run_id} ({stage.status})"
         for name, value in self.params.items():
@@ -102,9 +219,8 @@ def split_reference(reference: str, default: str) -> tuple[str, str]:
 def lineage(reference: str, settings: TrackingSettings, root: Path | None = None) -> Lineage:
     """Return the chain behind `reference`, MODEL[@ALIAS] or MODEL/VERSION; an unknown one is a UserError."""
     name, alias = split_reference(reference, settings.model)
-    require_store(settings.model_copy(update={"model": name}), root)
-    records = open_records(settings.model_copy(update={"model": name}), root)
-    version = records.get(alias)
+    records = Records(settings.model_copy(update={"model": name}), root)
+    version = records.registry.get(alias)
     tags = version.tags
     run = records.run(version.run_id) if version.run_id else None
     above = (run.parent if run else "") or tags.get("parent_run")
@@ -112,9 +228,9 @@ def lineage(reference: str, settings: TrackingSettings, root: Path | None = None
     stages = [records.run(run_id) for run_id in json.loads(tags.get("stage_runs", "{}")).values() if run_id]
     return Lineage(
         model=name,
-        version=version.version,
-        aliases=records.aliases_of(version.version),
-        created=_time(version.created),
+        version=str(version.version),
+        aliases=records.registry.aliases_of(str(version.version)),
+        created=datetime.fromtimestamp(version.creation_timestamp / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC"),
         commit=tags.get("git_commit", ""),
         dirty=tags.get("git_dirty") == "true",
         dvc_lock=tags.get("dvc_lock", ""),
@@ -123,16 +239,38 @@ def lineage(reference: str, settings: TrackingSettings, root: Path | None = None
         base_hash=tags.get("base_hash", ""),
         run=run.facts if run else None,
         parent=parent.facts if parent else None,
-        stages=tuple(found.facts for found in stages if found is not None),
+        stages=tuple(stage.facts for stage in stages if stage is not None),
         code=json.loads(tags.get("code", "{}")),
         data=json.loads(tags.get("data", "{}")),
-        params=next((found.facts.params for found in (parent, run) if found is not None and found.facts.params), {}),
+        params=next((known.facts.params for known in (parent, run) if known is not None and known.facts.params), {}),
         evaluation=json.loads(tags.get("evaluation", "{}")),
         cost=json.loads(tags.get("cost", "{}")),
     )
 
 
-def _time(milliseconds: int | None) -> str:
-    from datetime import UTC, datetime
+def known_registration(settings: Settings, root: Path) -> Registration | None:
+    """Return the version that models/policy of `root` is registered as, with the evaluation that lies there.
 
-    return datetime.fromtimestamp((milliseconds or 0) / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    None where registering would change anything. MLflow takes seconds to be imported: as long as the file of an
+    embedded store is as it was when MLflow was last asked, the answer of then is taken, from `.cache/registered.json`.
+    """
+    config, adapter = agent_config(settings, root), dvc_hash(root / POLICY)
+    tags, database = evaluation_tags(settings, root), embedded_database(settings.tracking, root)
+    asked = ""
+    if database is not None and database.exists() and not any(map(os.environ.get, ELSEWHERE)):
+        asked = digest(str(database), identity(database), settings.tracking.model, adapter, config.base_hash, tags)
+    note = read_json(root / REGISTERED) if (root / REGISTERED).exists() else {}
+    if asked and note.get("asked") == asked:
+        return Registration(settings.tracking.model, note["version"], False, tuple(note["aliases"]), note["tags"])
+    if database is not None and not database.exists():
+        return None
+    registry = Registry(settings.tracking, root)
+    version = registry.find(adapter, config.base_hash)
+    if version is None or any(version.tags.get(key) != value for key, value in tags.items()):
+        return None
+    number = str(version.version)
+    known = Registration(registry.name, number, False, registry.aliases_of(number), dict(version.tags))
+    if asked:
+        note = {"asked": asked, "version": number, "aliases": known.aliases, "tags": known.tags}
+        write_json(root / REGISTERED, note)
+    return known

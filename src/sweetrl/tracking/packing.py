@@ -11,11 +11,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.file_hashes import IGNORED
 from sweetrl.io import write_json
 from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, RESULTS
 from sweetrl.settings import Settings
 from sweetrl.tracking.chat_agent import AgentConfig
-from sweetrl.tracking.hashes import IGNORED
 
 if TYPE_CHECKING:
     from sweetrl.tracking.store import Store
@@ -54,10 +54,8 @@ def log_version(
         for extra in ("dvc.lock", "params.yaml"):
             if (root / extra).exists():
                 client.log_model_artifact(logged.model_id, str(root / extra), "lineage")
-        for extra_path in (EVALUATION, RESULTS):
-            client.log_model_artifact(logged.model_id, str(root / extra_path), "evaluation")
-        taken = write_dialogue_facts(root, Path(folder))
-        client.log_model_artifact(logged.model_id, str(taken), "evaluation")
+        for result in (root / EVALUATION, root / RESULTS, write_dialogue_facts(root, Path(folder))):
+            client.log_model_artifact(logged.model_id, str(result), "evaluation")
         client.finalize_logged_model(logged.model_id, "READY")
     try:
         client.create_registered_model(name, description="SWEET-RL policies (peft adapters on a base model)")
@@ -84,17 +82,17 @@ def write_dialogue_facts(root: Path, folder: Path) -> Path:
     from sweetrl.colbench.store import TrajectoryStore
 
     shards, path = root / EVALUATION_DIALOGUES / "trained", folder / DIALOGUES
-    found: dict[str, dict[str, Any]] = {}
-    for one in TrajectoryStore(shards).read() if shards.exists() else ():
-        known = all(turn.token_ids for turn in one.turns)
-        tokens = sum(len(turn.token_ids) for turn in one.turns) if known else None
-        found[one.task.id] = {"tokens": tokens, "user": one.simulator}
-    write_json(path, found)
+    facts: dict[str, dict[str, Any]] = {}
+    for dialogue in TrajectoryStore(shards).read() if shards.exists() else ():
+        counts = [len(turn.token_ids) for turn in dialogue.turns]
+        facts[dialogue.task.id] = {"tokens": sum(counts) if all(counts) else None, "user": dialogue.simulator}
+    write_json(path, facts)
     return path
 
 
 def _save(path: Path, scratch: Path, settings: Settings, adapter: Path, base: Path | None, config: AgentConfig) -> None:
     import mlflow
+    import pandas
 
     import sweetrl
     from sweetrl.tracking import agent
@@ -115,7 +113,7 @@ def _save(path: Path, scratch: Path, settings: Settings, adapter: Path, base: Pa
         code_paths=[str(code)],
         model_config=config.as_dict(),
         signature=_signature(settings),
-        input_example=_example(),
+        input_example=pandas.DataFrame(EXAMPLE),
         pip_requirements=requirements(),
     )
 
@@ -133,12 +131,6 @@ def _signature(settings: Settings) -> Any:
         ]
     )
     return ModelSignature(message, Schema([ColSpec("string")]), params)
-
-
-def _example() -> Any:
-    import pandas
-
-    return pandas.DataFrame(EXAMPLE)
 
 
 def folder_bytes(folder: Path) -> int:

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UnknownVersion, UserError
-from sweetrl.file_hashes import file_hash
+from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import digest, read_json
 from sweetrl.paths import EVALUATION, POLICY, RESULTS, RUNS, TEST_TASKS
 from sweetrl.plugins import KEYS, check_sources, chosen, load_domain
 from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.chat_agent import agent_config
-from sweetrl.tracking.dvc_lock import locked_stages
-from sweetrl.tracking.hashes import dvc_hash
-from sweetrl.tracking.notes import version_note
+from sweetrl.tracking.dvc_lock import data_hashes
 from sweetrl.tracking.packing import log_version, write_dialogue_facts
 from sweetrl.tracking.runs import git_state
 from sweetrl.tracking.store import Store, check_active, connect, is_missing, reason
@@ -65,34 +63,32 @@ class Registry:
 
     def versions(self, condition: str = "") -> list[ModelVersion]:
         """Return all versions, oldest first, or those for which `condition` (MLflow's filter language) holds."""
-        found: list[ModelVersion] = []
-        token = None
         query = " and ".join(filter(None, [f"name = '{self.name}'", condition]))
-        while True:
-            page = self.client.search_model_versions(query, page_token=token)
-            found.extend(page)
-            token = page.token
-            if not token:
-                return sorted(found, key=lambda version: int(version.version))
+        page = self.client.search_model_versions(query)
+        versions = list(page)
+        while page.token:
+            page = self.client.search_model_versions(query, page_token=page.token)
+            versions += page
+        return sorted(versions, key=lambda version: int(version.version))
 
     def get(self, reference: str) -> ModelVersion:
         """Return the version that `reference` names (an alias or a number); an unknown one is a UserError."""
         from mlflow.exceptions import MlflowException
 
-        wanted = reference.removeprefix("@")
+        name = reference.removeprefix("@")
         aliases = self.aliases()
-        number = aliases.get(wanted, wanted)
+        number = aliases.get(name, name)
         if known_number(number):
             try:
                 return self.client.get_model_version(self.name, number)
             except MlflowException as error:
                 if not is_missing(error):
                     raise
-        known = [str(version.version) for version in self.versions()]
-        if not known:
+        numbers = [str(version.version) for version in self.versions()]
+        if not numbers:
             raise UnknownVersion(f"{self.name}: no version is registered yet; `sweetrl run` trains and registers one.")
-        names = ", ".join([f"@{alias}" for alias in aliases] + known)
-        raise UnknownVersion(f"{self.name}@{wanted}: there is no such alias or version; known are {names}.")
+        names = ", ".join([f"@{alias}" for alias in aliases] + numbers)
+        raise UnknownVersion(f"{self.name}@{name}: there is no such alias or version; known are {names}.")
 
     def aliases(self) -> dict[str, str]:
         """Return alias -> version number; empty where the model is not registered yet."""
@@ -138,15 +134,11 @@ class Registry:
         model = self._model()
         if model is None:
             return []
-        entries: list[Promotion] = []
-        for found in json.loads(model.tags.get(HISTORY, "[]")):
-            entry = Promotion(**found)
-            if not entries or entries[-1].version != entry.version:
-                entries.append(entry)
+        entries = [Promotion(**values) for values in json.loads(model.tags.get(HISTORY, "[]"))]
         champion = str(model.aliases.get(CHAMPION, ""))
         if not champion:
             return entries
-        while entries and entries[-1].version != champion and any(one.version == champion for one in entries):
+        while entries and entries[-1].version != champion and any(entry.version == champion for entry in entries):
             entries.pop()
         if not entries or entries[-1].version != champion:
             entries.append(Promotion(champion, "the alias was moved without this project's flows", ""))
@@ -156,8 +148,7 @@ class Registry:
         """Make `version` the champion and write that into the history; nothing changes if it is the champion."""
         history = self.history()
         if not history or history[-1].version != version:
-            now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-            history.append(Promotion(version, reason, now))
+            history.append(Promotion(version, reason, utc_now()))
         self._write_history(history)
         self.set_alias(CHAMPION, version)
         self.forget_challenger(version)
@@ -194,7 +185,7 @@ class Registry:
     def _at_least_two(self) -> list[Promotion]:
         """The history, whose last entries are a champion that can be returned to and the one that is it now."""
         history = self.history()
-        there = {str(version.version) for version in self.versions()} - {one.version for one in history[-1:]}
+        there = {str(version.version) for version in self.versions()} - {entry.version for entry in history[-1:]}
         while len(history) > 1 and history[-2].version not in there:
             del history[-2]
         if len(history) < 2:
@@ -219,11 +210,6 @@ class Registry:
                 "nothing was changed, so try again when their store answers, if they are still there."
             ) from error
 
-    def rewards(self, version: ModelVersion) -> dict[str, float]:
-        """Return the version's per-task rewards as they were stored with it: task id -> reward."""
-        with tempfile.TemporaryDirectory() as folder:
-            return read_rewards(self.download(version, f"evaluation/{RESULTS.name}", Path(folder)))
-
     def attach_evaluation(self, version: str, root: Path, tags: Mapping[str, str]) -> None:
         """Store (or replace) what a version reached on the held-out tasks, as it lies in the folder `root`."""
         found = self.client.get_model_version(self.name, version)
@@ -233,6 +219,11 @@ class Registry:
         for key, value in tags.items():
             self.client.set_model_version_tag(self.name, version, key, value)
         self.describe(version)
+
+
+def utc_now() -> str:
+    """Return the time in UTC, to the second, as the registry's tags have it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def checked_name(name: str) -> str:
@@ -284,30 +275,18 @@ def evaluation_tags(settings: Settings, root: Path) -> dict[str, str]:
 
 def headline(path: Path) -> dict[str, Any]:
     """Return the numbers of an evaluation file that fit in a line: those on its first level."""
-    found: dict[str, Any] = {}
-    for key, value in read_json(path).items():
-        if isinstance(value, int | float | str):
-            found[key] = value
-    return found
-
-
-def data_hashes(root: Path) -> dict[str, str]:
-    """Return path -> DVC hash of every stage's data, as dvc.lock has them; sources and run files are left out."""
-    found: dict[str, str] = {}
-    for stage in locked_stages(root):
-        found |= stage.data
-    return dict(sorted(found.items()))
+    return {key: value for key, value in read_json(path).items() if isinstance(value, int | float | str)}
 
 
 def chosen_code(settings: Settings, root: Path) -> dict[str, str]:
     """Return key of params.yaml -> the domain, method, reward and user chosen, your own with the hash of its source."""
     own = check_sources(settings, root)
-    found: dict[str, str] = {}
+    code: dict[str, str] = {}
     for group, name in chosen(settings).items():
         key, place = KEYS[group]
         if name:
-            found[key] = f"{name} {dvc_hash(own[place])}" if place in own else name
-    return found
+            code[key] = f"{name} {dvc_hash(own[place])}" if place in own else name
+    return code
 
 
 def stage_runs(root: Path) -> dict[str, dict[str, Any]]:
@@ -400,3 +379,39 @@ def _existing_run(store: Store, candidates: list[str | None]) -> str | None:
                 continue
             return candidate
     return None
+
+
+def result_table(evaluation: Mapping[str, Any]) -> str:
+    """Return the headline of an evaluation (the first level of evaluation.json) as a table; "" where there is none."""
+    rows = []
+    for key, label in (("success", "tasks solved"), ("reward", "mean reward")):
+        before, after = evaluation.get(f"{key}_before"), evaluation.get(f"{key}_after")
+        if before is not None and after is not None:
+            shown = [f"{100 * value:.1f} %" if key == "success" else f"{value:.3f}" for value in (before, after)]
+            rows.append(f"| **{label}** | {shown[0]} | **{shown[1]}** |")
+    if not rows:
+        return ""
+    tasks = evaluation.get("tasks")
+    head = f"| on {tasks:,} held-out tasks | before | after |" if tasks else "| held-out tasks | before | after |"
+    return "\n".join([head, "|---|---|---|", *rows])
+
+
+def run_note(evaluation: Mapping[str, Any], reason: str = "", version: str = "", report: str = "") -> str:
+    """Return the description of a pipeline run: the gate's verdict, result, version, report, those that there are."""
+    parts = [f"**Gate:** {reason}"] if reason else []
+    parts += [result_table(evaluation)]
+    parts += [f"**Registered as** {version}"] if version else []
+    parts += [f"**Report:** `{report}`, under Artifacts"] if report else []
+    return "\n\n".join(filter(None, parts))
+
+
+def version_note(before: str, evaluation: Mapping[str, Any], gate: Mapping[str, Any] | None) -> str:
+    """Return a version's description: what the gate decided (its tag `gate`), the result, and what the version is.
+
+    What it is, is the last paragraph of the description `before`.
+    """
+    verdict = f"**Gate:** {gate['reason']}" if gate else ""
+    if gate and gate["promote"] and not gate["promoted"]:
+        verdict += " (It has yet to become champion.)"
+    parts = [verdict, result_table(evaluation), before.rpartition("\n\n")[2]]
+    return "\n\n".join(filter(None, parts))

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +17,6 @@ from sweetrl.errors import UserError
 from sweetrl.io import private_file, private_folder
 from sweetrl.settings import TrackingSettings
 from sweetrl.text import without_login
-from sweetrl.tracking.notes import EXPERIMENT, missing_tags
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,8 +29,17 @@ QUIET = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # what a server adds to each closed run
 }
 
-
 EMBEDDED = "sqlite:///"  # how the URI of a store in a file begins
+NOTE = "mlflow.note.content"  # the tag that MLflow's pages show as a run's or an experiment's description
+# MLflow's pages have two faces; the one that they open with, for prompts and traces, hides runs and the registry. The
+# kind says which one is meant to those that go by it; in MLflow 3.17 the address or the reader says it.
+EXPERIMENT = {
+    "mlflow.experimentKind": "custom_model_development",
+    NOTE: "Choose **Model training** at the top left to see the runs and the model registry. Each run `train` is a "
+    "whole pipeline run: its page has the gate's verdict, the results, the stages' runs and the report.",
+}
+GUESSED = "_inferred"  # how a kind ends that MLflow's pages have guessed themselves
+UNKNOWN = "no_inferred_type"
 
 
 @dataclass(frozen=True)
@@ -61,10 +69,16 @@ def tracking_uri(settings: TrackingSettings, root: Path | None = None) -> str:
     return uri
 
 
+def embedded_database(settings: TrackingSettings, root: Path | None = None) -> Path | None:
+    """Return the file of the embedded store, which may not be there yet; None where the records are at a server."""
+    uri = tracking_uri(settings, root)
+    return Path(uri.removeprefix(EMBEDDED)) if uri.startswith(EMBEDDED) else None
+
+
 def require_store(settings: TrackingSettings, root: Path | None = None) -> None:
     """Raise a UserError where an embedded store is not there yet: who reads makes none."""
-    uri = tracking_uri(settings, root)
-    if uri.startswith(EMBEDDED) and not Path(uri.removeprefix(EMBEDDED)).exists():
+    database = embedded_database(settings, root)
+    if database is not None and not database.exists():
         raise UserError(f"{settings.model}: no version is registered yet; `sweetrl run` trains and registers one.")
 
 
@@ -124,6 +138,12 @@ def _opening(uri: str) -> Iterator[None]:
             f"{without_login(uri)}: MLflow's store does not answer ({reason(error)}); start it, or correct "
             "MLFLOW_TRACKING_URI."
         ) from error
+
+
+def missing_tags(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return what an experiment with `tags` lacks of EXPERIMENT; what a person has set stays."""
+    guessed = {key for key, value in tags.items() if value.endswith(GUESSED) or value == UNKNOWN}
+    return {key: value for key, value in EXPERIMENT.items() if key not in tags or key in guessed}
 
 
 def check_active(store: Store) -> None:

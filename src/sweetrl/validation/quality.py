@@ -14,16 +14,11 @@ from urllib.parse import quote
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import fill, markup, percent
 from sweetrl.io import read_json, write_json, write_text
-from sweetrl.validation.suites import Rule, Table, Verdict
+from sweetrl.validation.suites import WHOLE, Rule, Table, Verdict
 from sweetrl.validation.tables import Summary
 
 KEPT = 20  # batches in a line
-TITLES = {
-    "shards": "Files",
-    "trajectories": "Dialogues",
-    "pairs": "Preference pairs",
-    "tasks": "Tasks",
-}
+TITLES = {"shards": "Files", "trajectories": "Dialogues", "pairs": "Preference pairs", "tasks": "Tasks"}
 EXPORT = "view"  # where `sweetrl view --export` is looked for, beside the page
 WIDTH, HEIGHT, MARGIN = 132.0, 30.0, 4.0  # of a line, in pixels
 
@@ -41,8 +36,8 @@ def write_page(
     `summary` is None where the batch cannot be read. `history` is the file of earlier batches (see `remember`), and
     `source` the folder of dialogues as it is called in the viewer's addresses.
     """
-    earlier = [one for one in read_history(history) if summary is None or one["batch"] != summary.batch]
-    verdict_of = {(one.table, one.rule): one for one in verdicts}
+    earlier = [batch for batch in read_history(history) if summary is None or batch["batch"] != summary.batch]
+    verdict_of = {(verdict.table, verdict.rule): verdict for verdict in verdicts}
     exported = (path.parent / EXPORT / "index.html").exists()
     sections = []
     for table in tables:
@@ -52,15 +47,12 @@ def write_page(
             if (table.name, rule.name) in verdict_of
         ]
         failed = sum(not rule["success"] for rule in rules)
-        title = TITLES.get(table.name, table.name)
-        sections.append({"title": title, "rows": len(table.rows), "rules": rules, "failed": failed})
-    failed = sum(not one.success for one in verdicts)
-    facts = {} if summary is None else batch_facts(summary)
+        sections.append({"title": TITLES[table.name], "rows": len(table.rows), "rules": rules, "failed": failed})
     page = {
-        "failed": failed,
+        "failed": sum(not verdict.success for verdict in verdicts),
         "rules": len(verdicts),
         "sections": sections,
-        "facts": facts,
+        "facts": {} if summary is None else batch_facts(summary),
         "earlier": len(earlier),
         "exported": exported,
         "export": f"{path.parent.name}/{EXPORT}",
@@ -73,7 +65,7 @@ def rule_row(
 ) -> dict[str, Any]:
     """Return one expectation as the page shows it."""
     name = history_key(verdict)
-    values = [one["observed"][name] for one in earlier if name in one["observed"]]
+    values = [batch["observed"][name] for batch in earlier if name in batch["observed"]]
     by_row = rule.kind not in WHOLE
     bounds = (verdict.low, verdict.high)
     return {
@@ -86,10 +78,6 @@ def rule_row(
         "broken": [broken_row(key, detail, source, exported) for key, detail in verdict.broken],
         "unlisted": max(0, verdict.unexpected - len(verdict.broken)) if by_row else 0,
     }
-
-
-# Expectations about a table as a whole: what is observed is a count or a mean, not a share of rows.
-WHOLE = ("ExpectTableRowCountToBeBetween", "ExpectColumnMeanToBeBetween")
 
 
 def in_rows(verdict: Verdict) -> str:
@@ -117,7 +105,9 @@ def broken_row(key: Mapping[str, Any], detail: str, source: str, exported: bool)
     """One row that breaks a rule; `link` leads to its dialogue, "" where there is none or no viewer beside the page."""
     address = ""
     if "task_id" in key and key.get("attempt") is not None:
-        address = "#/dialogue/" + "/".join(quote(str(one), safe="") for one in (source, key["task_id"], key["attempt"]))
+        address = "#/dialogue/" + "/".join(
+            quote(str(part), safe="") for part in (source, key["task_id"], key["attempt"])
+        )
     about = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in key.items() if name != "row")
     link = f"{EXPORT}/index.html{address}" if address and exported else ""
     return {"row": str(key.get("row", "")), "about": about, "detail": detail, "link": link, "address": address}
@@ -150,11 +140,11 @@ def line(values: Sequence[float], bounds: tuple[float | None, float | None], suc
         places = [(WIDTH - MARGIN, places[0][1])]
     points = " ".join(f"{across},{y}" for across, y in places)
     dashes = "".join(f'<path d="M0 {down(bound)}H{WIDTH:g}" class="bound"/>' for bound in limits)
-    told = f"{number(values[-1])} now" + (f", {number(values[-2])} before" if len(values) > 1 else "")
+    label = f"{number(values[-1])} now" + (f", {number(values[-2])} before" if len(values) > 1 else "")
     across, y = places[-1]
     kind = "ok" if success else "not"
     return (
-        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{told}">{dashes}'
+        f'<svg viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{label}">{dashes}'
         f'<polyline points="{points}" class="past"/><circle cx="{across}" cy="{y}" r="3" class="{kind}"/></svg>'
     )
 
@@ -171,16 +161,16 @@ def read_history(path: Path) -> list[dict[str, Any]]:
     """Return what was observed of the accepted batches, oldest first; none where there is no file."""
     if not path.exists():
         return []
-    found = read_json(path)
-    if not isinstance(found, list) or not all(
-        isinstance(one, dict) and {"batch", "observed"} <= set(one) for one in found
+    batches = read_json(path)
+    if not isinstance(batches, list) or not all(
+        isinstance(batch, dict) and {"batch", "observed"} <= set(batch) for batch in batches
     ):
         raise UserError(f"{path}: this is not the history of batches; remove the file and run again.")
-    return found
+    return batches
 
 
 def remember(path: Path, batch: str, verdicts: Sequence[Verdict]) -> None:
     """Add an accepted batch to the file of the last ones; one that is there already is not added twice."""
-    others = [one for one in read_history(path) if one["batch"] != batch]
-    entry = {"batch": batch, "observed": {history_key(one): one.observed for one in verdicts}}
+    others = [earlier for earlier in read_history(path) if earlier["batch"] != batch]
+    entry = {"batch": batch, "observed": {history_key(verdict): verdict.observed for verdict in verdicts}}
     write_json(path, [*others, entry][-KEPT:])

@@ -22,6 +22,11 @@ from sweetrl.validation.tables import KEYS, Rows, Summary
 
 SHOWN = 5  # rows named in a sentence; more are on the page of the batch's quality
 LISTED = 200  # rows of a rule on that page; all of them are in the Data Docs
+# Great Expectations' expectations that stand in several rules.
+UNIQUE, UNIQUE_TOGETHER = "ExpectColumnValuesToBeUnique", "ExpectCompoundColumnsToBeUnique"
+BETWEEN, ROW_COUNT = "ExpectColumnValuesToBeBetween", "ExpectTableRowCountToBeBetween"
+MEAN_BETWEEN = "ExpectColumnMeanToBeBetween"
+WHOLE = (ROW_COUNT, MEAN_BETWEEN)  # what is observed is a count or a mean of the table, and not a share of its rows
 NOISE = 1.96  # standard errors allowed on top of the largest shift, so that a small batch does not fail by chance
 
 
@@ -90,43 +95,35 @@ class Limits:
 def shards_table(rows: Rows) -> Table:
     """The files themselves: there is one at least, and each has the schema."""
     again = "run the stage `collect` again"
-    return Table(
-        "shards",
-        rows,
-        ("row", "schema"),
-        (
-            Rule("shards_exist", "ExpectTableRowCountToBeBetween", {"min_value": 1}, "there must be shards", again),
-            _empty("schema", "every shard must have the schema of docs/data-formats.md", again),
-        ),
-        ("row",),
+    rules = (
+        Rule("shards_exist", ROW_COUNT, {"min_value": 1}, "there must be shards", again),
+        _empty("schema", "every shard must have the schema of docs/data-formats.md", again),
     )
+    return Table("shards", rows, ("row", "schema"), rules, ("row",))
 
 
 def trajectories_table(rows: Rows, limits: Limits) -> Table:
     """Every collected dialogue, and the batch as a whole against the batch accepted before it."""
     k, settings = limits.attempts, limits.settings
     again = "collect the batch again" if k is not None else "mend the files, or leave these rows out"
-    rules = [
-        Rule(
-            "unique_attempts",
-            "ExpectCompoundColumnsToBeUnique",
-            {"column_list": ["task_id", "attempt"]},
-            "no attempt at a task may be there twice",
-            again,
-        ),
-        *(_equal_attempts(k, again) if k is not None else []),
+    least, most = limits.reward_range
+    attempt = {"column_list": ["task_id", "attempt"]}
+    rules = [Rule("unique_attempts", UNIQUE_TOGETHER, attempt, "no attempt at a task may be there twice", again)]
+    if k is not None:
+        each, numbers = {"column": "attempts", "value_set": [k]}, {"column": "attempt", **_bounds((0, k - 1))}
+        says = f"every task must have exactly {k} attempts (collect.attempts)"
+        rules += [
+            Rule("attempts_per_task", "ExpectColumnValuesToBeInSet", each, says, again),
+            Rule("attempt_numbers", BETWEEN, numbers, f"attempts must be numbered 0 to {k - 1}", again),
+        ]
+    reward, says = {"column": "reward", **_bounds(limits.reward_range)}, f"rewards must lie in {least:g} to {most:g}"
+    rules += [
         _empty("task", "attempts with one task id must be at one task", again),
         _empty("turn_order", "the user must open with the request, then both alternate, and the agent must end", again),
         _empty("protocol", "the dialogue must follow the protocol", f"check agent.max_turns, or {again}"),
         _empty("turn_record", "the recorded turns must be those of the messages", again),
         _empty("tokens", "token ids must decode to the raw reply", f"check model.base, or {again}"),
-        Rule(
-            "reward_bounds",
-            "ExpectColumnValuesToBeBetween",
-            {"column": "reward", **_bounds(limits.reward_range)},
-            f"rewards must lie in {limits.reward_range[0]:g} to {limits.reward_range[1]:g}",
-            "score the batch again",
-        ),
+        Rule("reward_bounds", BETWEEN, reward, says, "score the batch again"),
         _empty("scored", "every finished dialogue must have a reward and a lost one none", "score the batch again"),
         _empty("tests", "the reward must be what the domain says it is", "score the batch again"),
         _empty(
@@ -134,13 +131,7 @@ def trajectories_table(rows: Rows, limits: Limits) -> Table:
             "nothing the actor sees may hold training-time information",
             f"fix the simulator or the prompt that gave it away, then {again}",
         ),
-        Rule(
-            "unique_seeds",
-            "ExpectColumnValuesToBeUnique",
-            {"column": "seed"},
-            "no two sampled dialogues may share a seed",
-            again,
-        ),
+        Rule("unique_seeds", UNIQUE, {"column": "seed"}, "no two sampled dialogues may share a seed", again),
         _empty(
             "duplicate",
             f"at most {settings.duplicate_share:.0%} of the attempts may repeat another word for word "
@@ -155,86 +146,42 @@ def trajectories_table(rows: Rows, limits: Limits) -> Table:
             mostly=1.0 - settings.lost_share,
         ),
     ]
-    previous, current = limits.previous, limits.current
-    if previous is not None and current is not None:
-        rules += [
-            _shift(
-                "reward_shift",
-                "reward",
-                "mean reward",
-                previous.mean_reward,
-                settings.reward_shift,
-                (previous.reward_error, current.reward_error),
-            ),
-            _shift(
-                "turns_shift",
-                "turns",
-                "mean number of agent turns",
-                previous.mean_turns,
-                settings.turns_shift,
-                (previous.turns_error, current.turns_error),
-            ),
-        ]
+    before, now = limits.previous, limits.current
+    if before is not None and now is not None:
+        errors = (before.reward_error, now.reward_error)
+        rules.append(_shift("reward", "mean reward", before.mean_reward, settings.reward_shift, errors))
+        errors = (before.turns_error, now.turns_error)
+        rules.append(_shift("turns", "mean number of agent turns", before.mean_turns, settings.turns_shift, errors))
     columns = (*KEYS, "task", "turn_order", "protocol", "turn_record", "tokens", "reward", "scored", "tests", "leak")
     more = ("seed", "lost", "turns", "attempts", "duplicate", "reward_by_task", "turns_by_task")
     return Table("trajectories", rows, (*columns, *more), tuple(rules), KEYS)
 
 
-def _equal_attempts(k: int, again: str) -> list[Rule]:
-    return [
-        Rule(
-            "attempts_per_task",
-            "ExpectColumnValuesToBeInSet",
-            {"column": "attempts", "value_set": [k]},
-            f"every task must have exactly {k} attempts (collect.attempts)",
-            again,
-        ),
-        Rule(
-            "attempt_numbers",
-            "ExpectColumnValuesToBeBetween",
-            {"column": "attempt", "min_value": 0, "max_value": k - 1},
-            f"attempts must be numbered 0 to {k - 1}",
-            again,
-        ),
-    ]
-
-
 def pairs_table(rows: Rows, limits: Limits) -> Table:
     """The preference pairs made of the dialogues."""
     least = limits.settings.minimum_pairs
-    enough = Rule(
-        "enough_pairs",
-        "ExpectTableRowCountToBeBetween",
-        {"min_value": least},
-        f"there must be at least {least} preference pairs (validate.minimum_pairs)",
-        "raise collect.tasks or collect.attempts, or set critic.pairs to `all`",
-    )
-    rules = (
-        *([enough] if limits.pairs_needed else []),
-        Rule(
-            "chosen_above_rejected",
-            "ExpectColumnPairValuesAToBeGreaterThanB",
-            {"column_A": "chosen_reward", "column_B": "rejected_reward", "or_equal": False},
-            "the chosen reward must be above the rejected one",
-        ),
-        Rule(
-            "unique_pairs",
-            "ExpectCompoundColumnsToBeUnique",
-            {"column_list": ["task_id", "chosen_attempt", "rejected_attempt"]},
-            "no pair may be there twice",
-        ),
+    says = f"there must be at least {least} preference pairs (validate.minimum_pairs)"
+    fix = "raise collect.tasks or collect.attempts, or set critic.pairs to `all`"
+    order = {"column_A": "chosen_reward", "column_B": "rejected_reward", "or_equal": False}
+    above = "the chosen reward must be above the rejected one"
+    pair = {"column_list": ["task_id", "chosen_attempt", "rejected_attempt"]}
+    rules = [
+        Rule("chosen_above_rejected", "ExpectColumnPairValuesAToBeGreaterThanB", order, above),
+        Rule("unique_pairs", UNIQUE_TOGETHER, pair, "no pair may be there twice"),
         _empty("members", "both attempts of a pair must be among the trajectories of its task, with these rewards"),
-    )
+    ]
+    if limits.pairs_needed:
+        rules.insert(0, Rule("enough_pairs", ROW_COUNT, {"min_value": least}, says, fix))
     keys = ("row", "task_id", "chosen_attempt", "rejected_attempt")
-    return Table("pairs", rows, (*keys, "chosen_reward", "rejected_reward", "members"), rules, keys)
+    return Table("pairs", rows, (*keys, "chosen_reward", "rejected_reward", "members"), tuple(rules), keys)
 
 
 def tasks_table(rows: Rows) -> Table:
     """Tasks of others: every one has a name of its own and a content of its own, and none is a test task."""
-    unique, leave = "ExpectColumnValuesToBeUnique", "leave the row out"
+    leave = "leave the row out"
     rules = (
-        Rule("unique_ids", unique, {"column": "id"}, "every task must have its own `id`", leave),
-        Rule("unique_contents", unique, {"column": "content"}, "no task may be there twice", leave),
+        Rule("unique_ids", UNIQUE, {"column": "id"}, "every task must have its own `id`", leave),
+        Rule("unique_contents", UNIQUE, {"column": "content"}, "no task may be there twice", leave),
         _empty("held_out", "nothing may be learnt from what is measured on", leave),
     )
     return Table("tasks", rows, ("row", "id", "content", "held_out"), rules, ("row",))
@@ -255,8 +202,8 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
     context = gx.get_context(mode="ephemeral")
     context.enable_analytics(False)
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
-    for site in list(context.get_site_names()):
-        context.delete_data_docs_site(site)
+    for usual in list(context.get_site_names()):
+        context.delete_data_docs_site(usual)
     context.add_data_docs_site(
         "sweetrl",
         {
@@ -269,6 +216,7 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
         },
     )
     source = context.data_sources.add_pandas("sweetrl")
+    form = {"result_format": "COMPLETE", "return_unexpected_index_query": False}
     verdicts: list[Verdict] = []
     for table in tables:
         values = {name: list(map(_escaped, table.rows.column(name))) for name in table.columns if table.rows}
@@ -285,17 +233,15 @@ def run_tables(tables: Sequence[Table], docs: Path) -> list[Verdict]:
             gx.Checkpoint(
                 name=table.name,
                 validation_definitions=[definition],
-                result_format={
-                    "result_format": "COMPLETE",
-                    "unexpected_index_column_names": list(table.keys),
-                    "return_unexpected_index_query": False,
-                },
+                result_format=form | {"unexpected_index_column_names": list(table.keys)},
             )
         )
         outcome = checkpoint.run(batch_parameters={"dataframe": frame})
         (result,) = outcome.run_results.values()
-        found = {(one.expectation_config.meta or {})["rule"]: one for one in result.results if one.expectation_config}
-        verdicts += [_verdict(table, rule, found[rule.name]) for rule in table.rules]
+        outcomes = {
+            (each.expectation_config.meta or {})["rule"]: each for each in result.results if each.expectation_config
+        }
+        verdicts += [_verdict(table, rule, outcomes[rule.name]) for rule in table.rules]
     context.build_data_docs()
     return verdicts
 
@@ -312,13 +258,13 @@ def _verdict(table: Table, rule: Rule, outcome: Any) -> Verdict:
     success = bool(outcome.success)
     sentence = "" if success else _sentence(table, rule, result, checked, unexpected)
     rows = () if success else tuple(str(row["row"]) for row in result["unexpected_index_list"])
-    told = Verdict(table.name, rule.name, success, checked, unexpected, sentence, rows)
+    verdict = Verdict(table.name, rule.name, success, checked, unexpected, sentence, rows)
     if "unexpected_count" in result:
         allowed = 1.0 - float(rule.arguments.get("mostly", 1.0))
         share = unexpected / checked if checked else 0.0
-        return replace(told, observed=share, high=allowed, broken=_broken(table, rule, result, LISTED))
+        return replace(verdict, observed=share, high=allowed, broken=_broken(table, rule, result, LISTED))
     bounds = (rule.arguments.get("min_value"), rule.arguments.get("max_value"))
-    return replace(told, observed=float(result.get("observed_value") or 0.0), low=bounds[0], high=bounds[1])
+    return replace(verdict, observed=float(result.get("observed_value") or 0.0), low=bounds[0], high=bounds[1])
 
 
 def _escaped(value: Any) -> Any:
@@ -347,18 +293,13 @@ def _distinct(table: Table, result: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 def _broken(table: Table, rule: Rule, result: dict[str, Any], most: int) -> tuple[tuple[dict[str, Any], str], ...]:
     """The first `most` rows that break a rule: what names them, and what is wrong with them ("": nothing more)."""
-    rows = _distinct(table, result)[:most]
-    if not rows:
-        return ()
-    wanted = set(rows)
-    keys = zip(*(table.rows.column(key) for key in table.keys), strict=True)
-    by_key = {key: table.rows[place] for place, key in enumerate(keys) if key in wanted}
-    found = []
-    for key in rows:
-        value = by_key[key].get(rule.column) if rule.column and key in by_key else None
-        detail = "" if value is None or rule.column in table.keys else _detail(rule, value)
-        found.append((dict(zip(table.keys, key, strict=True)), detail))
-    return tuple(found)
+    broken = dict.fromkeys(_distinct(table, result)[:most], "")
+    if broken and rule.column and rule.column not in table.keys:
+        values = table.rows.column(rule.column)
+        for place, key in enumerate(zip(*map(table.rows.column, table.keys), strict=True)):
+            if key in broken and values[place] is not None:
+                broken[key] = _detail(rule, values[place])
+    return tuple((dict(zip(table.keys, key, strict=True)), detail) for key, detail in broken.items())
 
 
 def _name(key: dict[str, Any]) -> str:
@@ -391,13 +332,13 @@ def _empty(column: str, says: str, fix: str = "", mostly: float = 1.0) -> Rule:
     return Rule(column, "ExpectColumnValuesToBeNull", {"column": column, "mostly": mostly}, says, fix)
 
 
-def _shift(name: str, column: str, what: str, before: float, limit: float, errors: tuple[float, float]) -> Rule:
+def _shift(what: str, name: str, before: float, limit: float, errors: tuple[float, float]) -> Rule:
     allowed = limit + NOISE * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
     return Rule(
-        name,
-        "ExpectColumnMeanToBeBetween",
-        {"column": f"{column}_by_task", "min_value": before - allowed, "max_value": before + allowed},
-        f"the {what} may differ by at most {limit:g} (validate.{name}) and sampling error from the accepted batch's "
-        f"{before:.3g}",
+        f"{what}_shift",
+        MEAN_BETWEEN,
+        {"column": f"{what}_by_task", "min_value": before - allowed, "max_value": before + allowed},
+        f"the {name} may differ by at most {limit:g} (validate.{what}_shift) and sampling error from the accepted "
+        f"batch's {before:.3g}",
         "find out what changed; if it was meant to, remove data/accepted.json and run again",
     )

@@ -88,15 +88,15 @@ def schema_fault(path: Path) -> str | None:
     import pyarrow.parquet as pq
 
     try:
-        found = pq.read_schema(path)
+        schema = pq.read_schema(path)
     except (pa.ArrowInvalid, OSError):
         return "it is no complete Parquet file"
     for field in trajectory_schema():
-        index = found.get_field_index(field.name)
+        index = schema.get_field_index(field.name)
         if index < 0:
             return f"column `{field.name}` is missing"
-        if found.field(index).type != field.type:
-            return f"column `{field.name}` is {found.field(index).type}, expected {field.type}"
+        if schema.field(index).type != field.type:
+            return f"column `{field.name}` is {schema.field(index).type}, expected {field.type}"
     return None
 
 
@@ -170,9 +170,9 @@ class TrajectoryTable:
 
     def _score_fault(self, trajectory: Trajectory) -> str | None:
         """What is wrong with the reward, as the domain sees it; a reward of the user's own is their business."""
-        wanted = self.domain.settings.reward
-        fault = price_fault(trajectory, wanted.turn_cost)
-        return fault if fault or wanted.function else self.domain.check_score(unpriced(trajectory))
+        reward = self.domain.settings.reward
+        fault = price_fault(trajectory, reward.turn_cost)
+        return fault if fault or reward.function else self.domain.check_score(unpriced(trajectory))
 
 
 def pair_rows(pairs: Sequence[TrajectoryPair], trajectories: Rows) -> Rows:
@@ -226,10 +226,10 @@ def by_task(rows: Rows, column: str) -> list[float | None]:
 
 def batch_digest(store: TrajectoryStore) -> str:
     """16 hex digits of the shards' content: the name of a batch."""
-    whole = hashlib.sha256()
+    content = hashlib.sha256()
     for path in store.shards().values():
-        whole.update(hashlib.sha256(path.read_bytes()).digest())
-    return whole.hexdigest()[:16]
+        content.update(hashlib.sha256(path.read_bytes()).digest())
+    return content.hexdigest()[:16]
 
 
 def _mean_over_tasks(rows: Sequence[Row], column: str) -> tuple[float, float]:

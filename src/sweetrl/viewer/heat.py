@@ -69,7 +69,7 @@ class Heat:
             return [turn[0] for turn in critic.rate([(one, own_replies(one, critic.chat))])[0]]
 
     def _loaded(self) -> LogRatioCritic:
-        from sweetrl.tracking.hashes import dvc_hash
+        from sweetrl.file_hashes import dvc_hash
 
         settings = self.domains.settings
         weights = dvc_hash(self.folder) + dvc_hash(Path(settings.model.base))

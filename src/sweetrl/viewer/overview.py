@@ -22,7 +22,7 @@ from sweetrl.viewer.sources import Source, Target
 if TYPE_CHECKING:
     from sweetrl.rollout.ledger import DialogueCost
     from sweetrl.settings import Settings
-    from sweetrl.tracking.records import Records, RunFacts
+    from sweetrl.tracking.lineage import Records, RunFacts
     from sweetrl.viewer.index import Catalogue
 
 Answer = TypeVar("Answer")
@@ -97,10 +97,10 @@ class TrackedRuns:
                     yield {"stage": stage, "metric": metric, "label": label, "points": points[::step]}
 
     def _ask(self, question: Callable[[Records], Answer]) -> Answer | None:
-        from sweetrl.tracking.records import open_records
+        from sweetrl.tracking.lineage import Records
 
         try:
-            return question(open_records(self.settings.tracking))
+            return question(Records(self.settings.tracking))
         except (UserError, ImportError):
             return None
 
@@ -118,7 +118,7 @@ class TrackedRuns:
 
         found: dict[tuple[str, str, str, int], DialogueCost] = {}
         for stage in ("collect", "evaluate"):
-            if stage not in self._facts:
+            if stage not in self._ids:
                 continue
             with tempfile.TemporaryDirectory(prefix="sweetrl-costs-") as scratch:
                 # costs.jsonl, or costs-METHOD.jsonl; shares of a stage have a number behind it

@@ -26,7 +26,6 @@ from sweetrl.paths import (
     CRITIC,
     EVALUATION,
     EVALUATION_DIALOGUES,
-    POLICY,
     PREFERENCES,
     REPORT,
     RESULTS,
@@ -239,7 +238,7 @@ def find_target(name: str, settings: Settings, scratch: Path) -> Target:
     """Return what `name` means: a path, MODEL@ALIAS or MODEL/VERSION, or the id of a run; `scratch` takes links."""
     path = Path(name)
     if path.exists():
-        return Target(path, path.resolve().name, _noted_runs(path, settings))
+        return Target(path, path.resolve().name, _notes(path))
     if _RUN.fullmatch(name):
         return _of_run(name, settings, scratch)
     if "@" in name or re.fullmatch(r"[\w.-]+/\d+", name):
@@ -257,32 +256,13 @@ def _of_run(run_id: str, settings: Settings, scratch: Path) -> Target:
     noted = _notes(here)
     if run_id in noted.values() or run_id in _notes(here, "parent_run_id").values():
         return Target(here, f"run {run_id[:8]}", noted)
-    from sweetrl.tracking.records import open_records
+    from sweetrl.tracking.lineage import Records
 
-    found = open_records(settings.tracking).run(run_id)
+    found = Records(settings.tracking).run(run_id)
     if found is None:
         raise UserError(f"{run_id}: the tracking store knows no such run; `sweetrl lineage` names those of a version.")
     data = {one.path: one.hash for one in found.facts.inputs if one.path}
     return Target(_linked(data, f"run {run_id}", scratch), f"run {run_id[:8]} ({found.facts.name})")
-
-
-def _noted_runs(folder: Path, settings: Settings) -> Mapping[str, str]:
-    """The runs of a project's stages; where the store does not know them, those of the version with its adapter."""
-    noted = _notes(folder)
-    if not noted or not (folder / POLICY).exists():
-        return noted
-    from sweetrl.tracking.chat_agent import agent_config
-    from sweetrl.tracking.hashes import dvc_hash
-    from sweetrl.tracking.records import open_records
-
-    try:
-        records = open_records(settings.tracking, folder.resolve())
-        if any(records.run(run_id) for run_id in noted.values()):
-            return noted
-        found = records.find(dvc_hash(folder / POLICY), agent_config(settings, folder).base_hash)
-    except (UserError, ImportError):
-        return noted
-    return noted if found is None else json.loads(found.tags.get("stage_runs", "{}"))
 
 
 def _notes(folder: Path, key: str = "run_id") -> dict[str, str]:
