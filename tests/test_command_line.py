@@ -15,7 +15,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from sweetrl import __version__, cli, command_line, renamed
+from sweetrl import __version__, cli, command_line
 from sweetrl.logs import LibraryLog
 from sweetrl.printing import note
 
@@ -40,11 +40,9 @@ def test_every_command_explains_itself(command: str) -> None:
 
 
 def test_the_same_things_have_the_same_names() -> None:
-    """And every command that prints a result prints it as JSON, too; the names of earlier versions are gone."""
+    """And every command that prints a result prints it as JSON, too."""
     found = commands()
     assert {name for name, options in found.items() if "--json" not in options} == {"serve"}  # it has no result
-    for command, old in renamed.OPTIONS:
-        assert renamed.OPTIONS[command, old] in found[command] and old not in found[command]
     assert not any({"--policy", "--source", "--trajectories", "--save"} & options for options in found.values())
 
 

@@ -20,7 +20,6 @@ from typer.core import TyperCommand, TyperGroup
 from sweetrl.errors import UserError, did_you_mean, missing_extra, refusal
 from sweetrl.logs import QUIET, any_letters, own_words_only
 from sweetrl.options import STDOUT
-from sweetrl.renamed import OPTIONS
 
 # What an impossible command line raises; where its class lies differs between typer's versions.
 USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
@@ -33,7 +32,7 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result and
 
 
 class Command(TyperCommand):
-    """A command that answers an option's earlier name with its name now, and takes `--json` with and without a file."""
+    """A command that refuses addresses where it names files, and takes `--json` with and without a file."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the words after the command's name."""
@@ -42,8 +41,6 @@ class Command(TyperCommand):
             if word == "--":
                 break
             name, equals, value = word.partition("=")
-            if new := OPTIONS.get((str(self.name), name)):
-                raise UserError(f"{ctx.command_path}: `{name}` is called `{new}` now; use that name.")
             follows = args[place + 1] if place + 1 < len(args) else "-"
             if name in FILES and ADDRESS.match(value if equals else follows):
                 address = value if equals else follows

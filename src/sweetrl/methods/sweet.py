@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from sweetrl.learning.supply import Supply
     from sweetrl.learning.trainers import PreferenceTrainer
 
+LEAST_WEIGHT = 0.03  # listwise: candidates with less weight are left out
+
 
 class Sweet(Method):
     """Eq. 4 of the paper, or weighted likelihood of the same candidates (`policy.objective`)."""
@@ -50,7 +52,7 @@ class Sweet(Method):
             states = mean_centered(found, job.domain) if rank.reply_types == "mean_centered" else found
             temperature = wanted.advantage_temperature or None
             equal = wanted.states == "equal"
-            data = listwise_rows(states, wanted.count_power, temperature, wanted.least_weight, equal)
+            data = listwise_rows(states, wanted.count_power, temperature, LEAST_WEIGHT, equal)
             if not wanted.sft_replay:
                 return data
             return with_replay(data, job.inputs.preferences()[1], wanted.sft_replay_turns == "final")

@@ -12,12 +12,21 @@ from sweetrl.settings import Settings
 SUITE = ("suite", "suite_options")
 METHOD = ("method", "method_options")
 DIALOGUES = ("model", "agent", "engine", "simulator", "reward", "browser", "similarity")
-LEARNING = ("policy", "multi_turn_dpo", "rft")
+LEARNING = ("trainer", "policy", "multi_turn_dpo", "rft")
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "tasks": ("seed", *SUITE, "tasks"),
     "pretrain": ("pretrain", "tasks.difficulty"),
-    "warm-start": (*SUITE, "model", "agent.prompt", "agent.max_turns", "pretrain", "tasks.difficulty", "warm_start"),
+    "warm-start": (
+        *SUITE,
+        "model",
+        "agent.prompt",
+        "agent.max_turns",
+        "pretrain",
+        "tasks.difficulty",
+        "trainer",
+        "warm_start",
+    ),
     "collect": ("seed", *SUITE, *DIALOGUES, "collect"),
     "validate": (
         *(*SUITE, *METHOD, "model", "agent.prompt", "agent.max_turns", "collect.attempts", "collect.source"),
@@ -26,7 +35,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     ),
     "train-critic": (
         *("seed", *SUITE, "model", "agent.prompt", "agent.max_turns", "browser", *METHOD, "preset"),
-        *("critic", "rank.critic"),
+        *("trainer", "critic", "rank.critic"),
     ),
     "rank": (
         *("seed", *SUITE, "model", "agent", "engine", "browser", *METHOD, "preset"),
@@ -41,7 +50,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "summary": ("method",),
     "iterate": (
         *("seed", "iterations", *SUITE, *METHOD, "preset", *DIALOGUES),
-        *("collect", "validate", "critic", "rank", "judge", *LEARNING),
+        *("collect", "validate", "trainer", "critic", "rank", "judge", *LEARNING[1:]),
     ),
     "evaluate-iterations": ("seed", "iterations", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
     "best-of-n": (
@@ -53,10 +62,12 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
 
 
 def stage_parameters(stage: str, settings: Settings) -> dict[str, Any]:
-    """Return the settings that decide the result of `stage`, by dotted name."""
+    """Return the settings that decide the result of `stage`, by dotted name; what `trainer` says is in the sections."""
     tree = settings.model_dump(mode="json", by_alias=True)
     found: dict[str, Any] = {}
     for name in PARAMETERS.get(stage, ()):
+        if name == "trainer":
+            continue
         value: Any = tree
         for part in name.split("."):
             value = value[part]
