@@ -37,7 +37,7 @@ WORKERS ?=
 # How long `make fuzz` looks, in seconds of processor time.
 SECONDS ?= 600
 
-.PHONY: help environment run iterations reproduce test test-all test-vllm test-ray lint format docs base-model ui browser
+.PHONY: help environment run iterations reproduce test test-all test-vllm test-ray lint same-bytes format docs base-model ui browser
 # Where the site of the docs is written.
 SITE ?= build/docs
 
@@ -143,6 +143,12 @@ test-smollm2: environment environment-smollm2 ## the tests of the pretrained mod
 	@.venv-smollm2/bin/python -m pytest tests/stages/test_smollm2.py $(ARGS)
 
 environment-smollm2: .venv-smollm2/.ready
+
+# The dvc.lock to compare with; empty: the last commit's.
+BEFORE ?=
+
+same-bytes: environment ## run the main job again and say which results have other bytes than before
+	@$(BIN)/python benchmarks/same_bytes.py $(BEFORE)
 
 lint: environment ## style, formatting, architecture, types
 	@$(BIN)/ruff check .

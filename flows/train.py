@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from prefect import flow
 from prefect.logging import get_run_logger
 
-from flows.run import main
 from flows.spread import cluster_of_environment, spread
 from sweetrl.running.share import SPREAD
 from sweetrl.settings import Settings
@@ -69,7 +67,3 @@ def announce(outcome: Outcome) -> None:
     if outcome.registration is not None and outcome.gate is not None and outcome.gate.promoted:
         payload = {"reason": outcome.gate.reason, "before": outcome.gate.before or ""}
         notify("promoted", outcome.registration.model, outcome.gate.version, payload)
-
-
-if __name__ == "__main__":
-    sys.exit(main(train))

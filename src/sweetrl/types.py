@@ -5,9 +5,10 @@ Nothing here imports anything of the project. What can be done with these types 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 Role = Literal["system", "user", "assistant"]
 Split = Literal["train", "test"]
@@ -319,3 +320,75 @@ class Preference:
     rejected_ids: tuple[int, ...]
     chosen_advantage: float
     rejected_advantage: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrajectoryPair:
+    """Two attempts at one task; chosen_reward > rejected_reward."""
+
+    task_id: str
+    chosen_attempt: int
+    rejected_attempt: int
+    chosen_reward: float
+    rejected_reward: float
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What a training came to: the folder of the adapter, and what was measured.
+
+    `model` is the trained model with its adapter, for those who go on with it at once.
+    """
+
+    adapter: Path
+    summary: str
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    model: Any = None
+
+
+# Evaluations
+
+
+@dataclass(frozen=True)
+class Result:
+    """One evaluated dialogue. Columns that only a domain's diagnosis can fill are None for other tasks."""
+
+    task_id: str
+    policy: str
+    topic: str
+    reward: float | None
+    success: bool
+    outcome: str
+    tests_passed: int
+    tests: int
+    turns: int
+    questions: int
+    repeated: int
+    premature: bool | None = None
+    irrelevant: int | None = None
+    unhinted: int | None = None
+    details: int | None = None
+    untold: int | None = None
+    forgotten: int | None = None
+    mistaken: int | None = None
+    held_out: bool = False
+    """Whether tasks of this topic are in the test split only."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything the page shows. `comparison` is the content of evaluation.json (sweetrl.evaluation.metrics.compare),
+    `domain` the sweetrl.Domain of the tasks.
+
+    `states` and `contexts` (the offline dialogues of the states, by task id and attempt) are for the critic's section,
+    which is left out where there are no states.
+    """
+
+    domain: Any
+    comparison: dict[str, Any]
+    results: Sequence[Result]
+    before: Sequence[Trajectory]
+    after: Sequence[Trajectory]
+    states: Sequence[RankedState] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    contexts: Mapping[tuple[str, int], Trajectory] = field(default_factory=dict)

@@ -12,9 +12,8 @@ import pytest
 import sweetrl
 from sweetrl.api.calls import fingerprint
 from sweetrl.api.rollouts import folder_name
-from sweetrl.learning.training import TrainingResult
 from sweetrl.settings import Settings
-from sweetrl.types import AgentTurn, Message, Task, Trajectory
+from sweetrl.types import AgentTurn, Message, Task, TrainingResult, Trajectory
 
 TASK = Task("one", "Do it.", "def f(x):\n    return x", (("test1", "f(1)"),), "what only the user knows")
 

@@ -12,7 +12,7 @@ import numpy
 import pytest
 
 from sweetrl.colbench.domain import Domain
-from sweetrl.colbench.scoring import PRICE, TASK, PricedScorer, RewardScorer, price, price_fault, scoring_of, unpriced
+from sweetrl.colbench.scoring import PRICE, TASK, PricedScorer, RewardScorer, price, price_fault, unpriced
 from sweetrl.errors import UserError
 from sweetrl.rollout.scored import with_score
 from sweetrl.settings import Settings
@@ -232,7 +232,7 @@ def test_the_price_can_be_taken_back_and_checked() -> None:
 
 def test_reports_name_the_price() -> None:
     def named(**reward: Any) -> str:
-        return scoring_of(Domain().configured(Settings.model_validate({"reward": reward})))
+        return Domain().configured(Settings.model_validate({"reward": reward})).scoring_with_price()
 
     assert (named(), named(function="mine:brief")) == (Domain.name, "mine:brief")
     assert named(function="mine:brief", turn_cost=0.05) == "mine:brief, less 0.05 a question"

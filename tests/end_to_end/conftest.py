@@ -125,7 +125,7 @@ def first(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[...,
         if not printed.exists():
             shutil.rmtree(root, ignore_errors=True)  # what a run that failed in another process left
             clone = clone_project(root)
-            done = clone.run("flows.train")
+            done = clone.run("flows.run")
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
             shutil.copytree(root, shared / "kept", symlinks=True)
             printed.write_text(done.stdout)

@@ -47,7 +47,7 @@ BRIEF: dict[str, Any] = {
 
 
 def run(clone: Clone) -> str:
-    done = clone.run("flows.train")
+    done = clone.run("flows.run")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     assert "Traceback" not in done.stdout + done.stderr
     return done.stdout

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600)]
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory, clone_project: Callable[..., Clone]) -> Clone:
     clone = clone_project(tmp_path_factory.mktemp("home"))
-    done = clone.run("flows.train")
+    done = clone.run("flows.run")
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     git(clone.root, "add", "dvc.lock")
     git(clone.root, "commit", "-qm", "The first run")
@@ -59,7 +59,7 @@ def test_retrain_promote_and_roll_back(trained: Clone, monkeypatch: pytest.Monke
     assert trained.run("dvc", "checkout", "-q").returncode == 0
     assert (home / "models/policy/adapter_model.safetensors").read_bytes() != first_policy
     assert found.aliases()["champion"] == "2"
-    settled = trained.run("flows.train")
+    settled = trained.run("flows.run")
     assert settled.returncode == 0 and "nothing had changed" in settled.stdout, settled.stdout + settled.stderr[-3000:]
 
     done = trained.run("flows.rollback")

@@ -89,7 +89,7 @@ def test_the_registered_version_answers_a_dialogue_turn(
 def test_a_second_run_has_nothing_to_do(first: tuple[Clone, str]) -> None:
     clone, _ = first
     lock = (clone.root / "dvc.lock").read_bytes()
-    done = clone.run("flows.train")
+    done = clone.run("flows.run")
     assert done.returncode == 0, done.stderr[-3000:]
     for stage in ["pretrain", *STAGES]:
         assert any(line.split()[:2] == [stage, "skipped"] for line in done.stdout.splitlines()), stage
@@ -107,7 +107,7 @@ def test_a_failing_stage_is_one_sentence_and_a_failed_run(
     before = (clone.root / "params.yaml").read_text()
     change_parameters(clone.root, {"model.base": "models/missing"})
     try:
-        done = clone.run("flows.train")
+        done = clone.run("flows.run")
     finally:
         (clone.root / "params.yaml").write_text(before)
     assert done.returncode == 1
@@ -129,7 +129,7 @@ def test_an_unknown_parameter_is_one_sentence(first: tuple[Clone, str]) -> None:
     before = path.read_text()
     path.write_text(before + "sead: 1\n")
     try:
-        done = clone.run("flows.train")
+        done = clone.run("flows.run")
     finally:
         path.write_text(before)
     assert done.returncode == 1

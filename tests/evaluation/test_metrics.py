@@ -20,9 +20,9 @@ from sweetrl.domains.backend.suite.judge import step_in
 from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.domains.backend.suite.users import REFUSAL
 from sweetrl.errors import UserError
-from sweetrl.evaluation.metrics import Result, compare, paired, read_results, result_of, results_of, write_results
+from sweetrl.evaluation.metrics import compare, paired, read_results, result_of, results_of, write_results
 from sweetrl.settings import parse_settings
-from sweetrl.types import OUTGROWN, AgentTurn, Message, Task, TestResult, Trajectory
+from sweetrl.types import OUTGROWN, AgentTurn, Message, Result, Task, TestResult, Trajectory
 
 BACKEND = Backend()
 

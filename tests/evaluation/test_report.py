@@ -6,10 +6,9 @@ import pytest
 
 from sweetrl.domains.backend import Backend
 from sweetrl.evaluation.charts import inline_svg
-from sweetrl.evaluation.metrics import Result, compare, result_of
+from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import (
     VIEWER,
-    Report,
     example_states,
     examples,
     headline,
@@ -22,7 +21,7 @@ from sweetrl.evaluation.report import (
     without_viewer,
 )
 from sweetrl.settings import Settings
-from sweetrl.types import Candidate, Message, RankedState, Task, TestResult, Trajectory
+from sweetrl.types import Candidate, Message, RankedState, Report, Result, Task, TestResult, Trajectory
 
 BACKEND = Backend()
 EVIL = "<script>alert('x')</script> & \"quotes\""

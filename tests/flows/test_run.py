@@ -21,7 +21,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("module", ["flows.run", "flows.train", "flows.retrain", "sweetrl.stages.collect"])
+@pytest.mark.parametrize("module", ["flows.run", "flows.retrain", "sweetrl.stages.collect"])
 def test_wrong_parameters_are_said_before_anything_heavy_is_loaded(module: str, tmp_path: Path) -> None:
     for text, sentence in WRONG.items():
         (tmp_path / "params.yaml").write_text(text)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl.errors import UserError
-from sweetrl.learning.pairs import TrajectoryPair, find_pairs, read_pairs, trajectory_pairs, write_pairs
-from sweetrl.types import Message, Task, Trajectory
+from sweetrl.learning.pairs import find_pairs, read_pairs, trajectory_pairs, write_pairs
+from sweetrl.types import Message, Task, Trajectory, TrajectoryPair
 
 rewards = st.one_of(st.none(), st.integers(0, 10).map(lambda tenths: tenths / 10))
 outcomes = st.sampled_from(["answered", "answered", "max_turns_reached", "lost"])

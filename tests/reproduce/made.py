@@ -11,13 +11,14 @@ from typing import Any
 
 import yaml
 
-from sweetrl.evaluation.metrics import Result, write_results
+from sweetrl.evaluation.metrics import write_results
 from sweetrl.io import write_json
 from sweetrl.reproduce.claims import Claim
 from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, measured_outcome
 from sweetrl.reproduce.run import Profile
 from sweetrl.reproduce.tables import Condition, Measured, together
 from sweetrl.reproduce.variants import VARIANTS
+from sweetrl.types import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 COLD, WARM, CHOSEN = Condition("0"), Condition("1"), Condition("chosen")

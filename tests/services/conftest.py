@@ -67,7 +67,7 @@ def small(team: Team) -> Iterator[Checkout]:
     folder = team.folder / "checkouts"
     folder.mkdir(exist_ok=True)
     made = Checkout.make(team, folder / "small", "small", stand_in=True)
-    made.check("flows.train")
+    made.check("flows.run")
     made.keep_first_run()
     yield made
     shutil.rmtree(made.root, ignore_errors=True)

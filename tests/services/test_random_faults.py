@@ -40,7 +40,7 @@ def runs(team: Team, disk: SmallDisk | None, tmp_path_factory: pytest.TempPathFa
     checkout = Checkout.make(team, folder / "faults", "faults", stand_in=True)
     # Clients that give up sooner: what is tried is what comes after.
     checkout.extra |= {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "TMPDIR": str(folder)}
-    checkout.check("flows.train")
+    checkout.check("flows.run")
     git(checkout.root, "add", "dvc.lock")
     git(checkout.root, "commit", "-qm", "The first run")
     git(checkout.root, "push", "-q", "origin", "main")

@@ -12,11 +12,12 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.metrics import AFTER, BEFORE, Result, compare, write_results
+from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, write_results
 from sweetrl.io import read_json, write_json
 from sweetrl.paths import EVALUATION, METRICS, PLOTS, RESULTS, RUNS
 from sweetrl.settings import parse_settings
 from sweetrl.stages.summary import summary
+from sweetrl.types import Result
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -25,7 +25,7 @@ from tests.signals import as_at_a_terminal
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def start(toy, module: str = "flows.train", **env: str) -> subprocess.Popen[str]:
+def start(toy, module: str = "flows.run", **env: str) -> subprocess.Popen[str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
     own = {"PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
     return subprocess.Popen(

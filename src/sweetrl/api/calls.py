@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import sweetrl
 from sweetrl.colbench.prompts import prompt_files
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
@@ -146,5 +145,5 @@ def _code(thing: Any) -> str:
         path = Path(inspect.getsourcefile(type(thing)) or "")
     except TypeError:
         return ""
-    own = Path(sweetrl.__file__).parent
+    own = Path(__file__).parents[1]
     return file_hash(path) if path.is_file() and not path.resolve().is_relative_to(own.resolve()) else ""

@@ -22,10 +22,10 @@ from sweetrl.types import Preference, RankedState, Task, TokenRatios, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.learning.pairs import TrajectoryPair
     from sweetrl.learning.ranking import Replay
     from sweetrl.methods.base import Method
     from sweetrl.protocols import Critic, Work
+    from sweetrl.types import TrajectoryPair
 
 T = TypeVar("T")
 

@@ -23,9 +23,9 @@ from sweetrl.types import Split, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.evaluation.metrics import Result
     from sweetrl.rollout.environment import OpenEnvironment
     from sweetrl.rollout.ledger import Ledger
+    from sweetrl.types import Result
 
 Tasks = Sequence[Task] | int | None
 

@@ -33,7 +33,9 @@ from sweetrl.colbench import leaks
 from sweetrl.colbench.jsonl import field, kind
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.colbench.prompts import AGENT_PROMPTS, load_prompt, render
+from sweetrl.colbench.scoring import RewardScorer
 from sweetrl.colbench.shown import Shown
+from sweetrl.colbench.simulators import LlmSimulator
 from sweetrl.errors import UserError
 from sweetrl.types import (
     ANSWER_MARKER,
@@ -42,19 +44,19 @@ from sweetrl.types import (
     Leak,
     Message,
     Outcome,
+    Report,
+    Result,
     Score,
     Split,
     Task,
+    TrainingResult,
     Trajectory,
+    TrajectoryPair,
 )
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from sweetrl.evaluation.metrics import Result
-    from sweetrl.evaluation.report import Report
-    from sweetrl.learning.pairs import TrajectoryPair
-    from sweetrl.learning.training import TrainingResult
     from sweetrl.protocols import Critic, Scorer, Speaker, Tools, UserSimulator
     from sweetrl.settings import PretrainSettings, Settings
 
@@ -297,8 +299,6 @@ class Domain(Shown):
 
         `speaker` makes the model, `how` are LlmSimulator's further arguments.
         """
-        from sweetrl.colbench.simulators import LlmSimulator
-
         if kind != "llm":
             raise UserError(f"simulator.kind: `{kind}` looks at pages; set `suite: frontend` or take `llm`.")
         return LlmSimulator(speaker(), self, **how)
@@ -316,8 +316,6 @@ class Domain(Shown):
 
     def scorer(self, tools: Tools) -> Scorer:
         """Return what scores finished dialogues; by default `reward`, one by one."""
-        from sweetrl.colbench.scoring import RewardScorer
-
         return RewardScorer(self.reward, self.name, self.reward_range)
 
     def score(self, task: Task, answer: str | None, dialogue: Trajectory | None = None) -> Score:
@@ -333,6 +331,12 @@ class Domain(Shown):
     def scoring(self) -> str:
         """Return what computes the reward, for reports."""
         return self.name
+
+    def scoring_with_price(self) -> str:
+        """Return what computes the rewards, for reports: `reward.function` or the domain's own, and the price."""
+        reward = self.settings.reward
+        price = f", less {reward.turn_cost:g} a question" if reward.turn_cost else ""
+        return (reward.function or self.scoring()) + price
 
     def evaluation_rules(self) -> list[Any]:
         """Return which settings decide what a dialogue's reward is: evaluations with other ones are never compared."""
@@ -369,7 +373,7 @@ class Domain(Shown):
         return [one for one in said if self.reply_type(one) == QUESTION]
 
     def diagnose(self, trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
-        """Return what went wrong, as columns of evaluation.metrics.Result; nothing for a task that says too little."""
+        """Return what went wrong, as columns of sweetrl.types.Result; nothing for a task that says too little."""
         return {}
 
     # Critics of the domain's own

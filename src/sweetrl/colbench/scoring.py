@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import fsum, isclose, isfinite
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sweetrl.errors import UserError
 from sweetrl.protocols import RewardFunction, Scorer
 from sweetrl.types import Score, Trajectory
-
-if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
 
 ROUNDING = 1e-9  # so far beyond its bounds a reward is one of their ends
 PRICE = "reward.turn_cost"  # the part of a reward that the questions have cost
@@ -126,13 +123,6 @@ def unpriced(trajectory: Trajectory) -> Trajectory:
     if PRICE not in trajectory.parts or trajectory.reward is None:
         return trajectory
     return replace(trajectory, reward=fsum(value for name, value in trajectory.parts.items() if name != PRICE))
-
-
-def scoring_of(domain: Domain) -> str:
-    """Return what computes a domain's rewards, for reports: `reward.function` or the domain's own, and the price."""
-    wanted = domain.settings.reward
-    less = f", less {wanted.turn_cost:g} a question" if wanted.turn_cost else ""
-    return (wanted.function or domain.scoring()) + less
 
 
 def _solved(score: Score) -> bool:

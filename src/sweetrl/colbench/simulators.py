@@ -10,20 +10,32 @@ import asyncio
 import re
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
-from sweetrl.colbench.leaks import squeeze, told_fragment
+from sweetrl.colbench.leaks import Fragment, squeeze, told_fragment
 from sweetrl.colbench.prompts import load_prompt, render
 from sweetrl.errors import SimulatorError
 from sweetrl.protocols import Recordings, Speaker
 from sweetrl.text import printable
 from sweetrl.types import Content, Leak, Message, Task, Trajectory
 
-if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
-
 THOUGHT = "<think>"
 _OTHER = re.compile(r"\n[ \t]*(?:Assistant|ASSISTANT):")  # whoever goes on for both sides tells what nobody asked
+
+
+class LeakRules(Protocol):
+    """What a user that a model plays is told, and what they may not say (a sweetrl.Domain has it)."""
+
+    simulator_template: str
+    reminder_template: str
+
+    def find_leak(self, task: Task, words: str) -> Leak | None:
+        """As Domain.find_leak."""
+        ...
+
+    def hidden_fragments(self, task: Task) -> tuple[Fragment, ...]:
+        """As Domain.hidden_fragments."""
+        ...
 
 
 class LlmSimulator:
@@ -40,7 +52,7 @@ class LlmSimulator:
     def __init__(
         self,
         speaker: Speaker,
-        domain: Domain,
+        domain: LeakRules,
         template: str = "",
         reply_characters: int = 400,
         leaks: Literal["count", "refuse"] = "count",

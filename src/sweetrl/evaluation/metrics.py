@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,38 +32,12 @@ from sweetrl.evaluation.statistics import (
 from sweetrl.io import atomic_path
 from sweetrl.plugins import find_reward
 from sweetrl.rollout.environment import ANY_REWARD
-from sweetrl.types import Trajectory
+from sweetrl.types import Result, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
 
 BEFORE, AFTER = "base", "trained"
-
-
-@dataclass(frozen=True)
-class Result:
-    """One evaluated dialogue. Columns that only a domain's diagnosis can fill are None for other tasks."""
-
-    task_id: str
-    policy: str
-    topic: str
-    reward: float | None
-    success: bool
-    outcome: str
-    tests_passed: int
-    tests: int
-    turns: int
-    questions: int
-    repeated: int
-    premature: bool | None = None
-    irrelevant: int | None = None
-    unhinted: int | None = None
-    details: int | None = None
-    untold: int | None = None
-    forgotten: int | None = None
-    mistaken: int | None = None
-    held_out: bool = False
-    """Whether tasks of this topic are in the test split only."""
 
 
 COLUMNS = tuple(field.name for field in fields(Result))

@@ -9,16 +9,15 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from sweetrl.evaluation import charts
 from sweetrl.evaluation.charts import Interval
-from sweetrl.evaluation.metrics import AFTER, BEFORE, Result, paired
+from sweetrl.evaluation.metrics import AFTER, BEFORE, paired
 from sweetrl.paths import EVALUATION_DIALOGUES
-from sweetrl.types import Outcome, RankedState, Trajectory
+from sweetrl.types import Outcome, RankedState, Report, Result, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -36,24 +35,6 @@ ENDED: dict[Outcome, str] = {
     "user_left": "The user has left; the last reply counts as the answer",
     "lost": "The dialogue was lost",
 }
-
-
-@dataclass(frozen=True)
-class Report:
-    """Everything the page shows. `comparison` is the content of evaluation.json (sweetrl.evaluation.metrics.compare).
-
-    `states` and `contexts` (the offline dialogues of the states, by task id and attempt) are for the critic's section,
-    which is left out where there are no states.
-    """
-
-    domain: Domain
-    comparison: dict[str, Any]
-    results: Sequence[Result]
-    before: Sequence[Trajectory]
-    after: Sequence[Trajectory]
-    states: Sequence[RankedState] = ()
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    contexts: Mapping[tuple[str, int], Trajectory] = field(default_factory=dict)
 
 
 def render(report: Report) -> str:

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.learning.training import TrainingResult, fitting, run_trainer
+from sweetrl.learning.training import fitting, run_trainer
 from sweetrl.progress import first_process
-from sweetrl.types import Trajectory
+from sweetrl.types import TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.learning.pairs import TrajectoryPair
     from sweetrl.progress import StepProgress
     from sweetrl.protocols import Critic
+    from sweetrl.types import TrajectoryPair
 
 # critic.parameterization -> the trainer of it; others are a domain's own (Domain.fit_critic, Domain.load_critic).
 TRAINERS = ("log-ratio", "regression-head", "value-head")  # the parameterizations that are trained here

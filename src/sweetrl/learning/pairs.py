@@ -12,22 +12,11 @@ from typing import Literal, NamedTuple
 
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path
-from sweetrl.types import Trajectory
+from sweetrl.types import Trajectory, TrajectoryPair
 
 Rule = Literal["official", "all"]
 
 COLUMNS = ("task_id", "chosen_attempt", "rejected_attempt", "chosen_reward", "rejected_reward")
-
-
-@dataclass(frozen=True, slots=True)
-class TrajectoryPair:
-    """Two attempts at one task; chosen_reward > rejected_reward."""
-
-    task_id: str
-    chosen_attempt: int
-    rejected_attempt: int
-    chosen_reward: float
-    rejected_reward: float
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
 from sweetrl.progress import first_process
+from sweetrl.types import TrainingResult
 
 if TYPE_CHECKING:
     from sweetrl.learning.batches import PreferenceData
@@ -17,19 +17,6 @@ if TYPE_CHECKING:
     from sweetrl.progress import StepProgress
 
 SHOWN = ("loss", "accuracy", "reward/margin", "tokens_per_second", "reference_kl", "grad_norm")
-
-
-@dataclass(frozen=True)
-class TrainingResult:
-    """What a training came to: the folder of the adapter, and what was measured.
-
-    `model` is the trained model with its adapter, for those who go on with it at once.
-    """
-
-    adapter: Path
-    summary: str
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    model: Any = None
 
 
 def run_trainer(

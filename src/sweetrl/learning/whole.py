@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from sweetrl.colbench.scoring import unpriced
 from sweetrl.errors import UserError
 from sweetrl.learning.batches import PreferenceData, Row, critic_system, encode
-from sweetrl.learning.pairs import TrajectoryPair, read_pairs_of, usable
+from sweetrl.learning.pairs import read_pairs_of, usable
 from sweetrl.learning.rows import IndexPairs, RowFile
 from sweetrl.protocols import Chat
 from sweetrl.settings import CriticSettings, MultiTurnSettings
-from sweetrl.types import Trajectory
+from sweetrl.types import Trajectory, TrajectoryPair
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain

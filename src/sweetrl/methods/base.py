@@ -29,19 +29,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from sweetrl.errors import UserError
-from sweetrl.learning.training import TrainingResult, fitting, run_trainer
+from sweetrl.learning.training import fitting, run_trainer
 from sweetrl.settings import Settings, TrainerSettings, section
-from sweetrl.types import Preference, RankedState, Task, Trajectory
+from sweetrl.types import Preference, RankedState, Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
     from sweetrl.learning.batches import PreferenceData
-    from sweetrl.learning.pairs import TrajectoryPair
     from sweetrl.learning.ranking import Replay
     from sweetrl.learning.supply import Supply
     from sweetrl.learning.trainers import PreferenceTrainer
     from sweetrl.progress import StepProgress
     from sweetrl.protocols import Chat
+    from sweetrl.types import TrajectoryPair
 
 Artifact = Literal["tasks", "trajectories", "pairs", "critic", "preferences"]
 

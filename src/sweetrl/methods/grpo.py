@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.learning.training import TrainingResult, devices_of, last_fifth
+from sweetrl.learning.training import devices_of, last_fifth
 from sweetrl.methods.base import Method, TrainingJob
 from sweetrl.progress import first_process
 from sweetrl.seeds import part_seed
 from sweetrl.settings import GrpoSettings, Settings
+from sweetrl.types import TrainingResult
 
 if TYPE_CHECKING:
     from sweetrl.learning.batches import Row

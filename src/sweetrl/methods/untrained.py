@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from sweetrl.learning.training import TrainingResult
 from sweetrl.methods.base import Method, TrainingJob
 from sweetrl.settings import Settings
+from sweetrl.types import TrainingResult
 
 
 class ZeroShot(Method):

@@ -25,9 +25,8 @@ from sweetrl.settings import Settings
 if TYPE_CHECKING:
     from sweetrl.api.policy import Policy
     from sweetrl.engines.make import Agent
-    from sweetrl.evaluation.metrics import Result
     from sweetrl.rollout.environment import OpenEnvironment
-    from sweetrl.types import Task
+    from sweetrl.types import Result, Task
 
 PLAN = Path("measure.json")
 OUT = Path("reports/measured")

@@ -19,10 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.errors import UserError
-from sweetrl.evaluation.metrics import Result, read_results
+from sweetrl.evaluation.metrics import read_results
 from sweetrl.io import atomic_path, read_json
 from sweetrl.reproduce.variants import Variant
 from sweetrl.tracking.runs import git_state
+from sweetrl.types import Result
 
 OUTCOMES = Path("outcomes.parquet")
 SUMMARY = "summary.json"

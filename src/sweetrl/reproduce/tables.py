@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from sweetrl.evaluation.metrics import Result, summarize_policy
+from sweetrl.evaluation.metrics import summarize_policy
 from sweetrl.evaluation.statistics import (
     Hierarchical,
     hierarchical_difference,
@@ -21,6 +21,7 @@ from sweetrl.evaluation.statistics import (
 )
 from sweetrl.reproduce.outcomes import Outcome
 from sweetrl.reproduce.variants import Variant
+from sweetrl.types import Result
 
 FEW = 100  # resamples of intervals that rows replace by hierarchical ones
 

@@ -15,7 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.scoring import scoring_of
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
 from sweetrl.logs import show_progress
@@ -231,7 +230,7 @@ def _measured(made: _Made, tasks: Path) -> dict[str, Any]:
         "top_p": agent.top_p,
         "seed": settings.seed,
         # A mean is worth nothing without the name of what computed it.
-        "scoring": scoring_of(domain),
+        "scoring": domain.scoring_with_price(),
     }
 
 

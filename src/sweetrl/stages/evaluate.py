@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.scoring import scoring_of
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json, write_text
 from sweetrl.paths import (
@@ -97,7 +96,8 @@ def how_to_run(run: StageRun, scratch: Path, name: str) -> Running:
 def report(domain: Domain, found: Evaluation) -> str:
     """Return the report as HTML: the domain's own, or the usual one."""
     from sweetrl.evaluation.metrics import AFTER, BEFORE
-    from sweetrl.evaluation.report import Report, render
+    from sweetrl.evaluation.report import render
+    from sweetrl.types import Report
 
     states = read_states(PREFERENCES)
     before, after = found.dialogues[BEFORE], found.dialogues[AFTER]
@@ -146,7 +146,7 @@ def facts(domain: Domain) -> dict[str, Any]:
         "Turns, at most": settings.agent.max_turns,
         "Temperature": settings.agent.temperature,
         "Tokens a reply, at most": settings.agent.max_new_tokens,
-        "Scoring": scoring_of(domain),
+        "Scoring": domain.scoring_with_price(),
         "Seed": settings.seed,
         "Bootstrap resamples": settings.evaluate.resamples,
     }

@@ -19,7 +19,7 @@ from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
 
 if TYPE_CHECKING:
-    from sweetrl.evaluation.metrics import Result
+    from sweetrl.types import Result
 
 UNTRAINED = "untrained"
 # Of evaluation.json's first level; `held_out_after` is there where some tasks are of domains without training tasks.

@@ -14,9 +14,8 @@ from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
 
 if TYPE_CHECKING:
-    from sweetrl.learning.pairs import TrajectoryPair
     from sweetrl.learning.ranking import Replay
-    from sweetrl.types import Preference, RankedState, Task, Trajectory
+    from sweetrl.types import Preference, RankedState, Task, Trajectory, TrajectoryPair
 
 # Where what methods learn from lies.
 FILES = {"tasks": TRAIN_TASKS, "trajectories": TRAJECTORIES, "pairs": PAIRS, "preferences": PREFERENCES}

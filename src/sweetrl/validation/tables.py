@@ -18,8 +18,7 @@ from sweetrl.colbench.leaks import Fragment
 from sweetrl.colbench.scoring import price_fault, unpriced
 from sweetrl.colbench.store import NEW_COLUMNS, TrajectoryStore, is_first_form, trajectory_schema
 from sweetrl.evaluation import checks
-from sweetrl.learning.pairs import TrajectoryPair
-from sweetrl.types import Trajectory
+from sweetrl.types import Trajectory, TrajectoryPair
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain

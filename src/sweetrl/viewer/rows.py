@@ -15,8 +15,8 @@ from sweetrl.types import Judgment, RankedState, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.evaluation.metrics import Result
     from sweetrl.settings import Settings
+    from sweetrl.types import Result
     from sweetrl.viewer.sources import Source
 
 # What a column holds: a word of few ("word"), a number, a truth, or a text of its own.

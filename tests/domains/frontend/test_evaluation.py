@@ -18,9 +18,9 @@ from sweetrl.domains.frontend.domain import PageTools
 from sweetrl.domains.frontend.evaluation import Pages, chosen, first_page, needed, summary, thumbnail, win_rate
 from sweetrl.domains.frontend.looking import look_at_pages
 from sweetrl.evaluation.metrics import compare, result_of
-from sweetrl.evaluation.report import VIEWER, Report
+from sweetrl.evaluation.report import VIEWER
 from sweetrl.settings import Settings
-from sweetrl.types import OUTGROWN, AgentTurn, Message, Task, Trajectory
+from sweetrl.types import OUTGROWN, AgentTurn, Message, Report, Task, Trajectory
 
 FRONTEND = Frontend()
 EVIL = "<script>alert('x')</script> \"quoted\""

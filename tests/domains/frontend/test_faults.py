@@ -10,8 +10,8 @@ from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.agents import SHOW, OracleAgent, belief, scripted_user, show
 from sweetrl.domains.frontend.suite.designs import BY_NAME, Design
 from sweetrl.domains.frontend.suite.tasks import read_facts, read_request, wanted_design
-from sweetrl.evaluation.metrics import Result, result_of, summarize_policy
-from sweetrl.types import Message, Task, Trajectory
+from sweetrl.evaluation.metrics import result_of, summarize_policy
+from sweetrl.types import Message, Result, Task, Trajectory
 
 TASKS = list(generate("test", 40, 3))
 FRONTEND = Frontend()

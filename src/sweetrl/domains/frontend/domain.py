@@ -22,12 +22,9 @@ if TYPE_CHECKING:
 
     from sweetrl.browser.renderer import Renderer
     from sweetrl.domains.frontend.rewards import FrontendReward
-    from sweetrl.evaluation.metrics import Result
-    from sweetrl.evaluation.report import Report
-    from sweetrl.learning.pairs import TrajectoryPair
-    from sweetrl.learning.training import TrainingResult
     from sweetrl.protocols import Critic, Scorer, Speaker, UserSimulator
     from sweetrl.settings import PretrainSettings, Settings
+    from sweetrl.types import Report, Result, TrainingResult, TrajectoryPair
 
 PAGE = "page"  # a reply that shows a page to be looked at
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sweetrl.domains.frontend.pages import find_page, last_page, without_pages
-from sweetrl.evaluation.metrics import AFTER, BEFORE, Result, paired
+from sweetrl.evaluation.metrics import AFTER, BEFORE, paired
 from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
-from sweetrl.types import Message, Task, Trajectory
+from sweetrl.types import Message, Result, Task, Trajectory
 
 NOT_RENDERED = ("timeout", "bad")
 WIDTH, TALLEST, COLORS = 360, 600, 64  # of a picture in the report: pixels, pixels, palette

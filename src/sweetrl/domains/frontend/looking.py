@@ -11,8 +11,7 @@ from sweetrl.errors import UserError
 if TYPE_CHECKING:
     from sweetrl.domains.frontend.domain import Frontend, PageTools
     from sweetrl.domains.frontend.evaluation import Pages
-    from sweetrl.evaluation.metrics import Result
-    from sweetrl.types import Task, Trajectory
+    from sweetrl.types import Result, Task, Trajectory
 
 
 def look_at_pages(

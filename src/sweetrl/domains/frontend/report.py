@@ -7,7 +7,6 @@ from typing import Any
 from sweetrl.domains.frontend.evaluation import Pages, examples
 from sweetrl.evaluation.metrics import AFTER, BEFORE, paired
 from sweetrl.evaluation.report import (
-    Report,
     critic_section,
     fault_rows,
     fill,
@@ -19,6 +18,7 @@ from sweetrl.evaluation.report import (
     turn_chart,
     verdict,
 )
+from sweetrl.types import Report
 
 FAULTS = (
     ("first_page", "Likeness of the first page", True),

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.learning.training import TrainingResult
+from sweetrl.types import TrainingResult
 
 if TYPE_CHECKING:
     from sweetrl.browser.renderer import Renderer
     from sweetrl.domains.frontend.vision import VisionCritic, VisionProcessor, VisionPrompt
-    from sweetrl.learning.pairs import TrajectoryPair
     from sweetrl.settings import Settings
-    from sweetrl.types import Trajectory
+    from sweetrl.types import Trajectory, TrajectoryPair
 
 
 def fit_vision_critic(
