@@ -10,7 +10,7 @@ from typing import Any
 
 from sweetrl.engines.bodies import clean
 from sweetrl.errors import UserError
-from sweetrl.json_limits import excess
+from sweetrl.text import excess
 from sweetrl.tracking.chat_agent import AgentConfig, check_turns
 from sweetrl.types import Sampling
 

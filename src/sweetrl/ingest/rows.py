@@ -8,8 +8,8 @@ from pathlib import Path
 
 from sweetrl.colbench.jsonl import decode_line, parse_row
 from sweetrl.errors import UserError
-from sweetrl.json_limits import excess
 from sweetrl.settings import IngestSettings
+from sweetrl.text import excess
 
 CONSENT = "consent"
 VALUES = 100_000  # numbers, texts, lists and objects in a row

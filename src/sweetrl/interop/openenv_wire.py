@@ -18,7 +18,7 @@ import httpx
 
 from sweetrl.engines.bodies import clean
 from sweetrl.errors import UserError, missing_extra
-from sweetrl.json_limits import excess
+from sweetrl.text import excess
 
 try:
     from websockets.exceptions import WebSocketException
