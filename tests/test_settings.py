@@ -36,11 +36,6 @@ def sections(tree: type[Section] = Settings) -> list[type[Section]]:
     return [tree, *(found for kind in nested for found in sections(kind))]
 
 
-def test_the_projects_parameters_are_valid() -> None:
-    settings = load_settings(REPOSITORY / "params.yaml")
-    assert settings.tasks.source == "synthetic"
-
-
 def test_the_projects_parameters_spell_out_every_key() -> None:
     """DVC sees only what the file says, so a changed default must not hide behind a missing key."""
     written = yaml.safe_load((REPOSITORY / "params.yaml").read_text())

@@ -18,14 +18,8 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "tasks": ("seed", *SUITE, "tasks"),
     "pretrain": ("pretrain", "tasks.difficulty"),
     "warm-start": (
-        *SUITE,
-        "model",
-        "agent.prompt",
-        "agent.max_turns",
-        "pretrain",
-        "tasks.difficulty",
-        "trainer",
-        "warm_start",
+        *(*SUITE, "model", "agent.prompt", "agent.max_turns"),
+        *("pretrain", "tasks.difficulty", "trainer", "warm_start"),
     ),
     "collect": ("seed", *SUITE, *DIALOGUES, "collect"),
     "validate": (
@@ -50,7 +44,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     "summary": ("method",),
     "iterate": (
         *("seed", "iterations", *SUITE, *METHOD, "preset", *DIALOGUES),
-        *("collect", "validate", "trainer", "critic", "rank", "judge", *LEARNING[1:]),
+        *("collect", "validate", "critic", "rank", "judge", *LEARNING),
     ),
     "evaluate-iterations": ("seed", "iterations", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
     "best-of-n": (
