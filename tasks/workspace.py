@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -186,10 +187,20 @@ def change_parameters(root: Path, changes: Mapping[str, Any]) -> None:
             meant = did_you_mean(key, known_keys())
             raise UserError(f"{path}: there is no parameter `{key}`{meant}; docs/parameters.md lists the known ones.")
         section[name] = value
-    text = StringIO()
-    yaml.dump(tree, text)
-    parse_settings(parse_yaml(text.getvalue(), str(path)), str(path))
-    write_text(path, text.getvalue(), shared=True)
+    dumped = StringIO()
+    yaml.dump(tree, dumped)
+    # Mappings in braces that span lines are dumped in one: sections in which nothing is set stay as they are written.
+    written = {part.partition(":")[0]: part for part in _sections(before)}
+    changed = {key.partition(".")[0] for key in changes}
+    parts = {part.partition(":")[0]: part for part in _sections(dumped.getvalue())}
+    text = "".join(part if name in changed else written.get(name, part) for name, part in parts.items())
+    parse_settings(parse_yaml(text, str(path)), str(path))
+    write_text(path, text, shared=True)
+
+
+def _sections(text: str) -> list[str]:
+    """The text of a params.yaml, cut before each section; what is above the first one comes first."""
+    return re.split(r"^(?=\w+:)", text, flags=re.MULTILINE)
 
 
 def check_parameters(root: Path, changes: Mapping[str, Any]) -> None:

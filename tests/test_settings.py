@@ -7,21 +7,20 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from sweetrl import renamed
 from sweetrl.errors import UserError
 from sweetrl.plugins import load_method
-from sweetrl.settings import Section, Settings, load_settings, parameters_page, parse_settings
+from sweetrl.settings import (
+    TRAINED,
+    Section,
+    Settings,
+    TrainerSettings,
+    known_keys,
+    load_settings,
+    parameters_page,
+    parse_settings,
+)
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-
-
-def tree_of(key: str, value: Any) -> dict[str, Any]:
-    """The settings of a params.yaml in which only the dotted `key` is written."""
-    *path, last = key.split(".")
-    tree: dict[str, Any] = {last: value}
-    for part in reversed(path):
-        tree = {part: tree}
-    return tree
 
 
 def keys(tree: object, prefix: str = "") -> set[str]:
@@ -37,16 +36,35 @@ def sections(tree: type[Section] = Settings) -> list[type[Section]]:
     return [tree, *(found for kind in nested for found in sections(kind))]
 
 
-def test_the_projects_parameters_are_valid() -> None:
-    settings = load_settings(REPOSITORY / "params.yaml")
-    assert settings.tasks.source == "synthetic"
-
-
 def test_the_projects_parameters_spell_out_every_key() -> None:
     """DVC sees only what the file says, so a changed default must not hide behind a missing key."""
     written = yaml.safe_load((REPOSITORY / "params.yaml").read_text())
+    assert keys(TrainerSettings().model_dump()) == keys(written["trainer"])
+    for name in TRAINED:
+        written[name] = written["trainer"] | written[name] | {"lora": written["trainer"]["lora"]}
     full = load_settings(REPOSITORY / "params.yaml").model_dump(mode="json", by_alias=True)
-    assert keys(written) == keys(full)
+    assert keys(written) == keys(full | {"trainer": written["trainer"]})
+
+
+def test_there_are_no_more_settings_than_people_can_read() -> None:
+    """Those of `trainer` count once, whichever sections have them, too. Who needs another takes one out."""
+    every = known_keys()
+    leaves = {key for key in every if not any(other.startswith(f"{key}.") for other in every)}
+    shared = {f"{section}.{key}" for section in TRAINED for key in known_keys(TrainerSettings)}
+    assert len(leaves - shared) <= 240
+
+
+def test_what_a_section_does_not_state_is_as_trainer_says() -> None:
+    tree: dict[str, Any] = {
+        "trainer": {"epochs": 3.0, "lora": {"rank": 4, "alpha": 8.0}},
+        "critic": {"epochs": 2.0, "lora": {"rank": 2}},
+    }
+    settings = parse_settings(tree)
+    assert (settings.critic.epochs, settings.rft.epochs) == (2.0, 3.0)
+    assert (settings.critic.lora.rank, settings.critic.lora.alpha) == (2, 8.0)
+    assert settings.grpo.lora.rank == 4 and settings.rft.batch_size == Settings().rft.batch_size
+    dumped = settings.model_dump(mode="json", by_alias=True)
+    assert "trainer" not in dumped and parse_settings(dumped).critic == settings.critic
 
 
 def test_defaults_need_no_file() -> None:
@@ -82,6 +100,8 @@ def test_the_parameters_page_names_every_key() -> None:
         ("colect: {tasks: 3}\n", "unknown parameter `colect`"),
         ("collect: {taks: 3}\n", "unknown parameter `collect.taks`"),
         ("critic: {lora: {rnk: 3}}\n", "unknown parameter `critic.lora.rnk`"),
+        ("trainer: {epoch: 3}\n", "unknown parameter `trainer.epoch` (did you mean `trainer.epochs`?)"),
+        ("trainer: {epochs: 0}\n", "`trainer.epochs` = 0"),
         ("collect: {tasks: 0}\n", "`collect.tasks` = 0"),
         ("reward: {turn_cost: -0.1}\n", "`reward.turn_cost` = -0.1"),
         ("reward: {turn_cost: .inf}\n", "`reward.turn_cost` = inf"),
@@ -151,34 +171,11 @@ def test_what_a_domain_decides_is_left_to_it_by_default() -> None:
     assert (settings.simulator.prompt, settings.judge.prompt, settings.simulator.reply_characters) == ("", "", 0)
 
 
-@pytest.mark.parametrize(("old", "new"), renamed.KEYS.items())
-def test_a_key_of_an_earlier_version_is_answered_with_its_name_now(old: str, new: str) -> None:
-    with pytest.raises(UserError) as raised:
-        parse_settings(tree_of(old, 1), "params.yaml")
-    assert str(raised.value) == f"params.yaml: `{old}` is called `{new}` now; rename the key."
-    known = keys(Settings().model_dump(by_alias=True))
-    assert new in known and old not in known
-
-
-@pytest.mark.parametrize(("key", "old", "new"), [(*place, new) for place, new in renamed.VALUES.items()])
-def test_a_value_of_an_earlier_version_is_answered_with_its_name_now(key: str, old: str, new: str) -> None:
-    with pytest.raises(UserError) as raised:
-        parse_settings(tree_of(key, old), "params.yaml")
-    assert str(raised.value) == f"params.yaml: `{key}: {old}` is called `{new}` now; rename the value."
-    parse_settings(tree_of(key, new))
-
-
-def test_an_old_key_with_an_old_value_is_answered_one_after_the_other() -> None:
-    with pytest.raises(UserError, match=r"`rank\.kinds` is called `rank\.reply_types` now"):
-        parse_settings({"rank": {"kinds": "centred"}})
-    with pytest.raises(UserError, match=r"`rank\.reply_types: centred` is called `mean_centered` now"):
-        parse_settings({"rank": {"reply_types": "centred"}})
-
-
-@pytest.mark.parametrize("tree", [{"rank": 3}, {"rank": ["centred"]}, {"rank": None}])
-def test_no_section_where_one_belongs_is_no_old_value(tree: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="parameter `rank` = "):
-        parse_settings(tree)
+@pytest.mark.parametrize("section", ["rank", "trainer", "critic"])
+@pytest.mark.parametrize("value", [3, ["extremes"], None])
+def test_what_is_no_section_where_one_belongs_is_named(section: str, value: Any) -> None:
+    with pytest.raises(UserError, match=f"parameter `{section}` = "):
+        parse_settings({section: value})
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])

@@ -13,7 +13,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from sweetrl.errors import UserError, did_you_mean
-from sweetrl.renamed import old_key
 from sweetrl.settings import Settings, known_keys, parse_settings
 from sweetrl.yaml_files import parse_yaml, read_yaml
 
@@ -74,7 +73,9 @@ def with_changes(tree: Mapping[str, Any], changes: Mapping[str, Any], where: str
                 raise UserError(f"{where}: `{key}` cannot be set, because `{part}` is no section in params.yaml.")
         inner[name] = value
     parse_settings(changed, where)  # the first thing wrong is said
-    read = Settings.model_validate(changed).model_dump(mode="json", by_alias=True)  # 1e-3 is a text for YAML
+    settings = Settings.model_validate(changed)
+    read = settings.model_dump(mode="json", by_alias=True)  # 1e-3 is a text for YAML
+    read["trainer"] = settings.trainer.model_dump(mode="json")
     for key in changes:
         *sections, name = key.split(".")
         inner, found = changed, read
@@ -106,8 +107,6 @@ def differences(
 
 def _check_known(key: str, where: str) -> None:
     known = known_keys()
-    if (new := old_key(key)) is not None:
-        raise UserError(f"{where}: `{key}` is called `{new}` now; use that name.")
     if key in known:
         if any(one.startswith(f"{key}.") for one in known):
             first = next(one for one in known if one.startswith(f"{key}."))

@@ -46,23 +46,19 @@ def private_folder(path: Path) -> Path:
     """
     path = Path(path)
     with making_folder(path):
-        _make_folder(path)
+        missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)  # another process may be faster
+            folder.chmod(OWNER_FOLDER)
+        if not path.is_dir():
+            path.mkdir()  # raises what stands in the way
     return path
-
-
-def _make_folder(path: Path) -> None:
-    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    for folder in reversed(missing):
-        folder.mkdir(exist_ok=True)  # another process may be faster
-        folder.chmod(OWNER_FOLDER)
-    if not path.is_dir():
-        path.mkdir()  # raises what stands in the way
 
 
 def private_file(path: Path) -> Path:
     """Make `path`, which is written to in place, an empty file for its owner alone where it is missing; return it."""
     path = Path(path)
-    _make_folder(path.parent)
+    private_folder(path.parent)
     with suppress(FileExistsError):
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, OWNER_FILE)
         os.fchmod(handle, OWNER_FILE)  # the umask may have taken more
@@ -183,12 +179,8 @@ def read_json(path: Path) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: there is no such file; run the stage that writes it first.") from error
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{path}: line {error.lineno}: this is not JSON ({error.msg}); fix or remove the file."
-        ) from error
-    except (ValueError, RecursionError) as error:  # bytes that are no UTF-8, bottomless nesting, endless numbers
-        raise UserError(f"{path}: this cannot be read as JSON ({error}); fix or remove the file.") from error
+    except (ValueError, RecursionError) as error:  # bytes that are no UTF-8, bottomless nesting, endless numbers, too
+        raise UserError(f"{path}: this is not JSON ({error}); fix or remove the file.") from error
 
 
 def append_row(path: Path, row: Any) -> None:

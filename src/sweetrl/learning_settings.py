@@ -21,7 +21,11 @@ class LoraSettings(Section):
 
 
 class TrainerSettings(Section):
-    """Optimisation, shared by critic and policy; transformers.Trainer underneath."""
+    """What all that trains has in common; transformers.Trainer underneath.
+
+    `warm_start`, `critic`, `policy`, `multi_turn_dpo`, `rft` and `grpo` have these keys, too: what such a section does
+    not state is as here. A default in a section's own table holds where neither states the key.
+    """
 
     learning_rate: Rate = Field(2e-7, description="Peak learning rate (official: 2e-7, full fine-tuning of 8B).")
     epochs: Rate = Field(1.0, description="Passes over the pairs.")
@@ -259,9 +263,6 @@ class PolicySettings(PreferenceSettings):
         ge=0.0,
         description="listwise: how far apart advantages must be to matter; 0 leaves them out (self-distillation "
         "without rewards).",
-    )
-    least_weight: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
-        0.03, description="listwise: candidates with less weight are left out."
     )
     states: Literal["equal", "advantage"] = Field(
         "equal",

@@ -8,6 +8,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from sweetrl.learning_settings import TrainerSettings
+
 
 def page(settings: type[BaseModel]) -> str:
     """Return the page: every key of the tree with its default, its allowed values and its description."""
@@ -28,16 +30,27 @@ def page(settings: type[BaseModel]) -> str:
 
 def _describe(name: str, section: type[BaseModel]) -> list[str]:
     """One section of the page, and those nested in it."""
-    fields = section.model_fields
+    fields = {
+        key: field for key, field in section.model_fields.items() if name == "trainer" or not _shared(section, key)
+    }
     parts = [
         f"## {name}",
         cleandoc(section.__doc__ or ""),
+        *(["The other keys are those of [`trainer`](#trainer)."] if len(fields) < len(section.model_fields) else []),
         _table({n: f for n, f in fields.items() if not _section(f)}),
     ]
     for inner, field in fields.items():
         if (nested := _section(field)) is not None:
             parts += _describe(f"{name}.{field.alias or inner}", nested)
     return parts
+
+
+def _shared(section: type[BaseModel], key: str) -> bool:
+    """Whether `section` has `key` as `trainer` has it: with its default and its description."""
+    own, shared = section.model_fields[key], TrainerSettings.model_fields.get(key)
+    if not issubclass(section, TrainerSettings) or shared is None:
+        return False
+    return (own.default, own.description) == (shared.default, shared.description)
 
 
 def _section(field: FieldInfo) -> type[BaseModel] | None:

@@ -45,7 +45,6 @@ RUNS = Path("reports/runs")  # a file for each stage: the MLflow run that made i
 SCRATCH = Path(".scratch")  # unfinished work, and finished work that DVC has not recorded yet
 REFERENCES = Path(".cache/reference")  # log-probs of the reference policy, by weights and tokens: never stale
 HASHES = Path(".cache/hashes")  # hashes of large files, by path, inode, size and times
-TEMPLATES = Path(".cache/templates")  # what chat templates make of a fixed dialogue, by their text
 SAMPLES = Path(".cache/samples")  # candidate replies, by weights, prompts, sampling and the sampling code's version
 
 # Stands alone in the place of a stage's result where the method does without it.

@@ -1,12 +1,12 @@
-"""What sections of the settings are made of, and some of them: pages rendered and compared, dialogues collected, the
-evaluation and the gate.
+"""What sections of the settings are made of, and those that say how dialogues are made and measured: servers, user,
+reward, browser, collection, evaluation, gate, ingestion.
 
-Everything else, and how the sections come together, is in sweetrl.settings.
+Those about learning are in sweetrl.learning_settings; everything else, and how they come together, in sweetrl.settings.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -24,6 +24,137 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class ServerSettings(Section):
+    """How servers are reached, and how patiently."""
+
+    urls: str = Field(
+        "",
+        description="Base URLs of the servers, as in `http://localhost:8000/v1`, separated by spaces; all serve the "
+        "same model and are balanced by outstanding requests.",
+    )
+    model: str = Field("", description="The model's name at the server (vllm: empty takes the first one there).")
+    key_variable: str = Field(
+        "OPENAI_API_KEY", description="Environment variable with the server's key; unset or empty if there is none."
+    )
+    concurrency: Positive = Field(64, description="Concurrent requests, all servers together.")
+    timeout_seconds: Rate = Field(300.0, description="Time-out of one attempt at a reply.")
+    attempts: Positive = Field(12, description="Attempts at one reply; then its dialogue (`rank`: its state) is lost.")
+    backoff_seconds: Rate = Field(
+        0.5, description="Longest first wait before a retry; it doubles, up to 60 s. Retry-After is obeyed."
+    )
+    gpus: int = Field(
+        0,
+        ge=0,
+        description="GPUs behind all these servers together, for the account of GPU-seconds; 0: none, or not yours. A "
+        "server that the stage starts itself is counted without it.",
+    )
+
+
+class EngineSettings(ServerSettings):
+    """Who produces the agent's tokens in `collect`, `rank` and `evaluate`."""
+
+    kind: Literal["transformers", "vllm", "openai"] = Field(
+        "transformers",
+        description="`transformers`: in this process. `vllm`: a vLLM server, by token ids, adapters included. "
+        "`openai`: any chat completions server; text only, so no token ids, log-probs or adapters.",
+    )
+    command: str = Field(
+        "vllm serve {model}",
+        description="vllm without `urls`: the command that starts a server of `model.base` ({model}) for the stage; it "
+        "gets `arguments` and what sweetrl needs (port, name, adapters) behind it.",
+    )
+    arguments: str = Field("--enforce-eager", description="Further arguments of that program.")
+    start_seconds: Rate = Field(900.0, description="How long that server may take to start.")
+
+
+class UserServerSettings(ServerSettings):
+    """The language model behind the user (kind: llm), at a chat completions server."""
+
+    max_new_tokens: Positive = Field(256, description="Token limit of the user's reply, before it is cut.")
+    temperature: float = Field(0.0, ge=0.0, description="Sampling temperature of the user (official: 0).")
+
+
+class SimulatorSettings(Section):
+    """Who plays the user."""
+
+    kind: str = Field(
+        "scripted",
+        description="`scripted` answers by rule, as the domain says: from the reference of a synthetic task, or by "
+        "comparing two pages. `llm`: a language model that sees the reference. `vision` (pages): a vision model at a "
+        "server that sees both pages. `replay`: recorded answers only. `human`: you, at the terminal. Or your own, "
+        "as in `my_package.users:Terse` (docs/extending.md).",
+    )
+    options: dict[str, Any] = Field(default_factory=dict, description="Arguments of your own user simulator's class.")
+    reply_characters: int = Field(
+        0,
+        ge=0,
+        description="The user's replies are cut here; 0: where the domain says (officially 400, of pages 1000).",
+    )
+    prompt: str = Field(
+        "",
+        description="llm, vision: the instruction; a shipped prompt's name, or the path of your own text file with "
+        "{request}, {reference} (not for vision) and {dialogue} in it. Empty: the domain's.",
+    )
+    recording: str = Field(
+        "",
+        description="llm, vision: file in which answers are kept and found again, so that a rerun costs nothing. "
+        "replay: such a file, a folder of trajectory shards, or an official trajectory file.",
+    )
+    leaks: Literal["count", "refuse"] = Field(
+        "count",
+        description="llm: what to do with a reply that holds code or quotes the reference. `count`: note it with the "
+        "dialogue. `refuse`: ask again with a reminder, `leak_attempts` times in all; then the dialogue is "
+        "lost.",
+    )
+    leak_attempts: Positive = Field(3, description="leaks: refuse: how often one reply is asked for.")
+    server: UserServerSettings = Field(default_factory=UserServerSettings, description="The language model.")
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return what decides what the user says; where a server is, and how patiently it is asked, does not."""
+        said: dict[str, Any] = {"kind": self.kind, "reply_characters": self.reply_characters, "options": self.options}
+        if self.kind == "replay":
+            said["recording"] = self.recording
+        if self.kind in ("llm", "vision"):
+            model = {"model": self.server.model, "max_new_tokens": self.server.max_new_tokens}
+            said |= {"prompt": self.prompt, "leaks": self.leaks, "temperature": self.server.temperature, **model}
+        return said
+
+
+class RewardSettings(Section):
+    """How an answer is scored."""
+
+    function: str = Field(
+        "",
+        description="Your own reward, a function of (task, dialogue) as in `my_package.rewards:brief`; "
+        "`dialogue.reward` is the domain's own score then. Empty: the domain's (docs/extending.md).",
+    )
+    turn_cost: float = Field(
+        0.0,
+        ge=0.0,
+        allow_inf_nan=False,
+        description="Price of a question: so much is taken off the reward for every agent turn before the last one "
+        "(docs/concepts.md). Whether a task is solved does not depend on it.",
+    )
+    semantics: Literal["fixed", "official", "official-noblacklist"] = Field(
+        "fixed",
+        description="`fixed`: one namespace, every fence form. `official`: the official evaluator's verdicts. "
+        "`official-noblacklist`: the same without its list of banned words.",
+    )
+    workers: Positive = Field(2, description="Sandbox processes that score in parallel.")
+    wall_seconds: Rate = Field(2.0, description="Wall-clock limit of one solution, all its tests together.")
+    call_seconds: Rate = Field(1.0, description="Wall-clock limit of one test (official: 1).")
+    memory_mib: Positive = Field(512, description="Memory limit of one solution.")
+    libraries: str = Field(
+        "numpy bs4 soupsieve typing_extensions", description="Third-party modules that solutions may import."
+    )
+    tolerance: float = Field(
+        0.0, ge=0.0, description="`fixed` semantics: how much floats may differ, relative or absolute; 0 is exact."
+    )
+    unsafe: bool = Field(
+        False, description="Score even where the machine cannot isolate untrusted code; every result says UNSAFE."
+    )
+
+
 class BrowserSettings(Section):
     """How pages are rendered (docs/browser.md). Width, height, maximum height and javascript are part of the result."""
 
@@ -33,8 +164,6 @@ class BrowserSettings(Section):
     maximum_height: Positive = Field(8000, description="A taller page is cut here, and says so.")
     seconds: Rate = Field(5.0, description="Wall-clock limit of one page; twice as long in the second try, alone.")
     tabs: Positive = Field(4, description="Pages under way at a time.")
-    recycle: Positive = Field(200, description="Pages before a tab is replaced.")
-    restart: Positive = Field(1000, description="Pages before the browser is replaced.")
     memory_mib: int = Field(2048, ge=0, description="Limit of a browser process's own memory; 0 is none.")
     cache: str = Field(".cache/pages", description="Folder of rendered pages, by HTML and renderer; empty: none.")
     javascript: bool = Field(False, description="Let pages run scripts (still without network); slower.")

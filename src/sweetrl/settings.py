@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from sweetrl.errors import UserError, did_you_mean
 from sweetrl.learning_settings import CriticSettings as CriticSettings
@@ -24,18 +24,19 @@ from sweetrl.learning_settings import RankSettings as RankSettings
 from sweetrl.learning_settings import RftSettings as RftSettings
 from sweetrl.learning_settings import TrainerSettings as TrainerSettings
 from sweetrl.learning_settings import WarmStartSettings as WarmStartSettings
-from sweetrl.renamed import old_key, old_value
 from sweetrl.sections import BestOfNSettings as BestOfNSettings
 from sweetrl.sections import BrowserSettings as BrowserSettings
 from sweetrl.sections import CollectSettings as CollectSettings
+from sweetrl.sections import EngineSettings as EngineSettings
 from sweetrl.sections import EvaluateSettings as EvaluateSettings
 from sweetrl.sections import GateSettings as GateSettings
 from sweetrl.sections import IngestSettings as IngestSettings
 from sweetrl.sections import Positive, Probability, Rate, Section, Seed
+from sweetrl.sections import RewardSettings as RewardSettings
+from sweetrl.sections import ServerSettings as ServerSettings
 from sweetrl.sections import SimilaritySettings as SimilaritySettings
-from sweetrl.server_settings import EngineSettings as EngineSettings
-from sweetrl.server_settings import ServerSettings as ServerSettings
-from sweetrl.server_settings import UserServerSettings as UserServerSettings
+from sweetrl.sections import SimulatorSettings as SimulatorSettings
+from sweetrl.sections import UserServerSettings as UserServerSettings
 from sweetrl.yaml_files import read_yaml
 
 
@@ -115,10 +116,6 @@ class PretrainSettings(Section):
     steps: Positive = Field(2000, description="Optimiser steps.")
     batch_size: Positive = Field(16, description="Dialogues per step.")
     learning_rate: Rate = Field(3e-3, description="Peak learning rate (AdamW; linear warm-up, constant, linear decay).")
-    decay: Probability = Field(0.3, description="Share of the steps in which the learning rate decays.")
-    value_weight: Rate = Field(3.0, description="Loss weight of values that must be copied from the user's words.")
-    program_weight: Rate = Field(1.0, description="Loss weight of the other tokens of a program (questions have 1).")
-    user_weight: float = Field(0.02, ge=0.0, description="Loss weight of the user's words.")
     heed_least: Probability = Field(
         0.0, description="Lowest chance that a demonstrator heeds the request at a turn, and not its habit."
     )
@@ -128,10 +125,6 @@ class PretrainSettings(Section):
         description="Share of the steps, the first ones, in which demonstrators heed the request at most turns, with a "
         "chance from 0.5 to 1: the base learns to read there, and its habit in the rest.",
     )
-    follow: Probability = Field(0.8, description="Chance of a follow-up question to what was told in part (programs).")
-    slip: Probability = Field(0.02, description="Chance of a question about any kind of detail (programs).")
-    stop: Probability = Field(0.02, description="Chance of an early answer at a turn (programs).")
-    forget: Probability = Field(0.01, description="Chance that a known detail is missing from the program.")
     poorest: Probability = Field(
         0.3, description="Lowest quality of a demonstrator of pages: the chance that a turn is a good one."
     )
@@ -140,8 +133,6 @@ class PretrainSettings(Section):
     informed_heed: Probability = Field(
         0.85, description="Chance that a demonstrator who has seen the answer asks for what is in it (pages: shows it)."
     )
-    informed_weight: float = Field(0.5, ge=0.0, description="Loss weight of the user's words in those.")
-    informed_program: float = Field(1.0, ge=0.0, description="Factor on the weights of the program in those.")
     seed: Seed = Field(11, description="Seed of weights and demonstrations.")
 
 
@@ -153,90 +144,6 @@ class AgentSettings(Section):
     max_new_tokens: Positive = Field(1024, description="Token limit of one reply.")
     temperature: float = Field(1.0, ge=0.0, description="Sampling temperature of the agent; 0 is greedy.")
     top_p: Probability = Field(1.0, description="Nucleus sampling.")
-
-
-class SimulatorSettings(Section):
-    """Who plays the user."""
-
-    kind: str = Field(
-        "scripted",
-        description="`scripted` answers by rule, as the domain says: from the reference of a synthetic task, or by "
-        "comparing two pages. `llm`: a language model that sees the reference. `vision` (pages): a vision model at a "
-        "server that sees both pages. `replay`: recorded answers only. `human`: you, at the terminal. Or your own, "
-        "as in `my_package.users:Terse` (docs/extending.md).",
-    )
-    options: dict[str, Any] = Field(default_factory=dict, description="Arguments of your own user simulator's class.")
-    reply_characters: int = Field(
-        0,
-        ge=0,
-        description="The user's replies are cut here; 0: where the domain says (officially 400, of pages 1000).",
-    )
-    prompt: str = Field(
-        "",
-        description="llm, vision: the instruction; a shipped prompt's name, or the path of your own text file with "
-        "{request}, {reference} (not for vision) and {dialogue} in it. Empty: the domain's.",
-    )
-    recording: str = Field(
-        "",
-        description="llm, vision: file in which answers are kept and found again, so that a rerun costs nothing. "
-        "replay: such a file, a folder of trajectory shards, or an official trajectory file.",
-    )
-    leaks: Literal["count", "refuse"] = Field(
-        "count",
-        description="llm: what to do with a reply that holds code or quotes the reference. `count`: note it with the "
-        "dialogue. `refuse`: ask again with a reminder, `leak_attempts` times in all; then the dialogue is "
-        "lost.",
-    )
-    leak_attempts: Positive = Field(3, description="leaks: refuse: how often one reply is asked for.")
-    server: UserServerSettings = Field(default_factory=UserServerSettings, description="The language model.")
-
-    def fingerprint(self) -> dict[str, Any]:
-        """Return what decides what the user says; where a server is, and how patiently it is asked, does not."""
-        said: dict[str, Any] = {"kind": self.kind, "reply_characters": self.reply_characters, "options": self.options}
-        if self.kind == "replay":
-            said["recording"] = self.recording
-        if self.kind in ("llm", "vision"):
-            model = {"model": self.server.model, "max_new_tokens": self.server.max_new_tokens}
-            said |= {"prompt": self.prompt, "leaks": self.leaks, "temperature": self.server.temperature, **model}
-        return said
-
-
-class RewardSettings(Section):
-    """How an answer is scored."""
-
-    function: str = Field(
-        "",
-        description="Your own reward, a function of (task, dialogue) as in `my_package.rewards:brief`; "
-        "`dialogue.reward` is the domain's own score then. Empty: the domain's (docs/extending.md).",
-    )
-    turn_cost: float = Field(
-        0.0,
-        ge=0.0,
-        allow_inf_nan=False,
-        description="Price of a question: so much is taken off the reward for every agent turn before the last one "
-        "(docs/concepts.md). Whether a task is solved does not depend on it.",
-    )
-    semantics: Literal["fixed", "official", "official-noblacklist"] = Field(
-        "fixed",
-        description="`fixed`: one namespace, every fence form. `official`: the official evaluator's verdicts. "
-        "`official-noblacklist`: the same without its list of banned words.",
-    )
-    workers: Positive = Field(2, description="Sandbox processes that score in parallel.")
-    wall_seconds: Rate = Field(2.0, description="Wall-clock limit of one solution, all its tests together.")
-    call_seconds: Rate = Field(1.0, description="Wall-clock limit of one test (official: 1).")
-    memory_mib: Positive = Field(512, description="Memory limit of one solution.")
-    processes: Positive = Field(64, description="Maximum threads of one solution.")
-    output_kib: Positive = Field(1024, description="Largest value that a test may return, serialised.")
-    disk_mib: Positive = Field(16, description="Size of the scratch folder that a solution may write to.")
-    libraries: str = Field(
-        "numpy bs4 soupsieve typing_extensions", description="Third-party modules that solutions may import."
-    )
-    tolerance: float = Field(
-        0.0, ge=0.0, description="`fixed` semantics: how much floats may differ, relative or absolute; 0 is exact."
-    )
-    unsafe: bool = Field(
-        False, description="Score even where the machine cannot isolate untrusted code; every result says UNSAFE."
-    )
 
 
 class ValidateSettings(Section):
@@ -286,8 +193,25 @@ class TrackingSettings(Section):
     )
 
 
+# The sections that train something.
+TRAINED = ("warm_start", "critic", "policy", "multi_turn_dpo", "rft", "grpo")
+
+
+def overlaid(tree: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `tree` with `changes` over it, section by section."""
+    merged = {**tree, **changes}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and isinstance(merged[name], Mapping):
+            merged[name] = overlaid(value, merged[name])
+    return merged
+
+
 class Settings(Section):
-    """Everything in params.yaml."""
+    """Everything in params.yaml.
+
+    Sections that train something have all keys of `trainer`; `settings.trainer` itself is read by nothing else, and is
+    no part of a dump, because what it says stands in each of those sections.
+    """
 
     seed: Seed = Field(7, description="The seed of everything random; each stage derives its own from it.")
     suite: str = Field(
@@ -327,6 +251,7 @@ class Settings(Section):
     tasks: TaskSettings = Field(default_factory=TaskSettings)
     model: ModelSettings = Field(default_factory=ModelSettings)
     pretrain: PretrainSettings = Field(default_factory=PretrainSettings)
+    trainer: TrainerSettings = Field(default_factory=TrainerSettings, exclude=True)
     warm_start: WarmStartSettings = Field(default_factory=WarmStartSettings)
     agent: AgentSettings = Field(default_factory=AgentSettings)
     engine: EngineSettings = Field(default_factory=EngineSettings)
@@ -348,6 +273,16 @@ class Settings(Section):
     best_of_n: BestOfNSettings = Field(default_factory=BestOfNSettings)
     tracking: TrackingSettings = Field(default_factory=TrackingSettings)
     ingest: IngestSettings = Field(default_factory=IngestSettings)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _trainer_below_sections(cls, values: Any) -> Any:
+        """Give each section of TRAINED what `trainer` says, where it does not say otherwise itself."""
+        trainer = values.get("trainer") if isinstance(values, dict) else None
+        if not isinstance(trainer, dict):
+            return values
+        own = {name: values.get(name, {}) for name in TRAINED}
+        return values | {name: overlaid(trainer, one) for name, one in own.items() if isinstance(one, dict)}
 
     @property
     def evaluated_agent(self) -> AgentSettings:
@@ -386,15 +321,11 @@ def parse_settings(values: dict[str, Any], where: str = "params") -> Settings:
     """Build Settings from plain values; the first thing wrong becomes a UserError that names `where` and the key."""
     if not isinstance(values, dict):
         raise UserError(f"{where}: expected sections of settings at the top level; see docs/parameters.md.")
-    if found := old_value(values):
-        raise UserError(f"{where}: `{found[0]}: {found[1]}` is called `{found[2]}` now; rename the value.")
     try:
         return with_preset(Settings.model_validate(values))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        if first["type"] == "extra_forbidden" and (new := old_key(key)):
-            raise UserError(f"{where}: `{key}` is called `{new}` now; rename the key.") from error
         if first["type"] == "extra_forbidden":
             meant = did_you_mean(key, known_keys())
             raise UserError(

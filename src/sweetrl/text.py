@@ -1,9 +1,11 @@
-"""Words that somebody else has chosen, made fit to be shown."""
+"""What somebody else has sent: words made fit to be shown, and JSON measured before anything descends into it."""
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
+from typing import Any, Literal
 
 # Formatting characters that words are written with: the joiners of emoji and of scripts such as Persian.
 _JOINERS = "\u200c\u200d"
@@ -22,6 +24,29 @@ def printable(text: str) -> str:
 def without_login(address: str) -> str:
     """Return an address without the name and password in it, for messages: `http://host/path`."""
     return re.sub(r"^([\w+.-]+://)[^/?#]*@", r"\1", address)
+
+
+def excess(value: Any, levels: int, values: float = math.inf) -> Literal["", "levels", "values"]:
+    """Say of which there is too much in a parsed `value`: levels of nesting, or values in it; "" where of neither.
+
+    A text or a number is one level, a list of them two. Texts, numbers, lists and objects below the top count as
+    values. Nothing here recurses, so that no nesting is too deep to be looked at.
+    """
+    level, seen = [value], 0
+    for _ in range(levels):
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                below.extend(one.values())
+            elif isinstance(one, list):
+                below.extend(one)
+        seen += len(below)
+        if seen > values:
+            return "values"
+        if not below:
+            return ""
+        level = below
+    return "levels"
 
 
 def _steers(character: str) -> bool:

@@ -250,8 +250,10 @@ def test_a_killed_browser_loses_no_request(browser_program: Path):
         assert renderer._service.restarts >= 2
 
 
-def test_tabs_and_browsers_are_replaced(browser_program: Path):
-    with Renderer(BrowserSettings(cache="", tabs=1, recycle=2, restart=5)) as renderer:
+def test_tabs_and_browsers_are_replaced(browser_program: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sweetrl.browser.service.RECYCLE", 2)
+    monkeypatch.setattr("sweetrl.browser.service.RESTART", 5)
+    with Renderer(BrowserSettings(cache="", tabs=1)) as renderer:
         pages = [renderer.render(PAGE) for _ in range(11)]
         assert all(page == pages[0] for page in pages)
         assert renderer._service.restarts == 3

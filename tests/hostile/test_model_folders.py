@@ -258,29 +258,6 @@ def test_a_template_that_prints_the_day_prints_the_same_every_day(folder: Path) 
     assert render_dialogues("{{ strftime_now('%Y-%m-%d') }}", [[]], {}) == [{"text": "2024-07-26"}]
 
 
-def test_what_a_template_makes_is_remembered_by_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl import chat_templates
-
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "params.yaml").touch()
-    rendered: list[str] = []
-
-    def count(template: str, *given: Any) -> list[dict[str, str]]:
-        rendered.append(template)
-        return [{"text": template}]
-
-    monkeypatch.setattr(chat_templates, "_render", count)
-
-    def ask(template: str) -> str:
-        monkeypatch.setattr(chat_templates, "_known", {})  # another process
-        return chat_templates.render_dialogues(template, [[]], {})[0]["text"]
-
-    assert [ask("one"), ask("one"), ask("two")] == ["one", "one", "two"] and rendered == ["one", "two"]
-    for note in (tmp_path / ".cache/templates").iterdir():
-        note.write_text("[" * 100_000)
-    assert ask("one") == "one" and len(rendered) == 3
-
-
 @pytest.mark.parametrize("words", ["--trust-remote-code", "--trust_remote_code=True", "--trust-remote"])
 def test_a_server_of_ours_never_trusts_a_folders_code(words: str) -> None:
     from sweetrl.engines.server import vllm_command

@@ -12,7 +12,7 @@ import pytest
 
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.batches import Row, encode
-from sweetrl.renamed import old_key
+from sweetrl.settings import PretrainSettings
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 QUESTIONS = ["Is there a maximum?", "What is the rate per hour?", "How should the result be rounded?"]
@@ -82,10 +82,10 @@ def rows(trajectories: list[Trajectory], chat: ChatFormat) -> tuple[Row, ...]:
 
 @pytest.fixture(scope="session")
 def recipe_settings() -> Callable[[Path], dict[str, Any]]:
-    """A function that reads what a shipped base was pre-trained with, under the names that settings have now."""
+    """A function that reads what a shipped base was pre-trained with; what is a constant now is left out."""
 
     def read(base: Path) -> dict[str, Any]:
         stored = json.loads((base / "recipe.json").read_text(encoding="utf-8"))["settings"]
-        return {(old_key(f"pretrain.{name}") or name).removeprefix("pretrain."): stored[name] for name in stored}
+        return {name: stored[name] for name in PretrainSettings.model_fields}
 
     return read

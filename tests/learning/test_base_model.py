@@ -52,9 +52,9 @@ def test_it_is_a_llama_that_transformers_loads() -> None:
 def test_it_copies_what_the_user_said_into_the_program(engine: TransformersEngine) -> None:
     blind = SETTINGS.pretrain.model_copy(update={"informed": 0.0})  # the values stand in the user's words only
     tasks = list(generate("test", 100, SETTINGS.seed + 5, SETTINGS.tasks.difficulty))
-    encoder = Encoder(engine.tokenizer, blind, Backend())
+    encoder = Encoder(engine.tokenizer, Backend())
     data = Demonstrations(tasks, 1, encoder, blind, SETTINGS.agent.max_turns, "short")
-    values, _ = copying(engine.model, [data.item(i) for i in range(len(tasks))], blind)
+    values, _ = copying(engine.model, [data.item(i) for i in range(len(tasks))])
     assert values > 0.9
 
 

@@ -75,9 +75,9 @@ def test_it_knows_words_and_classes_as_one_token(engine: TransformersEngine) -> 
 def test_it_puts_into_the_page_what_the_user_said(engine: TransformersEngine) -> None:
     blind = SETTINGS.pretrain.model_copy(update={"informed": 0.0})
     tasks = list(generate("test", 40, SETTINGS.seed + 5, SETTINGS.tasks.difficulty))
-    encoder = Encoder(engine.tokenizer, blind, Frontend())
+    encoder = Encoder(engine.tokenizer, Frontend())
     data = Demonstrations(tasks, 1, encoder, blind, SETTINGS.agent.max_turns, "short")
-    values, others = copying(engine.model, [data.item(i) for i in range(len(tasks))], blind)
+    values, others = copying(engine.model, [data.item(i) for i in range(len(tasks))])
     assert values > 0.8 and others > 0.95  # some changes are whims that nobody could foresee
 
 

@@ -119,7 +119,7 @@ def fitted(tiny_model: Path, states: list[RankedState], folder: Path, **changes:
 
     lora = LoraSettings(rank=4, alpha=8)
     wanted = PolicySettings(**{"learning_rate": 2e-2, "epochs": 20, "batch_size": 8, "lora": lora, **changes})
-    data = listwise_rows(states, wanted.count_power, wanted.advantage_temperature or None, wanted.least_weight)
+    data = listwise_rows(states, wanted.count_power, wanted.advantage_temperature or None, 0.03)
     model = attach_adapter(load_base(ModelSettings(base=str(tiny_model), device="cpu"))[0], lora, seed=0)
     trainer = ListwiseTrainer(model, data, wanted, folder, 0)
     return trainer, trainer.fit()

@@ -10,6 +10,9 @@ import torch
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import generate
 from sweetrl.learning.pretraining import (
+    INFORMED_WEIGHT,
+    USER_WEIGHT,
+    VALUE_WEIGHT,
     Demonstrations,
     Encoder,
     build_model,
@@ -66,26 +69,24 @@ def test_the_later_layers_start_attending_to_like_at_any_distance(tokenizer: Pre
 
 
 def test_a_dialogue_is_a_function_of_its_place_and_weights_follow_the_roles(tokenizer: PreTrainedTokenizerFast) -> None:
-    data = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS, BACKEND), SETTINGS, 10, "short")
-    again = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS, BACKEND), SETTINGS, 10, "short")
+    data = Demonstrations(TASKS, 8, Encoder(tokenizer, BACKEND), SETTINGS, 10, "short")
+    again = Demonstrations(TASKS, 8, Encoder(tokenizer, BACKEND), SETTINGS, 10, "short")
     assert [data[i] for i in range(8)] == [again[i] for i in range(8)]
     for item in data[3]:
         assert len(item["input_ids"]) == len(item["weights"])
         assert set(item["weights"]) <= {
             0.0,
             1.0,
-            SETTINGS.user_weight,
-            SETTINGS.value_weight,
-            SETTINGS.informed_weight,
-            SETTINGS.informed_weight * SETTINGS.value_weight,
-            SETTINGS.informed_program * SETTINGS.program_weight,
-            SETTINGS.informed_program * SETTINGS.value_weight,
+            USER_WEIGHT,
+            VALUE_WEIGHT,
+            INFORMED_WEIGHT,
+            INFORMED_WEIGHT * VALUE_WEIGHT,
         }
 
 
 def test_the_loss_is_the_weighted_mean_over_tokens(tokenizer: PreTrainedTokenizerFast) -> None:
     model = build_model(len(tokenizer), SETTINGS, tokenizer)
-    data = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS, BACKEND), SETTINGS, 10, "short")
+    data = Demonstrations(TASKS, 8, Encoder(tokenizer, BACKEND), SETTINGS, 10, "short")
     items = data[0][:3]
     ids, weights = collate(items, padding=tokenizer.pad_token_id)
     with torch.no_grad():
@@ -102,7 +103,7 @@ def test_the_loss_is_the_weighted_mean_over_tokens(tokenizer: PreTrainedTokenize
 @pytest.mark.slow
 def test_copying_is_learnt_within_300_steps(tokenizer: PreTrainedTokenizerFast) -> None:
     settings = SETTINGS.model_copy(update={"steps": 300, "informed": 0.0})
-    encoder = Encoder(tokenizer, settings, BACKEND)
+    encoder = Encoder(tokenizer, BACKEND)
     model = build_model(len(tokenizer), settings, tokenizer)
     data = Demonstrations(TASKS, settings.steps, encoder, settings, 10, "short")
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
@@ -115,4 +116,4 @@ def test_copying_is_learnt_within_300_steps(tokenizer: PreTrainedTokenizerFast) 
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     unseen = Demonstrations(list(generate("test", 100, 4, 3)), 1, encoder, settings, 10, "short")
-    assert copying(model, [unseen.item(i) for i in range(100)], settings)[0] > 0.9
+    assert copying(model, [unseen.item(i) for i in range(100)])[0] > 0.9

@@ -15,6 +15,7 @@ from sweetrl.domains.frontend.suite import generate
 from sweetrl.domains.frontend.suite.designs import CLASSES, SIZES
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.learning.pretraining import (
+    VALUE_WEIGHT,
     Demonstrations,
     Encoder,
     build_model,
@@ -71,13 +72,13 @@ def test_changes_are_what_is_not_as_before() -> None:
 
 
 def test_pages_weigh_like_programs_and_changes_like_values(tokenizer: PreTrainedTokenizerFast) -> None:
-    encoder = Encoder(tokenizer, SETTINGS, FRONTEND)
+    encoder = Encoder(tokenizer, FRONTEND)
     blind = SETTINGS.model_copy(update={"informed": 0.0, "poorest": 1.0})
     dialogue = demonstrate(TASKS[0], FRONTEND, blind, 10, "short", 5)
     assert dialogue == demonstrate(TASKS[0], FRONTEND, blind, 10, "short", 5)
     ids, weights = encoder.encode(dialogue)
     assert len(ids) == len(weights)
-    heavy = [token for token, weight in zip(ids, weights, strict=True) if weight == SETTINGS.value_weight]
+    heavy = [token for token, weight in zip(ids, weights, strict=True) if weight == VALUE_WEIGHT]
     said = [message.content for message in dialogue.messages if message.role == "assistant"]
     assert all(find_page(text) for text in said)
     pages = [tokenizer.encode(text, add_special_tokens=False) for text in said]
@@ -93,7 +94,7 @@ def test_the_informed_see_the_page_in_front_and_the_others_do_not(tokenizer: Pre
 
 
 def test_dialogues_fit_a_context_of_4096_and_a_step_learns(tokenizer: PreTrainedTokenizerFast) -> None:
-    data = Demonstrations(TASKS, 8, Encoder(tokenizer, SETTINGS, FRONTEND), SETTINGS, 10, "short")
+    data = Demonstrations(TASKS, 8, Encoder(tokenizer, FRONTEND), SETTINGS, 10, "short")
     assert max(len(data.item(index)["input_ids"]) for index in range(60)) < 4096
     model = build_model(len(tokenizer), SETTINGS, tokenizer, 4096)
     assert model.config.max_position_embeddings == 4096

@@ -173,11 +173,12 @@ def test_an_unknown_variant_is_one_sentence() -> None:
 
 
 def test_merging_takes_dotted_names_and_leaves_its_input_alone() -> None:
-    values = {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
-    assert merged(values, {"a.b": 5}, {"a.c.d": 6, "e": 7}) == {"a": {"b": 5, "c": {"d": 6}}, "e": 7}
-    assert values == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}
-    with pytest.raises(UserError, match=r"has no `a\.x`"):
-        merged(values, {"a.x": 1})
+    values = {"rank": {"share": 1, "margin": 2}, "seed": 3}
+    changed = {"rank": {"share": 5, "margin": 2}, "critic": {"lora": {"rank": 6}}, "seed": 7}
+    assert merged(values, {"rank.share": 5}, {"critic.lora.rank": 6, "seed": 7}) == changed
+    assert values == {"rank": {"share": 1, "margin": 2}, "seed": 3}
+    with pytest.raises(UserError, match=r"has no `rank\.x`"):
+        merged(values, {"rank.x": 1})
 
 
 def test_the_base_agent_of_a_profile_is_made_in_a_folder_of_its_own(

@@ -40,6 +40,15 @@ def test_parameters_are_changed_in_place_and_checked(toy) -> None:
         assert "first: 400" in path.read_text() and "tasks: 4," in path.read_text()
 
 
+def test_sections_in_which_nothing_is_set_keep_their_lines(tmp_path: Path) -> None:
+    before = (Path(__file__).resolve().parents[2] / "params.yaml").read_text(encoding="utf-8")
+    (tmp_path / "params.yaml").write_text(before, encoding="utf-8")
+    workspace.change_parameters(tmp_path, {"collect.first": 7, "sources.tasks": "mine"})
+    after = (tmp_path / "params.yaml").read_text(encoding="utf-8")
+    pairs = zip(before.splitlines(), after.splitlines(), strict=True)
+    assert [new.partition(":")[0] for old, new in pairs if old != new] == ["  tasks", "collect"]
+
+
 def dvc(root: Path, *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=root, check=True, capture_output=True)
 

@@ -111,7 +111,7 @@ def _tree(settings: Settings) -> dict[str, Any]:
     """The settings without where a server is, and how it is asked, which changes no dialogue."""
     tree: dict[str, Any] = settings.model_dump(mode="json", by_alias=True)
     for section in (tree["engine"], tree["simulator"]["server"]):
-        for key in ("urls", "concurrency", "timeout_seconds", "attempts", "budget_seconds", "backoff_seconds", "gpus"):
+        for key in ("urls", "concurrency", "timeout_seconds", "attempts", "backoff_seconds", "gpus"):
             section.pop(key)
     return tree
 

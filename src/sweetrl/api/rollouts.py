@@ -20,8 +20,9 @@ from sweetrl.io import digest
 from sweetrl.plugins import load_domain
 from sweetrl.progress import Meter
 from sweetrl.seeds import check_seed
-from sweetrl.settings import Settings, load_settings, parse_settings
+from sweetrl.settings import load_settings, parse_settings
 from sweetrl.types import Split, Task, Trajectory
+from sweetrl.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -78,12 +79,15 @@ def domain(name: str = "", params: str | Path | None = None, **changes: Any) -> 
 
     `changes` are settings by section (docs/parameters.md), over those of `params` or over the defaults.
     """
-    base = Settings() if params is None else load_settings(params)
-    tree = base.model_dump(mode="json", by_alias=True)
+    tree: dict[str, Any] = {}
+    if params is not None:
+        load_settings(params)  # says what is wrong in the file
+        tree = read_yaml(Path(params)) or {}
     for key, value in changes.items():
         section = tree.get(key)
         tree[key] = {**section, **value} if isinstance(section, dict) and isinstance(value, dict) else value
-    tree["suite"] = name or tree["suite"]
+    if name:
+        tree["suite"] = name
     return load_domain(parse_settings(tree, "sweetrl.domain"))
 
 

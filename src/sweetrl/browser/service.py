@@ -30,6 +30,8 @@ logger = logging.getLogger("sweetrl")
 RULES = 6  # to be raised with every change of this package that changes pixels or facts
 _FAILURES = (CallTimeout, CallError, PageCrashed, PageMoved, BrowserGone)
 TRIM = 100  # pages between two returns of memory
+RECYCLE = 200  # pages before a tab is replaced
+RESTART = 1000  # pages before the browser is replaced
 
 
 class _Generation:
@@ -130,7 +132,7 @@ class Service:
             if tab is None:
                 tab = Tab(generation.browser, set_.width, set_.height, set_.javascript)
             shot = tab.render(page, set_.maximum_height, seconds)
-            if tab.pages < set_.recycle and not set_.javascript:
+            if tab.pages < RECYCLE and not set_.javascript:
                 with self._lock:
                     generation.idle.append(tab)
             else:
@@ -160,7 +162,7 @@ class Service:
             if self._closed:
                 raise UserError("the renderer is closed; make a new one.")
             current = self._current
-            if current is not None and (not current.browser.alive or current.pages >= self.settings.restart):
+            if current is not None and (not current.browser.alive or current.pages >= RESTART):
                 self._retire()
                 current = None
             if current is None:

@@ -62,9 +62,7 @@ def access(settings: ServerSettings) -> Access:
         key=os.environ.get(settings.key_variable, "").strip(),
         key_variable=settings.key_variable,
         concurrency=settings.concurrency,
-        retry_policy=RetryPolicy(
-            settings.timeout_seconds, settings.attempts, settings.budget_seconds, settings.backoff_seconds
-        ),
+        retry_policy=RetryPolicy(settings.timeout_seconds, settings.attempts, backoff=settings.backoff_seconds),
         gpus=settings.gpus,
     )
 

@@ -17,9 +17,8 @@ from typing import Any, Protocol
 
 from sweetrl.colbench.jsonl import decode_line, parse_row
 from sweetrl.errors import UserError
-from sweetrl.json_limits import excess
 from sweetrl.settings import IngestSettings
-from sweetrl.text import printable
+from sweetrl.text import excess, printable
 
 logger = logging.getLogger("sweetrl")
 

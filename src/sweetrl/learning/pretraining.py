@@ -50,6 +50,11 @@ LIKENESS = 1.5  # how sharply the other layers attend to like
 PASSED_ON = 0.15  # gain of what is attended to
 NOISE = 0.02
 
+# Weights in the loss; what the agent writes has 1.
+VALUE_WEIGHT = 3.0  # of values that must be copied from the user's words
+USER_WEIGHT = 0.02  # of the user's words
+INFORMED_WEIGHT = 0.5  # of the user's words in a dialogue that shows the finished answer beforehand
+
 
 READING = {"heed_least": 0.5, "heed_most": 1.0}  # demonstrators in the first steps, see PretrainSettings.reading
 
@@ -76,8 +81,8 @@ def demonstrate(
 class Encoder:
     """Dialogues to token ids and loss weights; pieces between special tokens are encoded apart, like the template."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast, settings: PretrainSettings, domain: Domain) -> None:
-        self.tokenizer, self.settings, self.domain = tokenizer, settings, domain
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, domain: Domain) -> None:
+        self.tokenizer, self.domain = tokenizer, domain
         self.special: dict[str, Any] = {
             name: tokenizer.convert_tokens_to_ids(name) for name in (BEGIN, SYSTEM, USER, ASSISTANT, END)
         }
@@ -91,7 +96,6 @@ class Encoder:
 
     def encode(self, dialogue: Shown) -> tuple[list[int], list[float]]:
         """Token ids and the loss weight of each token (0 for the system message and the request)."""
-        s = self.settings
         ids, weights = [self.special[BEGIN]], [0.0]
 
         def add(header: str, text: str, weight: float, value_weight: float) -> None:
@@ -105,22 +109,19 @@ class Encoder:
         answer: tuple[int, ...] = ()
         for i, message in enumerate(dialogue.messages):
             if message.role == "assistant":
-                share = s.informed_program if dialogue.informed else 1.0
                 if self.domain.reply_type(message.content) == QUESTION:
                     add(ASSISTANT, message.content, 1.0, 1.0)
                 elif self.domain.pretraining.revises:
-                    add(ASSISTANT, message.content, share * s.program_weight, share * s.program_weight)
+                    add(ASSISTANT, message.content, 1.0, 1.0)
                     before, answer = answer, self._encode(message.content)
                     for place in changed(before, answer):  # the last token is the end of the turn
-                        weights[place - len(answer) - 1] = share * s.value_weight
+                        weights[place - len(answer) - 1] = VALUE_WEIGHT
                 else:
-                    add(ASSISTANT, message.content, share * s.program_weight, share * s.value_weight)
-            elif i == 0:
-                add(USER, message.content, s.user_weight, s.user_weight)
-            elif dialogue.informed:
-                add(USER, message.content, s.informed_weight, s.informed_weight * s.value_weight)
+                    add(ASSISTANT, message.content, 1.0, VALUE_WEIGHT)
+            elif i and dialogue.informed:
+                add(USER, message.content, INFORMED_WEIGHT, INFORMED_WEIGHT * VALUE_WEIGHT)
             else:
-                add(USER, message.content, s.user_weight, s.user_weight)
+                add(USER, message.content, USER_WEIGHT, USER_WEIGHT)
         return ids, weights
 
 
@@ -266,9 +267,7 @@ def weighted_loss(model: Any, input_ids: torch.Tensor, weights: torch.Tensor) ->
     return (losses * weight).sum() / weight.sum()
 
 
-def copying(
-    model: Any, items: list[dict[str, Any]], settings: PretrainSettings, batch: int = 32
-) -> tuple[float, float]:
+def copying(model: Any, items: list[dict[str, Any]], batch: int = 32) -> tuple[float, float]:
     """Accuracy of greedy next-token prediction in programs of held-out demonstrations: (values, all other tokens)."""
     import torch
 
@@ -278,7 +277,7 @@ def copying(
         for start in range(0, len(items), batch):
             input_ids, weights = collate(items[start : start + batch], padding=0)
             hidden = model.model(input_ids=input_ids).last_hidden_state[:, :-1]
-            for kind, weight in enumerate((settings.value_weight, settings.program_weight)):
+            for kind, weight in enumerate((VALUE_WEIGHT, 1.0)):
                 chosen = weights[:, 1:] == weight
                 guess = model.lm_head(hidden[chosen]).argmax(-1)
                 totals[kind] += chosen.sum()

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from sweetrl.learning.pairs import DataCounts
     from sweetrl.learning.trainers import PreferenceTrainer
 
+LEAST_WEIGHT = 0.03  # listwise: candidates with less weight are left out
+
 
 class Sweet(Method):
     """Eq. 4 of the paper, or weighted likelihood of the same candidates (`policy.objective`)."""
@@ -52,7 +54,7 @@ class Sweet(Method):
         centred = mean_centered(states, job.domain) if job.settings.rank.reply_types == "mean_centered" else states
         temperature = policy.advantage_temperature or None
         equal = policy.states == "equal"
-        data = listwise_rows(centred, policy.count_power, temperature, policy.least_weight, equal)
+        data = listwise_rows(centred, policy.count_power, temperature, LEAST_WEIGHT, equal)
         if not policy.sft_replay:
             return data
         return with_replay(data, inputs.preferences()[1], policy.sft_replay_turns == "final")

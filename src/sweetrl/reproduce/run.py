@@ -148,7 +148,8 @@ class Profile:
         others |= {"rank", "judge", "tracking", "evaluate", "best_of_n"}
         if one.trained:
             others -= {one.method.section, *(("rank", "judge") if one.ranks else ())}
-        settings = {name: values for name, values in tree.items() if name not in others}
+        every = parse_settings(dict(tree), "reproduce").model_dump(mode="json", by_alias=True)
+        settings = {name: values for name, values in every.items() if name not in others}
         return settings, dvc_hash(base) if base.exists() else ""
 
     def mark(self, one: Variant, seed: int) -> dict[str, str]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.changes import is_known
 from sweetrl.errors import UserError
 from sweetrl.plugins import find_method
 from sweetrl.settings import OFFICIAL, Settings, parse_settings
@@ -180,10 +181,10 @@ def merged(values: Mapping[str, Any], *changes: Mapping[str, Any]) -> dict[str, 
         for name, value in one.items():
             *path, last = name.split(".")
             place = tree
-            for part in path:
-                place = place.get(part, {})
-            if last not in place:
+            if not is_known(name):
                 raise UserError(f"reproduce: params.yaml has no `{name}`; docs/parameters.md lists what there is.")
+            for part in path:
+                place = place.setdefault(part, {})
             place[last] = value
     return tree
 

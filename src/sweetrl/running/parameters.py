@@ -22,12 +22,15 @@ PROMPTS = "src/sweetrl/prompts"  # a dependency of every stage that reads a prom
 SUITE = ("suite", "suite_options")
 METHOD = ("method", "method_options")
 DIALOGUES = ("model", "agent", "engine", "simulator", "reward", "browser", "similarity")
-LEARNING = ("policy", "multi_turn_dpo", "rft")
+LEARNING = ("trainer", "policy", "multi_turn_dpo", "rft")
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "tasks": ("seed", *SUITE, "tasks"),
     "pretrain": ("pretrain", "tasks.difficulty"),
-    "warm-start": (*SUITE, "model", "agent.prompt", "agent.max_turns", "pretrain", "tasks.difficulty", "warm_start"),
+    "warm-start": (
+        *(*SUITE, "model", "agent.prompt", "agent.max_turns"),
+        *("pretrain", "tasks.difficulty", "trainer", "warm_start"),
+    ),
     "collect": ("seed", *SUITE, *DIALOGUES, "collect"),
     "validate": (
         *(*SUITE, *METHOD, "model", "agent.prompt", "agent.max_turns", "collect.attempts", "collect.source"),
@@ -36,7 +39,7 @@ PARAMETERS: dict[str, tuple[str, ...]] = {
     ),
     "train-critic": (
         *("seed", *SUITE, "model", "agent.prompt", "agent.max_turns", "browser", *METHOD, "preset"),
-        *("critic", "rank.critic"),
+        *("trainer", "critic", "rank.critic"),
     ),
     "rank": (
         *("seed", *SUITE, "model", "agent", "engine", "browser", *METHOD, "preset"),
@@ -76,10 +79,12 @@ def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
 
 
 def stage_parameters(stage: str, settings: Settings) -> dict[str, Any]:
-    """Return the settings that decide the result of `stage`, by dotted name."""
+    """Return the settings that decide the result of `stage`, by dotted name; what `trainer` says is in the sections."""
     tree = settings.model_dump(mode="json", by_alias=True)
     found: dict[str, Any] = {}
     for name in PARAMETERS.get(stage, ()):
+        if name == "trainer":
+            continue
         value: Any = tree
         for part in name.split("."):
             value = value[part]

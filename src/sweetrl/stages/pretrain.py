@@ -74,7 +74,7 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
         tokenizer: Any = (
             load_tokenizer(words) if words else make_tokenizer(tasks[:3000], domain, wanted, max_turns, PROMPT)
         )
-        encoder = Encoder(tokenizer, wanted, domain)
+        encoder = Encoder(tokenizer, domain)
         data = Demonstrations(tasks, wanted.steps, encoder, wanted, max_turns, PROMPT)
         blind = wanted.model_copy(update={"informed": 0.0})  # the values stand in the user's words only
         held_out_data = Demonstrations(fresh, len(fresh), encoder, blind, max_turns, PROMPT)
@@ -87,7 +87,7 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
 
             def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
                 if state.global_step % COPYING_EVERY == 0:
-                    values, others = copying(model, held_out, wanted)
+                    values, others = copying(model, held_out)
                     run.log_metrics({"copied_values": values, "copied_rest": others}, step=state.global_step)
                     print(
                         f"pretrain: step {state.global_step:,} of {wanted.steps:,}, {values:.1%} of the values copied",
@@ -119,7 +119,7 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
                 weight_decay=0.01,
                 lr_scheduler_type="warmup_stable_decay",
                 lr_scheduler_kwargs={
-                    "num_decay_steps": int(wanted.decay * wanted.steps),
+                    "num_decay_steps": int(0.3 * wanted.steps),
                     "decay_type": "linear",
                     "min_lr_ratio": 0.02,
                 },
@@ -146,7 +146,7 @@ def pretrain(settings: Settings, words: Path | None = None, build: Callable[...,
             if "loss" in entry:
                 run.log_metrics({"loss": entry["loss"], "grad_norm": entry["grad_norm"]}, step=int(entry["step"]))
         model = model.to("cpu").eval()
-        values, others = copying(model, held_out, wanted)
+        values, others = copying(model, held_out)
         run.log_metrics({"copied_values": values, "copied_rest": others}, step=wanted.steps)
         finished = scratch / "model"
         shutil.rmtree(finished, ignore_errors=True)

@@ -190,9 +190,6 @@ def limits_of(reward: RewardSettings) -> Limits:
         wall_seconds=reward.wall_seconds,
         call_seconds=reward.call_seconds,
         memory_mib=reward.memory_mib,
-        processes=reward.processes,
-        output_kib=reward.output_kib,
-        disk_mib=reward.disk_mib,
     )
 
 

@@ -147,7 +147,7 @@ class Frontend(Domain):
 
     def evaluation_rules(self) -> list[Any]:
         """Return how pages are compared and rendered."""
-        places = ("path", "tabs", "recycle", "restart", "memory_mib", "cache")  # how fast, not what comes out
+        places = ("path", "tabs", "memory_mib", "cache")  # how fast, not what comes out
         looks = self.settings.browser.model_dump(mode="json")
         return [
             self.settings.similarity.model_dump(mode="json"),

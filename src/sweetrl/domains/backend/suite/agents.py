@@ -213,13 +213,8 @@ class Demonstrator:
 def demonstrate(task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
     """Play one dialogue of a demonstrator with the scripted user; a function of its arguments."""
     rng = random.Random(f"demonstration-{seed}")
-    skill = Skill(
-        rng.uniform(settings.heed_least, settings.heed_most),
-        settings.follow,
-        settings.slip,
-        settings.stop,
-        settings.forget,
-    )
+    heed = rng.uniform(settings.heed_least, settings.heed_most)
+    skill = Skill(heed, follow=0.8, slip=0.02, stop=0.02, forget=0.01)
     informed = rng.random() < settings.informed
     persona: Persona = rng.choices(("plain", "terse", "talkative"), (3, 1, 1))[0]
     agent = Demonstrator(skill, max_turns, rng, informed, settings.informed_heed)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sweetrl.json_limits import excess
+from sweetrl.text import excess
 
 
 @pytest.mark.parametrize(
