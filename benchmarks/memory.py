@@ -32,7 +32,7 @@ from typing import Any
 
 import official_data
 
-from sweetrl.plugins import find_domain
+from sweetrl.colbench.find import find_domain
 from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
 ATTEMPTS, TURNS = 15, (8, 10)

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sweetrl.colbench.files import neutral_format, write_trajectories
-from sweetrl.plugins import find_domain
+from sweetrl.colbench.find import find_domain
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 WORDS = (

@@ -34,13 +34,13 @@ from typing import Any
 import yaml
 
 from sweetrl.colbench.domain import Domain
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.leaks import leaks_of, squeeze
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.make import serving
 from sweetrl.models import load_tokenizer
-from sweetrl.plugins import load_domain
 from sweetrl.settings import EngineSettings, Settings, load_settings
 from sweetrl.types import Trajectory
 

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from sweetrl import cli, show, terminal
 from sweetrl.api.policy import Policy
 from sweetrl.colbench.files import write_trajectories
+from sweetrl.colbench.find import find_domain
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.engines.make import Agent
 from sweetrl.errors import UserError, missing_extra
-from sweetrl.plugins import find_domain
 from sweetrl.screen import Screen
 from sweetrl.types import AgentTurn, Completion, Message, Task, TestResult, Trajectory, Usage
 

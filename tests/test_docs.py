@@ -20,8 +20,9 @@ import pytest
 import yaml
 
 from sweetrl.browser.binary import find_browser
+from sweetrl.colbench.find import load_domain
 from sweetrl.errors import UserError
-from sweetrl.plugins import load_domain, load_method
+from sweetrl.methods.base import load_method
 from sweetrl.settings import parse_settings
 from sweetrl.types import Message
 

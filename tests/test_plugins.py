@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from sweetrl import Domain, Method, Settings, plugins
+from sweetrl.colbench.find import find_domain, load_domain
 from sweetrl.errors import UserError
+from sweetrl.methods.base import find_method, load_method
 from sweetrl.paths import ROOT_VARIABLE
 from sweetrl.settings import load_settings, parse_settings
 from sweetrl.types import Task, Trajectory
@@ -123,25 +125,25 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("name", plugins.BUILT_IN["domains"])
 def test_a_built_in_domain_is_found_by_its_name(name: str) -> None:
-    domain = plugins.find_domain(name)
+    domain = find_domain(name)
     assert isinstance(domain, Domain) and domain.spec == name
-    assert domain is not plugins.find_domain(name), "each asker has one of its own"
+    assert domain is not find_domain(name), "each asker has one of its own"
     settings = parse_settings({"suite": name, "agent": {"max_turns": 3}})
-    assert plugins.load_domain(settings).settings == settings
+    assert load_domain(settings).settings == settings
 
 
 @pytest.mark.parametrize("name", plugins.BUILT_IN["methods"])
 def test_a_built_in_method_is_found_by_its_name(name: str) -> None:
-    method = plugins.load_method(parse_settings({"method": name}))
+    method = load_method(parse_settings({"method": name}))
     assert isinstance(method, Method) and method.name == name
 
 
 def test_what_an_installed_package_brings_is_found_by_its_name(installed: Path) -> None:
     import shop  # type: ignore[import-not-found]
 
-    domain = plugins.find_domain("forms")
+    domain = find_domain("forms")
     assert type(domain) is shop.Group.Forms and domain.spec == "forms"
-    method = plugins.find_method("best")
+    method = find_method("best")
     assert type(method) is shop.Best and method.name == "best"
     assert plugins.find_reward("brief") is shop.brief
     assert plugins.find_simulator("terse", {}).reply(TASK, [], 0) == "no"
@@ -154,16 +156,16 @@ def test_what_an_installed_package_brings_is_found_by_its_name(installed: Path) 
 def test_an_installed_package_takes_no_built_in_name(installed: Path) -> None:
     from sweetrl.domains.backend import Backend
 
-    assert type(plugins.find_domain("backend")) is Backend
+    assert type(find_domain("backend")) is Backend
 
 
 def test_a_path_is_found_in_the_projects_folder(project: Path) -> None:
-    domain = plugins.find_domain("mine.things:Forms")
+    domain = find_domain("mine.things:Forms")
     assert (domain.name, domain.spec) == ("forms", "mine.things:Forms")
     assert Path(sys.modules["mine.things"].__file__ or "").is_relative_to(project)
-    assert type(plugins.find_domain("mine.things:Group.Forms")).__qualname__ == "Group.Forms"
-    assert plugins.find_domain("mine.things:forms") is sys.modules["mine.things"].forms, "made already"
-    assert plugins.find_method("mine.things:Best").name == "mine.things:Best"
+    assert type(find_domain("mine.things:Group.Forms")).__qualname__ == "Group.Forms"
+    assert find_domain("mine.things:forms") is sys.modules["mine.things"].forms, "made already"
+    assert find_method("mine.things:Best").name == "mine.things:Best"
 
 
 def test_a_reward_is_a_function_or_a_class_of_functions() -> None:
@@ -190,17 +192,17 @@ def test_settings_choose_by_name_or_path() -> None:
     assert set(plugins.chosen(settings).values()) == {
         f"mine.things:{name}" for name in ("Forms", "Best", "brief", "Terse")
     }
-    assert type(plugins.load_domain(settings)).__name__ == "Forms"
-    assert type(plugins.load_method(settings)).__name__ == "Best"
+    assert type(load_domain(settings)).__name__ == "Forms"
+    assert type(load_method(settings)).__name__ == "Best"
     assert plugins.chosen(Settings()) == {"domains": "backend", "methods": "sweet", "rewards": "", "simulators": ""}
 
 
 # Wrong names
 
 WRONG: list[tuple[Callable[[str], Any], str, str]] = [
-    (plugins.find_domain, "forms", f"`suite: forms` is not known; known are backend, frontend, {OWN_PATH}"),
+    (find_domain, "forms", f"`suite: forms` is not known; known are backend, frontend, {OWN_PATH}"),
     (
-        plugins.find_method,
+        find_method,
         "swet",
         "`method: swet` is not known; known are sweet, multi-turn-dpo, rft, grpo, single-turn, zero-shot, " + OWN_PATH,
     ),
@@ -212,7 +214,7 @@ WRONG: list[tuple[Callable[[str], Any], str, str]] = [
     ),
     *(
         (
-            plugins.find_domain,
+            find_domain,
             f"{module}:Forms",
             f"`suite: {module}:Forms`: there is no module {module}; run from the project's folder, install its "
             "package, or correct the name.",
@@ -220,32 +222,32 @@ WRONG: list[tuple[Callable[[str], Any], str, str]] = [
         for module in ("your.things", "mine.thing", "mine.things.more", "mine/things.py")
     ),
     *(
-        (plugins.find_domain, name, f"`suite: {name}` is no path; write it as in my_package.my_module:MyClass.")
+        (find_domain, name, f"`suite: {name}` is no path; write it as in my_package.my_module:MyClass.")
         for name in (":Forms", ".things:Forms", "mine..things:Forms", "mine.things:", "mine.things:Group.", ":")
     ),
     (
-        plugins.find_domain,
+        find_domain,
         "mine.things:Form",
         "`suite: mine.things:Form`: the module mine.things has no `Form`.",
     ),
     (
-        plugins.find_domain,
+        find_domain,
         "mine.things:Group.Form",
         "`suite: mine.things:Group.Form`: the module mine.things has no `Group.Form`.",
     ),
     (
-        plugins.find_domain,
+        find_domain,
         "mine.things:Demanding",
         "`suite: mine.things:Demanding`: the class must be made without arguments (Demanding.__init__() missing 1 "
         "required positional argument: 'url').",
     ),
     (
-        plugins.find_domain,
+        find_domain,
         "mine.things:Best",
         "`suite: mine.things:Best` is no domain; it must be a subclass of sweetrl.Domain.",
     ),
     (
-        plugins.find_method,
+        find_method,
         "mine.things:Forms",
         "`method: mine.things:Forms` is no method; it must be a subclass of sweetrl.Method.",
     ),
@@ -287,7 +289,7 @@ def test_a_wrong_name_is_one_sentence(find: Callable[[str], Any], name: str, sai
 def test_a_module_that_lacks_something_itself_says_what(project: Path, text: str, reason: str) -> None:
     write(project / "mine" / "broken.py", text)
     with pytest.raises(UserError) as raised:
-        plugins.find_domain("mine.broken:Forms")
+        find_domain("mine.broken:Forms")
     assert str(raised.value).startswith(
         f"params.yaml: `suite: mine.broken:Forms`: mine.broken cannot be imported ({reason}"
     )

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sweetrl import show
+from sweetrl.colbench.find import find_domain
 from sweetrl.colbench.simulators import ConsoleUser
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.plugins import find_domain
 from sweetrl.printing import print_facts, print_table
 from sweetrl.screen import Screen
 from sweetrl.text import printable, without_login

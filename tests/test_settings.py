@@ -8,7 +8,7 @@ import yaml
 from pydantic import ValidationError
 
 from sweetrl.errors import UserError
-from sweetrl.plugins import load_method
+from sweetrl.methods.base import load_method
 from sweetrl.settings import (
     TRAINED,
     Section,

@@ -209,7 +209,7 @@ def show(
     """Show one trajectory, readable: who said what, tokens for each turn, and the verdict of every hidden test."""
     from itertools import islice
 
-    from sweetrl.plugins import load_domain
+    from sweetrl.colbench.find import load_domain
     from sweetrl.show import facts_of, find, known_more, list_trajectories, outlines, show_trajectory
 
     domain = load_domain(settings_here(suite))

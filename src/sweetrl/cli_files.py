@@ -197,9 +197,9 @@ def tasks(
 ) -> None:
     """Write generated tasks of the domain: those that the stage `tasks` makes from the same seed."""
     from sweetrl.colbench.files import task_row
+    from sweetrl.colbench.find import load_domain
     from sweetrl.colbench.store import write_task_table
     from sweetrl.io import write_text
-    from sweetrl.plugins import load_domain
     from sweetrl.running.parameters import with_values
     from sweetrl.running.standalone import check_free
     from sweetrl.stages.tasks import split_tasks

@@ -21,8 +21,6 @@ from sweetrl.errors import UserError
 from sweetrl.paths import ROOT_VARIABLE
 
 if TYPE_CHECKING:
-    from sweetrl.colbench.domain import Domain
-    from sweetrl.methods.base import Method
     from sweetrl.protocols import RewardFunction
     from sweetrl.settings import Settings
 
@@ -53,36 +51,6 @@ KEYS: dict[Group, tuple[str, str]] = {
     "rewards": ("reward.function", "reward"),
     "simulators": ("simulator.kind", "simulator"),
 }
-
-
-def load_domain(settings: Settings) -> Domain:
-    """Return the domain that `suite` names, with `settings`."""
-    return find_domain(settings.suite).configured(settings)
-
-
-def find_domain(name: str) -> Domain:
-    """Return the domain called `name`, with its default settings; what is none is a UserError."""
-    domain = _made(find("domains", name), "domains", name)
-    if not callable(getattr(domain, "configured", None)):
-        raise UserError(f"params.yaml: `suite: {name}` is no domain; it must be a subclass of sweetrl.Domain.")
-    domain.spec = name
-    found: Domain = domain
-    return found
-
-
-def load_method(settings: Settings) -> Method:
-    """Return the method that `method` names."""
-    return find_method(settings.method)
-
-
-def find_method(name: str) -> Method:
-    """Return the method called `name`; what is none is a UserError."""
-    method = _made(find("methods", name), "methods", name)
-    if not callable(getattr(method, "train", None)):
-        raise UserError(f"params.yaml: `method: {name}` is no method; it must be a subclass of sweetrl.Method.")
-    method.name = name
-    found: Method = method
-    return found
 
 
 def find_reward(name: str) -> RewardFunction:
@@ -161,7 +129,8 @@ def _path_of(group: Group, name: str) -> str:
     return BUILT_IN[group].get(name) or _entry_points(group).get(name) or name
 
 
-def _made(found: Any, group: Group, name: str) -> Any:
+def construct(found: Any, group: Group, name: str) -> Any:
+    """Return the object that a class makes without arguments; what is no class is the object."""
     if not inspect.isclass(found):
         return found
     try:

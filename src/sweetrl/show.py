@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
@@ -10,8 +9,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.find import find_domain
 from sweetrl.errors import UserError
-from sweetrl.plugins import find_domain
 from sweetrl.types import AgentTurn, Message, Task, TestRun, Trajectory
 
 if TYPE_CHECKING:
@@ -225,15 +224,6 @@ def print_tests(console: Screen, one: Trajectory, runs: Sequence[TestRun] = ()) 
     )
 
 
-def perplexity(turn: AgentTurn) -> float | None:
-    """Return the perplexity of a turn's tokens; None where it is not known, or says nothing.
-
-    A server may write -9999 for the log-probability of a token that it has sampled nevertheless.
-    """
-    mean = sum(turn.logprobs) / len(turn.logprobs) if turn.logprobs else math.nan
-    return math.exp(-mean) if -50 < mean <= 0 else None
-
-
 def _content(message: Message, domain: Domain) -> RenderableType:
     """A message's text; the program (or page) in it is highlighted."""
     from rich.console import Group
@@ -249,7 +239,7 @@ def _content(message: Message, domain: Domain) -> RenderableType:
 
 def _cost(turn: AgentTurn) -> str:
     """Tokens of a turn and how sure the agent was of them."""
-    text, sure = f"{len(turn.token_ids)} tokens", perplexity(turn)
+    text, sure = f"{len(turn.token_ids)} tokens", turn.perplexity
     if sure is not None:
         text += f", perplexity {sure:.2f}"
     return text + (", cut at the limit" if turn.finish_reason == "length" else "")

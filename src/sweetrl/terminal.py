@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.io import write_text
 from sweetrl.paths import POLICY, TEST_TASKS
-from sweetrl.plugins import load_domain
 from sweetrl.settings import Settings
 from sweetrl.show import load_critic, print_message, print_tests
 from sweetrl.types import AgentTurn, Message, Task, Trajectory

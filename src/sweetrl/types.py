@@ -5,6 +5,7 @@ Nothing here imports anything of the project. What can be done with these types 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +64,15 @@ class AgentTurn:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     finish_reason: Literal["stop", "length", "unknown"] = "unknown"
+
+    @property
+    def perplexity(self) -> float | None:
+        """exp of the mean negative log-probability of the tokens; None where it is not known, or says nothing.
+
+        A server may write -9999 for the log-probability of a token that it has sampled nevertheless.
+        """
+        mean = sum(self.logprobs) / len(self.logprobs) if self.logprobs else math.nan
+        return math.exp(-mean) if -50 < mean <= 0 else None
 
 
 @dataclass(frozen=True)

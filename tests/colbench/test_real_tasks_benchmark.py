@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.models import load_tokenizer
-from sweetrl.plugins import load_domain
 from sweetrl.settings import parse_settings
 from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 

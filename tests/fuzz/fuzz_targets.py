@@ -30,7 +30,7 @@ class Target:
 
 @cache
 def backend() -> Any:
-    from sweetrl.plugins import find_domain
+    from sweetrl.colbench.find import find_domain
 
     return find_domain("backend")
 

@@ -173,7 +173,7 @@ def test_a_step_of_more_candidates_than_there_are_is_the_same_however_it_is_cut(
 
 def test_sweet_takes_the_candidates_or_the_pairs_as_the_settings_say() -> None:
     from sweetrl.learning.trainers import ListwiseTrainer, PolicyTrainer
-    from sweetrl.plugins import find_method
+    from sweetrl.methods.base import find_method
 
     sweet = find_method("sweet")
     for objective, trainer in (("listwise", ListwiseTrainer), ("dpo", PolicyTrainer)):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from sweetrl.errors import UserError
-from sweetrl.plugins import find_method
+from sweetrl.methods.base import find_method
 from sweetrl.reproduce import run
 from sweetrl.reproduce.run import VARIANT_LISTS
 from sweetrl.reproduce.variants import DPO, METHODS, TABLES, VARIANTS, merged, settings_of, variant_named

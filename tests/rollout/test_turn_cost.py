@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.domain import Domain
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.scoring import PRICE, TASK, PricedScorer
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.engines.make import Agent
@@ -17,7 +18,6 @@ from sweetrl.errors import UserError
 from sweetrl.interop.worlds import World
 from sweetrl.learning.pairs import read_pairs
 from sweetrl.paths import PAIRS, TRAJECTORIES, VALIDATION
-from sweetrl.plugins import load_domain
 from sweetrl.rollout.context import open_environment
 from sweetrl.rollout.run import rollout_scored
 from sweetrl.settings import parse_settings

@@ -247,7 +247,7 @@ def test_memory_does_not_grow_with_the_number_of_dialogues() -> None:
     """A shard's dialogues are alive at a time, and not those of other shards."""
     import gc
 
-    from sweetrl.plugins import load_domain
+    from sweetrl.colbench.find import load_domain
     from sweetrl.running.importing import Importer
     from sweetrl.settings import Settings, parse_settings
 
@@ -267,7 +267,7 @@ def test_memory_does_not_grow_with_the_number_of_dialogues() -> None:
 def test_real_tasks_are_imported_and_scored(real_backend_tasks: Path) -> None:
     """Dialogues about real ColBench tasks that a test writes itself: the reference is the answer."""
     from sweetrl.colbench.files import read_tasks
-    from sweetrl.plugins import find_domain
+    from sweetrl.colbench.find import find_domain
 
     tasks = list(read_tasks(real_backend_tasks, find_domain("backend")))[:8]
     write_trajectories(Path("k.jsonl"), attempts(tasks), 2)

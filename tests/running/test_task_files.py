@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sweetrl.cli import app
+from sweetrl.colbench.find import find_domain, load_domain
 from sweetrl.colbench.store import read_task_table
 from sweetrl.errors import UserError
-from sweetrl.plugins import find_domain, load_domain
 from sweetrl.running.standalone import read_any_tasks
 from sweetrl.settings import Settings
 from sweetrl.stages.tasks import split_tasks

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import read_task_table, write_task_table
 from sweetrl.domains.backend.suite import generate
 from sweetrl.engines.openai import SEEDS
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
-from sweetrl.plugins import load_domain
 from sweetrl.seeds import best_of_n_seed
 from sweetrl.settings import LoraSettings, ModelSettings, Settings, parse_settings
 from sweetrl.stages import best_of_n as stage

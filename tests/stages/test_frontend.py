@@ -16,6 +16,7 @@ from sweetrl.browser.renderer import Renderer
 from sweetrl.cli import app
 from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.files import read_tasks, read_trajectories, write_trajectories
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.simulators import ReplaySimulator
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
 from sweetrl.domains.frontend import Frontend
@@ -30,7 +31,6 @@ from sweetrl.errors import UserError
 from sweetrl.evaluation.checks import leak, protocol, scored
 from sweetrl.io import read_json
 from sweetrl.paths import BEST_OF_N
-from sweetrl.plugins import load_domain
 from sweetrl.rollout.context import open_environment
 from sweetrl.rollout.users import open_user
 from sweetrl.running.standalone import collect_standalone, evaluate_standalone

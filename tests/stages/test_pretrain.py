@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from sweetrl.colbench.domain import Domain
+from sweetrl.colbench.find import load_domain
 from sweetrl.domains.backend import Backend
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
-from sweetrl.plugins import load_domain
 from sweetrl.reproduce import larger
 from sweetrl.settings import parse_settings
 from sweetrl.stages import pretrain as module

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from sweetrl.api.rollouts import tasks_of
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import read_task_table
 from sweetrl.domains.backend.suite import generate
 from sweetrl.errors import UserError
 from sweetrl.paths import TASKS, TEST_TASKS, TRAIN_TASKS, VALIDATION_TASKS
-from sweetrl.plugins import load_domain
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.tasks import tasks
 from sweetrl.types import Task

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.domain import Domain
+from sweetrl.colbench.find import load_domain
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.licences import base_licence
 from sweetrl.models import load_tokenizer, load_weights
-from sweetrl.plugins import load_domain
 from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages import warm_start as module
 

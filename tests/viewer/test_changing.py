@@ -27,11 +27,11 @@ import sweetrl.viewer.live as live_module
 from sweetrl import plugins, show
 from sweetrl.api import rollouts
 from sweetrl.colbench.files import write_trajectories
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import result_of, write_results
 from sweetrl.learning.preferences import CANDIDATES, Table
-from sweetrl.plugins import load_domain
 from sweetrl.screen import Screen
 from sweetrl.settings import Settings
 from sweetrl.terminal import find_task

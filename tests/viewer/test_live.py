@@ -217,7 +217,7 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
     import io
 
     from sweetrl import show, terminal
-    from sweetrl.plugins import load_domain
+    from sweetrl.colbench.find import load_domain
     from sweetrl.screen import Screen
     from sweetrl.types import Message
 

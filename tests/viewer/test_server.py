@@ -11,8 +11,8 @@ import httpx
 import pytest
 from made import EXPLAINED
 
+from sweetrl.colbench.find import find_domain
 from sweetrl.errors import UserError
-from sweetrl.plugins import find_domain
 from sweetrl.types import Trajectory
 from sweetrl.viewer.dialogue import difference, pictures
 from sweetrl.viewer.export import export

@@ -12,11 +12,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.prompts import prompt_files
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import digest, read_json, write_json
-from sweetrl.plugins import Group, chosen, is_plugin, load_domain, source_of
+from sweetrl.plugins import Group, chosen, is_plugin, source_of
 from sweetrl.types import Task
 
 if TYPE_CHECKING:

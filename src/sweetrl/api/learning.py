@@ -204,8 +204,7 @@ def train(
     settings, `out` is the folder of the adapter (by default a temporary one): the same call goes on where a killed one
     was.
     """
-    from sweetrl.methods.base import TrainingJob
-    from sweetrl.plugins import find_method
+    from sweetrl.methods.base import TrainingJob, find_method
 
     chosen = find_method(method) if isinstance(method, str) else method
     own = {chosen.section: options} if chosen.section else {"method_options": options}

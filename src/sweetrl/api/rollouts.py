@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.api.calls import call_of, claim
 from sweetrl.api.policy import Policy
 from sweetrl.colbench.files import check_ids
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import digest
-from sweetrl.plugins import load_domain
 from sweetrl.progress import Meter
 from sweetrl.seeds import check_seed
 from sweetrl.settings import load_settings, parse_settings

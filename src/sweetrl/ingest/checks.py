@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.jsonl import decode_line, parse_row, raw_lines
 from sweetrl.errors import UserError
 from sweetrl.learning.pairs import DataCounts
-from sweetrl.plugins import load_domain, load_method
+from sweetrl.methods.base import load_method
 from sweetrl.running.importing import Importer, Naming, Rewards
 from sweetrl.validation.suites import Limits, Table, pairs_table, run_tables, tasks_table, trajectories_table
 from sweetrl.validation.tables import Rows, TrajectoryTable, pair_rows

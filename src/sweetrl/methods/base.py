@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from sweetrl.errors import UserError
 from sweetrl.learning.training import train_adapter
+from sweetrl.plugins import construct, find
 from sweetrl.settings import Settings, TrainerSettings, section
 from sweetrl.types import Preference, RankedState, Task, TrainingResult, Trajectory
 
@@ -187,3 +188,18 @@ class Method:
             self.replay(job.settings),
             job.cache,
         )
+
+
+def load_method(settings: Settings) -> Method:
+    """Return the method that `method` names."""
+    return find_method(settings.method)
+
+
+def find_method(name: str) -> Method:
+    """Return the method called `name`; what is none is a UserError."""
+    method = construct(find("methods", name), "methods", name)
+    if not callable(getattr(method, "train", None)):
+        raise UserError(f"params.yaml: `method: {name}` is no method; it must be a subclass of sweetrl.Method.")
+    method.name = name
+    found: Method = method
+    return found

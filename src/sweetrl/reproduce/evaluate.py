@@ -15,10 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.errors import UserError
 from sweetrl.io import publish, read_json, write_json
+from sweetrl.methods.base import load_method
 from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
-from sweetrl.plugins import load_domain, load_method
 from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
 

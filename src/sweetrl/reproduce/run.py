@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 import sweetrl
+from sweetrl.colbench.find import load_domain
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, private_folder, publish, read_json, write_json
+from sweetrl.methods.base import load_method
 from sweetrl.paths import LAST_POLICY, POLICY
-from sweetrl.plugins import load_domain, load_method
 from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
 from sweetrl.reproduce.evaluate import OUT, PLAN
 from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Outcome, origin

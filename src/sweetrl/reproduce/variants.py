@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.changes import is_known
 from sweetrl.errors import UserError
-from sweetrl.plugins import find_method
+from sweetrl.methods.base import find_method
 from sweetrl.settings import OFFICIAL, Settings, parse_settings
 
 if TYPE_CHECKING:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.files import parse_trajectory, task_digest
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.jsonl import decode_line, parse_row, raw_lines
 from sweetrl.colbench.jsonl import field as value_of
 from sweetrl.colbench.logs import parse_log
@@ -28,7 +29,7 @@ from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, publish, write_text
 from sweetrl.learning.pairs import DataCounts
-from sweetrl.plugins import find_method, load_domain
+from sweetrl.methods.base import find_method
 from sweetrl.progress import Meter
 from sweetrl.rollout.context import scorer_of
 from sweetrl.rollout.scored import scored, summarize

@@ -15,10 +15,10 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
 from sweetrl.paths import SCRATCH
-from sweetrl.plugins import load_domain
 from sweetrl.printing import note
 from sweetrl.progress import Meter
 from sweetrl.running.parameters import with_values

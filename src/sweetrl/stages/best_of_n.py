@@ -12,10 +12,10 @@ from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
-from sweetrl.plugins import load_domain
 from sweetrl.progress import Meter
 from sweetrl.running.parameters import with_values
 from sweetrl.running.stage import stage_main, stage_run

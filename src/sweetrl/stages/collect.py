@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.io import digest, publish
 from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASKS
-from sweetrl.plugins import load_domain
 from sweetrl.running.stage import StageRun, log_costs, stage_main, stage_run
 from sweetrl.settings import Settings
 from sweetrl.tracking.runs import log_dialogues

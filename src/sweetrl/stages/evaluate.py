@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json, write_text
+from sweetrl.methods.base import load_method
 from sweetrl.paths import (
     EVALUATION,
     EVALUATION_DIALOGUES,
@@ -24,7 +26,6 @@ from sweetrl.paths import (
     TEST_TASKS,
     TRAJECTORIES,
 )
-from sweetrl.plugins import load_domain, load_method
 from sweetrl.running.stage import StageRun, log_costs, stage_main, stage_run
 from sweetrl.settings import Settings
 from sweetrl.tracking.runs import log_dialogues

@@ -20,8 +20,8 @@ import yaml
 
 from sweetrl.errors import UserError
 from sweetrl.io import private_folder, publish, read_json
+from sweetrl.methods.base import load_method
 from sweetrl.paths import ITERATION_BASE, ITERATIONS_DATA, ITERATIONS_MODELS, LAST_POLICY, POLICY, RUNS, TASKS
-from sweetrl.plugins import load_method
 from sweetrl.running.launch import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.running.parameters import with_values
 from sweetrl.running.stage import StageRun, skip_stage, stage_main, stage_run

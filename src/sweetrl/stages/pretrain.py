@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.colbench.domain import Domain
+from sweetrl.colbench.find import load_domain
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json
 from sweetrl.learning.pretraining import (
@@ -22,7 +23,6 @@ from sweetrl.learning.pretraining import (
 )
 from sweetrl.learning.training import report_to
 from sweetrl.models import load_tokenizer
-from sweetrl.plugins import load_domain
 from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
 from sweetrl.types import Task

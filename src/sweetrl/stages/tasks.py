@@ -7,10 +7,10 @@ from pathlib import Path
 
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import check_ids, read_tasks
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import write_task_table
 from sweetrl.errors import UserError
 from sweetrl.paths import TASKS
-from sweetrl.plugins import load_domain
 from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings
 from sweetrl.types import Split, Task

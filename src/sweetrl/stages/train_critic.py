@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.io import publish
+from sweetrl.methods.base import load_method
 from sweetrl.paths import CRITIC, PAIRS, REFERENCES, TRAJECTORIES
-from sweetrl.plugins import load_domain, load_method
 from sweetrl.progress import StepProgress, first_process
 from sweetrl.running.stage import skip_stage, stage_main, stage_run
 from sweetrl.settings import Settings

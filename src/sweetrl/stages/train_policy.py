@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.io import publish
+from sweetrl.methods.base import load_method
 from sweetrl.paths import PAIRS, POLICY, PREFERENCES, REFERENCES, TRAIN_TASKS, TRAJECTORIES
-from sweetrl.plugins import load_domain, load_method
 from sweetrl.progress import StepProgress, first_process
 from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings

@@ -17,13 +17,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.learning.pairs import DataCounts, write_pairs
+from sweetrl.methods.base import load_method
 from sweetrl.models import load_tokenizer
 from sweetrl.paths import ACCEPTED, DATA_DOCS, DATA_QUALITY, PAIRS, QUALITY_HISTORY, TRAJECTORIES, VALIDATION
-from sweetrl.plugins import load_domain, load_method
 from sweetrl.running.stage import StageRun, stage_main, stage_run
 from sweetrl.settings import Settings
 from sweetrl.validation.quality import remember, write_page

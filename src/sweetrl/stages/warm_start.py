@@ -11,12 +11,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import publish, read_json, usual_mode, write_json, write_text
 from sweetrl.licences import LARGEST, base_licence, copy_licence, is_own
 from sweetrl.model_files import read_object
-from sweetrl.plugins import load_domain
 from sweetrl.progress import StepProgress
 from sweetrl.running.stage import stage_main, stage_run
 from sweetrl.settings import Settings

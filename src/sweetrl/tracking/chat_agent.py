@@ -167,7 +167,7 @@ def hub_revision(name: str) -> str:
 
 def agent_config(settings: Settings, project: Path) -> AgentConfig:
     """Return the config of the policy that `settings` describe; a relative base is looked up in `project`."""
-    from sweetrl.plugins import load_domain
+    from sweetrl.colbench.find import load_domain
 
     folder = project / settings.model.base
     agent = settings.evaluated_agent

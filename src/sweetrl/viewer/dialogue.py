@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.errors import UserError
-from sweetrl.show import perplexity
 from sweetrl.types import AgentTurn, Message, Preference, RankedState, Task, TokenRatios, Trajectory
 from sweetrl.viewer.heat import shown_tokens
 from sweetrl.viewer.index import Catalogue
@@ -116,7 +115,7 @@ def _turns(one: Trajectory, domain: Domain) -> list[dict[str, Any]]:
                 "verdict": judgment.verdict if judgment else "",
                 "fault": is_fault(judgment),
                 "tokens": len(turn.token_ids),
-                "perplexity": perplexity(turn),
+                "perplexity": turn.perplexity,
                 "cut": turn.finish_reason == "length",
                 "token_ids": list(turn.token_ids),
                 "logprobs": [finite(value) for value in turn.logprobs],

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.find import load_domain
 from sweetrl.errors import SimulatorError, UserError
-from sweetrl.plugins import load_domain
 from sweetrl.terminal import find_task, load_agent
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 from sweetrl.viewer.dialogue import plain

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.colbench.find import find_domain
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
-from sweetrl.plugins import find_domain, is_plugin, source_of
+from sweetrl.plugins import is_plugin, source_of
 from sweetrl.types import Judgment, RankedState, Trajectory
 
 if TYPE_CHECKING:

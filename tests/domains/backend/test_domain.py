@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 
 from sweetrl.colbench.environment import Environment
+from sweetrl.colbench.find import find_domain
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite.agents import OracleAgent, ScriptedAgent, read_request, write_answer
 from sweetrl.domains.backend.suite.details import KINDS
@@ -14,7 +15,6 @@ from sweetrl.domains.backend.suite.judge import WORTH, Verdict
 from sweetrl.domains.backend.suite.tasks import read_facts
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import COLUMNS
-from sweetrl.plugins import find_domain
 from sweetrl.settings import Settings
 from sweetrl.types import Judgment, Message, Task, Trajectory
 

@@ -17,11 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.find import load_domain
 from sweetrl.domains.backend import Backend
 from sweetrl.domains.backend.suite import generate
 from sweetrl.domains.backend.suite.agents import read_request
 from sweetrl.domains.backend.suite.details import BY_NAME, KINDS
-from sweetrl.domains.backend.suite.tasks import draw_spec, evaluate, read_facts, split_of, write_facts, write_program
+from sweetrl.domains.backend.suite.tasks import draw_spec, evaluate, read_facts, write_facts, write_program
 from sweetrl.domains.backend.suite.topics import (
     ASIDES,
     ASPECTS,
@@ -37,7 +38,7 @@ from sweetrl.domains.backend.suite.topics import (
     word_cell,
 )
 from sweetrl.errors import UserError
-from sweetrl.plugins import load_domain
+from sweetrl.seeds import split_of
 from sweetrl.settings import parse_settings
 from sweetrl.types import Split, Task
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from sweetrl.browser.renderer import Renderer
+from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.domains.frontend import Frontend
 from sweetrl.domains.frontend.suite import generate
@@ -17,7 +18,6 @@ from sweetrl.errors import UserError
 from sweetrl.learning.pairs import trajectory_pairs, write_pairs
 from sweetrl.methods.critics import make_critic
 from sweetrl.paths import CRITIC, PAIRS, TRAJECTORIES
-from sweetrl.plugins import load_domain
 from sweetrl.settings import PretrainSettings, Settings, parse_settings
 from sweetrl.stages.train_critic import train_critic
 from sweetrl.types import Reply, Trajectory

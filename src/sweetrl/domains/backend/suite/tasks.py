@@ -7,12 +7,11 @@ training program up to numbers and names.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from sweetrl.domains.backend.suite.details import BY_NAME, CURRENCIES, KINDS
 from sweetrl.domains.backend.suite.topics import (
@@ -28,13 +27,12 @@ from sweetrl.domains.backend.suite.topics import (
     named_kinds,
     word_cell,
 )
-from sweetrl.types import Task
+from sweetrl.seeds import split_of
+from sweetrl.types import Split, Task
 
-Split = Literal["train", "test"]
 Value = int | str
 Details = Mapping[str, tuple[Value, ...]]
 
-TEST_SHARE = 8  # one content in this many belongs to the test split
 FALSE_HINT = 0.25  # chance that a request also names a cell in which nothing is hidden, where there are turns for it
 ASIDE = 0.5  # chance of a sentence that tells nothing
 
@@ -108,11 +106,6 @@ def _fit(values: Sequence[str], numbers: int) -> bool:
     if not numbers:
         return len(values) == 1 and values[0] in CURRENCIES
     return len(values) == numbers and all(value.isdecimal() for value in values)
-
-
-def split_of(content: str) -> Split:
-    """The split that a content belongs to, whatever the seed."""
-    return "test" if hashlib.sha256(content.encode()).digest()[0] % TEST_SHARE == 0 else "train"
 
 
 def generate(

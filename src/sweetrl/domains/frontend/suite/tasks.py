@@ -11,7 +11,6 @@ import random
 import re
 from collections.abc import Iterator
 
-from sweetrl.domains.backend.suite.tasks import Split, split_of
 from sweetrl.domains.frontend.suite.designs import (
     BY_NAME,
     DETAILS,
@@ -26,7 +25,8 @@ from sweetrl.domains.frontend.suite.designs import (
     write_page,
 )
 from sweetrl.domains.frontend.suite.looks import LOOKS, Look, hint
-from sweetrl.types import Task
+from sweetrl.seeds import split_of
+from sweetrl.types import Split, Task
 
 OPENERS = (
     "I need a web page for my",
