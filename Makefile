@@ -65,9 +65,9 @@ test-flows: environment ## what takes minutes: the whole pipeline, the examples,
 	  tests/end_to_end/test_docs_commands.py tests/end_to_end/test_clean_clone.py tests/end_to_end/test_train.py \
 	  tests/end_to_end/test_examples.py::test_an_own_domain_is_trained_evaluated_and_registered \
 	  tests/end_to_end/test_examples.py::test_a_change_of_its_source_collects_again tests/tracking \
-	  tests/stages tests/rollout tests/running tests/flows tests/tasks tests/api tests/methods tests/reproduce tests/test_docs.py \
-	  tests/domains/frontend/test_synthetic.py tests/learning/test_base_model.py tests/learning/test_base_pages.py \
-	  tests/learning/test_headroom_benchmark.py tests/learning/test_trees.py $(ARGS)
+	  tests/stages tests/rollout tests/stages tests/flows tests/tasks tests/api tests/methods tests/reproduce tests/test_docs.py \
+	  tests/frontend/test_synthetic.py tests/base_agent/test_base_model.py tests/base_agent/test_base_pages.py \
+	  tests/base_agent/test_headroom_benchmark.py tests/lm/test_trees.py $(ARGS)
 
 test-all: environment ## every test, the slow ones too
 	@$(BIN)/python -m pytest $(ARGS)
@@ -86,7 +86,7 @@ environment-services: environment .venv-services/.ready postgres
 
 test-interop: environment-interop ## the adapters with the real OpenEnv, TRL, inspect_ai, verifiers and trackers
 	@for venv in $(INTEROP_VENVS); do \
-	  $(ONE_THREAD) $$venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile tests/interop tests/learning/test_reporting.py $(ARGS) || exit 1; \
+	  $(ONE_THREAD) $$venv/bin/python -m pytest -n $(TEST_WORKERS) --dist loadfile tests/interop tests/sweet/test_reporting.py $(ARGS) || exit 1; \
 	done
 
 # verifiers and OpenEnv want different versions of mcp, so each has an environment: the project's, with other packages in
@@ -161,7 +161,7 @@ format: environment ## put the code into the house's form
 	@$(BIN)/ruff format .
 
 docs: environment ## write docs/parameters.md again
-	@$(BIN)/python -m sweetrl.settings
+	@$(BIN)/python -m sweetrl.config.settings
 
 docs-site: environment environment-docs ## the docs as a site: build/docs/index.html, to be opened from the disk or served
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=docs/site .venv-docs/bin/mkdocs build --quiet --strict --site-dir $(abspath $(SITE))

@@ -32,7 +32,7 @@ from sweetrl.browser.devtools import Browser, Clock
 from sweetrl.browser.placeholders import picture, size
 from sweetrl.browser.prepare import prepare
 from sweetrl.browser.tab import Tab
-from sweetrl.settings import BrowserSettings
+from sweetrl.config.settings import BrowserSettings
 
 LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
 SHARED = Path(__file__).resolve().parents[1].parent / "shared" / "colbench" / "frontend_150.jsonl"

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sweetrl.progress import SPINS
+from sweetrl.console.progress import SPINS
 
 BASE = Path(__file__).resolve().parents[1] / "models" / "base"
 STEPS = """

@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend import Backend
+from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.protocols import Sampler
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.run import rollout
-from sweetrl.settings import AgentSettings
 from sweetrl.types import Completion, Prompt, Sampling, Score, Trajectory, Usage
 
 

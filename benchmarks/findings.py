@@ -25,7 +25,7 @@ from typing import Any
 from sweetrl.errors import UserError
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
-for folder in ("hostile", "fuzz", "sandbox", "domains/frontend"):
+for folder in ("hostile", "fuzz", "sandbox", "frontend"):
     sys.path.insert(0, str(TESTS / folder))  # tests are no package
 
 SQUARE = tuple((f"test{x}", f"square({x})") for x in range(2, 12))
@@ -52,8 +52,8 @@ def seconds(function: Callable[[], object]) -> str:
 
 def scored(*sources: str) -> list[Any]:
     """Scores of `sources` as solutions to square(x), ten tests each."""
-    from sweetrl.domains.backend.rewards import CodeScorer
-    from sweetrl.settings import RewardSettings
+    from sweetrl.backend.rewards import CodeScorer
+    from sweetrl.config.settings import RewardSettings
     from sweetrl.types import Task
 
     task = Task("square", "Square a number.", "def square(x):\n    return x * x", SQUARE)
@@ -144,7 +144,7 @@ def dimensions() -> str:
 
 @proof("7", "32,000 line ends in a fence; 32,000 tildes", "over 60 s")
 def extraction() -> str:
-    from sweetrl.domains.backend.extraction import fixed_sources
+    from sweetrl.backend.extraction import fixed_sources
 
     texts = ("```python\n" + "\n" * 32_000 + "```", "~" * 32_000 + "`")
     return seconds(lambda: [fixed_sources(text, "f") for text in texts])
@@ -166,7 +166,7 @@ def server() -> str:
 
 @proof("9", "a model's folder with `auto_map`", "its code runs")
 def model_folder() -> str:
-    from sweetrl.model_files import check_weights
+    from sweetrl.models.check import check_weights
 
     with tempfile.TemporaryDirectory() as name:
         config = {"model_type": "evil", "auto_map": {"AutoModelForCausalLM": "evil.Evil"}}
@@ -211,8 +211,8 @@ def unseen() -> str:
     import test_unseen as pages
 
     from sweetrl.browser import Renderer
-    from sweetrl.domains.frontend.layout import similarity
-    from sweetrl.settings import BrowserSettings
+    from sweetrl.config.settings import BrowserSettings
+    from sweetrl.frontend.layout import similarity
 
     with Renderer(BrowserSettings(cache="", tabs=1)) as renderer:
         reference = renderer.render(pages.HONEST + pages.CARDS + pages.THINGS)

@@ -29,13 +29,13 @@ import yaml
 
 import sweetrl
 from sweetrl import Message, Policy, Task, Trajectory
+from sweetrl.backend.suite import agents as programs
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
-from sweetrl.domains.backend.suite import agents as programs
-from sweetrl.domains.frontend.suite import agents as pages
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.evaluation.statistics import wilson_interval
+from sweetrl.frontend.suite import agents as pages
 from sweetrl.reproduce.variants import merged
-from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.tasks import split_tasks
 
 ROOT = Path(__file__).resolve().parents[1]

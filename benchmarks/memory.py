@@ -145,7 +145,7 @@ def write_dialogues(folder: Path, size: int, base: Path) -> None:
 def chat_of(base: Path) -> Any:
     """The chat format of the model."""
     from sweetrl.engines.chat import ChatFormat
-    from sweetrl.models import load_tokenizer
+    from sweetrl.models.load import load_tokenizer
 
     return ChatFormat(load_tokenizer(str(base)))
 
@@ -205,14 +205,14 @@ def child(stage: str) -> None:
     """Run `stage` in the working directory; print what it took as a line of JSON."""
     import logging
 
-    from sweetrl.learning.adapters import load_base
-    from sweetrl.settings import ModelSettings, parse_settings
+    from sweetrl.config.settings import ModelSettings, parse_settings
+    from sweetrl.lm.adapters import load_base
 
     logging.disable(logging.WARNING)
     if stage == "validate":
         import great_expectations  # noqa: F401
     import sweetrl.api.learning
-    import sweetrl.learning.trainers  # noqa: F401
+    import sweetrl.sweet.trainer  # noqa: F401
     from sweetrl.stages import rank, train_critic, train_policy, validate
 
     wanted: dict[str, Any] = {
@@ -254,8 +254,9 @@ def stand_in() -> None:
     """Put something that takes no time in the place of what the model computes."""
     import torch
 
-    from sweetrl.learning import asked, reference
-    from sweetrl.learning.trainers import PreferenceTrainer
+    from sweetrl.lm import reference
+    from sweetrl.sweet import candidates
+    from sweetrl.sweet.trainer import PreferenceTrainer
 
     def computed(model: Any, rows: Any, layout: Any, passes: Any) -> Iterator[tuple[int, Any]]:
         for indices in passes:
@@ -280,7 +281,7 @@ def stand_in() -> None:
 
     reference._computed = computed
     PreferenceTrainer.fit = fit  # type: ignore[method-assign]
-    asked.sample_candidates = sampled
+    candidates.sample_candidates = sampled
 
 
 # The figure

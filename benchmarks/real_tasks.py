@@ -38,10 +38,10 @@ from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.leaks import leaks_of, squeeze
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import EngineSettings, Settings, load_settings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.make import serving
-from sweetrl.models import load_tokenizer
-from sweetrl.settings import EngineSettings, Settings, load_settings
+from sweetrl.models.load import load_tokenizer
 from sweetrl.types import Trajectory
 
 # A vLLM on the CPU, small, and without a thread for each core.
@@ -68,7 +68,7 @@ def main() -> None:
         out = folder / "dialogues"
         started = time.monotonic()
         with server(settings, options, folder) as urls:
-            command = [sys.executable, "-m", "sweetrl.cli", "collect", "--tasks", str(options.tasks.resolve())]
+            command = [sys.executable, "-m", "sweetrl.cli.main", "collect", "--tasks", str(options.tasks.resolve())]
             command += ["--limit", str(options.count), "--out", str(out), "--concurrency", str(options.concurrency)]
             command += ["--user", user_of(options.suite), *urls]
             done = subprocess.run(command, cwd=folder, check=False)

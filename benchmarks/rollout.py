@@ -24,12 +24,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from sweetrl.domains.backend import Backend
+from sweetrl.backend import Backend
+from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.background import wait
 from sweetrl.rollout.dialogue import Dialogue, open_dialogue
 from sweetrl.rollout.driver import advance_each
 from sweetrl.seeds import dialogue_seed
-from sweetrl.settings import AgentSettings
 from sweetrl.types import Completion, Message, Prompt, Sampling, Task, Trajectory, Usage
 
 MEDIAN, HIGH = 0.3, 3.0

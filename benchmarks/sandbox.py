@@ -21,11 +21,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from sweetrl.backend import Backend
+from sweetrl.backend.rewards import CodeScorer
 from sweetrl.colbench.files import read_tasks
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.rewards import CodeScorer
+from sweetrl.config.settings import RewardSettings
 from sweetrl.sandbox import Job
-from sweetrl.settings import RewardSettings
 from sweetrl.types import Task
 
 TESTS = Path(__file__).resolve().parents[1] / "tests" / "sandbox"

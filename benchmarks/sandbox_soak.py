@@ -25,11 +25,11 @@ from typing import Any
 
 import psutil
 
+from sweetrl.backend import Backend
+from sweetrl.backend.rewards import CodeScorer
 from sweetrl.browser import Renderer
 from sweetrl.colbench.files import read_tasks
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.rewards import CodeScorer
-from sweetrl.settings import BrowserSettings, RewardSettings
+from sweetrl.config.settings import BrowserSettings, RewardSettings
 from sweetrl.types import Score, Task
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -60,10 +60,10 @@ from trees_data import (
 from trees_measure import matrix_products, measure, on_cuda
 from trees_peers import Unavailable, rank_vllm, train_trl
 
-from sweetrl.learning.batches import MicroBatch, PreferenceData, Row
-from sweetrl.learning.passes import Layout, length_batches
-from sweetrl.learning.trees.layout import fed, split_rows
-from sweetrl.settings import CriticSettings, PolicySettings
+from sweetrl.config.settings import CriticSettings, PolicySettings
+from sweetrl.lm.data import MicroBatch, PreferenceData, Row
+from sweetrl.lm.forest import fed, split_rows
+from sweetrl.lm.passes import Layout, length_batches
 
 HOPPER = 989e12  # bfloat16 operations a second of an H100 or H200 (SXM) by the data sheet, without sparsity
 
@@ -74,9 +74,9 @@ def rank(model: Any, dialogues: Sequence[Sequence[Row]], how: str, tokens: int) 
     """Log-probs of all candidates with and without the adapter; `sums` are the differences, candidate by candidate."""
     import torch
 
-    from sweetrl.learning.passes import reply_logprobs
-    from sweetrl.learning.trees.attention import choose_backend
-    from sweetrl.learning.trees.forward import collate_trees, to_device
+    from sweetrl.lm.passes import reply_logprobs
+    from sweetrl.lm.tree_attention import choose_backend
+    from sweetrl.lm.tree_forward import collate_trees, to_device
 
     device = next(model.parameters()).device
     backend = choose_backend(device)
@@ -136,7 +136,7 @@ def train(
     model: Any, kind: str, data: PreferenceData, layout: str, tokens: int, checkpointing: bool, pairs: int = 8
 ) -> dict[str, Any]:
     """Our trainer on all pairs once; at most `pairs` pairs in a pass. `tokens` counts training three times."""
-    from sweetrl.learning import trainers
+    from sweetrl.sweet import trainer as trainers
 
     options: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 1.0, "batch_size": 8, "micro_batch_size": pairs}
     options |= {"tokens": tokens, "layout": layout, "lora": LORA, "checkpoints": 1, "nll": 0.0}
@@ -382,7 +382,7 @@ def main() -> None:
         return
     import transformers
 
-    import sweetrl.learning.trainers  # noqa: F401  imported once, before processes are forked and measured
+    import sweetrl.sweet.trainer as trainers  # noqa: F401  imported once, before processes are forked and measured
 
     transformers.logging.set_verbosity_error()
     jobs = {"ranking": ranking, "policy": policy, "critic": critic}

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from sweetrl.learning.batches import PreferenceData, Row
-from sweetrl.learning.trees.layout import build_forest, row_cost
-from sweetrl.settings import LoraSettings
+from sweetrl.config.settings import LoraSettings
+from sweetrl.lm.data import PreferenceData, Row
+from sweetrl.lm.forest import build_forest, row_cost
 
 
 def _shape(hidden: int, intermediate: int, layers: int, vocabulary: int, heads: int, key_heads: int) -> dict[str, int]:

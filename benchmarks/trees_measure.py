@@ -24,7 +24,7 @@ def make_model(options: argparse.Namespace, moved: bool = False) -> Any:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from sweetrl.learning.adapters import attach_adapter
+    from sweetrl.lm.adapters import attach_adapter
 
     torch.set_num_threads(options.threads)
     device = torch.device("cuda" if on_cuda(options) else "cpu")

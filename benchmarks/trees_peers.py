@@ -12,7 +12,7 @@ from typing import Any
 
 from trees_data import LORA
 
-from sweetrl.learning.batches import PreferenceData, Row
+from sweetrl.lm.data import PreferenceData, Row
 
 
 class Unavailable(Exception):
@@ -85,7 +85,7 @@ def rank_vllm(model: Any, rows: Sequence[Row], python: Path, threads: int) -> di
     """vLLM's prompt_logprobs of every row with and without the adapter; Unavailable where that does not work."""
     import torch
 
-    from sweetrl.learning.adapters import save_adapter
+    from sweetrl.lm.adapters import save_adapter
 
     if not python.exists():
         raise Unavailable(f"there is no {python}")

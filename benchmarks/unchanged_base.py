@@ -32,7 +32,7 @@ ROWS = {
     ),
     "registration after that: the base of the agent": (
         "from sweetrl.tracking.chat_agent import agent_config as f\n"
-        "from sweetrl.settings import Settings; a = (Settings(), Path())"
+        "from sweetrl.config.settings import Settings; a = (Settings(), Path())"
     ),
 }
 # What /proc says of the whole process, around the call alone: imports do not count.

@@ -31,10 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "viewer")
 from chromium import Chromium
 from made import evaluated
 
+from sweetrl.backend.suite import generate
 from sweetrl.browser.binary import find_browser
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.domains.backend.suite import generate
-from sweetrl.settings import Settings, load_settings
+from sweetrl.config.settings import Settings, load_settings
 from sweetrl.viewer.export import export
 from sweetrl.viewer.run import open_viewer
 

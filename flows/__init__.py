@@ -35,7 +35,7 @@ except (KeyError, OSError):  # a container's user without a name: DVC and others
 
 def check_parameters(path: Path) -> None:
     """End the program with one sentence where `path` holds what no parameter may be; a missing file is said later."""
-    from sweetrl.settings import load_settings
+    from sweetrl.config.settings import load_settings
 
     try:
         if path.exists():

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from sweetrl.console.printing import print_json
+from sweetrl.console.screen import Screen
 from sweetrl.errors import UserError
-from sweetrl.printing import print_json
-from sweetrl.screen import Screen
 from sweetrl.text import printable, without_login
 from tasks.outages import outage, stop_asking
 from tasks.plan import PlannedStage

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
+from sweetrl.console.logs import FOLDER, quiet
+from sweetrl.console.screen import Screen
 from sweetrl.io import private_file
-from sweetrl.logs import FOLDER, quiet
-from sweetrl.screen import Screen
 
 if TYPE_CHECKING:
     from rich.progress import Progress

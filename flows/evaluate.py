@@ -14,7 +14,7 @@ from prefect.logging import get_run_logger
 
 from flows.console import command_line, parser
 from sweetrl.colbench.find import load_domain
-from sweetrl.settings import load_settings
+from sweetrl.config.settings import load_settings
 from sweetrl.tracking.lineage import split_reference
 from sweetrl.tracking.registry import Registry
 from tasks.promotion import evaluate_version

@@ -14,8 +14,8 @@ from prefect import flow
 from prefect.logging import get_run_logger
 
 from flows.console import command_line, parser
-from sweetrl.printing import print_json
-from sweetrl.settings import load_settings
+from sweetrl.config.settings import load_settings
+from sweetrl.console.printing import print_json
 from tasks.ingestion import Ingested, asked, in_a_line
 from tasks.steps import announce_data, ingest_files
 

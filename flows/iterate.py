@@ -14,8 +14,8 @@ from prefect.logging import get_run_logger
 
 from flows.console import command_line, parser
 from flows.train import train
+from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
-from sweetrl.settings import load_settings
 from tasks.pipeline import FILES, StageResult
 from tasks.steps import run_stage_task
 from tasks.training import describe

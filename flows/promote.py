@@ -9,8 +9,8 @@ from prefect import flow
 from prefect.logging import get_run_logger
 
 from flows.console import command_line, parser
+from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
-from sweetrl.settings import load_settings
 from sweetrl.tracking.lineage import split_reference
 from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registry
 from tasks.journal import promoting

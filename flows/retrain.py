@@ -16,7 +16,7 @@ from prefect.logging import get_run_logger
 
 from flows.console import command_line, parser, show_outcome
 from flows.train import announce, prefect_steps
-from sweetrl.changes import parse_changes
+from sweetrl.config.overrides import parse_changes
 from sweetrl.errors import UserError
 from tasks import retraining
 from tasks.retraining import Retraining

@@ -10,9 +10,9 @@ from prefect import flow
 from prefect.logging import get_run_logger
 
 from flows.console import command_line, parser
+from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
-from sweetrl.settings import load_settings
 from sweetrl.tracking.registry import CHAMPION, Registry
 from tasks.journal import promoting
 from tasks.steps import notify

@@ -14,10 +14,10 @@ from pathlib import Path
 
 from flows.console import command_line, parser, show_outcome, show_plan
 from flows.display import Display
-from sweetrl.changes import differences, parse_changes, profile_changes, value_of, with_changes
-from sweetrl.logs import QUIET
-from sweetrl.printing import note
-from sweetrl.yaml_files import read_yaml
+from sweetrl.config.overrides import differences, parse_changes, profile_changes, value_of, with_changes
+from sweetrl.config.yaml_files import read_yaml
+from sweetrl.console.logs import QUIET
+from sweetrl.console.printing import note
 from tasks.at_rest import at_rest
 from tasks.pipeline import Selection
 from tasks.plan import check_stage, check_startable, plan

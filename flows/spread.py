@@ -18,7 +18,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
 from sweetrl.errors import UserError
-from sweetrl.running.scratch import SPREAD, Share
+from sweetrl.stages.scratch import SPREAD, Share
 from tasks.spread import run_share
 
 

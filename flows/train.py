@@ -11,8 +11,8 @@ from prefect import flow
 from prefect.logging import get_run_logger
 
 from flows.spread import cluster_of_environment, spread
-from sweetrl.running.scratch import SPREAD
-from sweetrl.settings import Settings
+from sweetrl.config.settings import Settings
+from sweetrl.stages.scratch import SPREAD
 from sweetrl.tracking.registry import Registration
 from tasks.pipeline import Selection, StageResult
 from tasks.promotion import GateResult

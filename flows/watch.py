@@ -9,8 +9,8 @@ from prefect import flow
 from prefect.logging import get_run_logger
 
 from flows.console import command_line, parser
+from sweetrl.config.settings import load_settings
 from sweetrl.gate.drift import Look
-from sweetrl.settings import load_settings
 from sweetrl.tracking.registry import CHAMPION, Registry
 from tasks.steps import notify
 from tasks.watch import watch as look_at

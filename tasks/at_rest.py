@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from sweetrl.config.settings import load_settings
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY
-from sweetrl.running.scratch import remove_recorded
-from sweetrl.settings import load_settings
+from sweetrl.stages.scratch import remove_recorded
 from sweetrl.text import without_login
 from sweetrl.tracking.lineage import known_registration
 from sweetrl.tracking.store import tracking_enabled, tracking_uri

@@ -11,9 +11,9 @@ import time
 from calendar import timegm
 from pathlib import Path
 
+from sweetrl.config.settings import Settings
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import digest
-from sweetrl.settings import Settings
 from sweetrl.tracking.comparisons import answering, entries
 from sweetrl.tracking.registry import Registry
 

@@ -21,12 +21,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from sweetrl.config.settings import Settings, load_settings
 from sweetrl.errors import UserError
 from sweetrl.ingest.batches import Made, State, checks_of, kind_of, make_batch
 from sweetrl.ingest.sources import open_source
 from sweetrl.io import private_folder, publish, write_text
 from sweetrl.paths import BATCHES, INGEST, SCRATCH
-from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.runs import git_environment
 from tasks import batches, workspace
 from tasks.chains import Chain

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path, read_json
 from sweetrl.paths import RUNS
-from sweetrl.running.scratch import remove_recorded
+from sweetrl.stages.scratch import remove_recorded
 from tasks.process import TimeLimitExceeded, run_program
 
 if TYPE_CHECKING:

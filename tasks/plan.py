@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sweetrl.changes import differences, value_of
+from sweetrl.config.overrides import differences, value_of
+from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError, did_you_mean
-from sweetrl.yaml_files import read_yaml
 from tasks.pipeline import PIPELINE, Selection, open_index
 
 if TYPE_CHECKING:

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.gate.decision import Decision, as_row, first_decision, pair_versions, render, too_few
 from sweetrl.gate.decision import decide as decide_comparison
 from sweetrl.io import digest, write_json, write_text
 from sweetrl.paths import GATE_REPORT, HASHES, POLICY, RESULTS, TEST_TASKS
-from sweetrl.settings import Settings
 from sweetrl.tracking import comparisons
 from sweetrl.tracking.registry import (
     CHALLENGER,

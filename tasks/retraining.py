@@ -20,8 +20,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from sweetrl.config.settings import Settings, load_settings
 from sweetrl.errors import UserError
-from sweetrl.settings import Settings, load_settings
 from sweetrl.tracking.registry import CHAMPION, Registration, Registry
 from sweetrl.tracking.runs import RETRAINING_TAG, RunLog
 from sweetrl.tracking.store import check_active, connect, tracking_enabled, tracking_uri

@@ -12,10 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sweetrl.config.settings import Settings
 from sweetrl.engines.make import lending, needs_server
 from sweetrl.paths import SCRATCH
-from sweetrl.running.parameters import PARAMETERS
-from sweetrl.settings import Settings
+from sweetrl.stages.parameters import PARAMETERS
 
 VARIABLE = "SWEETRL_ONE_SERVER"
 

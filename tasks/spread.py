@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from sweetrl.running.scratch import SPREAD, VARIABLE, Share
+from sweetrl.stages.scratch import SPREAD, VARIABLE, Share
 from tasks.pipeline import failure, policy_of, stage_environment
 from tasks.process import run_program
 

@@ -11,7 +11,7 @@ from prefect.events import emit_event
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 
-from sweetrl.settings import Settings
+from sweetrl.config.settings import Settings
 from sweetrl.tracking.registry import Registration, register_policy
 from tasks import ingestion, workspace
 from tasks.outages import stop_asking

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sweetrl.config.settings import Settings, load_settings
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY, REPORT
-from sweetrl.settings import Settings, load_settings
 from sweetrl.text import without_login
 from sweetrl.tracking.dvc_lock import data_hashes
 from sweetrl.tracking.lineage import known_registration

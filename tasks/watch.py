@@ -6,11 +6,11 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.gate.drift import Look, look
 from sweetrl.paths import TEST_TASKS
-from sweetrl.settings import Settings
 from sweetrl.tracking import comparisons
 from sweetrl.tracking.registry import CHAMPION, Registry, evaluation_key
 from tasks.promotion import bring_up_to_date, evaluate_version

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from sweetrl.changes import is_known
+from sweetrl.config.overrides import is_known
+from sweetrl.config.settings import known_keys, parse_settings
+from sweetrl.config.yaml_files import parse_yaml
 from sweetrl.errors import UserError, did_you_mean
 from sweetrl.io import OWNER_UMASK, atomic_path, private_file, private_folder, write_text
 from sweetrl.paths import BATCHES, QUALITY_HISTORY
-from sweetrl.settings import known_keys, parse_settings
 from sweetrl.tracking.runs import git_environment
-from sweetrl.yaml_files import parse_yaml
 from tasks.pipeline import open_repo, unrecorded
 
 RECORDS = ("dvc.lock", "params.yaml")  # what a finished run leaves in git
@@ -337,8 +337,8 @@ def _check_on(home: Path, onto: str) -> None:
 
 def _parameters(root: Path, commit: str) -> dict[str, str]:
     """Dotted key -> value in the params.yaml of `commit`."""
+    from sweetrl.config.yaml_files import parse_yaml
     from sweetrl.tracking.runs import flatten
-    from sweetrl.yaml_files import parse_yaml
 
     text = git(root, "show", f"{commit}:params.yaml", check=False).stdout
     return flatten(parse_yaml(text, f"params.yaml of {commit}") or {})

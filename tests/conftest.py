@@ -119,7 +119,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from sweetrl.learning.tokenizer import build_tokenizer
+    from sweetrl.base_agent.tokenizer import build_tokenizer
 
     folder = tmp_path_factory.mktemp("tiny-model")
     tokenizer = build_tokenizer(TEXTS, vocabulary=512, numbers=100)
@@ -149,7 +149,7 @@ def tiny_vision(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-    from sweetrl.learning.tokenizer import build_tokenizer
+    from sweetrl.base_agent.tokenizer import build_tokenizer
 
     place = tmp_path_factory.mktemp("vision")
     tokenizer = build_tokenizer(['<html><body class="p-8">Welcome</body></html>', "Show me a page, please."], 400)

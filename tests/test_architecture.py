@@ -36,7 +36,7 @@ EXTRAS_OF = {
     "pipeline": (
         "src/sweetrl/tracking/",
         "src/sweetrl/validation/",
-        "src/sweetrl/handover/",
+        "src/sweetrl/serve/",
         "src/sweetrl/ingest/",
         "src/sweetrl/listening.py",
         "src/sweetrl/viewer/",
@@ -44,7 +44,7 @@ EXTRAS_OF = {
         "tasks/",
     ),
     "report": ("src/sweetrl/evaluation/charts.py", "src/sweetrl/evaluation/report.py", "src/sweetrl/reproduce/"),
-    "vllm": ("src/sweetrl/handover/vllm_resolver.py",),
+    "vllm": ("src/sweetrl/serve/vllm_resolver.py",),
     "ray": ("flows/spread.py",),
     "verifiers": ("src/sweetrl/interop/verifiers", "src/sweetrl_verifiers/"),
     "openenv": ("src/sweetrl/interop/openenv",),
@@ -87,7 +87,8 @@ UNIMPORTED = {
     "types-pyyaml": "read by mypy",
 }
 # Modules without which `import sweetrl` and the Python API are nothing.
-CORE = ("__init__", "api", "domains", "methods", "learning", "rollout")
+CORE = ("__init__", "api", "backend", "frontend", "methods", "sweet", "lm", "rollout")
+DOMAINS = ("src/sweetrl/backend/", "src/sweetrl/frontend/", "src/sweetrl/cli/score.py")
 
 
 def tracked(*patterns: str) -> list[Path]:
@@ -125,9 +126,9 @@ def test_the_import_contracts_hold() -> None:
 def test_help_imports_nothing_heavy() -> None:
     """`sweetrl --help` in a third of a second: typer and rich, and not even pydantic."""
     code = (
-        "import sys; from typer.testing import CliRunner; from sweetrl.cli import app; "
+        "import sys; from typer.testing import CliRunner; from sweetrl.cli.main import app; "
         "result = CliRunner().invoke(app, ['--help']); assert result.exit_code == 0, result.output; "
-        f"print(*sorted(set(sys.modules) & {set(HEAVY) | {'pydantic', 'numpy', 'httpx', 'sweetrl.settings'}}))"
+        f"print(*sorted(set(sys.modules) & {set(HEAVY) | {'pydantic', 'numpy', 'httpx', 'sweetrl.config.settings'}}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
@@ -141,8 +142,8 @@ def test_heavy_libraries_are_imported_inside_functions(path: Path) -> None:
     # Loaded by MLflow itself, or derived from a library's classes: imported only by those who have paid already.
     excused = {
         "src/sweetrl/tracking/agent.py": {"mlflow"},
-        "src/sweetrl/learning/trainers.py": {"torch", "transformers"},
-        "src/sweetrl/learning/head_trainers.py": {"torch"},
+        "src/sweetrl/sweet/trainer.py": {"torch", "transformers"},
+        "src/sweetrl/sweet/head_critics.py": {"torch"},
         "src/sweetrl/methods/grpo_trainer.py": {"torch", "transformers"},
     }
     name = path.relative_to(REPOSITORY).as_posix()
@@ -267,7 +268,7 @@ def test_the_core_needs_no_extra() -> None:
         for other in imports(files[name], inside=False):
             parts = other.split(".")
             waiting += [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    assert {"sweetrl.settings", "sweetrl.types", "sweetrl.engines.make"} <= seen
+    assert {"sweetrl.config.settings", "sweetrl.types", "sweetrl.engines.make"} <= seen
     assert not any(name.startswith(("sweetrl.tracking", "sweetrl.validation", "sweetrl.stages")) for name in seen)
 
 
@@ -287,10 +288,10 @@ def test_a_missing_package_is_answered_with_the_extra_that_brings_it() -> None:
 def test_only_domains_know_domains() -> None:
     """Nothing else asks which domain it has, or imports one: a domain of one's own is treated like ours."""
     tables = {"src/sweetrl/plugins.py"}  # where the built-in ones have their names
-    importing = {"src/sweetrl/cli_files.py"}  # `sweetrl score` runs programs
+    importing = {"src/sweetrl/cli/files.py"}  # `sweetrl score` runs programs
     asking = {"get", "startswith", "endswith", "removeprefix", "removesuffix", "index", "count"}
     for name, path in files_of("src", "flows", "tasks").items():
-        if name.startswith("src/sweetrl/domains/"):
+        if name.startswith(DOMAINS):
             continue
         for node in ast.walk(parsed(path)):
             parts: list[ast.AST] = []
@@ -311,7 +312,7 @@ def test_only_domains_know_domains() -> None:
             assert not words & {"backend", "frontend"}, where
             assert not (asked and words), f"{where}: {ast.unparse(node)}"
         if name not in importing:
-            assert not any(one.startswith("sweetrl.domains") for one in imports(path)), name
+            assert not any(one.startswith(("sweetrl.backend", "sweetrl.frontend")) for one in imports(path)), name
 
 
 def test_importing_the_package_loads_nothing() -> None:
@@ -320,7 +321,7 @@ def test_importing_the_package_loads_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()} - sys.stdlib_module_names
     assert loaded == {"sweetrl"}
-    assert not {"sweetrl.settings", "sweetrl.types"} & set(done.stdout.split())
+    assert not {"sweetrl.config.settings", "sweetrl.types"} & set(done.stdout.split())
 
 
 def test_every_public_name_is_there_and_no_other() -> None:
@@ -337,7 +338,7 @@ def test_every_public_name_is_there_and_no_other() -> None:
 
 
 def test_every_locked_package_runs_on_every_python_of_the_project() -> None:
-    from sweetrl.doctor import read_lock
+    from sweetrl.cli.doctor import read_lock
 
     said = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]["requires-python"]
     pythons = ("3.11.2", "3.12.0")
@@ -379,7 +380,7 @@ def test_a_lock_is_plain_pins_in_order(lock: str) -> None:
 
 def test_the_lock_holds_every_dependency_of_the_project() -> None:
     """Its own dependencies and the extras of its environment; some extras have locks of their own."""
-    from sweetrl.doctor import read_lock
+    from sweetrl.cli.doctor import read_lock
 
     declared = project()
     for lock, extras in LOCKS.items():
@@ -400,7 +401,7 @@ def guides() -> list[Path]:
 def test_the_commands_that_guides_name_exist(page: Path) -> None:
     from typer.main import get_command
 
-    from sweetrl.cli import app
+    from sweetrl.cli.main import app
 
     text = page.read_text(encoding="utf-8")
     commands = get_command(app).commands  # type: ignore[attr-defined]

@@ -21,9 +21,9 @@ import yaml
 
 from sweetrl.browser.binary import find_browser
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.methods.base import load_method
-from sweetrl.settings import parse_settings
 from sweetrl.types import Message
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -133,7 +133,7 @@ def simple(line: str) -> Iterator[list[str]]:
 def test_commands_in_the_guides_have_the_options_that_they_use(words: list[str]) -> None:
     from typer.main import get_command
 
-    from sweetrl.cli import app
+    from sweetrl.cli.main import app
 
     assert words[0] in SHELLS | OURS | OTHERS, words
     options = {word.partition("=")[0] for word in words if re.fullmatch(r"-[a-z]|--[a-z].*", word)}
@@ -232,7 +232,7 @@ def test_the_python_of_the_browser_runs() -> None:
 
 def test_the_log_of_the_guide_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.running.importing import import_standalone
+    from sweetrl.stages.import_dialogues import import_standalone
 
     monkeypatch.chdir(tmp_path)
     (block,) = [block for block in of(REPOSITORY / "docs" / "own-dialogues.md", "json") if block.title]

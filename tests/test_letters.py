@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from sweetrl.logs import any_letters
+from sweetrl.console.logs import any_letters
 
 
 def sweetrl(path: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sweetrl.cli", "sandbox", "run", str(path), "--call", "f()", *words]
+    command = [sys.executable, "-m", "sweetrl.cli.main", "sandbox", "run", str(path), "--call", "f()", *words]
     return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, check=False)
 
 

@@ -84,4 +84,4 @@ def test_the_metadata_name_the_extras_the_licence_and_the_program(wheel: zipfile
     needed = [one for one in told.get_all("Requires-Dist") or () if "extra ==" not in one]
     assert len(needed) == len(PROJECT["dependencies"])
     assert "Apache License" in read("licenses/LICENSE")
-    assert "sweetrl = sweetrl.cli:main" in read("entry_points.txt")
+    assert "sweetrl = sweetrl.cli.main:main" in read("entry_points.txt")

@@ -13,10 +13,10 @@ import pytest
 
 from sweetrl import Domain, Method, Settings, plugins
 from sweetrl.colbench.find import find_domain, load_domain
+from sweetrl.config.settings import load_settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method, load_method
 from sweetrl.paths import ROOT_VARIABLE
-from sweetrl.settings import load_settings, parse_settings
 from sweetrl.types import Task, Trajectory
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -154,7 +154,7 @@ def test_what_an_installed_package_brings_is_found_by_its_name(installed: Path) 
 
 
 def test_an_installed_package_takes_no_built_in_name(installed: Path) -> None:
-    from sweetrl.domains.backend import Backend
+    from sweetrl.backend import Backend
 
     assert type(find_domain("backend")) is Backend
 
@@ -332,10 +332,10 @@ def test_sources_that_are_elsewhere_are_refused(project: Path, monkeypatch: pyte
 
 
 def test_a_built_in_domains_source_is_its_folder() -> None:
-    settings = parse_settings({"suite": "frontend", "sources": {"suite": "src/sweetrl/domains/backend"}})
-    with pytest.raises(UserError, match="is written in src/sweetrl/domains/frontend, but `sources"):
+    settings = parse_settings({"suite": "frontend", "sources": {"suite": "src/sweetrl/backend"}})
+    with pytest.raises(UserError, match="is written in src/sweetrl/frontend, but `sources"):
         plugins.check_sources(settings, REPOSITORY)
-    right = parse_settings({"suite": "frontend", "sources": {"suite": "src/sweetrl/domains/frontend"}})
+    right = parse_settings({"suite": "frontend", "sources": {"suite": "src/sweetrl/frontend"}})
     assert plugins.check_sources(right, REPOSITORY) == {}
 
 
@@ -360,7 +360,7 @@ def test_the_source_of_every_kind_is_the_file_that_it_is_written_in(project: Pat
 def test_the_source_of_what_is_made_of_other_code_is_the_file_that_makes_it(project: Path) -> None:
     write(
         project / "mine" / "made.py",
-        "import functools\nfrom sweetrl.domains.backend import Backend\nfrom mine.things import brief, Terse\n"
+        "import functools\nfrom sweetrl.backend import Backend\nfrom mine.things import brief, Terse\n"
         "half = functools.partial(brief)\nsuite = Backend()\nuser = Terse()\n",
     )
     made: dict[str, plugins.Group] = {"half": "rewards", "suite": "domains", "user": "simulators"}

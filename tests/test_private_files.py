@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sweetrl.cli import app
-from sweetrl.colbench.simulators import Recording
+from sweetrl.cli.main import app
+from sweetrl.colbench.users import Recording
+from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.io import append_row, private_file, publish, write_json
 from sweetrl.rollout.ledger import Ledger
-from sweetrl.settings import parse_settings
 from sweetrl.stages.collect import collect
 from sweetrl.stages.tasks import tasks as make_tasks
 from sweetrl.types import Message, Task
@@ -100,7 +100,7 @@ def test_a_stage_its_scratch_and_its_caches(tiny_model: Path, monkeypatch: pytes
     }
     Path("params.yaml").write_text("seed: 7\n")
     Path("models").mkdir()
-    monkeypatch.setattr("sweetrl.running.scratch.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
+    monkeypatch.setattr("sweetrl.stages.scratch.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
     make_tasks(parse_settings(values))
     collect(parse_settings(values))
     made("data/tasks/train.parquet", "data/trajectories/*", ".scratch/collect-*/shards/*", "reports/runs/collect.json")

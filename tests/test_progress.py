@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from sweetrl import progress
-from sweetrl.progress import SPINS, Meter, StepProgress, time_left
+from sweetrl.console import progress
+from sweetrl.console.progress import SPINS, Meter, StepProgress, time_left
 
 
 def test_what_is_left_is_said_in_minutes() -> None:

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl import show
+from sweetrl.cli import show
 from sweetrl.colbench.find import find_domain
-from sweetrl.colbench.simulators import ConsoleUser
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.printing import print_facts, print_table
-from sweetrl.screen import Screen
+from sweetrl.colbench.users import ConsoleUser
+from sweetrl.console.printing import print_facts, print_table
+from sweetrl.console.screen import Screen
 from sweetrl.text import printable, without_login
 from sweetrl.types import Message, Task, TestResult, Trajectory
 
@@ -77,7 +77,7 @@ def test_nor_in_what_an_agent_says_to_whoever_plays_the_user() -> None:
 
 def test_nor_in_an_error(tmp_path: Path) -> None:
     place = tmp_path / f"no{TITLE}{MARKUP}.jsonl"
-    words = [sys.executable, "-m", "sweetrl.cli", "show", "--dialogues", str(place)]
+    words = [sys.executable, "-m", "sweetrl.cli.main", "show", "--dialogues", str(place)]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1 and "there are no dialogues here" in done.stderr
     assert_harmless(done.stderr)
@@ -122,7 +122,7 @@ def test_a_terminal_of_another_encoding_gets_what_it_can_show(tmp_path: Path) ->
         ("utf-8", ["--json"], "\u20ac \U0001f600 \u00e4"),
     ):
         done = subprocess.run(
-            [sys.executable, "-m", "sweetrl.cli", "show", "t-1", "--dialogues", tmp_path, *more],
+            [sys.executable, "-m", "sweetrl.cli.main", "show", "t-1", "--dialogues", tmp_path, *more],
             capture_output=True,
             env={**os.environ, "PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"},
         )

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sweetrl import cli
-from sweetrl.command_line import run_app
+from sweetrl.cli import main
+from sweetrl.cli.app import run_app
 
 spec = importlib.util.spec_from_file_location("wrong_inputs", Path(__file__).with_name("wrong_inputs.py"))
 assert spec is not None and spec.loader is not None
@@ -38,7 +38,7 @@ def test_a_wrong_input_is_answered_in_one_sentence(
     monkeypatch.setattr(sys, "argv", ["sweetrl", *wrong.words.split()])
     monkeypatch.setattr(os, "execv", become)
     try:
-        code = run_app(cli.app)
+        code = run_app(main.app)
     except SystemExit as left:
         code = int(left.code or 0)
     out, err = capfd.readouterr()

@@ -71,7 +71,7 @@ def command_page() -> str:
     """Return the part of docs/cli.md that lists every command, as Markdown."""
     from typer.main import get_command
 
-    from sweetrl.cli import app
+    from sweetrl.cli.main import app
 
     parts = []
     for words, command in leaves(get_command(app), ("sweetrl",)):

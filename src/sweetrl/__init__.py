@@ -22,22 +22,22 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from sweetrl.api.learning import rank, train, train_critic
-    from sweetrl.api.policy import Policy
     from sweetrl.api.rollouts import collect, domain, evaluate, opened, play
     from sweetrl.colbench.domain import Domain, Labels, Pretraining
+    from sweetrl.config.settings import Settings, TrainerSettings
+    from sweetrl.engines.policy import Policy
     from sweetrl.errors import UserError, UserLeft
     from sweetrl.methods.base import Method
-    from sweetrl.settings import Settings, TrainerSettings
     from sweetrl.types import Demonstration, Judgment, Leak, Message, Score, Task, Trajectory
 
 _HOMES = {
-    "Policy": "sweetrl.api.policy",
+    "Policy": "sweetrl.engines.policy",
     **dict.fromkeys(("collect", "domain", "evaluate", "opened", "play"), "sweetrl.api.rollouts"),
     **dict.fromkeys(("rank", "train", "train_critic"), "sweetrl.api.learning"),
     # What domains and methods of one's own are written with.
     **dict.fromkeys(("Domain", "Labels", "Pretraining"), "sweetrl.colbench.domain"),
     "Method": "sweetrl.methods.base",
-    **dict.fromkeys(("Settings", "TrainerSettings"), "sweetrl.settings"),
+    **dict.fromkeys(("Settings", "TrainerSettings"), "sweetrl.config.settings"),
     **dict.fromkeys(("Demonstration", "Judgment", "Leak", "Message", "Score", "Task", "Trajectory"), "sweetrl.types"),
     **dict.fromkeys(("UserError", "UserLeft"), "sweetrl.errors"),
 }

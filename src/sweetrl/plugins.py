@@ -21,15 +21,15 @@ from sweetrl.errors import UserError
 from sweetrl.paths import ROOT_VARIABLE
 
 if TYPE_CHECKING:
+    from sweetrl.config.settings import Settings
     from sweetrl.protocols import RewardFunction
-    from sweetrl.settings import Settings
 
 Group = Literal["domains", "methods", "rewards", "simulators"]
 
 BUILT_IN: dict[Group, dict[str, str]] = {
     "domains": {
-        "backend": "sweetrl.domains.backend:Backend",
-        "frontend": "sweetrl.domains.frontend:Frontend",
+        "backend": "sweetrl.backend:Backend",
+        "frontend": "sweetrl.frontend:Frontend",
     },
     "methods": {
         "sweet": "sweetrl.methods.sweet:Sweet",

@@ -161,7 +161,7 @@ Work = tuple[Trajectory, Replies]
 
 
 class Critic(Protocol):
-    """Gives candidate replies an advantage (sweetrl.learning.critics has several)."""
+    """Gives candidate replies an advantage (sweetrl.sweet.critic has several)."""
 
     def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
         """Return for each dialogue, turn and candidate its advantage; only their order at one state matters.

@@ -77,7 +77,7 @@ class AgentTurn:
 
 @dataclass(frozen=True)
 class TestResult:
-    """The verdict on one hidden test; `reason` is a code of the domain's scorer (sweetrl.domains.backend.rewards)."""
+    """The verdict on one hidden test; `reason` is a code of the domain's scorer (sweetrl.backend.rewards)."""
 
     __test__ = False  # not a pytest class
 

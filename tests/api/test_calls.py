@@ -12,7 +12,7 @@ import pytest
 import sweetrl
 from sweetrl.api.calls import fingerprint
 from sweetrl.api.rollouts import folder_name
-from sweetrl.settings import Settings
+from sweetrl.config.settings import Settings
 from sweetrl.types import AgentTurn, Message, Task, TrainingResult, Trajectory
 
 TASK = Task("one", "Do it.", "def f(x):\n    return x", (("test1", "f(1)"),), "what only the user knows")
@@ -134,7 +134,7 @@ def test_a_killed_critic_is_taken_up_by_the_same_call_alone(
     settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Path] = []
-    monkeypatch.setattr("sweetrl.learning.critics.fit_critic", lambda *given, **_: killed(seen, given[3]))
+    monkeypatch.setattr("sweetrl.sweet.critic.fit_critic", lambda *given, **_: killed(seen, given[3]))
     monkeypatch.setattr("sweetrl.methods.critics.make_critic", lambda *_: None)
     env, policy = sweetrl.domain("backend"), sweetrl.Policy.load("base")
     for options in ({}, {"epochs": 7}):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import sweetrl
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.domains.backend.suite import generate
 from sweetrl.methods.baselines import Rft
 from sweetrl.types import Message, Trajectory
 
@@ -31,7 +31,7 @@ def dialogues() -> list[Trajectory]:
 
 def trained(base: Path, out: Path, given: Any, killed: bool = False, **options: Any) -> list[int]:
     """Imitate dialogues in four steps, or be killed in the third; return the steps that were made."""
-    from sweetrl.learning.trainers import ImitationTrainer
+    from sweetrl.sweet.trainer import ImitationTrainer
 
     made: list[int] = []
 

@@ -11,8 +11,8 @@ import pytest
 
 from sweetrl.browser import Renderer
 from sweetrl.browser.binary import find_browser
+from sweetrl.config.settings import BrowserSettings
 from sweetrl.errors import UserError
-from sweetrl.settings import BrowserSettings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
 

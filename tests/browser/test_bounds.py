@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw
 from sweetrl.browser import Renderer, devtools, facts, ink
 from sweetrl.browser.devtools import Browser, BrowserGone, CallError
 from sweetrl.browser.page import Box, Element
-from sweetrl.settings import BrowserSettings
+from sweetrl.config.settings import BrowserSettings
 
 
 class Said(Browser):

@@ -15,7 +15,7 @@ from hostile_pages import BOMBS, ODD, REACHES, SCRIPTED
 
 from sweetrl.browser import Renderer, devtools
 from sweetrl.browser.page import Page
-from sweetrl.settings import BrowserSettings
+from sweetrl.config.settings import BrowserSettings
 
 SECRET = "canary-7261"
 GOOD = (

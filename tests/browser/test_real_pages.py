@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 IN_A_PROCESS = """
 import hashlib, json, random, sys
 from sweetrl.browser import Renderer
-from sweetrl.settings import BrowserSettings
+from sweetrl.config.settings import BrowserSettings
 path, tabs, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 pages = [json.loads(line)["ground_truth"] for line in open(path)]
 order = random.Random(seed).sample(range(len(pages)), len(pages))

@@ -18,8 +18,8 @@ from sweetrl.browser.binary import find_browser
 from sweetrl.browser.cache import PageCache
 from sweetrl.browser.devtools import CallTimeout, Clock
 from sweetrl.browser.prepare import prepare
+from sweetrl.config.settings import BrowserSettings
 from sweetrl.errors import UserError
-from sweetrl.settings import BrowserSettings
 
 LINK = '<link href="https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css" rel="stylesheet">'
 PAGE = (

@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 
 import pytest
 
+from sweetrl.backend import Backend
+from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.domain import ANSWER, QUESTION, Domain, Labels
-from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.leaks import leaks_of
-from sweetrl.colbench.simulators import LlmSimulator
-from sweetrl.domains.backend import Backend
+from sweetrl.colbench.users import LlmSimulator
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.checks import leak
-from sweetrl.settings import Settings
 from sweetrl.types import Leak, Message, Score, Split, Task, Trajectory
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.domain import Domain
-from sweetrl.colbench.environment import Environment
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.errors import SimulatorError, UserError, UserLeft
 from sweetrl.seeds import simulator_seed

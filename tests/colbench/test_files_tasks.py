@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweetrl.backend import Backend
 from sweetrl.colbench.files import read_tasks, task_row
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.frontend import Frontend
 from sweetrl.errors import UserError
+from sweetrl.frontend import Frontend
 from sweetrl.types import Task
 
 ROW: dict[str, Any] = {

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sweetrl.backend import Backend
 from sweetrl.colbench.files import read_trajectories, trajectory_row, write_trajectories
-from sweetrl.domains.backend import Backend
 from sweetrl.errors import UserError
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from sweetrl.backend import Backend
 from sweetrl.colbench.logs import parse_log
-from sweetrl.domains.backend import Backend
 from sweetrl.errors import UserError
 from sweetrl.types import AgentTurn, Message
 

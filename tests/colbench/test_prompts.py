@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from sweetrl.backend import Backend
 from sweetrl.colbench.prompts import load_prompt
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.frontend import Frontend
+from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
-from sweetrl.settings import parse_settings
+from sweetrl.frontend import Frontend
 from sweetrl.types import Task
 
 BACKEND = Backend()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sweetrl.colbench.environment import Environment
+from sweetrl.backend import Backend
+from sweetrl.backend.rewards import CodeScorer
+from sweetrl.cli.score import score_file
+from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.files import read_tasks, read_trajectories, task_row, write_trajectories
-from sweetrl.colbench.simulators import simulator_prompt
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.rewards import CodeScorer
-from sweetrl.domains.backend.score_file import score_file
-from sweetrl.settings import RewardSettings
+from sweetrl.colbench.users import simulator_prompt
+from sweetrl.config.settings import RewardSettings
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 BACKEND = Backend()

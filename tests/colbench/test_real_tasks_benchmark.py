@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import parse_settings
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.models import load_tokenizer
-from sweetrl.settings import parse_settings
+from sweetrl.models.load import load_tokenizer
 from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
 TASK = Task(

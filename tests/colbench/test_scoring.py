@@ -13,9 +13,9 @@ import pytest
 
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.scoring import PRICE, TASK, PricedScorer, RewardScorer, price, price_fault, unpriced
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.rollout.scored import with_score
-from sweetrl.settings import Settings
 from sweetrl.types import Message, Score, Task, TestResult, Trajectory
 
 DIALOGUES = [

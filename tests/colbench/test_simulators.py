@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from sweetrl.backend import Backend
+from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.domain import Domain
-from sweetrl.colbench.environment import Environment
-from sweetrl.colbench.simulators import (
+from sweetrl.colbench.users import (
     ConsoleUser,
     LlmSimulator,
     RecordedSimulator,
@@ -20,7 +21,6 @@ from sweetrl.colbench.simulators import (
     simulator_prompt,
     spoken,
 )
-from sweetrl.domains.backend import Backend
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.evaluation import checks
 from sweetrl.protocols import AsyncUserSimulator

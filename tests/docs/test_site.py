@@ -34,7 +34,7 @@ def machinery(name: str) -> ModuleType:
 def test_the_page_of_commands_has_every_command_and_option() -> None:
     from typer.main import get_command
 
-    from sweetrl.cli import app
+    from sweetrl.cli.main import app
 
     commands = machinery("commands")
     page = commands.command_page()

@@ -62,7 +62,7 @@ def read(clone: Clone, name: str) -> Any:
 
 
 def code_of(clone: Clone, version: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    from sweetrl.settings import load_settings
+    from sweetrl.config.settings import load_settings
     from sweetrl.tracking.lineage import lineage
 
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

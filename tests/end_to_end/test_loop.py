@@ -23,7 +23,7 @@ import httpx
 import pytest
 
 from flows import rollback
-from sweetrl.settings import load_settings
+from sweetrl.config.settings import load_settings
 from sweetrl.tracking.registry import Registry
 from tasks import retraining
 from tasks.ingestion import ingest
@@ -41,7 +41,7 @@ import pyarrow as pa
 from pyarrow import parquet
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.io import write_json
-from tests.handover.made import write_adapter
+from tests.serve.made import write_adapter
 
 dialogues = len(TrajectoryStore("data/trajectories"))
 write_adapter(Path("."), dialogues)
@@ -153,7 +153,18 @@ def home(tiny_model: Path, bucket: Any, tmp_path: Path, monkeypatch: pytest.Monk
 @contextlib.contextmanager
 def serving(home: Path) -> Iterator[httpx.Client]:
     """`sweetrl serve` of the champion, keeping dialogues; ended as a service manager ends it."""
-    words = ["-m", "sweetrl.cli", "serve", f"{MODEL}@champion", "--port", "0", "--poll", "0.5", "--dialogues", "kept"]
+    words = [
+        "-m",
+        "sweetrl.cli.main",
+        "serve",
+        f"{MODEL}@champion",
+        "--port",
+        "0",
+        "--poll",
+        "0.5",
+        "--dialogues",
+        "kept",
+    ]
     server = subprocess.Popen([sys.executable, *words], cwd=home, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None

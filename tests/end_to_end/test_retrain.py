@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from sweetrl.settings import load_settings
+from sweetrl.config.settings import load_settings
 from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.registry import Registry
 from tasks.workspace import git

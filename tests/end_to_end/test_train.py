@@ -44,7 +44,7 @@ def test_everything_lies_inside_the_project_and_is_ignored_by_git(first: tuple[C
 def test_the_lineage_of_the_registered_version_is_complete(
     first: tuple[Clone, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sweetrl.settings import load_settings
+    from sweetrl.config.settings import load_settings
     from sweetrl.tracking.lineage import lineage
     from tasks.workspace import git
 
@@ -114,7 +114,7 @@ def test_a_failing_stage_is_one_sentence_and_a_failed_run(
     assert "error: stage collect failed: models/missing: " in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    from sweetrl.settings import load_settings
+    from sweetrl.config.settings import load_settings
     from sweetrl.tracking.store import connect
 
     store = connect(load_settings(clone.root / "params.yaml").tracking, clone.root)

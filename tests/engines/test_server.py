@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sweetrl.engines.server import ManagedServer, free_port, gpus_of, vllm_command
+from sweetrl.engines.vllm_server import ManagedServer, free_port, gpus_of, vllm_command
 from sweetrl.errors import UserError
 
 SERVER = """
@@ -73,7 +73,7 @@ def test_a_server_is_started_again_and_ends_with_its_children(tmp_path: Path) ->
 def test_kill_9_leaves_nothing_of_the_server(tmp_path: Path) -> None:
     port, log = free_port(), tmp_path / "log"
     program = (
-        "import sys, time; from pathlib import Path; from sweetrl.engines.server import ManagedServer\n"
+        "import sys, time; from pathlib import Path; from sweetrl.engines.vllm_server import ManagedServer\n"
         f"server = ManagedServer([sys.executable, '-c', {SERVER!r}, '{port}'], {port}, Path({str(log)!r}))\n"
         "server.wait_ready(60); print(server.process.pid, flush=True); time.sleep(600)"
     )

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.environment import Environment
-from sweetrl.domains.backend import Backend
+from sweetrl.backend import Backend
+from sweetrl.colbench.dialogue import Environment
+from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.evaluation.best_of_n import Point, best_of_n, curves
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.seeds import best_of_n_seed
-from sweetrl.settings import AgentSettings
 from sweetrl.types import ANSWER_MARKER, Completion, Message, Prompt, Sampling, Score, Task, Trajectory, Usage
 
 BACKEND = Backend()

@@ -3,12 +3,12 @@ from dataclasses import replace
 
 import pytest
 
-from sweetrl.colbench.environment import Environment
+from sweetrl.backend import Backend
+from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend.suite.agents import Demonstrator, Skill
+from sweetrl.backend.suite.users import PERSONAS
+from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.files import read_tasks
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.suite import ScriptedSimulator, generate
-from sweetrl.domains.backend.suite.agents import Demonstrator, Skill
-from sweetrl.domains.backend.suite.users import PERSONAS
 from sweetrl.evaluation import checks
 from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 

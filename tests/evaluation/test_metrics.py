@@ -4,24 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from sweetrl.colbench.environment import Environment
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.suite import ScriptedSimulator, generate
-from sweetrl.domains.backend.suite.agents import (
-    Demonstrator,
-    OracleAgent,
-    ScriptedAgent,
-    Skill,
-    read_request,
-    write_answer,
-)
-from sweetrl.domains.backend.suite.details import BY_NAME
-from sweetrl.domains.backend.suite.judge import step_in
-from sweetrl.domains.backend.suite.tasks import read_facts
-from sweetrl.domains.backend.suite.users import REFUSAL
+from sweetrl.backend import Backend
+from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend.suite.agents import Demonstrator, OracleAgent, ScriptedAgent, Skill, read_request, write_answer
+from sweetrl.backend.suite.details import BY_NAME
+from sweetrl.backend.suite.judge import step_in
+from sweetrl.backend.suite.tasks import read_facts
+from sweetrl.backend.suite.users import REFUSAL
+from sweetrl.colbench.dialogue import Environment
+from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import compare, paired, read_results, result_of, results_of, write_results
-from sweetrl.settings import parse_settings
 from sweetrl.types import OUTGROWN, AgentTurn, Message, Result, Task, TestResult, Trajectory
 
 BACKEND = Backend()

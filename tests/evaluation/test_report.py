@@ -4,7 +4,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from sweetrl.domains.backend import Backend
+from sweetrl.backend import Backend
+from sweetrl.config.settings import Settings
 from sweetrl.evaluation.charts import inline_svg
 from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import (
@@ -20,7 +21,6 @@ from sweetrl.evaluation.report import (
     verdict,
     without_viewer,
 )
-from sweetrl.settings import Settings
 from sweetrl.types import Candidate, Message, RankedState, Report, Result, Task, TestResult, Trajectory
 
 BACKEND = Backend()

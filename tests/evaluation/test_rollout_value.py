@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.environment import Environment
-from sweetrl.domains.backend import Backend
+from sweetrl.backend import Backend
+from sweetrl.colbench.dialogue import Environment
+from sweetrl.config.settings import AgentSettings, parse_settings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import SimulatorError, UserError
 from sweetrl.evaluation.best_of_n import best_of_n
 from sweetrl.evaluation.rollout_value import RolloutValueCritic, open_critic
-from sweetrl.learning.batches import encode
+from sweetrl.lm.data import encode
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.seeds import simulator_seed, state_seed
-from sweetrl.settings import AgentSettings, parse_settings
 from sweetrl.types import (
     ANSWER_MARKER,
     AgentTurn,
@@ -339,7 +339,7 @@ def test_with_a_real_model_it_is_opened_by_its_name(
         def __exit__(self, *error: object) -> None:
             """Nothing to free."""
 
-    monkeypatch.setattr("sweetrl.domains.backend.rewards.CodeScorer", Quick)
+    monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", Quick)
     settings = parse_settings(
         {
             "seed": 3,

@@ -9,11 +9,11 @@ import pytest
 
 from flows import console
 from flows.console import command_line, evaluation_table, show_outcome
-from sweetrl.changes import parse_changes
+from sweetrl.backend import Backend
 from sweetrl.colbench.domain import Domain
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.frontend import Frontend
+from sweetrl.config.overrides import parse_changes
 from sweetrl.errors import UserError
+from sweetrl.frontend import Frontend
 from sweetrl.gate.decision import Measured, first_decision
 from sweetrl.tracking.registry import Registration
 from tasks.pipeline import StageResult

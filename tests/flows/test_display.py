@@ -13,7 +13,7 @@ import pytest
 
 from flows import display as module
 from flows.display import Display
-from sweetrl.screen import Screen
+from sweetrl.console.screen import Screen
 
 
 class Terminal(StringIO):

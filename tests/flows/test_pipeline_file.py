@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from sweetrl.running.parameters import PARAMETERS, stage_parameters
-from sweetrl.settings import parse_settings
+from sweetrl.config.settings import parse_settings
 from sweetrl.stages.iterate import STAGES as INNER
+from sweetrl.stages.parameters import PARAMETERS, stage_parameters
 
 ROOT = Path(__file__).resolve().parents[2]
 STAGES = yaml.safe_load((ROOT / "dvc.yaml").read_text())["stages"]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from flows import promote, rollback
+from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
-from sweetrl.settings import load_settings
 from sweetrl.tracking.registry import Registration, Registry
 from tasks import promotion, retraining, training, workspace
 from tasks.journal import promoting

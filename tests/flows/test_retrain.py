@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from flows import rollback
+from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
-from sweetrl.settings import load_settings
 from sweetrl.tracking.registry import Registry
 from tasks import retraining
 from tasks.training import Steps, run_pipeline

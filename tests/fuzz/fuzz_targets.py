@@ -16,7 +16,7 @@ from typing import Any
 
 from sweetrl.engines.retry import TransientError
 from sweetrl.errors import EngineError, UserError
-from sweetrl.handover.chat_requests import BadRequest
+from sweetrl.serve.chat_requests import BadRequest
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def frame(data: bytes) -> None:
 
 def answer(data: bytes) -> None:
     """An agent's answer: the program in it, by both readings."""
-    from sweetrl.domains.backend.extraction import banned_word, fixed_sources, official_source
+    from sweetrl.backend.extraction import banned_word, fixed_sources, official_source
 
     words = text(data)
     fixed_sources(words, "f")
@@ -82,7 +82,7 @@ def answer(data: bytes) -> None:
 def reply(data: bytes) -> None:
     """An agent's reply in all domains: markers, pages, what the user is shown."""
     from sweetrl.colbench.markers import visible_reply
-    from sweetrl.domains.frontend.pages import find_page, read_reply, without_pages
+    from sweetrl.frontend.pages import find_page, read_reply, without_pages
 
     words = text(data)
     visible_reply(words)
@@ -134,7 +134,7 @@ def logs(data: bytes) -> None:
 
 def recording(data: bytes) -> None:
     """A file of recorded answers, perhaps cut off."""
-    from sweetrl.colbench.simulators import Recording
+    from sweetrl.colbench.users import Recording
 
     len(Recording(written(data)))
 
@@ -154,7 +154,7 @@ def chat_reply(data: bytes) -> None:
 
 def chat_request(data: bytes) -> None:
     """What a client of the endpoint sends."""
-    from sweetrl.handover.chat_requests import read_request
+    from sweetrl.serve.chat_requests import read_request
     from sweetrl.tracking.chat_agent import AgentConfig
 
     read_request(data, AgentConfig(base="b"), ("agent",))
@@ -162,7 +162,7 @@ def chat_request(data: bytes) -> None:
 
 def parameters(data: bytes) -> None:
     """A params.yaml."""
-    from sweetrl.settings import load_settings
+    from sweetrl.config.settings import load_settings
 
     load_settings(written(data))
 

@@ -16,15 +16,15 @@ import pytest
 from fuzz_targets import _task
 from fuzzing import run_one
 
+from sweetrl.backend import Backend
+from sweetrl.backend.leaks import find_leak
 from sweetrl.browser.placeholders import size
 from sweetrl.browser.tailwind import purge
 from sweetrl.colbench.leaks import find_quote
-from sweetrl.colbench.simulators import spoken
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.leaks import find_leak
-from sweetrl.domains.frontend import Frontend
+from sweetrl.colbench.users import spoken
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import _group
+from sweetrl.frontend import Frontend
 from sweetrl.methods.critics import first_wins
 from sweetrl.sandbox.tiers import lightest
 from sweetrl.types import Task, Trajectory

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pytest
 
+from sweetrl.config.settings import GateSettings
 from sweetrl.errors import UserError
 from sweetrl.gate.decision import Decision, Measured, decide, first_decision, pair_versions, render, times, too_few
 from sweetrl.gate.power import level
-from sweetrl.settings import GateSettings
 
 PLAIN = GateSettings(slices=[], spending="none")
 

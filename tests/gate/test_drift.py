@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import norm
 
+from sweetrl.config.settings import GateSettings
 from sweetrl.gate.drift import Look, look
 from sweetrl.gate.power import level
-from sweetrl.settings import GateSettings
 
 
 def looked(first: np.ndarray, now: np.ndarray, number: int = 1, resamples: int = 1000) -> Look:

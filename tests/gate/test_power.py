@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from sweetrl.config.settings import GateSettings
 from sweetrl.evaluation.statistics import paired_p_value
 from sweetrl.gate.power import detectable_difference, required_tasks, tasks_for_margin
 from sweetrl.gate.slices import compare_slices
-from sweetrl.settings import GateSettings
 
 
 def differences(rng: np.random.Generator, count: int, mean: float, discordance: float) -> np.ndarray:

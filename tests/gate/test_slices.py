@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from sweetrl.config.settings import GateSettings
 from sweetrl.errors import UserError
 from sweetrl.gate.slices import compare_slices, sentences
-from sweetrl.settings import GateSettings
 
 RULES = GateSettings(slices=["topic"])
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from sweetrl.config.settings import GateSettings
 from sweetrl.gate.decision import Decision, Measured, compare_means, decide, pair_versions
 from sweetrl.gate.drift import look
 from sweetrl.gate.power import MOST_RESAMPLES, level, resamples_for, share
-from sweetrl.settings import GateSettings
 
 ALPHA, TRIES, TASKS = 0.05, 20, 80
 

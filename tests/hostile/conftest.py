@@ -15,15 +15,15 @@ def change(path: Path, **values: Any) -> None:
 
 
 def load(folder: Path) -> Any:
-    from sweetrl.models import load_tokenizer, load_weights
+    from sweetrl.models.load import load_tokenizer, load_weights
 
     return load_tokenizer(folder), load_weights(folder, "float32")
 
 
 @pytest.fixture
 def adapter(tiny_model: Path, tmp_path: Path) -> Path:
-    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
-    from sweetrl.settings import LoraSettings, ModelSettings
+    from sweetrl.config.settings import LoraSettings, ModelSettings
+    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
     base, _ = load_base(ModelSettings(base=str(tiny_model), device="cpu"))
     save_adapter(attach_adapter(base, LoraSettings(rank=2), 0), tmp_path / "adapter", "models/base")

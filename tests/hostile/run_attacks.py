@@ -19,9 +19,9 @@ def main() -> None:
     sys.path.insert(0, str(HERE.parents[1] / "src"))
     from attacks import ATTACKS
 
-    from sweetrl.domains.backend.rewards import CodeScorer, limits_of
+    from sweetrl.backend.rewards import CodeScorer, limits_of
+    from sweetrl.config.settings import RewardSettings
     from sweetrl.sandbox import Sandbox
-    from sweetrl.settings import RewardSettings
     from sweetrl.types import Task
 
     seconds = options.get("call_seconds", 0.3)

@@ -23,7 +23,7 @@ def test_an_adapter_of_another_architecture_is_not_taken_for_the_base(tiny_model
     """peft leaves what a file lacks at 0: the base would be measured as the trained agent."""
     from safetensors.torch import load_file, save_file
 
-    from sweetrl.models import load_lora, load_weights
+    from sweetrl.models.load import load_lora, load_weights
 
     weights = load_file(adapter / "adapter_model.safetensors")
     for changed in ({name.replace("layers", "h"): value for name, value in weights.items()}, {}):
@@ -79,7 +79,7 @@ def test_a_pipe_in_a_folder_is_not_waited_for(folder: Path) -> None:
 
 
 def test_a_link_out_of_a_folder_is_no_licence(tmp_path: Path) -> None:
-    from sweetrl.licences import base_licence, copy_licence
+    from sweetrl.models.licences import base_licence, copy_licence
 
     (tmp_path / "id_rsa").write_text("secret")
     base, out, hub = tmp_path / "base", tmp_path / "out", tmp_path / "models--a--b"

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from sweetrl.domains.backend.extraction import fixed_sources, official_source
+from sweetrl.backend.extraction import fixed_sources, official_source
 from sweetrl.sandbox.claims import parse_frame
 from sweetrl.sandbox.compare import Rules, equal, render
 
 LARGE = """
 import json, resource, sys
-from sweetrl.domains.backend.rewards import CodeScorer
-from sweetrl.settings import RewardSettings
+from sweetrl.backend.rewards import CodeScorer
+from sweetrl.config.settings import RewardSettings
 from sweetrl.types import Task
 
 def peak():
@@ -59,7 +59,9 @@ def test_what_an_answer_says_can_be_stored(tmp_path: Path) -> None:
     (tmp_path / "tasks.jsonl").write_text(json.dumps(task) + "\n")
     (tmp_path / "answers.jsonl").write_text("".join(json.dumps({"index": 0, "answer": one}) + "\n" for one in answers))
     words = ["score", "--tasks", "tasks.jsonl", "--answers", "answers.jsonl", "--json", "found.json"]
-    done = subprocess.run([sys.executable, "-m", "sweetrl.cli", *words], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "sweetrl.cli.main", *words], cwd=tmp_path, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     found = (tmp_path / "found.json").read_bytes().decode("utf-8")
     assert "d800" in found and "dc00" in found

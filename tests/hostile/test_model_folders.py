@@ -84,7 +84,7 @@ def test_code_in_a_folder_is_refused_and_never_run(
 def test_code_in_the_folder_of_a_vision_model_is_not_run(
     tiny_vision: Path, tmp_path: Path, canary: Path, nobody_is_asked: list[str]
 ) -> None:
-    from sweetrl.domains.frontend.vision import load_vision
+    from sweetrl.frontend.vision import load_vision
 
     place = tmp_path / "vision"
     shutil.copytree(tiny_vision, place)
@@ -147,8 +147,8 @@ def test_a_base_with_an_adapter_that_names_another_base_is_refused(folder: Path,
 def test_the_base_that_an_adapter_names_is_never_looked_for(
     tiny_model: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sweetrl.learning.adapters import load_adapter, load_base
-    from sweetrl.settings import ModelSettings
+    from sweetrl.config.settings import ModelSettings
+    from sweetrl.lm.adapters import load_adapter, load_base
 
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     change(adapter / "adapter_config.json", base_model_name_or_path="stranger/other", revision="main")
@@ -205,7 +205,7 @@ def test_a_pickled_adapter_is_refused_and_never_read(tiny_model: Path, adapter: 
 def test_json_that_attacks_its_reader_is_a_sentence(
     tiny_model: Path, tmp_path: Path, name: str, content: str | bytes, reason: str
 ) -> None:
-    from sweetrl.model_files import check_tokenizer, check_weights
+    from sweetrl.models.check import check_tokenizer, check_weights
 
     place = tmp_path / "model"
     place.mkdir()
@@ -239,9 +239,9 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_chat_template_without_bounds_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    from sweetrl import chat_templates
     from sweetrl.engines.chat import ChatFormat
-    from sweetrl.models import load_tokenizer
+    from sweetrl.models import chat_templates
+    from sweetrl.models.load import load_tokenizer
 
     monkeypatch.setattr(chat_templates, "CPU_SECONDS", 1)
     template, reason = BOMBS[name]
@@ -253,14 +253,14 @@ def test_a_chat_template_without_bounds_is_refused(folder: Path, monkeypatch: py
 
 
 def test_a_template_that_prints_the_day_prints_the_same_every_day(folder: Path) -> None:
-    from sweetrl.chat_templates import render_dialogues
+    from sweetrl.models.chat_templates import render_dialogues
 
     assert render_dialogues("{{ strftime_now('%Y-%m-%d') }}", [[]], {}) == [{"text": "2024-07-26"}]
 
 
 @pytest.mark.parametrize("words", ["--trust-remote-code", "--trust_remote_code=True", "--trust-remote"])
 def test_a_server_of_ours_never_trusts_a_folders_code(words: str) -> None:
-    from sweetrl.engines.server import vllm_command
+    from sweetrl.engines.vllm_server import vllm_command
 
     for template, arguments in ((f"vllm serve {{model}} {words}", ""), ("vllm serve {model}", words)):
         with pytest.raises(UserError, match="would run code"):
@@ -268,8 +268,8 @@ def test_a_server_of_ours_never_trusts_a_folders_code(words: str) -> None:
 
 
 def test_a_server_of_ours_is_not_started_on_such_a_folder(folder: Path, tmp_path: Path) -> None:
+    from sweetrl.config.settings import EngineSettings, ModelSettings
     from sweetrl.engines.make import serving
-    from sweetrl.settings import EngineSettings, ModelSettings
 
     change(folder / "config.json", model_type="evil", auto_map=OWN)
     engine = EngineSettings(kind="vllm", command="false {model}")
@@ -281,7 +281,7 @@ def test_a_server_of_ours_is_not_started_on_such_a_folder(folder: Path, tmp_path
 
 
 def test_doctor_says_what_is_wrong_with_a_base(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl import doctor
+    from sweetrl.cli import doctor
 
     change(folder / "config.json", model_type="evil", auto_map=OWN)
     found = doctor._base(str(folder))
@@ -293,10 +293,10 @@ def test_a_checkpoint_is_read_without_running_what_is_pickled_in_it(
 ) -> None:
     import torch
 
-    from sweetrl.learning.adapters import attach_adapter, load_base
-    from sweetrl.learning.batches import PreferenceData, Row
-    from sweetrl.learning.trainers import ImitationTrainer
-    from sweetrl.settings import LoraSettings, ModelSettings, RftSettings
+    from sweetrl.config.settings import LoraSettings, ModelSettings, RftSettings
+    from sweetrl.lm.adapters import attach_adapter, load_base
+    from sweetrl.lm.data import PreferenceData, Row
+    from sweetrl.sweet.trainer import ImitationTrainer
 
     rows = tuple(Row((1, 2, 3, 4 + number), ((2, 4),)) for number in range(4))
     data = PreferenceData(rows, tuple((number, number) for number in range(4)))

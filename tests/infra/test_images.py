@@ -52,7 +52,7 @@ def test_the_command_line_in_a_worker_is_the_checkouts(tmp_path: Path) -> None:
     (tmp_path / "python").write_text('#!/bin/sh\necho "$@"\n')
     (tmp_path / "python").chmod(0o755)
     done = run(SCRIPTS / "sweetrl", "doctor", "--json", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert done.stdout.strip() == "-m sweetrl.cli doctor --json"
+    assert done.stdout.strip() == "-m sweetrl.cli.main doctor --json"
     assert "infra/image/sweetrl /usr/local/bin/" in CONTAINERFILE.split("AS worker")[1]
 
 

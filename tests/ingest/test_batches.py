@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.ingest import batches
 from sweetrl.ingest.batches import Made, State, checks_of, kind_of, make_batch
 from sweetrl.ingest.sources import Changed, Folder
-from sweetrl.settings import parse_settings
 from tests.ingest.made import chat, write
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sweetrl.config.settings import EngineSettings, LoraSettings, ModelSettings
 from sweetrl.engines.make import serving
 from sweetrl.engines.remote import Access
-from sweetrl.engines.server import free_port
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine
-from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
-from sweetrl.models import load_tokenizer
-from sweetrl.settings import EngineSettings, LoraSettings, ModelSettings
+from sweetrl.engines.vllm_server import free_port
+from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
+from sweetrl.models.load import load_tokenizer
 
 PYTHON, URL = os.environ.get("SWEETRL_VLLM", ""), os.environ.get("SWEETRL_VLLM_URL", "")
 # Small, in this process's reach, and without a thread for each core.

@@ -17,19 +17,19 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
-from sweetrl.cli import app
+from sweetrl.backend import Backend
+from sweetrl.backend.suite import generate
+from sweetrl.cli.main import app
 from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.leaks import leaks_of
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.suite import generate
+from sweetrl.config.settings import EngineSettings, LoraSettings, ModelSettings, PolicySettings
 from sweetrl.engines.transformers import TransformersEngine
-from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
-from sweetrl.learning.batches import PreferenceData, encode
-from sweetrl.learning.pairs import trajectory_pairs
-from sweetrl.learning.passes import Layout
-from sweetrl.learning.reference import row_logprobs
-from sweetrl.settings import EngineSettings, LoraSettings, ModelSettings, PolicySettings
+from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
+from sweetrl.lm.data import PreferenceData, encode
+from sweetrl.lm.passes import Layout
+from sweetrl.lm.reference import row_logprobs
+from sweetrl.sweet.pairs import trajectory_pairs
 from sweetrl.types import Task, Trajectory
 
 TASKS = 50
@@ -130,7 +130,7 @@ def collected(served: EngineSettings, base_model: Path, work: Path) -> list[Traj
 def trained(collected: list[Trajectory], base_model: Path, work: Path) -> Path:
     """A policy that was trained a little, on pairs of the collected dialogues."""
     from sweetrl.engines.chat import ChatFormat
-    from sweetrl.learning.trainers import PolicyTrainer
+    from sweetrl.sweet.trainer import PolicyTrainer
 
     model, tokenizer = load_base(ModelSettings(base=str(base_model), threads=1))
     chat = ChatFormat(tokenizer)

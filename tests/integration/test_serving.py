@@ -15,11 +15,11 @@ import httpx
 import pytest
 import yaml
 
-from sweetrl.settings import EngineSettings, Settings, load_settings
+from sweetrl.config.settings import EngineSettings, Settings, load_settings
 from sweetrl.tracking.registry import Registry, register_policy
-from tests.handover.made import MODEL, write_adapter, write_results
-from tests.handover.serving import Running, running, until
 from tests.integration.conftest import REGISTRY_PORT, URL
+from tests.serve.made import MODEL, write_adapter, write_results
+from tests.serve.serving import Running, running, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(1800)]
 

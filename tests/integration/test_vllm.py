@@ -13,9 +13,10 @@ import httpx
 import pytest
 from scipy.stats import fisher_exact
 
-from sweetrl.colbench.simulators import LlmSimulator
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend import Backend
+from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.colbench.users import LlmSimulator
+from sweetrl.config.settings import AgentSettings, EngineSettings, RewardSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
@@ -24,7 +25,6 @@ from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.engines.vllm import VllmEngine, adapter_name
 from sweetrl.protocols import UserSimulator
 from sweetrl.rollout.users import EngineSpeaker
-from sweetrl.settings import AgentSettings, EngineSettings, RewardSettings
 from sweetrl.types import Prompt, Sampling, Task
 from tests.integration.conftest import adapter_of
 
@@ -117,8 +117,8 @@ def test_an_adapter_speaks_as_in_this_process_and_comes_back(
 
 def rate(tasks: list[Task], engine: Any, chat: Any, simulator: UserSimulator, folder: Path) -> tuple[int, int]:
     """Dialogues about `tasks`: how many end with a success, and how many there are."""
+    from sweetrl.backend.rewards import CodeScorer
     from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.domains.backend.rewards import CodeScorer
     from sweetrl.rollout.context import RolloutContext
     from sweetrl.rollout.run import rollout_scored
 
@@ -145,8 +145,8 @@ def test_whole_dialogues_succeed_as_often(remote: VllmEngine, local: Transformer
 def test_candidates_are_those_of_this_process(served: EngineSettings, tmp_path: Path) -> None:
     """Greedy, the same replies at the same states; sampled, as many kinds of them."""
     from sweetrl.api import learning, rollouts
-    from sweetrl.api.policy import Policy
-    from sweetrl.settings import parse_settings
+    from sweetrl.config.settings import parse_settings
+    from sweetrl.engines.policy import Policy
     from sweetrl.types import RankedState
 
     def settings(engine: EngineSettings, temperature: float) -> Any:
@@ -187,8 +187,8 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
     served: EngineSettings, remote: VllmEngine, adapter: Path, user: str, fake_server: Any, tmp_path: Path
 ) -> None:
     """Agent and user's model (two adapters) behind a proxy that drops, delays, cuts, empties, refuses, forgets."""
+    from sweetrl.backend.rewards import CodeScorer
     from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.domains.backend.rewards import CodeScorer
     from sweetrl.rollout.context import RolloutContext
     from sweetrl.rollout.run import rollout_scored
 

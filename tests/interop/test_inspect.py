@@ -24,9 +24,9 @@ from inspect_ai.model import ChatMessageAssistant, ModelOutput, ModelUsage, get_
 from inspect_ai.solver import generate
 
 import sweetrl
-from sweetrl.domains.backend.suite.agents import OracleAgent
-from sweetrl.domains.frontend.suite.agents import OracleAgent as OraclePageAgent
+from sweetrl.backend.suite.agents import OracleAgent
 from sweetrl.errors import UserError
+from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import inspect as adapter
 from sweetrl.interop.inspect import colbench, colbench_reward
 from sweetrl.types import Message, Task, Trajectory

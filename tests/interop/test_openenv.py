@@ -24,10 +24,10 @@ import uvicorn
 from openenv.core import GenericEnvClient
 
 import sweetrl
+from sweetrl.backend.suite.agents import OracleAgent
 from sweetrl.browser.binary import find_browser
-from sweetrl.domains.backend.suite.agents import OracleAgent
-from sweetrl.domains.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.errors import UserError
+from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import openenv as adapter
 from sweetrl.interop.openenv import DialogueAction, DialogueClient, DialogueEnvironment, create_app
 from sweetrl.interop.worlds import World

@@ -16,10 +16,10 @@ pytest.importorskip("trl", reason="needs TRL: pip install 'sweetrl[trl]'")
 pytest.importorskip("datasets", reason="needs datasets: pip install 'sweetrl[trl]'")
 
 import sweetrl
+from sweetrl.backend.suite.agents import OracleAgent
 from sweetrl.colbench.markers import marked_answer
-from sweetrl.domains.backend.suite.agents import OracleAgent
-from sweetrl.domains.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.errors import UserError
+from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import trl as adapter
 from sweetrl.interop.trl import DialogueEnvironment, dataset, environment_factory, reward
 from sweetrl.types import Message, Task, Trajectory
@@ -226,7 +226,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from transformers import LlamaConfig, LlamaForCausalLM
     from trl.chat_template_utils import qwen3_instruct_2507_chat_template
 
-    from sweetrl.learning.tokenizer import build_tokenizer
+    from sweetrl.base_agent.tokenizer import build_tokenizer
 
     texts = [json.dumps(row["prompt"]) for row in dataset("backend", count=20, seed=1)]
     tokenizer = build_tokenizer([*texts, qwen3_instruct_2507_chat_template], 1000, 100)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.domains.backend.suite import generate
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
-from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.train_policy import train_policy
 
 BASE = Path(__file__).resolve().parents[2] / "models/base"
@@ -59,7 +59,7 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
 
     project("undisturbed")
     with monkeypatch.context() as patch:
-        patch.setattr("sweetrl.running.stage.keep_finished", lambda *_: None)  # to look at the scratch
+        patch.setattr("sweetrl.stages.run.keep_finished", lambda *_: None)  # to look at the scratch
         train_policy(settings())
     assert "6 steps on 24 dialogues of its own" in capsys.readouterr().out
     weights = ADAPTER.read_bytes()
@@ -91,7 +91,7 @@ def test_iterations_attempt_the_next_tasks_and_a_killed_run_ends_with_the_same_b
     kept = scratch / "iteration-0001/dialogues/shard-00000.parquet"
     moment = kept.stat().st_mtime_ns
     with monkeypatch.context() as patch:
-        patch.setattr("sweetrl.running.stage.keep_finished", lambda *_: None)
+        patch.setattr("sweetrl.stages.run.keep_finished", lambda *_: None)
         train_policy(settings())
     assert kept.stat().st_mtime_ns == moment, "finished shards are not made again"
     assert ADAPTER.read_bytes() == weights
@@ -190,9 +190,9 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
     monkeypatch.setattr("sweetrl.engines.make.serving", opened)
     monkeypatch.setattr("sweetrl.rollout.context.open_environment", opened)
     monkeypatch.setattr("sweetrl.methods.grpo_trainer.GroupTrainer", trainer)
-    monkeypatch.setattr("sweetrl.learning.adapters.load_base", lambda _: (None, SimpleNamespace(pad_token_id=0)))
-    monkeypatch.setattr("sweetrl.learning.adapters.attach_adapter", lambda *_: None)
-    monkeypatch.setattr("sweetrl.learning.adapters.save_adapter", lambda *_: done.append("written"))
+    monkeypatch.setattr("sweetrl.lm.adapters.load_base", lambda _: (None, SimpleNamespace(pad_token_id=0)))
+    monkeypatch.setattr("sweetrl.lm.adapters.attach_adapter", lambda *_: None)
+    monkeypatch.setattr("sweetrl.lm.adapters.save_adapter", lambda *_: done.append("written"))
     monkeypatch.setenv("WORLD_SIZE", "2")
     inputs: Any = SimpleNamespace(tasks=list)
     domain: Any = None

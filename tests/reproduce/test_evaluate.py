@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import write_task_table
-from sweetrl.domains.backend.suite import generate
+from sweetrl.config.settings import LoraSettings, ModelSettings, Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results
 from sweetrl.io import read_json, write_json
 from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
 from sweetrl.reproduce.evaluate import OUT, PLAN, Player, choose, evaluate, file_name, rates
-from sweetrl.settings import LoraSettings, ModelSettings, Settings, parse_settings
 from sweetrl.types import Score, Trajectory
 from tests.reproduce.made import result
 
@@ -45,7 +45,7 @@ def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    monkeypatch.setattr("sweetrl.domains.backend.rewards.CodeScorer", VowelScorer)
+    monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", VowelScorer)
     made = TransformersEngine.__init__
     LOADED.clear()
 
@@ -160,7 +160,7 @@ def test_a_killed_run_ends_with_the_same_bytes(settings: Settings, monkeypatch: 
 
 
 def test_the_trained_policy_is_the_one_that_is_measured(settings: Settings) -> None:
-    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
     model = attach_adapter(load_base(ModelSettings(base=settings.model.base))[0], LoraSettings(rank=2), 1)
     save_adapter(model, POLICY, settings.model.base)

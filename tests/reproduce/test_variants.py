@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from sweetrl.config.settings import OFFICIAL, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
 from sweetrl.reproduce import run
 from sweetrl.reproduce.run import VARIANT_LISTS
 from sweetrl.reproduce.variants import DPO, METHODS, TABLES, VARIANTS, merged, settings_of, variant_named
-from sweetrl.settings import OFFICIAL, parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PROFILES = sorted(path.parent.name for path in (ROOT / "reproduce").glob("*/params.yaml"))
@@ -90,12 +90,12 @@ def test_all_profiles_run_the_same_pipeline() -> None:
     pages, programs = (yaml.safe_load(texts[name])["stages"] for name in ("frontend", "small"))
     for name in ("seed-data", "variant", "measure", "report"):
         assert pages[name]["cmd"] == programs[name]["cmd"]
-    base, domains = "../../models/base", "../../src/sweetrl/domains"
+    base, package = "../../models/base", "../../src/sweetrl"
     for name in ("seed-data", "variant", "measure"):  # the same, but with a browser for the sandbox
-        words = (("base-frontend", "base"), ("domains/frontend", "domains/backend"))
+        words = (("base-frontend", "base"), ("frontend", "backend"))
         own = {dep.replace(*words[0]).replace(*words[1]) for dep in pages[name]["deps"]}
         assert own == set(programs[name]["deps"]) - {"../../src/sweetrl/sandbox"} | {"../../src/sweetrl/browser"}
-        assert {f"{base}-frontend", f"{domains}/frontend"} <= set(pages[name]["deps"])
+        assert {f"{base}-frontend", f"{package}/frontend"} <= set(pages[name]["deps"])
 
 
 def test_the_profiles_of_a_pretrained_model_run_the_same_stages_on_its_warm_start() -> None:

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from sweetrl.domains.backend import Backend
+from sweetrl.backend import Backend
+from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import EngineError, SimulatorError, UserLeft
 from sweetrl.rollout.context import RolloutContext
-from sweetrl.settings import AgentSettings
 from sweetrl.types import Completion, Message, Prompt, Sampling, Score, Task, TestResult, Trajectory, Usage
 
 

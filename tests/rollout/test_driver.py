@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.simulators import ConsoleUser
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.colbench.users import ConsoleUser
+from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import SimulatorError, UserError, UserLeft
 from sweetrl.evaluation.best_of_n import Point, best_of_n
@@ -27,7 +28,6 @@ from sweetrl.rollout.driver import advance_each, advance_together
 from sweetrl.rollout.run import rollout, rollout_scored
 from sweetrl.rollout.scored import summarize
 from sweetrl.seeds import best_of_n_seed
-from sweetrl.settings import AgentSettings
 from sweetrl.types import Completion, Message, Prompt, Sampling, Score, Task, Trajectory, Usage
 
 AGENT = AgentSettings(max_turns=5, max_new_tokens=64)
@@ -246,13 +246,13 @@ def test_somebody_at_the_terminal_has_one_dialogue_at_a_time(cast: Any, tmp_path
 AT_THE_TERMINAL = """
 import signal
 import sys
-from sweetrl.colbench.simulators import ConsoleUser
-from sweetrl.domains.backend import Backend
+from sweetrl.colbench.users import ConsoleUser
+from sweetrl.backend import Backend
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.driver import advance_each
-from sweetrl.settings import AgentSettings
+from sweetrl.config.settings import AgentSettings
 from sweetrl.types import Task
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job starts with it ignored

@@ -12,13 +12,13 @@ from sweetrl import plugins
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import parse_settings
 from sweetrl.engines.make import Agent
 from sweetrl.errors import UserError
 from sweetrl.plugins import find_simulator
 from sweetrl.rollout.context import open_environment
 from sweetrl.rollout.run import rollout_scored
 from sweetrl.seeds import dialogue_seed, simulator_seed
-from sweetrl.settings import parse_settings
 from sweetrl.types import Trajectory
 
 OWN = '''

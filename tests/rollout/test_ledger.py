@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.rollout.ledger import DialogueCost, Ledger, cost_metrics
 from sweetrl.rollout.run import rollout_scored
-from sweetrl.settings import AgentSettings
 
 AGENT = AgentSettings(max_turns=3, max_new_tokens=8)
 

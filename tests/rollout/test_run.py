@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.rollout.run import rollout
 from sweetrl.seeds import dialogue_seed
-from sweetrl.settings import AgentSettings
 from sweetrl.types import Message
 
 AGENT = AgentSettings(max_turns=4, max_new_tokens=12)

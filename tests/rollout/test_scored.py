@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import AgentSettings
 from sweetrl.errors import UserError
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.run import rollout, rollout_scored
 from sweetrl.rollout.scored import scored, summarize
-from sweetrl.settings import AgentSettings
 
 AGENT = AgentSettings(max_turns=3, max_new_tokens=16)
 
@@ -130,11 +130,11 @@ RUN = """
 import sys
 from pathlib import Path
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.domains.backend import Backend
+from sweetrl.backend import Backend
 from sweetrl.engines.transformers import TransformersEngine
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.run import rollout_scored
-from sweetrl.settings import AgentSettings
+from sweetrl.config.settings import AgentSettings
 from sweetrl.types import Score, Task
 
 class User:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from sweetrl.colbench.simulators import LlmSimulator
+from sweetrl.backend import Backend
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.domains.backend import Backend
+from sweetrl.colbench.users import LlmSimulator
+from sweetrl.config.settings import AgentSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
@@ -27,7 +28,6 @@ from sweetrl.rollout.run import rollout, rollout_scored
 from sweetrl.rollout.scored import scored
 from sweetrl.rollout.shards import Journal
 from sweetrl.rollout.users import EngineSpeaker
-from sweetrl.settings import AgentSettings
 from sweetrl.types import Sampling
 
 AGENT = AgentSettings(max_turns=5, max_new_tokens=64)
@@ -196,14 +196,14 @@ RUN = """
 import sys
 from pathlib import Path
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.domains.backend import Backend
+from sweetrl.backend import Backend
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.shards import Journal
 from sweetrl.rollout.run import rollout, rollout_scored
 from sweetrl.rollout.scored import scored
-from sweetrl.settings import AgentSettings
+from sweetrl.config.settings import AgentSettings
 from sweetrl.types import Score, Task
 
 class User:

@@ -13,15 +13,15 @@ from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.scoring import PRICE, TASK, PricedScorer
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import parse_settings
 from sweetrl.engines.make import Agent
 from sweetrl.errors import UserError
 from sweetrl.interop.worlds import World
-from sweetrl.learning.pairs import read_pairs
 from sweetrl.paths import PAIRS, TRAJECTORIES, VALIDATION
 from sweetrl.rollout.context import open_environment
 from sweetrl.rollout.run import rollout_scored
-from sweetrl.settings import parse_settings
 from sweetrl.stages.validate import validate
+from sweetrl.sweet.pairs import read_pairs
 from sweetrl.types import Task, Trajectory
 
 COST, TASKS, TURNS = 0.05, 4, 6

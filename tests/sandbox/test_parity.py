@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from sweetrl.backend import Backend
+from sweetrl.backend.checks import function_name
+from sweetrl.backend.rewards import CodeScorer
+from sweetrl.cli.score import score_file
 from sweetrl.colbench.files import read_tasks
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.checks import function_name
-from sweetrl.domains.backend.rewards import CodeScorer
-from sweetrl.domains.backend.score_file import score_file
-from sweetrl.settings import RewardSettings
+from sweetrl.config.settings import RewardSettings
 from sweetrl.types import Task
 
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 
 import sweetrl
-from sweetrl.learning.pretraining import demonstrate
+from sweetrl.base_agent.pretraining import demonstrate
 from sweetrl.types import ANSWER_MARKER, Message, Task
 
 if TYPE_CHECKING:

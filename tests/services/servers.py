@@ -402,7 +402,7 @@ class Served(Server):
 
     def command(self) -> list[str]:
         words = ["serve", f"{self.model}@champion", "--port", str(self.port), "--poll", "1", "--dialogues", "kept"]
-        return [sys.executable, "-m", "sweetrl.cli", *words]
+        return [sys.executable, "-m", "sweetrl.cli.main", *words]
 
     def answers(self) -> bool:
         return get_status(f"{self.url}/health") == 200

@@ -70,7 +70,7 @@ def complete(agent: Checkout, run: str) -> None:
 
 def lineage(agent: Checkout) -> dict[str, Any]:
     """What `sweetrl lineage` says of the champion."""
-    return json.loads(agent.check("sweetrl.cli", "lineage", "--json"))
+    return json.loads(agent.check("sweetrl.cli.main", "lineage", "--json"))
 
 
 def test_what_is_served_is_learnt_from_and_the_new_agent_is_served_and_undone(

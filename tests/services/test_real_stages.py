@@ -41,7 +41,7 @@ def test_real_stages_go_from_the_worker_to_the_registry_and_back(agent: Checkout
         git(agent.root, "merge", "-q", "--ff-only", branch)
         agent.check("dvc", "checkout", "-q", "dvc.yaml")
     assert books.check() == "2"
-    said = agent.check("sweetrl.cli", "lineage")
+    said = agent.check("sweetrl.cli.main", "lineage")
     assert "version 2" in said and git(agent.root, "rev-parse", "--short", branch).stdout.strip() in said, said
 
     measured = agent.begun("check-champion")

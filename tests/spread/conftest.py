@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import write_task_table
-from sweetrl.domains.backend.suite import generate
-from sweetrl.settings import LoraSettings, ModelSettings
+from sweetrl.config.settings import LoraSettings, ModelSettings
 
 PARAMS = """
 seed: 7
@@ -27,7 +27,7 @@ def adapters(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """A folder with the adapters `critic` and `policy`, which change what the tiny model says."""
     import torch
 
-    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
     folder = tmp_path_factory.mktemp("adapters")
     for seed, name in enumerate(("critic", "policy")):

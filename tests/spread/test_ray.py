@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from sweetrl.engines.server import free_port
+from sweetrl.config.settings import load_settings
+from sweetrl.engines.vllm_server import free_port
 from sweetrl.errors import UserError
-from sweetrl.settings import load_settings
 from sweetrl.stages.collect import collect
 from sweetrl.stages.evaluate import evaluate
 from sweetrl.stages.rank import rank

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
-from sweetrl.running.scratch import VARIABLE, Share, current_share
-from sweetrl.settings import load_settings
 from sweetrl.stages.collect import collect
 from sweetrl.stages.evaluate import evaluate
 from sweetrl.stages.rank import rank
+from sweetrl.stages.scratch import VARIABLE, Share, current_share
 
 RUN = {"collect": collect, "rank": rank, "evaluate": evaluate}
 
@@ -57,7 +57,7 @@ def test_shares_leave_the_same_bytes(
         assert len(made) == {"collect": 4, "rank": 5 + 5, "evaluate": 6}[name], parts
         monkeypatch.delenv(VARIABLE)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sweetrl.running.stage.keep_finished", lambda *_: None)
+            patch.setattr("sweetrl.stages.run.keep_finished", lambda *_: None)
             run(load_settings())
         assert {path: path.stat().st_mtime_ns for path in made} == made  # put together, not made again
         shutil.rmtree(cut / ".scratch")

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import read_task_table, write_task_table
-from sweetrl.domains.backend.suite import generate
+from sweetrl.config.settings import LoraSettings, ModelSettings, Settings, parse_settings
 from sweetrl.engines.openai import SEEDS
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
 from sweetrl.seeds import best_of_n_seed
-from sweetrl.settings import LoraSettings, ModelSettings, Settings, parse_settings
 from sweetrl.stages import best_of_n as stage
 from sweetrl.types import Message, Reply, Score, Trajectory
 
@@ -40,11 +40,11 @@ class LongScorer:
 
 @pytest.fixture
 def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    monkeypatch.setattr("sweetrl.domains.backend.rewards.CodeScorer", LongScorer)
+    monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", LongScorer)
     write_task_table(TEST_TASKS, generate("test", 3, seed=1))
     model = attach_adapter(load_base(ModelSettings(base=str(tiny_model)))[0], LoraSettings(rank=2), 1)
     for name, value in model.named_parameters():

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.domains.backend.suite import generate
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
-from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.collect import collect
 
 VALUES: dict[str, Any] = {
@@ -80,7 +80,7 @@ def test_a_full_disk_keeps_finished_shards(project: Path, monkeypatch: pytest.Mo
     (kept,) = Path(".scratch").glob("collect-*/shards/*")
     moment = kept.stat().st_mtime_ns
     monkeypatch.setattr(pq, "write_table", write)
-    monkeypatch.setattr("sweetrl.running.scratch.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
+    monkeypatch.setattr("sweetrl.stages.scratch.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
     collect(settings())
     assert kept.stat().st_mtime_ns == moment  # not made again
     assert contents() == whole

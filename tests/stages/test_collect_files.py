@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.domains.backend.suite import generate
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
-from sweetrl.learning.pairs import read_pairs
 from sweetrl.paths import PAIRS, POLICY, PREFERENCES, TEST_TASKS, TRAJECTORIES, VALIDATION_TASKS
-from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.collect import collect
 from sweetrl.stages.iterate import iteration_settings
 from sweetrl.stages.rank import rank
 from sweetrl.stages.train_critic import train_critic
 from sweetrl.stages.train_policy import train_policy
 from sweetrl.stages.validate import validate
+from sweetrl.sweet.pairs import read_pairs
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 TRAINER = {

@@ -2,12 +2,12 @@ import json
 
 import pytest
 
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.domains.backend.suite import generate
+from sweetrl.config.settings import LoraSettings, ModelSettings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results
 from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, PREFERENCES, REPORT, RESULTS, SCRATCH, TEST_TASKS
-from sweetrl.settings import LoraSettings, ModelSettings, parse_settings
 from sweetrl.stages.evaluate import evaluate
 from sweetrl.types import TestResult
 
@@ -48,11 +48,11 @@ class FakeScorer:
 
 @pytest.fixture
 def settings(tiny_model, tmp_path, monkeypatch):
-    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    monkeypatch.setattr("sweetrl.domains.backend.rewards.CodeScorer", FakeScorer)
+    monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", FakeScorer)
     write_task_table(TEST_TASKS, generate("test", TASKS, seed=1))
     model, _ = load_base(ModelSettings(base=str(tiny_model)))
     adapted = attach_adapter(model, LoraSettings(rank=2), 1)
@@ -118,7 +118,7 @@ def test_both_policies_attempt_the_same_tasks_and_equal_runs_give_equal_bytes(se
 
 
 def test_candidates_appear_in_the_report(settings):
-    from sweetrl.learning.preferences import CANDIDATES, write_candidates
+    from sweetrl.sweet.preferences import CANDIDATES, write_candidates
     from sweetrl.types import Candidate, RankedState
 
     replies = (Candidate((1, 2), "What is the rate?", 3, 0.25), Candidate((3,), "Hm <b>?", 1, -0.125))

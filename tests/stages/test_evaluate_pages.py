@@ -10,15 +10,15 @@ import pytest
 from sweetrl.browser.renderer import Renderer
 from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.store import write_task_table
-from sweetrl.domains.frontend import Frontend
-from sweetrl.domains.frontend.suite import generate
-from sweetrl.domains.frontend.suite.agents import demonstrate
+from sweetrl.config.settings import BrowserSettings, PretrainSettings, RewardSettings, Settings, parse_settings
 from sweetrl.errors import UserError
+from sweetrl.frontend import Frontend
+from sweetrl.frontend.suite import generate
+from sweetrl.frontend.suite.agents import demonstrate
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY, REPORT, RUNS, TEST_TASKS
 from sweetrl.rollout.context import OpenEnvironment
 from sweetrl.rollout.scored import scored
-from sweetrl.settings import BrowserSettings, PretrainSettings, RewardSettings, Settings, parse_settings
 from sweetrl.stages.evaluate import evaluate
 from sweetrl.types import Task, Trajectory
 

@@ -13,30 +13,30 @@ from typer.testing import CliRunner
 
 from sweetrl.browser.page import Page
 from sweetrl.browser.renderer import Renderer
-from sweetrl.cli import app
-from sweetrl.colbench.environment import Environment
+from sweetrl.cli.main import app
+from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.files import read_tasks, read_trajectories, write_trajectories
 from sweetrl.colbench.find import load_domain
-from sweetrl.colbench.simulators import ReplaySimulator
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
-from sweetrl.domains.frontend import Frontend
-from sweetrl.domains.frontend.domain import PageTools
-from sweetrl.domains.frontend.pages import find_page, last_page
-from sweetrl.domains.frontend.rewards import PageScorer
-from sweetrl.domains.frontend.suite import generate
-from sweetrl.domains.frontend.suite.agents import OracleAgent, scripted_user
-from sweetrl.domains.frontend.suite.sketch import sketch
-from sweetrl.domains.frontend.users import PageUser, VisionUser
+from sweetrl.colbench.users import ReplaySimulator
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.checks import leak, protocol, scored
+from sweetrl.frontend import Frontend
+from sweetrl.frontend.domain import PageTools
+from sweetrl.frontend.pages import find_page, last_page
+from sweetrl.frontend.rewards import PageScorer
+from sweetrl.frontend.suite import generate
+from sweetrl.frontend.suite.agents import OracleAgent, scripted_user
+from sweetrl.frontend.suite.sketch import sketch
+from sweetrl.frontend.users import PageUser, VisionUser
 from sweetrl.io import read_json
 from sweetrl.paths import BEST_OF_N
 from sweetrl.rollout.context import open_environment
 from sweetrl.rollout.users import open_user
-from sweetrl.running.standalone import collect_standalone, evaluate_standalone
-from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages import best_of_n as stage
 from sweetrl.stages.collect import collect
+from sweetrl.stages.standalone import collect_standalone, evaluate_standalone
 from sweetrl.stages.tasks import split_tasks
 from sweetrl.stages.train_policy import train_policy
 from sweetrl.types import Message, Task, Trajectory
@@ -240,7 +240,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sett
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr("sweetrl.browser.renderer.Renderer", Sketches)
-    monkeypatch.setattr("sweetrl.domains.frontend.rewards.make_reward", lambda settings: Alike())
+    monkeypatch.setattr("sweetrl.frontend.rewards.make_reward", lambda settings: Alike())
     for split in ("train", "test"):
         write_task_table(Path(f"data/tasks/{split}.parquet"), generate(split, 4, 1))  # type: ignore[arg-type]
     model = {"base": str(BASE), "device": "cpu", "threads": 1}
@@ -257,7 +257,7 @@ def test_a_policy_of_pages_learns_from_its_own_attempts(
     small: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """GRPO: attempts by the current policy, told apart by how like the wanted page they ended."""
-    monkeypatch.setattr("sweetrl.running.scratch.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
+    monkeypatch.setattr("sweetrl.stages.scratch.shutil.rmtree", lambda *_, **__: None)  # to look at the scratch
     grpo = {"learning_rate": 1e-3, "iterations": 2, "tasks": 2, "group_size": 4, "batch_size": 4, "micro_batch_size": 4}
     train_policy(small(method="grpo", collect={"tasks": 4, "batch": 8, "shard": 8}, grpo=grpo | {"lora": {"rank": 4}}))
     assert "4 steps on 16 dialogues of its own" in capsys.readouterr().out

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import yaml
 
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.domains.backend.suite import generate
+from sweetrl.config.settings import Settings, load_settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.paths import ITERATIONS_DATA, ITERATIONS_MODELS, ITERATIONS_REPORT, LAST_POLICY
 from sweetrl.seeds import part_seed
-from sweetrl.settings import Settings, load_settings, parse_settings
 from sweetrl.stages import evaluate_iterations as evaluating
 from sweetrl.stages import iterate as module
 
@@ -190,7 +190,7 @@ def test_the_first_iteration_is_the_pipelines_and_servers_of_one_model_are_refus
 
 
 def test_its_pipeline_names_the_parameters_and_modules_that_there_are() -> None:
-    from sweetrl.running.parameters import PARAMETERS
+    from sweetrl.stages.parameters import PARAMETERS
     from tasks.pipeline import FILES
 
     stages = yaml.safe_load((ROOT / "iterations/dvc.yaml").read_text())["stages"]

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from sweetrl.backend import Backend
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
-from sweetrl.domains.backend import Backend
+from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
 from sweetrl.reproduce import larger
-from sweetrl.settings import parse_settings
 from sweetrl.stages import pretrain as module
 from sweetrl.types import Split, Task
 
@@ -75,7 +75,7 @@ def test_a_domain_of_ones_own_gets_a_base_agent(tmp_path: Path, monkeypatch: pyt
     """examples/forms.py: some 2,000 contents, so that no seed has one that another has not."""
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.engines.transformers import load_model
-    from sweetrl.models import load_tokenizer
+    from sweetrl.models.load import load_tokenizer
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
@@ -101,7 +101,7 @@ def test_a_domain_of_ones_own_gets_a_base_agent(tmp_path: Path, monkeypatch: pyt
 
 def test_a_larger_base_reads_the_token_ids_of_the_small_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sweetrl.engines.transformers import load_model
-    from sweetrl.models import load_tokenizer
+    from sweetrl.models.load import load_tokenizer
 
     if not (BASE / "config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")
@@ -127,7 +127,7 @@ def test_a_grown_model_starts_as_the_small_one(tmp_path: Path, monkeypatch: pyte
     import torch
 
     from sweetrl.engines.transformers import load_model
-    from sweetrl.models import load_tokenizer
+    from sweetrl.models.load import load_tokenizer
 
     if not (BASE / "config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
-from sweetrl.learning import preferences as files
 from sweetrl.paths import PREFERENCES, SAMPLES
 from sweetrl.seeds import state_seed
-from sweetrl.settings import parse_settings
 from sweetrl.stages.rank import rank
+from sweetrl.sweet import preferences as files
 from sweetrl.types import AgentTurn, Message, RankedState, Task, Trajectory
 
 PARAMS = """
@@ -50,9 +50,9 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
     """Make a project folder with a base, a critic and trajectories; equal in everything but its place."""
     import torch
 
+    from sweetrl.config.settings import LoraSettings, ModelSettings
     from sweetrl.engines.chat import ChatFormat
-    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
-    from sweetrl.settings import LoraSettings, ModelSettings
+    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
     base, tokenizer = load_base(ModelSettings(base=str(tiny_model), device="cpu"))
     critic = attach_adapter(base, LoraSettings(rank=4), seed=0)
@@ -121,7 +121,7 @@ def test_programs_can_be_compared_without_the_questions(
 ) -> None:
     """`rank.reply_types: no_questions` is for every domain: of what a state holds, only answers get into pairs."""
     from sweetrl.engines.chat import ChatFormat
-    from sweetrl.models import load_tokenizer
+    from sweetrl.models.load import load_tokenizer
 
     monkeypatch.chdir(project("programs"))
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
@@ -133,7 +133,7 @@ def test_programs_can_be_compared_without_the_questions(
     def sample(rows: Any, *more: Any) -> list[list[dict[tuple[int, ...], tuple[str, int]]]]:
         return [[sampled for _ in row.spans] for _, row in rows]
 
-    monkeypatch.setattr("sweetrl.learning.asked.sample_candidates", sample)
+    monkeypatch.setattr("sweetrl.sweet.candidates.sample_candidates", sample)
     compared = {}
     for types in ("no_questions", "any"):
         wanted = {"share": 1.0, "pairs": 9, "margin": 0.0, "critic": "random", "reply_types": types}
@@ -195,7 +195,7 @@ def here(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tiny_m
 
 @pytest.fixture(scope="module")
 def tokenizer(tiny_model: Path) -> Any:
-    from sweetrl.models import load_tokenizer
+    from sweetrl.models.load import load_tokenizer
 
     return load_tokenizer(tiny_model)
 

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
-from sweetrl.domains.backend.suite import generate
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.engines.vllm import adapter_name
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import read_results
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION_DIALOGUES, POLICY, RESULTS, TRAJECTORIES
-from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages import collect as collecting
 from sweetrl.stages import evaluate as evaluating
 

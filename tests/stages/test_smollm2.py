@@ -66,7 +66,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_folder_loads_like_any_other_and_speaks(folder: Path) -> None:
     import torch
 
-    from sweetrl.models import load_tokenizer, load_weights
+    from sweetrl.models.load import load_tokenizer, load_weights
 
     tokenizer, model = load_tokenizer(folder), load_weights(folder, "bfloat16")
     assert {one.dtype for one in model.parameters()} == {torch.bfloat16}
@@ -82,7 +82,7 @@ def test_the_folder_loads_like_any_other_and_speaks(folder: Path) -> None:
 
 @needs_package
 def test_numbers_are_read_digit_by_digit(folder: Path) -> None:
-    from sweetrl.models import load_tokenizer
+    from sweetrl.models.load import load_tokenizer
 
     tokenizer = load_tokenizer(folder)
     assert tokenizer.tokenize("in 1984, 25%") == ["in", "Ġ", "1", "9", "8", "4", ",", "Ġ", "2", "5", "%"]

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, write_results
 from sweetrl.io import read_json, write_json
 from sweetrl.paths import EVALUATION, METRICS, PLOTS, RESULTS, RUNS
-from sweetrl.settings import parse_settings
 from sweetrl.stages.summary import summary
 from sweetrl.types import Result
 

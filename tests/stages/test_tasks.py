@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from sweetrl.api.rollouts import tasks_of
+from sweetrl.backend.suite import generate
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import read_task_table
-from sweetrl.domains.backend.suite import generate
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.paths import TASKS, TEST_TASKS, TRAIN_TASKS, VALIDATION_TASKS
-from sweetrl.settings import Settings, parse_settings
 from sweetrl.stages.tasks import tasks
 from sweetrl.types import Task
 

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.learning.pairs import trajectory_pairs, write_pairs
+from sweetrl.sweet.pairs import trajectory_pairs, write_pairs
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 
 PARAMS = """
@@ -36,7 +36,7 @@ rft: *trainer
 """
 RUN = """
 import sys
-from sweetrl.running.stage import stage_main
+from sweetrl.stages.run import stage_main
 from sweetrl.stages.train_critic import train_critic
 from sweetrl.stages.train_policy import train_policy
 
@@ -92,8 +92,8 @@ def project(tiny_model: Path, tmp_path: Path) -> Callable[[str], Path]:
     from transformers import AutoTokenizer
 
     from sweetrl.engines.chat import ChatFormat
-    from sweetrl.learning import preferences as files
-    from sweetrl.learning.ranking import find_replay
+    from sweetrl.sweet import preferences as files
+    from sweetrl.sweet.rank import find_replay
     from sweetrl.types import Preference
 
     chat = ChatFormat(AutoTokenizer.from_pretrained(tiny_model))
@@ -241,8 +241,8 @@ def test_a_baseline_trains_what_it_needs_and_says_what_it_skips(
 ) -> None:
     from safetensors.torch import load_file
 
+    from sweetrl.config.settings import load_settings
     from sweetrl.io import read_json
-    from sweetrl.settings import load_settings
     from sweetrl.stages.rank import rank
     from sweetrl.stages.train_critic import train_critic
     from sweetrl.stages.train_policy import train_policy
@@ -293,9 +293,9 @@ def test_of_an_own_method_without_a_critic_the_other_stages_are_skipped(
 ) -> None:
     from safetensors.torch import load_file
 
+    from sweetrl.config.settings import parse_settings
     from sweetrl.errors import UserError
     from sweetrl.io import read_json
-    from sweetrl.settings import parse_settings
     from sweetrl.stages.rank import rank
     from sweetrl.stages.train_critic import train_critic
     from sweetrl.stages.train_policy import train_policy
@@ -333,8 +333,8 @@ def test_of_an_own_method_without_a_critic_the_other_stages_are_skipped(
 
 
 def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweetrl.config.settings import parse_settings
     from sweetrl.errors import UserError
-    from sweetrl.settings import parse_settings
     from sweetrl.stages.train_policy import train_policy
 
     monkeypatch.chdir(project("lacking"))
@@ -353,11 +353,11 @@ def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], m
 def test_a_critic_with_a_head_resumes_and_ranks(
     project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    from sweetrl.learning import preferences as files
-    from sweetrl.learning.trainers import PreferenceTrainer
-    from sweetrl.settings import parse_settings
+    from sweetrl.config.settings import parse_settings
     from sweetrl.stages.rank import rank
     from sweetrl.stages.train_critic import train_critic
+    from sweetrl.sweet import preferences as files
+    from sweetrl.sweet.trainer import PreferenceTrainer
 
     monkeypatch.setenv("SWEETRL_TRACKING", "off")
     model = {"base": "models/base", "device": "cpu", "threads": 1}

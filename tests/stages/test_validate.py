@@ -4,17 +4,17 @@ from dataclasses import replace
 
 import pytest
 
-from sweetrl.colbench.environment import Environment
+from sweetrl.backend import Backend
+from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend.suite.agents import Demonstrator, OracleAgent, Skill
+from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.scoring import PRICE
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.domains.backend import Backend
-from sweetrl.domains.backend.suite import ScriptedSimulator, generate
-from sweetrl.domains.backend.suite.agents import Demonstrator, OracleAgent, Skill
+from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
-from sweetrl.learning.pairs import read_pairs
 from sweetrl.paths import ACCEPTED, DATA_DOCS, DATA_QUALITY, PAIRS, QUALITY_HISTORY, TRAJECTORIES, VALIDATION
-from sweetrl.settings import parse_settings
 from sweetrl.stages.validate import validate
+from sweetrl.sweet.pairs import read_pairs
 from sweetrl.types import AgentTurn, Message, TestResult, Trajectory
 
 TASKS, ATTEMPTS, SHARD = 6, 3, 8

@@ -11,12 +11,12 @@ import pytest
 
 from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import UserError
 from sweetrl.io import read_json
-from sweetrl.licences import base_licence
-from sweetrl.models import load_tokenizer, load_weights
-from sweetrl.settings import Settings, parse_settings
+from sweetrl.models.licences import base_licence
+from sweetrl.models.load import load_tokenizer, load_weights
 from sweetrl.stages import warm_start as module
 
 PRETRAINED = Path("pretrained")
@@ -85,13 +85,13 @@ def test_the_result_is_a_folder_like_any_other_with_the_bases_licence(project: P
 
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sweetrl.learning import trainers
+    from sweetrl.sweet import trainer
 
     module.warm_start(settings_of())
     undisturbed = content(NEW)
     shutil.rmtree(NEW)
     shutil.rmtree(".scratch")
-    save: Callable[..., None] = trainers.Checkpoints.on_save
+    save: Callable[..., None] = trainer.Checkpoints.on_save
     steps: list[int] = []
 
     def killed(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -100,7 +100,7 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(project: Path, monkey
         if len(steps) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(trainers.Checkpoints, "on_save", killed)
+    monkeypatch.setattr(trainer.Checkpoints, "on_save", killed)
     with pytest.raises(KeyboardInterrupt):
         module.warm_start(settings_of())
     assert steps == [1, 2] and not NEW.exists()
@@ -110,8 +110,8 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(project: Path, monkey
 
 
 def test_readers_come_first_and_an_actor_is_shown_what_it_may_see(tiny_model: Path) -> None:
-    from sweetrl.learning.pretraining import READING
-    from sweetrl.learning.warm_start import demonstrations, steps_of
+    from sweetrl.base_agent.pretraining import READING
+    from sweetrl.base_agent.warm_start import demonstrations, steps_of
 
     settings = settings_of(dialogues=40, epochs=2.0, batch_size=4, micro_batch_size=4)
     domain, chat = load_domain(settings), ChatFormat(load_tokenizer(tiny_model))
@@ -187,7 +187,7 @@ def test_a_domain_without_a_demonstrator_is_one_sentence(project: Path, own_code
 
 
 def test_what_does_not_fit_is_left_out_and_nothing_at_all_is_one_sentence(tiny_model: Path) -> None:
-    from sweetrl.learning.warm_start import demonstrations
+    from sweetrl.base_agent.warm_start import demonstrations
 
     settings, chat = settings_of(), ChatFormat(load_tokenizer(tiny_model))
     domain: Domain = load_domain(settings)

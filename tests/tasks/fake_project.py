@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 import yaml
 
+from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UserError
 from sweetrl.gate.decision import Decision
 from sweetrl.io import write_json
-from sweetrl.settings import TrackingSettings
 from sweetrl.tracking.registry import CHALLENGER, CHAMPION, Registration, Registry
 from sweetrl.tracking.store import Store
 from tasks import retraining, workspace

@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from sweetrl.settings import TrackingSettings
+from sweetrl.config.settings import TrackingSettings
 from sweetrl.tracking.store import connect
 from tasks import workspace
 from tasks.batches import REF, known

@@ -88,7 +88,7 @@ def test_a_stage_refuses_to_run_where_dvc_would_not_see_a_change(project: Path) 
     assert failed.value.told
     assert failed.value.reason == (
         "params.yaml: `suite: mine.suite:Forms` is written in mine/suite.py, but `sources.suite` is "
-        "src/sweetrl/domains; set it to mine/suite.py, so that DVC sees its changes."
+        "src/sweetrl/backend; set it to mine/suite.py, so that DVC sees its changes."
     )
     assert not (project / "data/tasks").exists()
     set_parameters(project, {"suite": "mine"})  # a folder around it will do

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
-from sweetrl.yaml_files import read_yaml
 from tasks.at_rest import at_rest
 from tasks.pipeline import Selection, execute_stage
 from tasks.plan import check_stage, check_startable, plan

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from sweetrl.config.settings import GateSettings, Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
-from sweetrl.settings import GateSettings, Settings, parse_settings
 from sweetrl.tracking import comparisons, packing
 from sweetrl.tracking.gate_plan import plan
 from sweetrl.tracking.registry import Registration, Registry, model_id, register_policy

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from sweetrl.config.settings import parse_settings
 from sweetrl.io import write_json
-from sweetrl.settings import parse_settings
 from sweetrl.tracking.registry import Registration
 from sweetrl.tracking.runs import RunLog
 from sweetrl.tracking.store import NOTE

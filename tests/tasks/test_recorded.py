@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sweetrl.errors import UserError
-from sweetrl.running.scratch import remove_recorded
+from sweetrl.stages.scratch import remove_recorded
 from tasks import workspace
 from tasks.pipeline import StageFailed, execute_stage, stage_environment
 
@@ -104,7 +104,7 @@ def test_the_run_cache_is_pushed_by_need_and_pulled_with_the_pipeline(toy, tmp_p
 # A stage as stage_main and stage_run make it, whose work takes long; killed in the seconds that DVC takes to record.
 LONG = """
 import os, pathlib, signal
-from sweetrl.running.stage import stage_main, stage_run
+from sweetrl.stages.run import stage_main, stage_run
 
 def long(settings):
     with stage_run("long", settings, torch=False) as run:

@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.engines.make import LENT, serving
 from sweetrl.errors import UserError
-from sweetrl.settings import Settings, parse_settings
 from tasks.pipeline import StageResult
 from tasks.servers import VARIABLE, RunServer
 from tasks.training import Steps, run_pipeline
@@ -106,7 +106,7 @@ def test_float32_is_named_where_a_server_on_a_gpu_cannot_start(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, dtype: str, gpus: int, told: bool
 ) -> None:
     """vLLM's kernels for adapters assert half precision, and its last words do not say so."""
-    monkeypatch.setattr("sweetrl.engines.server.gpus_of", lambda command: gpus)
+    monkeypatch.setattr("sweetrl.engines.vllm_server.gpus_of", lambda command: gpus)
     Path("server.py").write_text("raise SystemExit('Engine core initialization failed')")
     with (
         pytest.raises(UserError) as caught,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
-from sweetrl.settings import parse_settings
 from sweetrl.tracking.gate_plan import plan
 
 

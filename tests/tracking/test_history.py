@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UserError
-from sweetrl.settings import TrackingSettings
 from sweetrl.tracking.registry import CHAMPION, Registry
 from sweetrl.tracking.store import Store
 from tests.tasks.fake_project import Client

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sweetrl.cli import app
+from sweetrl.cli.main import app
+from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UserError
-from sweetrl.settings import TrackingSettings
 from sweetrl.tracking.lineage import Records, lineage
 from sweetrl.tracking.registry import Registry
 from sweetrl.tracking.runs import RunLog

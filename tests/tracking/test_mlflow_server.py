@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from sweetrl.engines.server import free_port
+from sweetrl.config.settings import Settings, parse_settings
+from sweetrl.engines.vllm_server import free_port
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
-from sweetrl.settings import Settings, parse_settings
 from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.lineage import lineage
 from sweetrl.tracking.registry import Registry, register_policy

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import write_json
-from sweetrl.settings import Settings, parse_settings
 from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.lineage import known_registration, lineage, split_reference
 from sweetrl.tracking.registry import Registry, evaluation_key, register_policy
@@ -23,8 +23,8 @@ from sweetrl.tracking.runs import RunLog
 
 
 def write_adapter(base: Path, folder: Path, seed: int) -> None:
-    from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
-    from sweetrl.settings import LoraSettings, ModelSettings
+    from sweetrl.config.settings import LoraSettings, ModelSettings
+    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
     model, _ = load_base(ModelSettings(base=str(base)))
     adapted = attach_adapter(model, LoraSettings(rank=2), seed)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sweetrl.settings import TrackingSettings
+from sweetrl.config.settings import TrackingSettings
 from sweetrl.tracking.runs import ERROR_TAG, RETRAINING_TAG, RunLog, flatten, git_state
 from sweetrl.tracking.store import connect, tracking_enabled, tracking_uri
 
@@ -104,7 +104,7 @@ def test_a_run_whose_id_nobody_wrote_down_is_taken_over(here: Path) -> None:
 @pytest.mark.slow
 def test_three_processes_open_a_fresh_store_together(here: Path) -> None:
     code = (
-        "from sweetrl.settings import TrackingSettings; from sweetrl.tracking.runs import RunLog\n"
+        "from sweetrl.config.settings import TrackingSettings; from sweetrl.tracking.runs import RunLog\n"
         "log = RunLog(TrackingSettings(), 'together'); log.log_metrics({'x': 1}); log.finish(); assert log.run_id"
     )
     started = [subprocess.Popen([sys.executable, "-c", code], cwd=here, stderr=subprocess.PIPE) for _ in range(3)]

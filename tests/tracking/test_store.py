@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sweetrl.engines.server import free_port
+from sweetrl.config.settings import Settings
+from sweetrl.engines.vllm_server import free_port
 from sweetrl.errors import UserError
-from sweetrl.settings import Settings
 from sweetrl.tracking.store import connect
 
 EXPERIMENT = {"experiment_id": "7", "name": "sweetrl", "lifecycle_stage": "active"}

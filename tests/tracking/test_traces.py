@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.settings import parse_settings
+from sweetrl.config.settings import parse_settings
 from sweetrl.tracking.runs import RunLog, log_dialogues
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from sweetrl.backend import Backend
 from sweetrl.colbench.leaks import Fragment
-from sweetrl.domains.backend import Backend
-from sweetrl.settings import ValidateSettings
+from sweetrl.config.settings import ValidateSettings
 from sweetrl.types import Message, Task, Trajectory
 from sweetrl.validation.suites import Limits, trajectories_table
 from sweetrl.validation.tables import REMEMBERED, Rows, TrajectoryTable, summarise

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sweetrl.browser.binary import find_browser
+from sweetrl.config.settings import Settings, load_settings
 from sweetrl.errors import UserError
-from sweetrl.settings import Settings, load_settings
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # tests are no package
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
+from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend.suite.details import BY_NAME
+from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.domains.backend.suite import ScriptedSimulator, generate
-from sweetrl.domains.backend.suite.details import BY_NAME
-from sweetrl.domains.backend.suite.tasks import read_facts
-from sweetrl.learning.preferences import (
+from sweetrl.sweet.preferences import (
     CANDIDATES,
     PREFERENCES,
     TOKEN_RATIOS,

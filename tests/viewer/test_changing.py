@@ -24,17 +24,18 @@ from made import TESTS, dialogue
 import sweetrl.viewer.dialogue as dialogue_module
 import sweetrl.viewer.index as index_module
 import sweetrl.viewer.live as live_module
-from sweetrl import plugins, show
+from sweetrl import plugins
 from sweetrl.api import rollouts
+from sweetrl.cli import show
+from sweetrl.cli.play import find_task
 from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import Settings
+from sweetrl.console.screen import Screen
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import result_of, write_results
-from sweetrl.learning.preferences import CANDIDATES, Table
-from sweetrl.screen import Screen
-from sweetrl.settings import Settings
-from sweetrl.terminal import find_task
+from sweetrl.sweet.preferences import CANDIDATES, Table
 from sweetrl.types import Message
 from sweetrl.viewer.index import Catalogue
 from sweetrl.viewer.live import Live

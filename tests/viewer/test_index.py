@@ -15,10 +15,10 @@ from made import EXPLAINED, HOSTILE, TESTS, dialogue
 from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import result_of, write_results
-from sweetrl.learning.preferences import TOKEN_RATIOS, read_token_ratios, write_token_ratios
-from sweetrl.settings import Settings
+from sweetrl.sweet.preferences import TOKEN_RATIOS, read_token_ratios, write_token_ratios
 from sweetrl.types import Trajectory
 from sweetrl.viewer import index as index_module
 from sweetrl.viewer.dialogue import Dialogues

@@ -12,9 +12,9 @@ import pytest
 from chromium import Chromium, serving, wait_for
 from made import TESTS, dialogue
 
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
-from sweetrl.settings import Settings
 from sweetrl.tracking import lineage as lineage_module
 from sweetrl.tracking.runs import DataInput
 from sweetrl.types import AgentTurn
@@ -40,7 +40,7 @@ def critic(settings: Settings, tiny_model: Path, tmp_path_factory: pytest.TempPa
     """An adapter that changes something."""
     import torch
 
-    from sweetrl.learning.adapters import attach_adapter, load_base
+    from sweetrl.lm.adapters import attach_adapter, load_base
 
     folder = tmp_path_factory.mktemp("critic") / "critic"
     model = attach_adapter(load_base(small(settings, tiny_model).model)[0], settings.critic.lora, 0)
@@ -216,9 +216,9 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
 ) -> None:
     import io
 
-    from sweetrl import show, terminal
+    from sweetrl.cli import play, show
     from sweetrl.colbench.find import load_domain
-    from sweetrl.screen import Screen
+    from sweetrl.console.screen import Screen
     from sweetrl.types import Message
 
     chosen = small(settings, tiny_model)
@@ -236,8 +236,8 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
     assert show.known_more(one, domain, None, False) == {}
     with pytest.raises(UserError, match="no peft adapter here"):
         show.load_critic(domain, tmp_path)
-    user = terminal.TerminalUser(console, domain, tmp_path, show.load_critic(domain, critic))
+    user = play.TerminalUser(console, domain, tmp_path, show.load_critic(domain, critic))
     user.task = TESTS[1]
     said = user.advantage([one.messages[0], Message("assistant", "Rate: how high is it?")])
     assert said is not None and abs(said) > 1e-6
-    assert terminal.TerminalUser(console, domain, tmp_path).advantage(one.messages) is None
+    assert play.TerminalUser(console, domain, tmp_path).advantage(one.messages) is None

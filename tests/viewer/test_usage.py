@@ -10,9 +10,9 @@ import pytest
 from chromium import Chromium, serving
 from made import TESTS
 
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.rollout.ledger import DialogueCost, Ledger
-from sweetrl.settings import Settings
 from sweetrl.tracking import lineage as lineage_module
 from sweetrl.tracking.lineage import FoundRun, RunFacts
 from sweetrl.viewer.overview import TrackedRuns

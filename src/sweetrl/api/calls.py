@@ -21,9 +21,9 @@ from sweetrl.plugins import Group, chosen, is_plugin, source_of
 from sweetrl.types import Task
 
 if TYPE_CHECKING:
-    from sweetrl.api.policy import Policy
     from sweetrl.colbench.domain import Domain
-    from sweetrl.settings import Settings
+    from sweetrl.config.settings import Settings
+    from sweetrl.engines.policy import Policy
 
 # The sections of the settings that decide what dialogues are.
 DECIDING = (

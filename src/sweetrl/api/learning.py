@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sweetrl.api.calls import training_call
-from sweetrl.api.policy import Policy
+from sweetrl.config.settings import Settings, section
+from sweetrl.console.progress import StepProgress
+from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
-from sweetrl.progress import StepProgress
 from sweetrl.seeds import check_seed
-from sweetrl.settings import Settings, section
 from sweetrl.types import Preference, RankedState, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.learning.asked import LocalSampler, ServerSampler
-    from sweetrl.learning.preferences import Blocks, Ranking, Replay
     from sweetrl.methods.base import Method
     from sweetrl.protocols import Critic, Work
+    from sweetrl.sweet.candidates import LocalSampler, ServerSampler
+    from sweetrl.sweet.preferences import Blocks, Ranking, Replay
     from sweetrl.types import TrajectoryPair
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class TrainedCritic:
 
     def advantages(self, dialogue: Trajectory) -> list[float]:
         """Return the advantage of each agent turn of `dialogue`: A(o_t, a_t, c) of Eq. 3 for what was said there."""
-        from sweetrl.learning.critics import own_replies
+        from sweetrl.sweet.critic import own_replies
 
         chat = getattr(self.critic, "chat", None)
         (turns,) = self.critic.rate([(dialogue, own_replies(dialogue, chat))])
@@ -93,7 +93,7 @@ def _given(value: T | None, name: str) -> T:
 
 def find_pairs(env: Domain, dialogues: Iterable[Trajectory]) -> list[TrajectoryPair]:
     """Return the pairs of attempts at a task that the critic (and Multi-Turn DPO) learns from (`critic.pairs`)."""
-    from sweetrl.learning.pairs import trajectory_pairs
+    from sweetrl.sweet.pairs import trajectory_pairs
 
     return trajectory_pairs(dialogues, env.settings.critic.pairs, env.settings.critic.gap)[0]
 
@@ -113,8 +113,8 @@ def train_critic(
     `policy` is the agent whose base the critic is an adapter on, `options` are settings of section `critic`, `out` the
     folder of the adapter (by default a temporary one): the same call goes on where a killed one was.
     """
-    from sweetrl.learning.critics import fit_critic
     from sweetrl.methods.critics import make_critic
+    from sweetrl.sweet.critic import fit_critic
 
     settings = settings_for(env, policy, seed, critic=options, rank={"critic": "trained"})
     dialogues = _readable_again(dialogues)
@@ -168,8 +168,8 @@ def rank_replies(
     """
     from sweetrl.evaluation.ranking import judged_metrics, ranking_metrics
     from sweetrl.evaluation.rollout_value import open_critic
-    from sweetrl.learning.preferences import Blocks
-    from sweetrl.learning.ranking import rank_dialogues
+    from sweetrl.sweet.preferences import Blocks
+    from sweetrl.sweet.rank import rank_dialogues
 
     def opened(sampler: LocalSampler | ServerSampler) -> AbstractContextManager[Critic]:
         if critic is None or isinstance(critic, Path):

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.api.calls import call_of, claim
-from sweetrl.api.policy import Policy
 from sweetrl.colbench.files import check_ids
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import load_settings, parse_settings
+from sweetrl.config.yaml_files import read_yaml
+from sweetrl.console.progress import Meter
+from sweetrl.engines.policy import Policy
 from sweetrl.errors import UserError
 from sweetrl.io import digest
-from sweetrl.progress import Meter
 from sweetrl.seeds import check_seed
-from sweetrl.settings import load_settings, parse_settings
 from sweetrl.types import Split, Task, Trajectory
-from sweetrl.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain

@@ -20,7 +20,7 @@ from sweetrl.errors import UserError
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from sweetrl.settings import BrowserSettings
+    from sweetrl.config.settings import BrowserSettings
 
 _services: dict[tuple[int, str], tuple[Service, int]] = {}
 _lock = threading.Lock()

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from sweetrl.browser.renderer import Renderer
+from sweetrl.config.settings import BrowserSettings
 from sweetrl.errors import UserError
 from sweetrl.io import atomic_path, write_json
-from sweetrl.settings import BrowserSettings
 
 
 def render_file(file: Path, out: Path, facts: Path | None, settings: BrowserSettings) -> dict[str, str]:

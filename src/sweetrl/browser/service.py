@@ -22,8 +22,8 @@ from sweetrl.browser.facts import WHITE
 from sweetrl.browser.page import Status
 from sweetrl.browser.prepare import Prepared, prepare, stay
 from sweetrl.browser.tab import PageMoved, Shot, Tab
+from sweetrl.config.settings import BrowserSettings
 from sweetrl.errors import UserError
-from sweetrl.settings import BrowserSettings
 from sweetrl.text import printable
 
 logger = logging.getLogger("sweetrl")

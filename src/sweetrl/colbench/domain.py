@@ -16,7 +16,7 @@ A domain of your own is a class in plain Python:
             return float((dialogue.answer or "").strip() == task.ground_truth)
 
 `params.yaml: suite: my_package.echo:Echo` takes it through every stage. Everything else has a default, which the
-methods below say; Backend Programming and Frontend Design (sweetrl.domains) override most of them.
+methods below say; Backend Programming and Frontend Design (sweetrl.backend, sweetrl.frontend) override most of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sweetrl.colbench.jsonl import field, kind
 from sweetrl.colbench.markers import marked_answer, visible_reply
 from sweetrl.colbench.prompts import AGENT_PROMPTS, load_prompt, render
 from sweetrl.colbench.scoring import RewardScorer
-from sweetrl.colbench.simulators import LlmSimulator, ScriptedUser
+from sweetrl.colbench.users import LlmSimulator, ScriptedUser
 from sweetrl.errors import UserError
 from sweetrl.types import (
     ANSWER_MARKER,
@@ -57,8 +57,8 @@ from sweetrl.types import (
 if TYPE_CHECKING:
     from typing import Self
 
+    from sweetrl.config.settings import PretrainSettings, Settings
     from sweetrl.protocols import Critic, Scorer, Speaker, Tools, UserSimulator
-    from sweetrl.settings import PretrainSettings, Settings
 
 QUESTION, ANSWER = "question", "answer"
 
@@ -186,7 +186,7 @@ class Domain:
     def settings(self) -> Settings:
         """The settings that the domain works with; the defaults until `configured` gave it others."""
         if self._settings is None:
-            from sweetrl.settings import Settings
+            from sweetrl.config.settings import Settings
 
             self._settings = Settings.model_validate({"suite": self.spec})
         return self._settings

@@ -9,7 +9,7 @@ from sweetrl.errors import UserError
 from sweetrl.plugins import construct, find
 
 if TYPE_CHECKING:
-    from sweetrl.settings import Settings
+    from sweetrl.config.settings import Settings
 
 
 def load_domain(settings: Settings) -> Domain:

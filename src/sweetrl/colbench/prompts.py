@@ -13,7 +13,7 @@ from sweetrl.errors import UserError
 from sweetrl.text import printable
 
 if TYPE_CHECKING:
-    from sweetrl.settings import Settings
+    from sweetrl.config.settings import Settings
 
 # The agent's prompts by the names that params.yaml uses; a domain says what they are. Others are named by their file.
 AGENT_PROMPTS = ("short", "full", "single")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweetrl.chat_templates import render_dialogues
 from sweetrl.errors import UserError
+from sweetrl.models.chat_templates import render_dialogues
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -9,15 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweetrl.config.settings import EngineSettings, ModelSettings, ServerSettings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.openai import OpenAIEngine
 from sweetrl.engines.remote import Access
 from sweetrl.engines.retry import RetryPolicy
 from sweetrl.errors import UserError
 from sweetrl.io import digest
-from sweetrl.model_files import check_adapter, check_weights
+from sweetrl.models.check import check_adapter, check_weights
 from sweetrl.protocols import Engine
-from sweetrl.settings import EngineSettings, ModelSettings, ServerSettings
 
 # The name under which a server of ours serves the base model.
 SERVED = "base"
@@ -42,7 +42,7 @@ def make_agent(engine: EngineSettings, model: ModelSettings, adapter: Path | Non
         return Agent(local, local.chat)
     if engine.kind == "vllm":
         from sweetrl.engines.vllm import VllmEngine
-        from sweetrl.models import load_tokenizer, vocabulary_of
+        from sweetrl.models.load import load_tokenizer, vocabulary_of
 
         remote = VllmEngine(access(engine), load_tokenizer(model.base), adapter, vocabulary_of(model.base))
         return Agent(remote, remote.chat)
@@ -90,7 +90,7 @@ def watched(
     if lent is not None:
         yield lent, lambda: False
         return
-    from sweetrl.engines.server import ManagedServer, free_port, gpus_of, vllm_command
+    from sweetrl.engines.vllm_server import ManagedServer, free_port, gpus_of, vllm_command
 
     folder = Path(model.base)
     check_weights(folder)  # vLLM has rules of its own

@@ -12,7 +12,7 @@ from sweetrl.engines.cache import CacheShape, PrefixCache
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.decoding import Counts, Decoder, Limits, Reply
 from sweetrl.errors import UserError
-from sweetrl.models import context_limit, load_lora, load_tokenizer, load_weights, resolve_device
+from sweetrl.models.load import context_limit, load_lora, load_tokenizer, load_weights, resolve_device
 from sweetrl.protocols import Sampler
 from sweetrl.types import Completion, Prompt, Sampling, Usage
 

@@ -26,7 +26,7 @@ from sweetrl.engines.remote import (
 )
 from sweetrl.engines.retry import Server, TransientError, retry
 from sweetrl.errors import EngineError, NoRoom, UserError
-from sweetrl.model_files import check_adapter
+from sweetrl.models.check import check_adapter
 from sweetrl.types import Completion, Prompt, Sampling
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from sweetrl.engines.background import side_by_side, wait
 from sweetrl.errors import EngineError, UserError
 from sweetrl.evaluation.metrics import reward_of
 from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
-from sweetrl.learning.asked import with_ids
 from sweetrl.protocols import AsyncEngine, Chat, Critic, Engine, Scorer
 from sweetrl.rollout.context import RolloutContext
 from sweetrl.rollout.dialogue import Dialogue
 from sweetrl.rollout.driver import advance_together, why_lost
 from sweetrl.rollout.scored import scored
 from sweetrl.seeds import best_of_n_seed
+from sweetrl.sweet.candidates import with_ids
 from sweetrl.types import AgentTurn, Completion, Message, Reply, Task, Trajectory
 
 

@@ -6,13 +6,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sweetrl.config.settings import GateSettings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import fill
 from sweetrl.evaluation.statistics import Estimate, paired_difference, paired_p_value, sign_flip_bound, t_interval
 from sweetrl.gate import slices
 from sweetrl.gate.power import detectable_difference, level, required_tasks, resamples_for
 from sweetrl.gate.slices import Slice, compare_slices
-from sweetrl.settings import GateSettings
 
 WORDS = {"safe": "ruled out", "loss": "shown", "unclear": "cannot be told"}  # of a slice's status, on the page
 AGAIN = "evaluate both again (`python -m flows.evaluate MODEL/VERSION`)"

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sweetrl.config.settings import GateSettings
 from sweetrl.gate.decision import compare_means, percent, times
 from sweetrl.gate.power import detectable_difference, level
-from sweetrl.settings import GateSettings
 
 
 @dataclass(frozen=True)

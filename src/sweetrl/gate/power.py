@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 
-from sweetrl.settings import GateSettings
+from sweetrl.config.settings import GateSettings
 
 MOST_RESAMPLES = 1_000_000
 

@@ -23,10 +23,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from sweetrl.config.settings import GateSettings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import holm
 from sweetrl.gate.power import quantile, tasks_for_margin
-from sweetrl.settings import GateSettings
 from sweetrl.text import printable
 
 Status = Literal["safe", "loss", "unclear"]

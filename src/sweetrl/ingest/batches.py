@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from sweetrl.config.settings import IngestSettings, Settings
 from sweetrl.errors import UserError
 from sweetrl.ingest.checks import Checks, DialogueChecks, TaskChecks
 from sweetrl.ingest.sources import Changed, Entry, Source, name_fault, read_rows
 from sweetrl.io import PART, private_file, private_folder
 from sweetrl.paths import TEST_TASKS, VALIDATION_TASKS
-from sweetrl.settings import IngestSettings, Settings
 
 MIB = 2**20
 BAD_ROWS = 1000  # of one file; one with more is put aside as a whole

@@ -16,14 +16,14 @@ from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.jsonl import decode_line, parse_row, raw_lines
 from sweetrl.errors import UserError
-from sweetrl.learning.pairs import DataCounts
 from sweetrl.methods.base import load_method
-from sweetrl.running.importing import Importer, Naming, Rewards
+from sweetrl.stages.import_dialogues import Importer, Naming, Rewards
+from sweetrl.sweet.pairs import DataCounts
 from sweetrl.validation.suites import Limits, Table, pairs_table, run_tables, tasks_table, trajectories_table
 from sweetrl.validation.tables import Rows, TrajectoryTable, pair_rows
 
 if TYPE_CHECKING:
-    from sweetrl.settings import Settings
+    from sweetrl.config.settings import Settings
     from sweetrl.types import Task, Trajectory
 
 Place = tuple[int, int]  # the number of a file in the batch, from 0, and of a line in it, from 1

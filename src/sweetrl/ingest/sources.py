@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sweetrl.colbench.jsonl import decode_line, parse_row
+from sweetrl.config.settings import IngestSettings
 from sweetrl.errors import UserError
-from sweetrl.settings import IngestSettings
 from sweetrl.text import excess, printable
 
 logger = logging.getLogger("sweetrl")

@@ -28,20 +28,20 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from sweetrl.config.settings import Settings, TrainerSettings, section
 from sweetrl.errors import UserError
-from sweetrl.learning.training import train_adapter
 from sweetrl.plugins import construct, find
-from sweetrl.settings import Settings, TrainerSettings, section
+from sweetrl.sweet.training import train_adapter
 from sweetrl.types import Preference, RankedState, Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.learning.batches import PreferenceData
-    from sweetrl.learning.pairs import DataCounts
-    from sweetrl.learning.preferences import Replay
-    from sweetrl.learning.trainers import PreferenceTrainer
-    from sweetrl.progress import StepProgress
+    from sweetrl.console.progress import StepProgress
+    from sweetrl.lm.data import PreferenceData
     from sweetrl.protocols import Chat
+    from sweetrl.sweet.pairs import DataCounts
+    from sweetrl.sweet.preferences import Replay
+    from sweetrl.sweet.trainer import PreferenceTrainer
     from sweetrl.types import TrajectoryPair
 
 Artifact = Literal["tasks", "trajectories", "pairs", "critic", "preferences"]
@@ -95,7 +95,7 @@ class TrainingJob:
     def chat(self) -> Chat:
         """The base model's chat format."""
         from sweetrl.engines.chat import ChatFormat
-        from sweetrl.models import load_tokenizer
+        from sweetrl.models.load import load_tokenizer
 
         return ChatFormat(load_tokenizer(self.settings.model.base))
 
@@ -106,8 +106,8 @@ class TrainingJob:
 
     def rows(self, trajectories: Iterable[Trajectory]) -> PreferenceData:
         """Return the replies of whole dialogues, each learnt on its own (by likelihood, or by its return)."""
-        from sweetrl.learning.batches import encode
-        from sweetrl.learning.whole import rows_of
+        from sweetrl.lm.data import encode
+        from sweetrl.sweet.data import rows_of
 
         return rows_of(trajectories, lambda one: encode(one, self.chat, self.system))
 
@@ -163,7 +163,7 @@ class Method:
 
     def trainer(self, settings: Settings) -> type[PreferenceTrainer]:
         """Return the trainer; by default one that imitates."""
-        from sweetrl.learning.trainers import ImitationTrainer
+        from sweetrl.sweet.trainer import ImitationTrainer
 
         return ImitationTrainer
 
@@ -173,7 +173,7 @@ class Method:
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train an adapter on the base model; a killed run goes on from its last checkpoint in `job.scratch`."""
-        from sweetrl.learning.adapters import load_base
+        from sweetrl.lm.adapters import load_base
 
         own, data = self.settings_of(job.settings), self.data(job)
         return train_adapter(

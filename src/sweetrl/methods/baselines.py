@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sweetrl.config.settings import MultiTurnSettings, RftSettings, Settings
 from sweetrl.methods.base import Method, TrainingJob
-from sweetrl.settings import MultiTurnSettings, RftSettings, Settings
 from sweetrl.types import TrainingResult
 
 if TYPE_CHECKING:
-    from sweetrl.learning.batches import PreferenceData
-    from sweetrl.learning.pairs import DataCounts
-    from sweetrl.learning.trainers import PreferenceTrainer
+    from sweetrl.lm.data import PreferenceData
+    from sweetrl.sweet.pairs import DataCounts
+    from sweetrl.sweet.trainer import PreferenceTrainer
 
 
 class MultiTurnDpo(Method):
@@ -26,14 +26,14 @@ class MultiTurnDpo(Method):
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """Pairs of whole dialogues as the actor saw them."""
-        from sweetrl.learning.whole import policy_pairs
+        from sweetrl.sweet.data import policy_pairs
 
         settings, inputs = job.settings.multi_turn_dpo, job.inputs
         return policy_pairs(inputs.pairs(), inputs.trajectories(), job.chat, job.system, settings, inputs.where)
 
     def trainer(self, settings: Settings) -> type[PreferenceTrainer]:
         """Preferences, with likelihood terms."""
-        from sweetrl.learning.trainers import PolicyTrainer
+        from sweetrl.sweet.trainer import PolicyTrainer
 
         return PolicyTrainer
 
@@ -60,7 +60,7 @@ class Rft(Method):
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """The attempts with a reward of `rft.min_reward` or more."""
-        from sweetrl.learning.whole import successes
+        from sweetrl.sweet.data import successes
 
         return successes(job.inputs.trajectories(), job.chat, job.system, job.settings.rft.min_reward)
 
@@ -79,7 +79,7 @@ class ZeroShot(Method):
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Write an adapter that changes nothing."""
-        from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+        from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
         settings = job.settings
         model, _ = load_base(settings.model)

@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
+from sweetrl.config.settings import GrpoSettings
 from sweetrl.errors import UserError
-from sweetrl.learning.batches import Row, encode
-from sweetrl.learning.pairs import usable
-from sweetrl.learning.passes import Layout, model_layout
-from sweetrl.learning.reference import row_logprobs
-from sweetrl.learning.whole import task_numbers
-from sweetrl.models import context_limit
+from sweetrl.lm.data import Row, encode
+from sweetrl.lm.passes import Layout, model_layout
+from sweetrl.lm.reference import row_logprobs
+from sweetrl.models.load import context_limit
 from sweetrl.protocols import Chat
-from sweetrl.settings import GrpoSettings
+from sweetrl.sweet.data import task_numbers
+from sweetrl.sweet.pairs import usable
 from sweetrl.types import Task, Trajectory
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def group_advantages(returns: Tensor, group: Tensor) -> Tensor:
     `returns`, `group` [n]; groups are numbered from 0, std is the population's. Where all of a group have one return,
     nothing tells them apart: their A is 0.
     """
-    from sweetrl.learning.advantage import segment_mean
+    from sweetrl.sweet.advantage import segment_mean
 
     groups = int(group.max()) + 1
     centred = returns - segment_mean(returns, group, groups)[group]
@@ -184,7 +184,7 @@ def infopo_advantages(
     """
     import torch
 
-    from sweetrl.learning.advantage import segment_mean
+    from sweetrl.sweet.advantage import segment_mean
 
     outcome = group_advantages(rewards, group)
     turn_group = group[turn_row]

@@ -1,6 +1,6 @@
 """Critics that need no training: the ones that `rank.critic` names, and how they are made.
 
-They are a `Critic` (sweetrl.protocols) like the trained one (sweetrl.learning.critics), so that ranking (stage 2) and
+They are a `Critic` (sweetrl.protocols) like the trained one (sweetrl.sweet.critic), so that ranking (stage 2) and
 Best-of-N take any of them. `rollout-value`, which plays dialogues on, is in sweetrl.evaluation.rollout_value.
 """
 
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.markers import visible_reply
 from sweetrl.colbench.prompts import render
+from sweetrl.config.settings import JudgeSettings
 from sweetrl.errors import UserError
 from sweetrl.protocols import Chat, Engine, Work
 from sweetrl.seeds import state_seed
-from sweetrl.settings import JudgeSettings
 from sweetrl.types import Prompt, Reply, Sampling, Trajectory
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ def make_critic(domain: Domain, folder: Path | None, base: tuple[Any, Any] | Non
     model, and a critic without training, or a judge that has no model of its own, is that model. The critic that plays
     dialogues on (`rollout-value`) needs an agent and a user: sweetrl.evaluation.rollout_value.open_critic makes it.
     """
-    from sweetrl.learning.adapters import load_base
-    from sweetrl.learning.critics import load_critic, log_ratio_critic
+    from sweetrl.lm.adapters import load_base
+    from sweetrl.sweet.critic import load_critic, log_ratio_critic
 
     settings = domain.settings
     kind, privileged = settings.rank.critic, settings.critic.privileged

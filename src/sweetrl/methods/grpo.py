@@ -14,19 +14,19 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.config.settings import GrpoSettings, Settings
+from sweetrl.console.progress import first_process
 from sweetrl.errors import UserError
-from sweetrl.learning.pairs import usable
-from sweetrl.learning.training import devices_of, last_fifth, report_to
-from sweetrl.learning.whole import critic_row
 from sweetrl.methods.base import Method, TrainingJob
 from sweetrl.methods.credit import Attempts, lay_out, turn_gains
-from sweetrl.progress import first_process
 from sweetrl.seeds import part_seed
-from sweetrl.settings import GrpoSettings, Settings
+from sweetrl.sweet.data import critic_row
+from sweetrl.sweet.pairs import usable
+from sweetrl.sweet.training import devices_of, last_fifth, report_to
 from sweetrl.types import Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:
-    from sweetrl.learning.batches import Row
+    from sweetrl.lm.data import Row
     from sweetrl.rollout.context import RolloutContext
 
 FINAL = ("loss", "return", "success", "kl", "clip_share", "reply_length", "grad_norm", "tokens_per_second", "info_gain")
@@ -46,7 +46,7 @@ class Grpo(Method):
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train the policy on its own attempts."""
         from sweetrl.engines.make import make_agent, serving
-        from sweetrl.learning.adapters import attach_adapter, load_base, save_adapter
+        from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
         from sweetrl.methods.grpo_trainer import GroupTrainer
         from sweetrl.rollout.context import open_environment
 
@@ -114,9 +114,9 @@ def attempts(
     `policy` is the model that attempts them, which also says what their turns have found out (`grpo.credit`).
     """
     from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.learning.ranking import rankable
-    from sweetrl.models import context_limit
+    from sweetrl.models.load import context_limit
     from sweetrl.rollout.run import batch_of, rollout_scored
+    from sweetrl.sweet.rank import rankable
 
     settings, grpo = job.settings, job.settings.grpo
     chosen = batch_of(tasks, settings.collect.first + iteration * grpo.tasks, grpo.tasks)

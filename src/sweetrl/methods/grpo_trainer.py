@@ -19,16 +19,16 @@ import torch
 from torch import Tensor
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
+from sweetrl.config.settings import GrpoSettings
 from sweetrl.errors import UserError
-from sweetrl.learning.advantage import segment_mean
-from sweetrl.learning.batches import Plan, PreferenceData, plan
-from sweetrl.learning.distributed import broadcast, patient_group, wants_shards
-from sweetrl.learning.logprobs import base_of
-from sweetrl.learning.passes import model_layout
-from sweetrl.learning.reference import reference_logprobs, spread_logprobs
-from sweetrl.learning.trainers import Checkpoints, Metrics, PreferenceTrainer, Report, Steps, training_arguments
+from sweetrl.lm.data import Plan, PreferenceData, plan
+from sweetrl.lm.distributed import broadcast, patient_group, wants_shards
+from sweetrl.lm.head import base_of
+from sweetrl.lm.passes import model_layout
+from sweetrl.lm.reference import reference_logprobs, spread_logprobs
 from sweetrl.methods.credit import Attempts, privileged_advantages
-from sweetrl.settings import GrpoSettings
+from sweetrl.sweet.advantage import segment_mean
+from sweetrl.sweet.trainer import Checkpoints, Metrics, PreferenceTrainer, Report, Steps, training_arguments
 
 Sample = Callable[[int, Any], Attempts]  # (iteration from 0, the model with its adapter) -> its attempts
 

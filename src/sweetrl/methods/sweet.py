@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sweetrl.config.settings import PolicySettings, Settings
 from sweetrl.methods.base import Artifact, Method, TrainingJob
-from sweetrl.settings import PolicySettings, Settings
 
 if TYPE_CHECKING:
-    from sweetrl.learning.batches import PreferenceData
-    from sweetrl.learning.pairs import DataCounts
-    from sweetrl.learning.trainers import PreferenceTrainer
+    from sweetrl.lm.data import PreferenceData
+    from sweetrl.sweet.pairs import DataCounts
+    from sweetrl.sweet.trainer import PreferenceTrainer
 
 LEAST_WEIGHT = 0.03  # listwise: candidates with less weight are left out
 
@@ -42,9 +42,9 @@ class Sweet(Method):
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """The preferences, and successful dialogues beside them; or all candidates with their weights."""
-        from sweetrl.learning.listwise import listwise_rows, with_replay
-        from sweetrl.learning.preferences import preference_rows
-        from sweetrl.learning.ranking import mean_centered
+        from sweetrl.sweet.listwise import listwise_rows, with_replay
+        from sweetrl.sweet.preferences import preference_rows
+        from sweetrl.sweet.rank import mean_centered
 
         policy, inputs = job.settings.policy, job.inputs
         if policy.objective == "dpo":
@@ -61,7 +61,7 @@ class Sweet(Method):
 
     def trainer(self, settings: Settings) -> type[PreferenceTrainer]:
         """Preferences with likelihood terms, or weighted likelihood."""
-        from sweetrl.learning.trainers import ListwiseTrainer, PolicyTrainer
+        from sweetrl.sweet.trainer import ListwiseTrainer, PolicyTrainer
 
         return ListwiseTrainer if settings.policy.objective == "listwise" else PolicyTrainer
 

@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from sweetrl.console.logs import show_progress
 from sweetrl.errors import UserError
-from sweetrl.logs import show_progress
 from sweetrl.reproduce import workers
 
 USAGE = (

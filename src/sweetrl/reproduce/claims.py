@@ -21,13 +21,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from sweetrl.config.sections import Section
+from sweetrl.config.settings import section
+from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from sweetrl.evaluation.statistics import Hierarchical, holm
 from sweetrl.reproduce.tables import Condition, Measured, difference
 from sweetrl.reproduce.variants import VARIANTS
-from sweetrl.sections import Section
-from sweetrl.settings import section
-from sweetrl.yaml_files import read_yaml
 
 CLAIMS = Path("claims.yaml")
 CHOSEN = "chosen"

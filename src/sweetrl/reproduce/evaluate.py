@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import publish, read_json, write_json
 from sweetrl.methods.base import load_method
 from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
-from sweetrl.running.stage import stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.stages.run import stage_main, stage_run
 
 if TYPE_CHECKING:
-    from sweetrl.api.policy import Policy
     from sweetrl.engines.make import Agent
+    from sweetrl.engines.policy import Policy
     from sweetrl.rollout.context import OpenEnvironment
     from sweetrl.types import Result, Task
 
@@ -35,8 +35,8 @@ OUT = Path("reports/measured")
 
 def evaluate(settings: Settings) -> None:
     """Measure what the plan asks for; finished shards survive a kill."""
-    from sweetrl.api.policy import Policy
     from sweetrl.colbench.store import read_task_table
+    from sweetrl.engines.policy import Policy
     from sweetrl.evaluation.metrics import write_results
 
     settings = load_method(settings).at_evaluation(settings)
@@ -123,8 +123,8 @@ class Player:
     ) -> tuple[list[Result], float]:
         """Attempt each task once; return a row for each, and the mean number of tokens of a reply."""
         from sweetrl.colbench.store import TrajectoryStore
+        from sweetrl.console.progress import Meter
         from sweetrl.evaluation.metrics import AFTER, results_of
-        from sweetrl.progress import Meter
         from sweetrl.rollout.run import rollout_scored
 
         settings = self.environment.domain.settings

@@ -9,11 +9,11 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.config.settings import PretrainSettings, Settings
 from sweetrl.errors import UserError
-from sweetrl.models import load_weights
-from sweetrl.running.stage import stage_main
-from sweetrl.settings import PretrainSettings, Settings
+from sweetrl.models.load import load_weights
 from sweetrl.stages.pretrain import pretrain
+from sweetrl.stages.run import stage_main
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM

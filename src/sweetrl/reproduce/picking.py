@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sweetrl.running.stage import stage_main
-from sweetrl.settings import Settings, load_settings
+from sweetrl.config.settings import Settings, load_settings
 from sweetrl.stages.best_of_n import pick
+from sweetrl.stages.run import stage_main
 
 CRITICS = Path("critics")
 

@@ -15,6 +15,8 @@ import yaml
 
 import sweetrl
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings, parse_settings
+from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, private_folder, publish, read_json, write_json
@@ -24,10 +26,8 @@ from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
 from sweetrl.reproduce.evaluate import OUT, PLAN
 from sweetrl.reproduce.outcomes import MEASURED, SUMMARY, Outcome, origin
 from sweetrl.reproduce.variants import LARGE_BASE, ONLINE, VARIANTS, Variant, merged, settings_of, variant_named
-from sweetrl.running.launch import absolute_tracking, finished, link, prepare, run_stage_in
-from sweetrl.settings import Settings, parse_settings
+from sweetrl.stages.launch import absolute_tracking, finished, link, prepare, run_stage_in
 from sweetrl.tracking.runs import RunLog
-from sweetrl.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -388,7 +388,7 @@ def _learn_from(folder: Path, source: Path, one: Variant, settings: Settings) ->
         link(source / "pairs.parquet", folder / "data" / "pairs.parquet")
         return
     from sweetrl.colbench.store import TrajectoryStore
-    from sweetrl.learning.pairs import trajectory_pairs, write_pairs
+    from sweetrl.sweet.pairs import trajectory_pairs, write_pairs
 
     if (folder / "data" / "pairs.parquet").exists():
         return

@@ -24,6 +24,8 @@ from typing import Any
 
 import yaml
 
+from sweetrl.config.settings import parse_settings
+from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, read_json
@@ -31,8 +33,6 @@ from sweetrl.reproduce.evaluate import OUT
 from sweetrl.reproduce.outcomes import SUMMARY
 from sweetrl.reproduce.run import Profile, inputs, run_plan, train, workspace
 from sweetrl.reproduce.variants import VARIANTS, Variant, merged
-from sweetrl.settings import parse_settings
-from sweetrl.yaml_files import read_yaml
 
 TUNING = Path("tuning.yaml")
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.changes import is_known
+from sweetrl.config.overrides import is_known
+from sweetrl.config.settings import OFFICIAL, Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.methods.base import find_method
-from sweetrl.settings import OFFICIAL, Settings, parse_settings
 
 if TYPE_CHECKING:
     from sweetrl.methods.base import Method

@@ -18,9 +18,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
 from sweetrl.io import OWNER_UMASK, private_file, private_folder
-from sweetrl.progress import Meter
 from sweetrl.reproduce.run import WORK, Profile
 
 logger = logging.getLogger(__name__)

@@ -31,9 +31,9 @@ from sweetrl.types import AgentTurn, Completion, Message, Outcome, Sampling, Tas
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
+    from sweetrl.config.settings import AgentSettings
     from sweetrl.engines.chat import ChatFormat
     from sweetrl.engines.make import Agent
-    from sweetrl.settings import AgentSettings
 
 ANY_REWARD = (-math.inf, math.inf)
 

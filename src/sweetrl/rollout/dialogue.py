@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from sweetrl.colbench.environment import Environment
+from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.leaks import leaks_of
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.errors import SimulatorError, UserLeft
@@ -17,7 +17,7 @@ from sweetrl.types import OUTGROWN, AgentTurn, Completion, Prompt, Task, Traject
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.settings import AgentSettings
+    from sweetrl.config.settings import AgentSettings
 
 
 @dataclass

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.prompts import load_prompt
-from sweetrl.colbench.simulators import ConsoleUser, RecordedSimulator, Recording, ReplaySimulator, is_recording
+from sweetrl.colbench.users import ConsoleUser, RecordedSimulator, Recording, ReplaySimulator, is_recording
+from sweetrl.config.settings import ModelSettings, UserServerSettings
 from sweetrl.engines.background import Bridge
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.engines.make import access
@@ -17,7 +18,6 @@ from sweetrl.errors import EngineError, SimulatorError, UserError
 from sweetrl.io import digest
 from sweetrl.plugins import find_simulator
 from sweetrl.protocols import AsyncEngine, Tools, UserSimulator
-from sweetrl.settings import ModelSettings, UserServerSettings
 from sweetrl.types import Content, Prompt, Sampling, Usage
 
 if TYPE_CHECKING:

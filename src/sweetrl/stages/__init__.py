@@ -1,5 +1,5 @@
 """stages"""
 
-from sweetrl.progress import wait_briefly
+from sweetrl.console.progress import wait_briefly
 
 wait_briefly()  # before a stage imports torch

@@ -13,13 +13,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings
+from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.paths import BEST_OF_N, CRITIC, TEST_TASKS
-from sweetrl.progress import Meter
-from sweetrl.running.parameters import with_values
-from sweetrl.running.stage import stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.stages.parameters import with_values
+from sweetrl.stages.run import stage_main, stage_run
 
 
 def best_of_n(settings: Settings) -> None:
@@ -46,10 +46,10 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
     if len(tasks) < 2:
         raise UserError(f"{TEST_TASKS}: Best-of-N needs at least 2 tasks; raise best_of_n.tasks and tasks.test.")
     with stage_run("best-of-n", settings) as run:
-        from sweetrl.api.policy import Policy
         from sweetrl.engines.chat import ChatFormat
+        from sweetrl.engines.policy import Policy
         from sweetrl.evaluation.rollout_value import open_critic
-        from sweetrl.models import load_tokenizer
+        from sweetrl.models.load import load_tokenizer
         from sweetrl.rollout.context import open_environment
 
         run.log_input("test-tasks", TEST_TASKS)

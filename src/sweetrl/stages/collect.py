@@ -1,6 +1,6 @@
 """Stage `collect`: k attempts of the base policy at a batch of training tasks, scored: all later training data.
 
-With `collect.source: files` they are dialogues that others have made (sweetrl.running.importing).
+With `collect.source: files` they are dialogues that others have made (sweetrl.stages.import_dialogues).
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings
 from sweetrl.io import digest, publish
 from sweetrl.paths import TEST_TASKS, TRAIN_TASKS, TRAJECTORIES, VALIDATION_TASKS
-from sweetrl.running.stage import StageRun, log_costs, stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.stages.run import StageRun, log_costs, stage_main, stage_run
 from sweetrl.tracking.runs import log_dialogues
 
 
@@ -27,7 +27,7 @@ def collect(settings: Settings) -> None:
     tasks = batch_of(read_task_table(TRAIN_TASKS), settings.collect.first, settings.collect.tasks)
     with stage_run("collect", settings) as run:
         from sweetrl.api import rollouts
-        from sweetrl.api.policy import Policy
+        from sweetrl.engines.policy import Policy
         from sweetrl.rollout.ledger import Ledger
         from sweetrl.rollout.scored import summarize
 
@@ -61,7 +61,7 @@ def collect_files(settings: Settings, run: StageRun) -> None:
     """Read the dialogues of `sources.trajectories` but for those about validation and test tasks; write the same."""
     from sweetrl.colbench.store import TrajectoryStore, read_task_table
     from sweetrl.rollout.scored import summarize
-    from sweetrl.running.importing import Importer, import_dialogues, trajectory_files
+    from sweetrl.stages.import_dialogues import Importer, import_dialogues, trajectory_files
 
     held_out = {"validation-tasks": VALIDATION_TASKS, "test-tasks": TEST_TASKS}
     files = trajectory_files(Path(settings.sources.trajectories))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json, write_text
 from sweetrl.methods.base import load_method
@@ -26,8 +27,7 @@ from sweetrl.paths import (
     TEST_TASKS,
     TRAJECTORIES,
 )
-from sweetrl.running.stage import StageRun, log_costs, stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.stages.run import StageRun, log_costs, stage_main, stage_run
 from sweetrl.tracking.runs import log_dialogues
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def evaluate(settings: Settings) -> None:
         raise UserError(f"{POLICY}: there is no trained policy here; run the stage `train-policy` first.")
     with stage_run("evaluate", settings) as run:
         from sweetrl.api import rollouts
-        from sweetrl.api.policy import Policy
+        from sweetrl.engines.policy import Policy
         from sweetrl.evaluation.metrics import AFTER, BEFORE, write_results
 
         run.log_input("test-tasks", TEST_TASKS)
@@ -154,7 +154,7 @@ def facts(domain: Domain) -> dict[str, Any]:
 
 def read_states(folder: Path) -> Sequence[RankedState]:
     """Return what the critic thought of candidate replies; nothing where there is no ranking."""
-    from sweetrl.learning.preferences import CANDIDATES, read_candidates
+    from sweetrl.sweet.preferences import CANDIDATES, read_candidates
 
     path = folder / CANDIDATES
     return read_candidates(path) if path.exists() else []

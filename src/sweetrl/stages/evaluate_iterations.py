@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.report import without_viewer
 from sweetrl.io import publish, write_json, write_text
@@ -24,10 +25,9 @@ from sweetrl.paths import (
     SKIPPED,
     TEST_TASKS,
 )
-from sweetrl.running.launch import absolute_tracking, finished, link, prepare, run_stage_in
-from sweetrl.running.stage import skip_stage, stage_main, stage_run
-from sweetrl.settings import Settings
 from sweetrl.stages.iterate import own_files, why_once
+from sweetrl.stages.launch import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.stages.run import skip_stage, stage_main, stage_run
 
 COMPARISON = "comparison.json"
 

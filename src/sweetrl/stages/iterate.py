@@ -2,7 +2,7 @@
 
 models/policy (iteration 1, which the pipeline has made) -> data/iterations/N/ (trajectories, pairs, preferences) and
 models/iterations/N/ (critic, policy) for every further iteration N, and models/iterations/policy, all iterations'
-adapters as one.  An iteration is the ordinary stages in a folder of their own (sweetrl.running.launch). Its base model
+adapters as one.  An iteration is the ordinary stages in a folder of their own (sweetrl.stages.launch). Its base model
 is the start of the iteration: the base with the policies of all iterations before it merged. So collecting and ranking
 sample from the current policy, the critic and the policy are adapters on it, and it is the reference of both. The
 iteration's seed is derived from (seed, iteration); its tasks are those behind the tasks of the iteration before. It
@@ -18,15 +18,15 @@ from typing import Any
 
 import yaml
 
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import private_folder, publish, read_json
 from sweetrl.methods.base import load_method
 from sweetrl.paths import ITERATION_BASE, ITERATIONS_DATA, ITERATIONS_MODELS, LAST_POLICY, POLICY, RUNS, TASKS
-from sweetrl.running.launch import absolute_tracking, finished, link, prepare, run_stage_in
-from sweetrl.running.parameters import with_values
-from sweetrl.running.stage import StageRun, skip_stage, stage_main, stage_run
 from sweetrl.seeds import part_seed
-from sweetrl.settings import Settings
+from sweetrl.stages.launch import absolute_tracking, finished, link, prepare, run_stage_in
+from sweetrl.stages.parameters import with_values
+from sweetrl.stages.run import StageRun, skip_stage, stage_main, stage_run
 
 STAGES = ("collect", "validate", "train-critic", "rank", "train-policy")
 # What is kept of an iteration, in ITERATIONS_DATA and in ITERATIONS_MODELS.
@@ -55,7 +55,7 @@ def iterate(settings: Settings) -> None:
             keep(folder, out, number, settings)
             policies.append(folder / "models/policy")
             start = str(folder / ITERATION_BASE)
-        from sweetrl.learning.adapters import stack_adapters
+        from sweetrl.lm.adapters import stack_adapters
 
         stack_adapters(policies, out / "models" / LAST_POLICY.name, settings.model.base)
         publish(out / "data", ITERATIONS_DATA)
@@ -128,7 +128,7 @@ def merge(settings: Settings, start: str, policy: Path, out: Path) -> None:
     import torch
 
     from sweetrl.engines.transformers import load_model
-    from sweetrl.models import load_tokenizer
+    from sweetrl.models.load import load_tokenizer
 
     model = load_model(start, policy, "float32", "cpu")
     fresh = out.with_name(f".{out.name}.new")

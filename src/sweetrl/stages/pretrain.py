@@ -8,11 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from sweetrl.colbench.domain import Domain
-from sweetrl.colbench.find import load_domain
-from sweetrl.errors import UserError
-from sweetrl.io import publish, write_json
-from sweetrl.learning.pretraining import (
+from sweetrl.base_agent.pretraining import (
     Demonstrations,
     Encoder,
     build_model,
@@ -21,10 +17,14 @@ from sweetrl.learning.pretraining import (
     make_tokenizer,
     weighted_loss,
 )
-from sweetrl.learning.training import report_to
-from sweetrl.models import load_tokenizer
-from sweetrl.running.stage import stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.colbench.domain import Domain
+from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings
+from sweetrl.errors import UserError
+from sweetrl.io import publish, write_json
+from sweetrl.models.load import load_tokenizer
+from sweetrl.stages.run import stage_main, stage_run
+from sweetrl.sweet.training import report_to
 from sweetrl.types import Task
 
 PROMPT = "short"  # the agent's system prompt in the demonstrations

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings
 from sweetrl.io import publish
 from sweetrl.methods.base import load_method
 from sweetrl.paths import CRITIC, PREFERENCES, SAMPLES, TRAJECTORIES
-from sweetrl.running.stage import skip_stage, stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.stages.run import skip_stage, stage_main, stage_run
 
 
 def rank(settings: Settings) -> None:
@@ -23,7 +23,7 @@ def rank(settings: Settings) -> None:
             return
         from sweetrl.api.learning import rank_replies
         from sweetrl.colbench.store import TrajectoryStore
-        from sweetrl.learning.preferences import Blocks
+        from sweetrl.sweet.preferences import Blocks
 
         for name, path in (("trajectories", TRAJECTORIES), ("critic", CRITIC), ("base", settings.model.base)):
             run.log_input(name, path)

@@ -12,11 +12,11 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import publish, read_json, write_json, write_text
 from sweetrl.paths import EVALUATION, METRICS, PLOTS, RESULTS
-from sweetrl.running.stage import stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.stages.run import stage_main, stage_run
 
 if TYPE_CHECKING:
     from sweetrl.types import Result

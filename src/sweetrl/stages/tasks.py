@@ -9,10 +9,10 @@ from sweetrl.colbench.domain import Domain
 from sweetrl.colbench.files import check_ids, read_tasks
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import write_task_table
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.paths import TASKS
-from sweetrl.running.stage import stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.stages.run import stage_main, stage_run
 from sweetrl.types import Split, Task
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings
+from sweetrl.console.progress import StepProgress, first_process
 from sweetrl.io import publish
 from sweetrl.methods.base import load_method
 from sweetrl.paths import CRITIC, PAIRS, REFERENCES, TRAJECTORIES
-from sweetrl.progress import StepProgress, first_process
-from sweetrl.running.stage import skip_stage, stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.stages.run import skip_stage, stage_main, stage_run
 
 
 def train_critic(settings: Settings) -> None:
@@ -20,8 +20,8 @@ def train_critic(settings: Settings) -> None:
             skip_stage(run, CRITIC, why)
             return
         from sweetrl.colbench.store import TrajectoryStore
-        from sweetrl.learning.critics import fit_critic
-        from sweetrl.learning.pairs import read_pairs
+        from sweetrl.sweet.critic import fit_critic
+        from sweetrl.sweet.pairs import read_pairs
 
         pairs = read_pairs(PAIRS)
         run.log_input("trajectories", TRAJECTORIES)

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings
+from sweetrl.console.progress import StepProgress, first_process
 from sweetrl.io import publish
 from sweetrl.methods.base import load_method
 from sweetrl.paths import PAIRS, POLICY, PREFERENCES, REFERENCES, TRAIN_TASKS, TRAJECTORIES
-from sweetrl.progress import StepProgress, first_process
-from sweetrl.running.stage import stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.stages.run import stage_main, stage_run
 
 if TYPE_CHECKING:
-    from sweetrl.learning.preferences import Replay
+    from sweetrl.sweet.preferences import Replay
     from sweetrl.types import Preference, RankedState, Task, Trajectory, TrajectoryPair
 
 # Where what methods learn from lies.
@@ -41,13 +41,13 @@ class Files:
 
     def pairs(self) -> list[TrajectoryPair]:
         """Pairs of whole dialogues."""
-        from sweetrl.learning.pairs import read_pairs
+        from sweetrl.sweet.pairs import read_pairs
 
         return read_pairs(PAIRS)
 
     def preferences(self) -> tuple[Sequence[Preference], Sequence[Replay]]:
         """Pairs of replies at one state, and successful dialogues."""
-        from sweetrl.learning import preferences as files
+        from sweetrl.sweet import preferences as files
 
         return files.read_preferences(PREFERENCES / files.PREFERENCES), files.read_replay(
             PREFERENCES / files.SFT_REPLAY
@@ -55,7 +55,7 @@ class Files:
 
     def candidates(self) -> Sequence[RankedState]:
         """All candidate replies of the ranked states."""
-        from sweetrl.learning import preferences as files
+        from sweetrl.sweet import preferences as files
 
         return files.read_candidates(PREFERENCES / files.CANDIDATES)
 

@@ -19,14 +19,14 @@ from typing import Any
 
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
-from sweetrl.learning.pairs import DataCounts, write_pairs
 from sweetrl.methods.base import load_method
-from sweetrl.models import load_tokenizer
+from sweetrl.models.load import load_tokenizer
 from sweetrl.paths import ACCEPTED, DATA_DOCS, DATA_QUALITY, PAIRS, QUALITY_HISTORY, TRAJECTORIES, VALIDATION
-from sweetrl.running.stage import StageRun, stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.stages.run import StageRun, stage_main, stage_run
+from sweetrl.sweet.pairs import DataCounts, write_pairs
 from sweetrl.validation.quality import remember, write_page
 from sweetrl.validation.suites import (
     Limits,

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings
+from sweetrl.console.progress import StepProgress
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import publish, read_json, usual_mode, write_json, write_text
-from sweetrl.licences import LARGEST, base_licence, copy_licence, is_own
-from sweetrl.model_files import read_object
-from sweetrl.progress import StepProgress
-from sweetrl.running.stage import stage_main, stage_run
-from sweetrl.settings import Settings
+from sweetrl.models.check import read_object
+from sweetrl.models.licences import LARGEST, base_licence, copy_licence, is_own
+from sweetrl.stages.run import stage_main, stage_run
 
 RECIPE = "recipe.json"
 ORIGIN = "origin.json"
@@ -36,12 +36,12 @@ def warm_start(settings: Settings) -> None:
     out = Path(settings.model.base)
     _check_places(wanted.base, out)
     with stage_run("warm-start", settings) as run:
+        from sweetrl.base_agent.warm_start import WarmStartTrainer, demonstrations, merge_adapter, steps_of
         from sweetrl.engines.chat import ChatFormat
-        from sweetrl.learning.adapters import attach_adapter, load_base
-        from sweetrl.learning.batches import PreferenceData
-        from sweetrl.learning.training import report_to, run_trainer
-        from sweetrl.learning.warm_start import WarmStartTrainer, demonstrations, merge_adapter, steps_of
-        from sweetrl.models import context_of, load_tokenizer
+        from sweetrl.lm.adapters import attach_adapter, load_base
+        from sweetrl.lm.data import PreferenceData
+        from sweetrl.models.load import context_of, load_tokenizer
+        from sweetrl.sweet.training import report_to, run_trainer
 
         domain = load_domain(settings)
         run.log_input("base", wanted.base)

@@ -1,6 +1,6 @@
 """The agent of a registered version or an adapter's folder: its base found by content, and how it talks.
 
-Knows no MLflow: the pyfunc (sweetrl.tracking.agent), the endpoint and the export (sweetrl.handover) share it.
+Knows no MLflow: the pyfunc (sweetrl.tracking.agent), the endpoint and the export (sweetrl.serve) share it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from sweetrl.paths import CRITIC, POLICY
 from sweetrl.tracking.dvc_lock import data_hashes
 
 if TYPE_CHECKING:
+    from sweetrl.config.settings import Settings
     from sweetrl.engines.transformers import TransformersEngine
     from sweetrl.engines.vllm import VllmEngine
-    from sweetrl.settings import Settings
 
 BASE_VARIABLE = "SWEETRL_BASE_MODEL"
 

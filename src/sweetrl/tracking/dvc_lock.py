@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from sweetrl.paths import RUNS
-from sweetrl.yaml_files import read_yaml
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.gate.power import detectable_difference, level, required_tasks, tasks_for_margin
 from sweetrl.paths import TEST_TASKS
-from sweetrl.settings import Settings
 from sweetrl.tracking.comparisons import noted
 from sweetrl.tracking.registry import CHAMPION, Registry
 from sweetrl.tracking.store import embedded_database, tracking_enabled

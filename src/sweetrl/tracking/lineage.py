@@ -12,11 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from sweetrl.config.settings import Settings, TrackingSettings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash, identity
 from sweetrl.io import digest, read_json, write_json
 from sweetrl.paths import POLICY
-from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.chat_agent import agent_config
 from sweetrl.tracking.registry import CHAMPION, Registration, Registry, evaluation_tags
 from sweetrl.tracking.runs import DataInput

@@ -11,10 +11,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.config.settings import Settings
 from sweetrl.file_hashes import IGNORED
 from sweetrl.io import write_json
 from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, RESULTS
-from sweetrl.settings import Settings
 from sweetrl.tracking.chat_agent import AgentConfig
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings, TrackingSettings
 from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.file_hashes import dvc_hash, file_hash
 from sweetrl.io import digest, read_json
 from sweetrl.paths import EVALUATION, POLICY, RESULTS, RUNS, TEST_TASKS
 from sweetrl.plugins import KEYS, check_sources, chosen
-from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.chat_agent import agent_config
 from sweetrl.tracking.dvc_lock import data_hashes
 from sweetrl.tracking.packing import log_version, write_dialogue_facts

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from sweetrl.config.settings import Settings, TrackingSettings
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.seeds import trace_draw
-from sweetrl.settings import Settings, TrackingSettings
 from sweetrl.tracking.store import Store, connect, is_missing, tracking_enabled
 
 if TYPE_CHECKING:

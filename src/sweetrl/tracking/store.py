@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UserError
 from sweetrl.io import private_file, private_folder
-from sweetrl.settings import TrackingSettings
 from sweetrl.text import without_login
 
 if TYPE_CHECKING:

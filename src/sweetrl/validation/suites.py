@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sweetrl.settings import ValidateSettings
+from sweetrl.config.settings import ValidateSettings
 from sweetrl.validation.tables import KEYS, Rows, Summary
 
 SHOWN = 5  # rows named in a sentence; more are on the page of the batch's quality

@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any, Literal
 
+from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
 from sweetrl.io import publish
-from sweetrl.progress import Meter
 from sweetrl.types import Trajectory
 from sweetrl.viewer.dialogue import can_run, pages_of
 from sweetrl.viewer.index import SHARD

@@ -19,7 +19,7 @@ from sweetrl.types import Trajectory
 from sweetrl.viewer.index import cache_folder
 
 if TYPE_CHECKING:
-    from sweetrl.learning.critics import LogRatioCritic
+    from sweetrl.sweet.critic import LogRatioCritic
     from sweetrl.viewer.rows import Domains
 
 # The sections of the settings that decide, beside weights and dialogue, what the ratios are.
@@ -62,7 +62,7 @@ class Heat:
 
     def advantages(self, one: Trajectory) -> list[float]:
         """Return the advantage of each agent turn of a dialogue, which may be unfinished."""
-        from sweetrl.learning.critics import own_replies
+        from sweetrl.sweet.critic import own_replies
 
         with self._lock:
             critic = self._loaded()
@@ -74,8 +74,8 @@ class Heat:
         settings = self.domains.settings
         weights = dvc_hash(self.folder) + dvc_hash(Path(settings.model.base))
         if self._critic is None or self._hash != weights:
-            from sweetrl.learning.critics import LogRatioCritic
             from sweetrl.methods.critics import make_critic
+            from sweetrl.sweet.critic import LogRatioCritic
 
             trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
             made = make_critic(self.domains.of(settings.suite).configured(trained), self.folder)
@@ -86,8 +86,8 @@ class Heat:
 
 def own_ratios(critic: LogRatioCritic, one: Trajectory) -> list[list[list[Any]]]:
     """Return for each agent turn the tokens of what was said there, each as [text, log-ratio]."""
-    from sweetrl.learning.critics import own_replies
-    from sweetrl.learning.ranking import token_ratios
+    from sweetrl.sweet.critic import own_replies
+    from sweetrl.sweet.rank import token_ratios
 
     _, found = token_ratios(critic, one, own_replies(one, critic.chat))
     return [shown_tokens(tokens) for state in found for tokens in state.replies]

@@ -18,12 +18,12 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.console.printing import note
+from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash, identity
 from sweetrl.io import atomic_path, digest
 from sweetrl.paths import project_cache
-from sweetrl.printing import note
-from sweetrl.progress import Meter
 from sweetrl.types import Task, Trajectory
 from sweetrl.viewer.ranked import Ranked
 from sweetrl.viewer.rows import KINDS, Contrasts, Domains, row_of, row_of_result

@@ -15,15 +15,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sweetrl.cli.play import find_task, load_agent
 from sweetrl.colbench.find import load_domain
 from sweetrl.errors import SimulatorError, UserError
-from sweetrl.terminal import find_task, load_agent
 from sweetrl.types import AgentTurn, Message, Task, Trajectory
 from sweetrl.viewer.dialogue import plain
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.settings import Settings
+    from sweetrl.config.settings import Settings
     from sweetrl.viewer.heat import Heat
 
 logger = logging.getLogger("sweetrl")

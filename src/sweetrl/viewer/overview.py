@@ -20,8 +20,8 @@ from sweetrl.types import Trajectory
 from sweetrl.viewer.sources import Source, Target
 
 if TYPE_CHECKING:
+    from sweetrl.config.settings import Settings
     from sweetrl.rollout.ledger import DialogueCost
-    from sweetrl.settings import Settings
     from sweetrl.tracking.lineage import Records, RunFacts
     from sweetrl.viewer.index import Catalogue
 

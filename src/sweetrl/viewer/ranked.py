@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from sweetrl.errors import UserError
-from sweetrl.learning.preferences import (
+from sweetrl.sweet.preferences import (
     CANDIDATES,
     PREFERENCES,
     TOKEN_RATIOS,

@@ -16,7 +16,7 @@ from sweetrl.types import Judgment, RankedState, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.settings import Settings
+    from sweetrl.config.settings import Settings
     from sweetrl.types import Result
     from sweetrl.viewer.sources import Source
 

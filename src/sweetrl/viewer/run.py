@@ -20,7 +20,7 @@ from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.sources import find_sources, find_target
 
 if TYPE_CHECKING:
-    from sweetrl.settings import Settings
+    from sweetrl.config.settings import Settings
     from sweetrl.viewer.server import Viewer
 
 

@@ -18,9 +18,9 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, Field
 from starlette.requests import Request
 
+from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.listening import listening, other_site, own_name, serve_app
-from sweetrl.settings import Settings
 from sweetrl.viewer.dialogue import Dialogues, pictures, runs
 from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.live import Live

@@ -35,7 +35,7 @@ from sweetrl.paths import (
 from sweetrl.text import printable
 
 if TYPE_CHECKING:
-    from sweetrl.settings import Settings
+    from sweetrl.config.settings import Settings
 
 Kind = Literal["shards", "file", "results"]
 

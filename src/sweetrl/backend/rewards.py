@@ -1,0 +1,232 @@
+"""Rewards of the backend suite: the fraction of hidden unit tests that an answer passes, whatever the answer tries.
+
+Semantics:
+  official               the official evaluator's verdict: its fences, its ban list, separate globals and locals, `==`
+  official-noblacklist   the same without the ban list
+  fixed                  one namespace, every kind of fence, optional float tolerance, NaN equal to NaN
+In all of them a test whose reference gives None (or nothing) never counts, as in the official evaluator.
+
+Why a test passed or not (TestResult.reason):
+  passed, wrong          the values are equal, or not
+  exception              the call raised (detail: type and last line), `memory`: it ran out of memory
+  not_defined            the function under test does not exist
+  timeout, killed        no result in time; the process died (detail: how)
+  refused                the answer is banned, or its value cannot be written down within the limits
+  no_answer              there is no answer; `no_reference`: the reference itself gives nothing to compare with
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent import futures
+from concurrent.futures import Future
+from functools import lru_cache
+from types import TracebackType
+from typing import Literal
+
+from sweetrl.backend.checks import Check, function_name, parse_check
+from sweetrl.backend.extraction import banned_word, fixed_sources, official_source
+from sweetrl.backend.references import References
+from sweetrl.config.settings import RewardSettings
+from sweetrl.errors import UserError
+from sweetrl.sandbox.client import Sandbox
+from sweetrl.sandbox.compare import Rules, equal, render
+from sweetrl.sandbox.limits import CallResult, Job, Limits, Outcome
+from sweetrl.types import Score, Task, TestResult, TestRun, Trajectory
+
+Semantics = Literal["fixed", "official", "official-noblacklist"]
+SEMANTICS: tuple[Semantics, ...] = ("fixed", "official", "official-noblacklist")
+NO_ANSWER = "No answer"  # what official files hold where a dialogue ended without one
+
+
+class CodeScorer:
+    """Scores answers in a sandbox that starts with the first answer. Thread-safe; use as a context manager or close().
+
+    A `sandbox` of the caller's is used instead of a new one (and closed with this).
+    """
+
+    thread_safe = True
+
+    def __init__(self, reward: RewardSettings, sandbox: Sandbox | None = None) -> None:
+        self.settings = reward
+        self._official = reward.semantics != "fixed"
+        self._rules = Rules() if self._official else Rules(tolerance=reward.tolerance, nan=True, arrays=True)
+        libraries = tuple(reward.libraries.split())
+        self._sandbox = sandbox or Sandbox(limits_of(reward), reward.workers, libraries, unsafe=reward.unsafe)
+        self._references = References(self._sandbox)
+
+    def __enter__(self) -> CodeScorer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the sandbox. May be called twice."""
+        self._sandbox.close()
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox that does the work (its layers, its usage)."""
+        return self._sandbox
+
+    def score(self, dialogues: Sequence[Trajectory]) -> list[Score]:
+        """Score the dialogues' answers, in order."""
+        return self.score_answers([(one.task, one.answer) for one in dialogues])
+
+    def score_answers(self, items: Sequence[tuple[Task, str | None]]) -> list[Score]:
+        """Score (task, answer) pairs, in order; equal pairs are run once."""
+        return list(self.stream(items))
+
+    def stream(self, items: Iterable[tuple[Task, str | None]], window: int = 256) -> Iterator[Score]:
+        """Yield the scores of `items` in order, with at most `window` answers under way."""
+        waiting: deque[Future[Score]] = deque()
+        burst = max(1, window // 16)  # so many are waited for at a time: each time costs two switches between threads
+        recent: dict[tuple[str, tuple[tuple[str, str], ...], str], Future[Score]] = {}
+        for task, answer in items:
+            key = (task.ground_truth, task.test_cases, answer or "")
+            pending = recent.get(key)
+            if pending is None:
+                pending = recent[key] = self._begin(task, answer)
+                while len(recent) > 4 * window:
+                    del recent[next(iter(recent))]
+            waiting.append(pending)
+            if len(waiting) >= window:
+                yield from self._first(waiting, burst)
+        while waiting:
+            yield from self._first(waiting, min(burst, len(waiting)))
+
+    def _first(self, waiting: deque[Future[Score]], count: int) -> Iterator[Score]:
+        futures.wait((waiting[count - 1],))
+        for _ in range(count):
+            yield waiting.popleft().result()
+
+    def _begin(self, task: Task, answer: str | None) -> Future[Score]:
+        if not task.test_cases:
+            raise UserError(f"task {task.id}: only tasks with unit tests can be scored by running code.")
+        checks = _checks(task.test_cases, self._official)
+        calls = tuple(call for check in checks for call in check.calls)
+        namespace: Literal["one", "split"] = "split" if self._official else "one"
+        if answer is None or not answer.strip() or answer.strip() == NO_ANSWER:
+            return self._unrun(checks, TestResult("", False, "no_answer"))
+        word = banned_word(answer) if self.settings.semantics == "official" else None
+        if word is not None:
+            return self._unrun(checks, TestResult("", False, "refused", f"the answer holds `{word}`"))
+        if self._official:
+            sources: tuple[str, ...] = (official_source(answer),)
+        else:
+            sources = fixed_sources(answer, _name(task.test_cases))
+        expected = self._references.results(task.ground_truth, calls, namespace)
+        actual = self._sandbox.submit(Job(sources, calls, namespace))
+        score: Future[Score] = Future()
+        actual.add_done_callback(lambda done: self._follow(checks, expected, done, score))
+        return score
+
+    def _unrun(self, checks: tuple[Check, ...], verdict: TestResult) -> Future[Score]:
+        tests = tuple(TestResult(check.name, False, verdict.reason, verdict.detail) for check in checks)
+        score: Future[Score] = Future()
+        score.set_result(Score(0.0, tests, semantics=self.settings.semantics, isolation="not run"))
+        return score
+
+    def _follow(
+        self,
+        checks: tuple[Check, ...],
+        expected: Future[tuple[CallResult, ...]],
+        actual: Future[Outcome],
+        score: Future[Score],
+    ) -> None:
+        # Judged at once, in the sandbox's thread: what an answer returns may be large, and many are under way. The
+        # reference's future lives on and keeps its callbacks, so what hangs on it lets go of the outcome.
+        held = [actual]
+
+        def judge(done: Future[tuple[CallResult, ...]]) -> None:
+            try:
+                score.set_result(self._judge(checks, done.result(), held.pop().result()))
+            except BaseException as error:  # whoever waits for the score is told
+                score.set_exception(error)
+
+        expected.add_done_callback(judge)
+
+    def _judge(self, checks: tuple[Check, ...], expected: tuple[CallResult, ...], outcome: Outcome) -> Score:
+        results: list[TestResult] = []
+        position = 0
+        for check in checks:
+            end = position + len(check.calls)
+            reference = check.value(expected[position:end], self._rules)
+            value = check.value(outcome.calls[position:end], self._rules)
+            results.append(self._test(check.name, reference, value))
+            position = end
+        passed = sum(test.passed for test in results)
+        semantics = self.settings.semantics
+        return Score(passed / len(results), tuple(results), semantics=semantics, isolation=outcome.isolation)
+
+    def _test(self, name: str, reference: CallResult, value: CallResult) -> TestResult:
+        if value.kind != "value":
+            return TestResult(name, False, value.kind, value.detail)
+        if reference.kind != "value" or reference.tree is None:
+            detail = reference.detail or "the reference returns None"
+            return TestResult(name, False, "no_reference", detail)
+        if equal(reference.tree, value.tree, self._rules):
+            return TestResult(name, True, "passed")
+        return TestResult(name, False, "wrong", f"returned {render(value.tree)}")
+
+
+@lru_cache(maxsize=4096)
+def _checks(tests: tuple[tuple[str, str], ...], official: bool) -> tuple[Check, ...]:
+    return tuple(parse_check(name, call, official) for name, call in tests)
+
+
+@lru_cache(maxsize=4096)
+def _name(tests: tuple[tuple[str, str], ...]) -> str:
+    return function_name([call for _, call in tests])
+
+
+def limits_of(reward: RewardSettings) -> Limits:
+    """The sandbox's limits that the settings ask for."""
+    return Limits(
+        wall_seconds=reward.wall_seconds,
+        call_seconds=reward.call_seconds,
+        memory_mib=reward.memory_mib,
+    )
+
+
+# Hidden tests run once more, for people
+
+
+def run_tests(reward: RewardSettings, task: Task, answer: str) -> list[TestRun]:
+    """Return the tests of `task` in their order; UserError for a task without tests, or where there is no sandbox.
+
+    The verdicts are the scorer's. Every test has a child process of its own, so that its time is its own: that of
+    executing the program and the call. Nothing of the answer is run where the scorer would run nothing: one that is
+    empty, or banned by the semantics.
+    """
+    official = reward.semantics != "fixed"
+    namespace: Literal["one", "split"] = "split" if official else "one"
+    checks = _checks(task.test_cases, official)
+    sources = (official_source(answer),) if official else fixed_sources(answer, _name(task.test_cases))
+    with CodeScorer(reward) as scorer:
+        (score,) = scorer.score_answers([(task, answer)])
+        refused = all(test.reason in ("no_answer", "refused") for test in score.tests)
+        outcomes = [None if refused else scorer.sandbox.submit(Job(sources, each.calls, namespace)) for each in checks]
+        # As the scorer has it: a reference that draws random numbers draws others than the answer.
+        references = [
+            scorer.sandbox.submit(Job((task.ground_truth,), each.calls, namespace, seed=1)) for each in checks
+        ]
+        runs = []
+        for (name, call), check, test, pending, reference in zip(
+            task.test_cases, checks, score.tests, outcomes, references, strict=True
+        ):
+            outcome = None if pending is None else pending.result()
+            got = "" if outcome is None else _shown(check, outcome.calls)
+            seconds = 0.0 if outcome is None else outcome.seconds
+            expected = _shown(check, reference.result().calls)
+            runs.append(TestRun(name, call, expected, got, test.passed, test.reason, test.detail, seconds))
+    return runs
+
+
+def _shown(check: Check, results: tuple[CallResult, ...]) -> str:
+    value = check.value(results, Rules())
+    return render(value.tree) if value.kind == "value" else f"{value.kind}: {value.detail}".rstrip(": ")

@@ -1,0 +1,229 @@
+"""Agents of known skill for the synthetic suite: scripted controls, and the demonstrators of the base agent."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+
+from sweetrl.backend.suite.details import BY_NAME, KINDS
+from sweetrl.backend.suite.tasks import Value, read_facts, write_program
+from sweetrl.backend.suite.topics import DOMAINS, Domain, named_kinds
+from sweetrl.backend.suite.users import (
+    REFUSAL,
+    Persona,
+    ScriptedSimulator,
+    answered_questions,
+    known,
+    questions_of,
+    told,
+)
+from sweetrl.types import ANSWER_MARKER, Demonstration, Message, Task
+
+if TYPE_CHECKING:
+    from sweetrl.config.settings import PretrainSettings
+
+
+NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an agent can read off a synthetic request: the domain, the names in the signature, what it hints at."""
+
+    domain: Domain
+    function: str
+    argument: str
+    named: tuple[str, ...]
+    """The kinds of detail, in program order, that are plausible in the domain and that the request hints at."""
+
+
+@lru_cache(maxsize=4096)
+def read_request(problem_description: str) -> Request:
+    """Recognise the domain, the signature and the hints in a request of the suite; ValueError if it is not one."""
+    wish, _, signature = problem_description.partition("The signature of the function is: def ")
+    function, _, rest = signature.partition("(")
+    argument = rest.partition(")")[0]
+    for domain in DOMAINS:
+        if function in domain.functions and any(phrase in wish for phrase in domain.phrases):
+            hinted = named_kinds(wish)
+            named = tuple(kind.name for kind in KINDS if kind.name in hinted and kind.name in domain.relevant)
+            return Request(domain, function, argument, named)
+    raise ValueError("this is not a request of the synthetic suite")
+
+
+def write_answer(request: Request, details: dict[str, tuple[Value, ...]]) -> str:
+    """The final reply: the marker and the program with these details."""
+    return f"{ANSWER_MARKER}\n```python\n{write_program(request.function, request.argument, details)}\n```"
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """What has happened so far: the request, the facts behind it, what was asked for and what was heard."""
+
+    request: Request
+    facts: dict[str, tuple[str, ...]]
+    asked: set[str]
+    heard: dict[str, tuple[str, ...]]
+    """The details that were told with all their parts, with the values that were told."""
+    open: list[str]
+    """Details of which a part has been told, and a follow-up brings out the rest; none where the user refuses."""
+    turn: int
+
+    @classmethod
+    def of(cls, task: Task, messages: Sequence[Message]) -> Dialogue:
+        """Read a dialogue that ends with the user's words."""
+        facts, questions = read_facts(task.hidden_information), questions_of(messages)
+        replies = [message.content for message in messages[2::2]]
+        answered = answered_questions(messages)
+        complete, spoken = known(facts, answered), told(facts, answered)
+        heard = {name: facts[name] for name in facts if name in complete}
+        for kinds, reply in zip(questions, replies, strict=True):  # a forgetful user's numbers, as they were told
+            numbers = NUMBER.findall(reply)
+            for name in heard:
+                if name in kinds and len(kinds) == len(numbers) == 1 and BY_NAME[name].parts == 1:
+                    heard[name] = (numbers[0],)
+        return cls(
+            read_request(task.problem_description),
+            facts,
+            {name for kinds in questions for name in kinds},
+            heard,
+            [name for name in spoken if name not in complete and REFUSAL not in replies],
+            len(questions),
+        )
+
+    def ask(self, name: str, wording: random.Random | None = None) -> str:
+        """A question about a kind of detail; where a part of it is told, a follow-up."""
+        kind = BY_NAME[name]
+        wordings = kind.follow_ups if name in self.open else kind.questions
+        return wording.choice(wordings) if wording else wordings[0]
+
+    def answer(self, without: Sequence[str] = ()) -> str:
+        """The program with what was heard."""
+        return write_answer(self.request, {name: v for name, v in self.heard.items() if name not in without})
+
+
+Order = Literal["hints", "usual", "random"]
+
+
+@dataclass(frozen=True)
+class ScriptedAgent:
+    """A control: asks until the last turn or until it has asked all that it wants to, then writes what it was told.
+
+    hints    asks for what the request hints at: what an actor can know, and the bar for trained ones
+    usual    asks for what is plausible in the domain in the order of the steps of a program, whatever the request says
+    random   asks for any kind of detail
+    """
+
+    order: Order
+    max_turns: int
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """As reports call it."""
+        return f"scripted:{self.order}"
+
+    def act(self, task: Task, messages: Sequence[Message]) -> str:
+        """The next reply, from what an agent may see, and the facts behind the answers it got."""
+        now = Dialogue.of(task, messages)
+        if self.order == "hints":
+            wanted: Sequence[str] = now.request.named
+        elif self.order == "usual":
+            wanted = [kind.name for kind in KINDS if kind.name in now.request.domain.relevant]
+        else:
+            wanted = random.Random(f"{self.seed}-{task.id}").sample(list(BY_NAME), len(BY_NAME))
+        left = now.open + [name for name in wanted if name not in now.asked]
+        return now.ask(left[0]) if left and now.turn < self.max_turns - 1 else now.answer()
+
+
+class OracleAgent:
+    """Asks for every hidden detail, and for nothing else, then writes the program."""
+
+    name = "oracle"
+
+    def act(self, task: Task, messages: Sequence[Message]) -> str:
+        """The next reply, by someone who knows the facts and only has to bring them out."""
+        now = Dialogue.of(task, messages)
+        left = now.open + [name for name in now.facts if name not in now.asked]
+        return now.ask(left[0]) if left else now.answer()
+
+
+@dataclass(frozen=True)
+class Skill:
+    """How a demonstrator behaves; the base agent learns its habits from these.
+
+    Its habit is to ask for what is plausible in the domain in the order of a program's steps, whatever the request
+    says, and to answer when the turns are over. At each turn, with probability `heed`, it looks at the request instead:
+    it asks for something that is hinted at, or answers if nothing of that is left. It follows up on what was told in
+    part with probability `follow`; asks about any kind at all with probability `slip`; answers early with probability
+    `stop`; and a detail that it was told does not get into the program with probability `forget`.
+    """
+
+    heed: float
+    follow: float = 0.7
+    slip: float = 0.05
+    stop: float = 0.05
+    forget: float = 0.01
+
+
+class Demonstrator:
+    """A scripted agent with a habit: what the base agent is pre-trained on.
+
+    An `informed` one has seen the finished program: with probability `heed_program` it asks for a detail that is in it,
+    or answers if it knows them all.
+    """
+
+    name = "demonstrator"
+
+    def __init__(
+        self, skill: Skill, max_turns: int, rng: random.Random, informed: bool = False, heed_program: float = 0.85
+    ) -> None:
+        self.skill, self.max_turns, self.rng = skill, max_turns, rng
+        self.informed, self.heed_program = informed, heed_program
+
+    def act(self, task: Task, messages: Sequence[Message]) -> str:
+        """The next reply; always the program in the last turn."""
+        now, rng, skill = Dialogue.of(task, messages), self.rng, self.skill
+        name = self._next(now)
+        if name is None or now.turn >= self.max_turns - 1 or rng.random() < skill.stop:
+            return now.answer([name for name in now.facts if rng.random() < skill.forget])
+        return now.ask(name, rng)
+
+    def _next(self, now: Dialogue) -> str | None:
+        """What to ask for; None to answer. It goes on from the last kind asked for, and never turns back."""
+        rng, skill = self.rng, self.skill
+        order = list(BY_NAME)
+        furthest = max((order.index(name) for name in now.asked), default=-1)
+        ahead = order[furthest + 1 :]
+        if self.informed and rng.random() < self.heed_program:
+            left = now.open + [name for name in ahead if name in now.facts]
+            return left[0] if left else None
+        if now.open and rng.random() < skill.follow:
+            return now.open[0]
+        if rng.random() < skill.slip:
+            return rng.choice(order)
+        wanted = now.request.named if rng.random() < skill.heed else now.request.domain.relevant
+        return next((name for name in ahead if name in wanted), None)
+
+
+def demonstrate(task: Task, settings: PretrainSettings, max_turns: int, seed: int) -> Demonstration:
+    """Play one dialogue of a demonstrator with the scripted user; a function of its arguments."""
+    rng = random.Random(f"demonstration-{seed}")
+    heed = rng.uniform(settings.heed_least, settings.heed_most)
+    skill = Skill(heed, follow=0.8, slip=0.02, stop=0.02, forget=0.01)
+    informed = rng.random() < settings.informed
+    persona: Persona = rng.choices(("plain", "terse", "talkative"), (3, 1, 1))[0]
+    agent = Demonstrator(skill, max_turns, rng, informed, settings.informed_heed)
+    user = ScriptedSimulator(persona)
+    messages = [Message("user", task.problem_description)]
+    for _ in range(max_turns):
+        reply = agent.act(task, messages)
+        messages.append(Message("assistant", reply))
+        if ANSWER_MARKER in reply:
+            break
+        messages.append(Message("user", user.reply(task, messages, seed)))
+    return Demonstration(tuple(messages), informed)

@@ -1,0 +1,146 @@
+"""What a reply in a synthetic dialogue is worth, and what went wrong in one, known from how the task was made."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal
+
+from sweetrl.backend.suite.agents import read_request
+from sweetrl.backend.suite.details import BY_NAME, KINDS, Kind, kinds_asked
+from sweetrl.backend.suite.tasks import read_facts
+from sweetrl.backend.suite.users import answered_questions, brought_out, known, questions_of
+from sweetrl.colbench.markers import marked_answer, visible_reply
+from sweetrl.types import Message, Task, Trajectory
+
+Verdict = Literal[
+    "needed", "hinted", "plausible", "irrelevant", "repeated", "unclear", "complete", "premature", "mistaken"
+]
+
+
+def judge_reply(task: Task, earlier: Sequence[Message], reply: str) -> Verdict | None:
+    """Judge an agent's `reply` to the dialogue `earlier`; None for a task that is not of the suite.
+
+    needed      brings out a hidden detail of the task that is not known yet, or the rest of one
+    hinted      asks for something new that the request hints at, and that this task does not hide
+    plausible   asks for something new that tasks of this domain may hide, and at which the request does not hint
+    irrelevant  asks for what no task of this domain can hide
+    repeated    asks for nothing but what was asked before
+    unclear     asks for no kind of detail
+    complete    answers, with every detail in the program as it was told
+    premature   answers, true to what was told, with a detail not yet told
+    mistaken    answers, and a detail that was told is missing or wrong in the program, or it has one that nobody told
+    """
+    facts = read_facts(task.hidden_information)
+    if not facts:
+        return None
+    try:
+        request = read_request(task.problem_description)
+    except ValueError:
+        return None
+    answered = answered_questions(earlier)
+    told = known(facts, answered)
+    program = marked_answer(visible_reply(reply))
+    if program is not None:
+        if any(step_in(program, BY_NAME[name], facts[name], request.argument) != "right" for name in told):
+            return "mistaken"
+        others = [kind for kind in KINDS if kind.name not in facts]
+        if any(step_in(program, kind, (), request.argument) != "missing" for kind in others):
+            return "mistaken"
+        return "complete" if told == facts.keys() else "premature"
+    kinds = kinds_asked(visible_reply(reply))
+    if brought_out(facts, answered, kinds):
+        return "needed"
+    new = set(kinds) - {name for asked in questions_of(earlier) for name in asked}
+    if not new:
+        return "repeated" if kinds else "unclear"
+    if new & set(request.named):
+        return "hinted"
+    return "plausible" if new & set(request.domain.relevant) else "irrelevant"
+
+
+# What verdicts are worth to who knows the task, in the order of Backend.contrasts.
+WORTH: dict[Verdict, float] = {
+    "needed": 3.0,
+    "complete": 3.0,
+    "hinted": 2.0,
+    "plausible": 1.0,
+    "irrelevant": 0.0,
+    "repeated": 0.0,
+    "unclear": 0.0,
+    "mistaken": -1.0,
+    "premature": -2.0,
+}
+
+
+def faults(trajectory: Trajectory, questions: Sequence[str], max_turns: int) -> dict[str, Any]:
+    """Return the columns of a Result that are about details, and the kind of task; nothing for any other task.
+
+    premature    the agent answered with turns left, although it had not been told every hidden detail
+    repeated     a question about nothing but what was asked before, and that brings out nothing more
+    irrelevant   a question about no kind of detail that this kind of task can have
+    unhinted     a question about what this kind of task can have, and that this one neither has nor hints at
+    untold       a hidden detail that no question brought out, or not all of it
+    forgotten    a detail that was told, and whose step is not in the program
+    mistaken     a detail that was told, and whose step is in the program with another value
+    """
+    facts = read_facts(trajectory.task.hidden_information)
+    if not facts:
+        return {}
+    try:
+        request = read_request(trajectory.task.problem_description)
+    except ValueError:
+        return {}
+    asked: list[tuple[str, ...]] = []
+    answered = answered_questions(trajectory.messages)
+    repeated = irrelevant = unhinted = 0
+    for question in questions:
+        kinds = kinds_asked(question)
+        before = {name for earlier in asked for name in earlier}
+        brings = brought_out(facts, answered[: len(asked)], kinds)
+        repeated += bool(kinds) and not brings and before.issuperset(kinds)
+        plausible = set(kinds) & set(request.domain.relevant)
+        irrelevant += not plausible
+        unhinted += bool(plausible) and not set(kinds) & (set(request.named) | facts.keys())
+        asked.append(kinds)
+    told = known(facts, answered)
+    program = trajectory.answer or ""
+    verdicts = Counter(step_in(program, BY_NAME[name], facts[name], request.argument) for name in told)
+    untold = len(facts.keys() - told)
+    turns = sum(message.role == "assistant" for message in trajectory.messages)
+    return {
+        "topic": request.domain.name,
+        "held_out": request.domain.held_out,
+        "repeated": repeated,
+        "irrelevant": irrelevant,
+        "unhinted": unhinted,
+        "details": len(facts),
+        "untold": untold,
+        "forgotten": verdicts["missing"],
+        "mistaken": verdicts["other value"],
+        "premature": untold > 0 and trajectory.outcome == "answered" and turns < max_turns,
+    }
+
+
+def step_in(program: str, kind: Kind, values: Sequence[str], argument: str) -> str:
+    """Whether the step of `kind` is in `program`: "right", with an "other value", or "missing"; blanks are ignored.
+
+    Without `values` any is another one.
+    """
+    lines = "\n".join("".join(line.split()) for line in program.splitlines())
+    if values and _step_pattern(kind, argument, tuple(re.escape(value) for value in values)).search(lines):
+        return "right"
+    anything = (r"-?[\w.]+",) * max(2, len(values))
+    return "other value" if _step_pattern(kind, argument, anything).search(lines) else "missing"
+
+
+@lru_cache(maxsize=4096)
+def _step_pattern(kind: Kind, argument: str, values: tuple[str, ...]) -> re.Pattern[str]:
+    marks = [f"\0{index}\0" for index in range(max(2, len(values)))]
+    text = "\n".join("".join(line.format(*marks, x=argument).split()) for line in kind.code)
+    pattern = re.escape(text)
+    for mark, value in zip(marks, values, strict=False):
+        pattern = pattern.replace(re.escape(mark), f"(?:{value})")
+    return re.compile(rf"(?m)^{pattern}$")

@@ -1,0 +1,297 @@
+"""Procedural ColBench tasks: a vague request and a signature, a reference with hidden details, ten hidden tests.
+
+Content decides the split: a hash of which kinds of detail a task hides sends it to train or to test, and some domains
+are in the test split only. So the splits are disjoint for every seed and every count, and no test program equals a
+training program up to numbers and names.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sweetrl.backend.suite.details import BY_NAME, CURRENCIES, KINDS
+from sweetrl.backend.suite.topics import (
+    ASIDES,
+    CELL_OF,
+    CLOSERS,
+    DOMAINS,
+    GRID,
+    OPENERS,
+    PLACES,
+    Domain,
+    Hints,
+    named_kinds,
+    word_cell,
+)
+from sweetrl.seeds import split_of
+from sweetrl.types import Split, Task
+
+Value = int | str
+Details = Mapping[str, tuple[Value, ...]]
+
+FALSE_HINT = 0.25  # chance that a request also names a cell in which nothing is hidden, where there are turns for it
+ASIDE = 0.5  # chance of a sentence that tells nothing
+
+
+@dataclass(frozen=True)
+class Spec:
+    """Everything a synthetic task is made from; `details` maps the name of a kind to its values."""
+
+    domain: Domain
+    function: str
+    argument: str
+    details: tuple[tuple[str, tuple[Value, ...]], ...]
+
+    @property
+    def signature(self) -> str:
+        """The line that the request shows."""
+        return f"def {self.function}({self.argument})"
+
+    def program(self) -> str:
+        """The reference program."""
+        return write_program(self.function, self.argument, dict(self.details))
+
+    def content(self) -> str:
+        """What the task is about, in one line: the key of uniqueness."""
+        values = ";".join(f"{name}={','.join(map(str, v))}" for name, v in self.details)
+        return f"{self.domain.name}|{self.function}|{self.argument}|{values}"
+
+    def structure(self) -> str:
+        """Which steps its program has, in one line: the key of splits."""
+        return " ".join(name for name, _ in self.details)
+
+
+def write_program(function: str, argument: str, details: Details) -> str:
+    """Write the program that has exactly these details, steps in the suite's order."""
+    lines = [f"def {function}({argument}):"]
+    counted = False  # whether `total` has been set from the argument
+    for kind in KINDS:
+        if kind.name in details:
+            if not counted and any("total" in line for line in kind.code) and kind.name != "rate":
+                lines.append(f"    total = {argument}")
+                counted = True
+            counted = counted or kind.name == "rate"
+            lines += [f"    {line.format(*details[kind.name], x=argument)}" for line in kind.code]
+    if not counted:
+        lines.append(f"    total = {argument}")
+    lines.append("    return total")
+    return "\n".join(lines)
+
+
+def write_facts(details: Details) -> str:
+    """The hidden information of a task: one `kind: values` line for each detail."""
+    return "\n".join(f"{name}: {', '.join(map(str, values))}" for name, values in details.items())
+
+
+def read_facts(hidden_information: str | None) -> dict[str, tuple[str, ...]]:
+    """Parse what write_facts wrote. With a line of any other form there are no facts at all.
+
+    Such a task is somebody else's, and whoever knew a part of it would deny the rest.
+    """
+    facts: dict[str, tuple[str, ...]] = {}
+    for line in filter(str.strip, (hidden_information or "").splitlines()):
+        name, colon, listed = line.partition(": ")
+        values = tuple(value.strip() for value in listed.split(","))
+        if not colon or name not in BY_NAME or not _fit(values, len(BY_NAME[name].values)):
+            return {}
+        facts[name] = values
+    return facts
+
+
+def _fit(values: Sequence[str], numbers: int) -> bool:
+    if not numbers:
+        return len(values) == 1 and values[0] in CURRENCIES
+    return len(values) == numbers and all(value.isdecimal() for value in values)
+
+
+def generate(
+    split: Split,
+    count: int,
+    seed: int,
+    difficulty: int = 3,
+    domains: Sequence[Domain] | None = None,
+    hints: Hints = "grid",
+) -> Iterator[Task]:
+    """Yield `count` different tasks of `split`; the same arguments give the same tasks.
+
+    A task hides `difficulty` details, one fewer or one more (at least one). Every detail shows in at least one test: a
+    program that lacks it, or has a number in it that is one more, fails. `domains` are those of the split by default,
+    `hints` says how requests are worded.
+    """
+    rng = random.Random(f"{split}-{seed}-{difficulty}")
+    of = domains or [domain for domain in DOMAINS if split == "test" or not domain.held_out]
+    seen: set[str] = set()
+    while len(seen) < count:
+        spec = draw_spec(rng, difficulty, of)
+        content = spec.content()
+        if content in seen or split_of(spec.structure()) != split:
+            continue
+        hint = draw_hint(spec, rng, questions(difficulty))
+        tests = draw_tests(spec, rng) if hint is not None else None
+        if hint is None or tests is None:
+            continue
+        seen.add(content)
+        yield Task(
+            id=f"synthetic-{split}-{seed}-{len(seen) - 1:05d}",
+            problem_description=draw_request(spec, hint, rng, hints),
+            ground_truth=spec.program(),
+            test_cases=tuple((f"test{i + 1}", call) for i, call in enumerate(tests)),
+            hidden_information=write_facts(dict(spec.details)),
+        )
+
+
+def questions(difficulty: int) -> int:
+    """How many questions bring out everything, at most, for who reads the request: two for each detail."""
+    return 2 * max(1, difficulty)
+
+
+def draw_spec(rng: random.Random, difficulty: int, domains: Sequence[Domain] = DOMAINS) -> Spec:
+    """Draw a domain, names, and the hidden details with their values."""
+    domain = rng.choice(domains)
+    many = min(max(1, difficulty + rng.choice((-1, 0, 1))), len(domain.relevant))
+    names = set(rng.sample(domain.relevant, many))
+    details = tuple((kind.name, draw_values(kind.name, rng)) for kind in KINDS if kind.name in names)
+    return Spec(domain, rng.choice(domain.functions), rng.choice(domain.arguments), details)
+
+
+def draw_values(name: str, rng: random.Random) -> tuple[Value, ...]:
+    """Draw the values of one detail."""
+    kind = BY_NAME[name]
+    if not kind.values:
+        return (rng.choice(CURRENCIES),)
+    return tuple(rng.randint(low, high) for low, high in kind.values)
+
+
+def draw_hint(spec: Spec, rng: random.Random, most: int) -> tuple[tuple[str, str], ...] | None:
+    """Draw the cells that the request names: those of the details, and now and then one in which nothing is hidden.
+
+    None if asking for what is plausible in them, follow-ups included, takes more than `most` questions.
+    """
+    plausible = set(spec.domain.relevant)
+    cells = list(dict.fromkeys(CELL_OF[name] for name, _ in spec.details))
+
+    def needed(named: Sequence[tuple[str, str]]) -> int:
+        asked = sum(len(plausible & set(GRID[cell])) for cell in named)
+        return asked + sum(BY_NAME[name].parts - 1 for name, _ in spec.details)
+
+    if needed(cells) > most:
+        return None
+    others = [cell for cell in GRID if cell not in cells and plausible & set(GRID[cell])]
+    if others and rng.random() < FALSE_HINT:
+        more = [*cells, rng.choice(others)]
+        cells = more if needed(more) <= most else cells
+    rng.shuffle(cells)
+    return tuple(cells)
+
+
+def draw_request(spec: Spec, hint: Sequence[tuple[str, str]], rng: random.Random, hints: Hints = "grid") -> str:
+    """Word the vague request: the domain, the cells of `hint` and the signature, and none of the details."""
+    *others, last = [word_cell(cell, rng, hints) for cell in hint]
+    listed = f"{', '.join(others)} and {last}" if others else last
+    said = [
+        f"{rng.choice(OPENERS)} {rng.choice(spec.domain.phrases)} {rng.choice(PLACES)}.",
+        rng.choice(CLOSERS).format(listed),
+    ]
+    if rng.random() < ASIDE:
+        said.insert(rng.choice((1, 2)), rng.choice(ASIDES))
+    request = f"{' '.join(said)} The signature of the function is: {spec.signature}"
+    assert named_kinds(request) == {kind for cell in hint for kind in GRID[cell]}, request
+    return request
+
+
+def draw_tests(spec: Spec, rng: random.Random) -> list[str] | None:
+    """Draw ten calls under which every detail and every value shows; None if these details hide one another."""
+    details = dict(spec.details)
+    interesting = {-1, 0, 1}
+    for _, values in spec.details:
+        for value in values:
+            if isinstance(value, int):
+                interesting |= {value - 1, value, value + 1}
+    pool = [n for n in sorted(interesting) if n <= 60] + rng.sample(range(2, 80), 20)
+    reference = _outputs(spec, details, pool)
+    rivals = [_outputs(spec, changed, pool) for changed in _near_misses(details)]
+    chosen: list[int] = []
+    unseen = list(range(len(rivals)))
+    while unseen:  # greedy cover: each call is the one that exposes most of the rivals that still pass
+        best = max(range(len(pool)), key=lambda i: (sum(rivals[r][i] != reference[i] for r in unseen), -abs(pool[i])))
+        exposed = [r for r in unseen if rivals[r][best] != reference[best]]
+        if not exposed:
+            return None
+        chosen.append(best)
+        unseen = [r for r in unseen if r not in exposed]
+    rest = [i for i in range(len(pool)) if i not in chosen and pool[i] not in {pool[j] for j in chosen}]
+    rng.shuffle(rest)
+    for i in rest:
+        if len(chosen) >= 10:
+            break
+        if pool[i] not in {pool[j] for j in chosen}:
+            chosen.append(i)
+    if len(chosen) != 10:
+        return None
+    rng.shuffle(chosen)
+    return [f"{spec.function}({pool[i]})" for i in chosen]
+
+
+def _near_misses(details: Details) -> list[dict[str, tuple[Value, ...]]]:
+    """Programs that are wrong in one thing: a detail missing, or a value off by one (or another currency)."""
+    misses: list[dict[str, tuple[Value, ...]]] = []
+    for name, values in details.items():
+        misses.append({other: v for other, v in details.items() if other != name})
+        for i, value in enumerate(values):
+            other_value = value + 1 if isinstance(value, int) else next(c for c in CURRENCIES if c != value)
+            misses.append({**details, name: (*values[:i], other_value, *values[i + 1 :])})
+    return misses
+
+
+def _outputs(spec: Spec, details: Details, inputs: Sequence[int]) -> list[Any]:
+    return [evaluate(details, n) for n in inputs]
+
+
+def evaluate(details: Details, x: float) -> Any:
+    """What the program with these details returns for `x`, computed here without running any program text."""
+    get = {name: list(values) for name, values in details.items()}
+
+    def value(name: str, i: int = 0) -> Any:
+        return get[name][i]
+
+    if "negative" in get and x < 0:
+        return value("negative")
+    if "zero" in get and x == 0:
+        return value("zero")
+    if "pack" in get:
+        x = x * value("pack")
+    if "allowance" in get:
+        x = max(x - value("allowance"), 0)
+    if "every" in get:
+        x = x - x // value("every")
+    total: Any = x * value("rate") if "rate" in get else x
+    if "tier" in get and x > value("tier"):
+        total = total + (x - value("tier")) * value("tier", 1)
+    if "insurance" in get:
+        total = total + x * value("insurance")
+    if "base" in get:
+        total = total + value("base")
+    if "bulk" in get and x > value("bulk"):
+        total = total - value("bulk", 1)
+    if "discount" in get:
+        total = total - total * value("discount") / 100
+    if "tax" in get:
+        total = total + total * value("tax") / 100
+    if "credit" in get:
+        total = total - value("credit")
+    if "minimum" in get:
+        total = max(total, value("minimum"))
+    if "maximum" in get:
+        total = min(total, value("maximum"))
+    if "split" in get:
+        total = total / value("split")
+    if "rounding" in get:
+        total = round(total / value("rounding")) * value("rounding")
+    if "label" in get:
+        total = f"{total} {value('label')}"
+    assert not (isinstance(total, float) and math.isnan(total))
+    return total

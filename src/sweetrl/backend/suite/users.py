@@ -1,0 +1,133 @@
+"""The scripted person of the synthetic suite, with several characters (`simulator.options.persona`)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+from sweetrl.backend.suite.details import BY_NAME, kinds_asked
+from sweetrl.backend.suite.tasks import read_facts
+from sweetrl.errors import UserError
+from sweetrl.types import Message, Task
+
+Persona = Literal["plain", "terse", "talkative", "impatient", "forgetful"]
+PERSONAS: tuple[Persona, ...] = get_args(Persona)
+
+NOTHING = ("No, there is none.", "No, nothing like that.", "No, not that I know of.")
+UNKNOWN = ("I do not know.", "Sorry, I am not sure about that.")
+BEFORE = ("Good that you ask.", "Let me think about it.", "My partner knows more of this.", "Oh yes, that one.")
+AFTER = ("It has been so for years.", "I hope that helps.", "We were never sure of it.", "You would not believe it.")
+REFUSAL = "No more questions, please just write it."
+PATIENCE = 3  # questions that an impatient person takes without a word
+LOSES_PATIENCE = 0.25  # chance at each further question that no other one is answered
+CORRECTION = "Sorry, I was wrong before."
+TOLD_AT_ONCE = 2  # details in one reply
+
+
+def questions_of(messages: Sequence[Message]) -> list[tuple[str, ...]]:
+    """The kinds of detail that each of the agent's messages asks for."""
+    return [kinds_asked(message.content) for message in messages if message.role == "assistant"]
+
+
+def answered_questions(messages: Sequence[Message]) -> list[tuple[str, ...]]:
+    """The kinds of detail that each of the agent's messages asks for; none where the person refused to answer."""
+    replies = [message.content for message in messages if message.role == "user"][1:]
+    return [() if reply == REFUSAL else kinds for kinds, reply in zip(questions_of(messages), replies, strict=False)]
+
+
+def told(facts: Mapping[str, Sequence[str]], questions: Sequence[Sequence[str]]) -> dict[str, int]:
+    """How often each detail that was asked for has been spoken of; a detail is known after `Kind.parts` times."""
+    found: dict[str, int] = {}
+    for kinds in questions:
+        for name in [name for name in kinds if name in facts][:TOLD_AT_ONCE]:
+            found[name] = found.get(name, 0) + 1
+    return found
+
+
+def known(facts: Mapping[str, Sequence[str]], questions: Sequence[Sequence[str]]) -> set[str]:
+    """The details that have been told with all their parts."""
+    return {name for name, times in told(facts, questions).items() if times >= BY_NAME[name].parts}
+
+
+def brought_out(
+    facts: Mapping[str, Sequence[str]], questions: Sequence[Sequence[str]], kinds: Sequence[str]
+) -> set[str]:
+    """The details that are not known yet and that a question about `kinds` brings out, or a part of them."""
+    return told(facts, [kinds]).keys() - known(facts, questions)
+
+
+class ScriptedSimulator:
+    """Answers questions about a synthetic task from its hidden facts, in a few sentences, and never in code.
+
+    Only questions are answered: what a reply holds of code or statements brings out nothing. A detail the task does not
+    have is denied; a question about no kind of detail is answered with "I do not know". Some details are told in two
+    parts, the second at a further question. The personas:
+
+    plain      answers in a sentence
+    terse      answers in a word or two
+    talkative  says more than it was asked, beside the answer
+    impatient  from the fourth question on may lose patience, and then answers none
+    forgetful  has one detail wrong at first, and corrects it if it is asked about it again
+    """
+
+    instant = True
+
+    def __init__(self, persona: Persona = "plain") -> None:
+        if persona not in PERSONAS:
+            raise UserError(f"simulator.options: there is no persona `{persona}`; take one of {', '.join(PERSONAS)}.")
+        self.persona = persona
+        self.name = "scripted" if persona == "plain" else f"scripted:{persona}"
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        """The user's reply to the last (assistant) message; equal arguments give equal words.
+
+        A task of others is a UserError: to deny what it hides would be untrue.
+        """
+        if not read_facts(task.hidden_information):
+            raise UserError(
+                f"task {task.id}: the scripted user knows nothing about it, because it is not of the synthetic suite; "
+                "set `simulator.kind` to `llm`, `replay`, `human` or a user of your own (docs/real-models.md)."
+            )
+        rng = random.Random(f"{seed}-{task.id}-{len(messages)}")
+        if self.persona == "impatient":
+            refused = any(message.content == REFUSAL for message in messages if message.role == "user")
+            asked = sum(message.role == "assistant" for message in messages)
+            if refused or (asked > PATIENCE and rng.random() < LOSES_PATIENCE):
+                return REFUSAL
+        answer = self._answer(task, messages, rng)
+        if self.persona == "talkative":
+            return f"{rng.choice(BEFORE)} {answer} {rng.choice(AFTER)}"
+        return answer
+
+    def _answer(self, task: Task, messages: Sequence[Message], rng: random.Random) -> str:
+        facts = read_facts(task.hidden_information)
+        *earlier, asked = questions_of(messages)
+        terse = self.persona == "terse"
+        if not asked:
+            return rng.choice(UNKNOWN)
+        present = [name for name in asked if name in facts]
+        if not present:
+            return "No." if terse else rng.choice(NOTHING)
+        times = told(facts, earlier)
+        return " ".join(self._tell(task, name, facts, times.get(name, 0), rng) for name in present[:TOLD_AT_ONCE])
+
+    def _tell(self, task: Task, name: str, facts: Mapping[str, Sequence[str]], before: int, rng: random.Random) -> str:
+        kind, values = BY_NAME[name], facts[name]
+        correction = ""
+        if self.persona == "forgetful" and name == slip(task, facts):
+            if before:
+                correction = f"{CORRECTION} "
+            else:
+                values = [str(int(value) + 3) for value in values]
+        if before and kind.parts > 1:
+            text = kind.short_rest if self.persona == "terse" else rng.choice(kind.rest)
+        else:
+            text = kind.short if self.persona == "terse" else rng.choice(kind.answers)
+        return correction + text.format(*values)
+
+
+def slip(task: Task, facts: Mapping[str, Sequence[str]]) -> str | None:
+    """The detail that a forgetful person has wrong at first: a number that is told at once; None if there is none."""
+    names = [name for name in facts if BY_NAME[name].parts == 1 and BY_NAME[name].values]
+    return random.Random(f"slip-{task.id}").choice(names) if names else None

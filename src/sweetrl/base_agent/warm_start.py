@@ -1,0 +1,132 @@
+"""The warm start of a pretrained model: it imitates scripted demonstrators before it collects dialogues of its own.
+
+A model that was trained on other things knows neither how the domain's dialogues go nor how they end. As long as it
+never succeeds, attempts at a task do not differ in their reward, and no method has anything to learn from. The
+demonstrators are those of the small base agent (sweetrl.base_agent.pretraining): they have a habit, which the model
+takes over as its most likely reply, and heed the request at a few turns, which is what training is to find. Those of
+the first part of the steps heed it at most turns.
+
+Only the agent's replies are learnt. It reads what an actor reads: the system prompt, the request, the user's words. A
+share of the dialogues (`pretrain.informed`) has the finished answer in front, where an actor never has it and a critic
+has: so the model learns to read it there.
+
+Import this module where training happens: it loads transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.base_agent.pretraining import READING, demonstrate
+from sweetrl.config.settings import Settings, WarmStartSettings
+from sweetrl.errors import UserError
+from sweetrl.lm.data import MicroBatch, PreferenceData, encode, plan
+from sweetrl.lm.rows import RowFile
+from sweetrl.sweet.trainer import Metrics, PreferenceTrainer
+from sweetrl.types import Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.protocols import Chat
+
+
+@dataclass(frozen=True)
+class Demonstrated:
+    """Rows of demonstrations; the first `readers` of them are by demonstrators who heed the request at most turns.
+
+    `informed` of them have the finished answer in front, `too_long` more do not fit into the model's context.
+    """
+
+    rows: RowFile
+    readers: int
+    informed: int
+    too_long: int
+
+
+def demonstrations(domain: Domain, chat: Chat, settings: Settings, limit: int) -> Demonstrated:
+    """Lay out `warm_start.dialogues` demonstrations of at most `limit` tokens, each about a task of its own.
+
+    A domain with fewer tasks shows some of them again. UserError where the domain has no demonstrator, no task, or none
+    that fits.
+    """
+    wanted, skill, agent = settings.warm_start, settings.pretrain, settings.agent
+    reading = round(skill.reading * wanted.dialogues)
+    rows, readers, informed, too_long = RowFile(), 0, 0, 0
+    for index, task in enumerate(_endless_tasks(domain, wanted, settings.tasks.difficulty)):
+        if index == wanted.dialogues:
+            break
+        reads = index < reading
+        one = skill.model_copy(update=READING) if reads else skill
+        seed = wanted.seed * 1_000_003 + index
+        shown = demonstrate(task, domain, one, agent.max_turns, agent.prompt, seed)
+        row = encode(Trajectory(task, 0, shown.messages), chat, shown.system)
+        if len(row.token_ids) > limit:
+            too_long += 1
+            continue
+        rows.append(row)
+        readers += reads
+        informed += shown.informed
+    if not len(rows):
+        raise UserError(
+            f"{domain.spec}: none of {wanted.dialogues} demonstrations fits into the model's context of {limit} "
+            "tokens; take a model with a longer one."
+        )
+    return Demonstrated(rows, readers, informed, too_long)
+
+
+def _endless_tasks(domain: Domain, wanted: WarmStartSettings, difficulty: int) -> Iterator[Any]:
+    while True:
+        none = True
+        for task in islice(domain.pretraining_tasks(wanted.dialogues, wanted.seed, difficulty), wanted.dialogues):
+            none = False
+            yield task
+        if none:
+            raise UserError(f"{domain.spec}: it yields no task to demonstrate on; see its `pretraining_tasks`.")
+
+
+def steps_of(data: Demonstrated, settings: WarmStartSettings) -> list[MicroBatch]:
+    """Lay out the steps: `epochs` passes over the readers' dialogues, then as many over the others'."""
+    count, steps = len(data.rows), list[MicroBatch]()
+    for part in (range(data.readers), range(data.readers, count)):
+        if part:
+            own = PreferenceData(data.rows, [(index, index) for index in part])
+            steps += plan(own, settings.epochs, settings.batch_size, settings.seed + len(steps))
+    return steps
+
+
+class WarmStartTrainer(PreferenceTrainer):
+    """The likelihood of the agent's replies in demonstrations, each a pair with itself; nothing is compared."""
+
+    compares = False
+
+    def pair_loss(self, logprobs: Tensor, batch: dict[str, Any]) -> tuple[Tensor, Metrics]:
+        """-(1/R) sum_r (1/L_r) sum_l log pi_theta(a^l): over all replies of a dialogue, then over R dialogues."""
+        nll = self.nll(logprobs, batch, "chosen")
+        metrics = {"loss/nll": nll.item(), "reply_length": len(logprobs) / len(batch["rows"]["turn_row"])}
+        return batch.get("share", (1.0,))[0] * nll, metrics
+
+
+def merge_adapter(base: Path | str, adapter: Path, out: Path) -> int:
+    """Write the model `base` with the adapter in its weights to the folder `out`; return its number of parameters.
+
+    Computed in float32, kept in the precision that the base's own files have, in safetensors, with tokenizer and chat
+    template: a folder like any other.
+    """
+    import torch
+
+    from sweetrl.engines.transformers import load_model
+    from sweetrl.models.load import load_tokenizer, stored_dtype
+
+    model = load_model(base, adapter, "float32", "cpu")
+    model.to(getattr(torch, stored_dtype(base))).save_pretrained(out)
+    load_tokenizer(base).save_pretrained(out)
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+__all__ = ["Demonstrated", "WarmStartTrainer", "demonstrations", "merge_adapter", "steps_of"]

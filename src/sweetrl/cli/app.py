@@ -1,0 +1,170 @@
+"""What all commands of `sweetrl` have in common: -h and --quiet, one sentence for each mistake, and Ctrl-C.
+
+Help is plain text in whole sentences: it can be read aloud and piped, and nothing is loaded for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from sweetrl.cli.options import STDOUT
+from sweetrl.console.logs import QUIET, any_letters, own_words_only
+from sweetrl.errors import UserError, sentence_of
+
+# What an impossible command line raises; where its class lies differs between typer's versions.
+USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+
+# Options that name files of this machine.
+FILES = ("--adapter", "--answers", "--dialogues", "--held-out", "--out", "--recording", "--tasks")
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://")
+
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result and errors only: no progress, no hints.")]
+
+
+class Command(TyperCommand):
+    """A command that takes `--json` with and without a file, and no addresses for files."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the words after the command's name."""
+        given = list(args)
+        for place, word in enumerate(args):
+            if word == "--":
+                break
+            name, equals, value = word.partition("=")
+            follows = args[place + 1] if place + 1 < len(args) else "-"
+            if name in FILES and ADDRESS.match(value if equals else follows):
+                address = value if equals else follows
+                raise UserError(
+                    f"{address}: this is an address, and `{name}` names files of this machine; copy it here."
+                )
+            if word == "--json" and self._takes_file() and follows.startswith("-"):
+                given[place] = f"--json={STDOUT}"
+        return list(super().parse_args(ctx, given))
+
+    def _takes_file(self) -> bool:
+        return any("--json" in param.opts and not getattr(param, "is_flag", False) for param in self.params)
+
+
+class Commands(TyperGroup):
+    """The list of commands, each with its whole first sentence."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a line or two for each command."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, first_sentence(command.help or "")) for name, command in self.commands.items()])
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a command's help."""
+    return " ".join(text.split("\n\n")[0].split()).split(". ")[0].rstrip(".") + "."
+
+
+class App(typer.Typer):
+    """A typer application whose commands all take -h and --quiet and say after Ctrl-C what is kept."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(
+            cls=Commands,
+            no_args_is_help=True,
+            pretty_exceptions_enable=False,
+            rich_markup_mode=None,
+            context_settings={"help_option_names": ["-h", "--help"]},
+            **settings,
+        )
+
+    def command(  # type: ignore[override]
+        self,
+        name: str | None = None,
+        *,
+        kept: str = "nothing is half-written: give the same command again",
+        **more: Any,
+    ) -> Callable[[Callable[..., None]], Callable[..., None]]:
+        """Register a command; `kept` is what Ctrl-C leaves, and how to go on, in words."""
+        register = super().command(name, cls=Command, **more)
+
+        def take(function: Callable[..., None]) -> Callable[..., None]:
+            register(_with_quiet(function, name or function.__name__, kept))
+            return function
+
+        return take
+
+
+def _with_quiet(function: Callable[..., None], name: str, kept: str) -> Callable[..., None]:
+    @wraps(function)
+    def run(*arguments: Any, quiet: bool = False, **options: Any) -> None:
+        with _quietly(quiet), own_words_only(name):
+            try:
+                function(*arguments, **options)
+            except KeyboardInterrupt:
+                print(f"interrupted; {kept}.", file=sys.stderr)
+                raise typer.Exit(130) from None
+
+    signature = inspect.signature(function, eval_str=True)
+    more = inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Quiet)
+    run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), more])  # type: ignore[attr-defined]
+    run.__annotations__ = {**function.__annotations__, "quiet": Quiet}
+    return run
+
+
+@contextmanager
+def _quietly(quiet: bool) -> Iterator[None]:
+    """Say to everything below, also to programs that are started, that nothing but results is wanted."""
+    before = os.environ.get(QUIET)
+    if quiet:
+        os.environ[QUIET] = "1"
+    try:
+        yield
+    finally:
+        if quiet and before is None:
+            del os.environ[QUIET]
+
+
+def run_app(app: Callable[..., Any]) -> int:
+    """Run a command line: what a user can put right is one red sentence on stderr, without a traceback.
+
+    Returns 0, 1 for what was wrong in files or on the machine, 2 for an impossible command line, 130 after Ctrl-C.
+    SWEETRL_DEBUG=1 shows the traceback.
+    """
+    any_letters()
+    try:
+        code = app(standalone_mode=False, prog_name="sweetrl")
+        return code if isinstance(code, int) else 0
+    except typer.Abort:
+        return 130
+    except USAGE_ERROR as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(str(error))
+            return 2
+        return fail(usage_sentence(error), error, 2)
+    except Exception as error:
+        if (sentence := sentence_of(error)) is None:
+            raise
+        return fail(sentence, error)
+
+
+def fail(sentence: str, error: BaseException, code: int = 1) -> int:
+    """Print the sentence and return the exit status."""
+    if os.environ.get("SWEETRL_DEBUG", "") not in ("", "0"):
+        raise error
+    from sweetrl.console.screen import Screen
+
+    Screen(stderr=True, soft_wrap=True).print("error:", sentence, style="red")
+    return code
+
+
+def usage_sentence(error: Any) -> str:
+    """Return what is wrong with a command line, where, and what to do, in one line."""
+    command = error.ctx.command_path if error.ctx is not None else "sweetrl"
+    message = " ".join(error.format_message().split()).replace("Value error, ", "")
+    end = "" if message.endswith((".", "?")) else "."
+    return f"{command}: {message}{end} `{command} -h` lists what it takes."

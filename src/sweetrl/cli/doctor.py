@@ -1,0 +1,298 @@
+"""`sweetrl doctor`: is this machine ready, and if not, what to do about it. Each check is one small function."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from sweetrl.errors import UserError
+from sweetrl.text import without_login
+
+if TYPE_CHECKING:
+    from sweetrl.config.settings import Settings
+    from sweetrl.console.screen import Screen
+
+Status = Literal["ok", "warn", "fail"]
+MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "bold red")}
+
+PYTHONS = ((3, 11), (3, 12))
+TOOLS = ("dvc", "mlflow", "prefect", "great_expectations", "transformers", "peft")
+CORE = ("transformers", "peft")  # needed by whoever has the library alone, too
+LOCK = Path("requirements.lock")
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One finding: what was looked at, how it stands, what was seen, and what to do unless all is well."""
+
+    name: str
+    status: Status
+    seen: str
+    advice: str = ""
+
+
+def examine() -> list[Check]:
+    """Run every check in turn; one that fails to run is itself a finding."""
+    found: list[Check] = []
+    for look in (python, packages, tools, git, memory, disk, torch, isolation, project, browser, services):
+        try:
+            found.extend(look())
+        except Exception as error:
+            found.append(
+                Check(look.__name__, "fail", f"{type(error).__name__}: {error}", "repair the installation: `make run`")
+            )
+    return found
+
+
+def report(checks: list[Check], console: Screen) -> None:
+    """Print the findings for people."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(no_wrap=True, style="bold")
+    table.add_column(overflow="fold")
+    for check in checks:
+        mark, colour = MARKS[check.status]
+        text = Text(check.seen)
+        if check.advice:
+            text.append(f"\n-> {check.advice}", style=colour)
+        table.add_row(Text(mark, style=colour), check.name, text)
+    console.print(table)
+    count = {status: sum(check.status == status for check in checks) for status in MARKS}
+    console.print(f"{count['ok']} ok, {count['warn']} to know about, {count['fail']} to fix")
+
+
+def python() -> Iterator[Check]:
+    """The interpreter's version."""
+    seen, advice = f"{platform.python_version()} ({sys.executable})", "make the environment with Python 3.11 or 3.12"
+    yield Check("python", "ok", seen) if sys.version_info[:2] in PYTHONS else Check("python", "fail", seen, advice)
+
+
+def packages() -> Iterator[Check]:
+    """Whether the installed packages are the locked ones."""
+    if not LOCK.exists():
+        yield Check("packages", "warn", f"no {LOCK} in {Path.cwd()}", "run `sweetrl doctor` from the project's root")
+        return
+    pins = read_lock(LOCK)
+    other = {name: have for name in pins if (have := _version(name)) != pins[name]}
+    if not other:
+        yield Check("packages", "ok", f"all {len(pins)} as in {LOCK}")
+        return
+    shown = [f"{name} {have or 'missing'} (locked {pins[name]})" for name, have in other.items()][:3]
+    more = f" and {len(other) - 3} more" if len(other) > 3 else ""
+    status: Status = "fail" if None in other.values() else "warn"
+    yield Check("packages", status, ", ".join(shown) + more, f"`pip install -r {LOCK}`")
+
+
+def read_lock(path: Path) -> dict[str, str]:
+    """Return name -> version of the pins that apply to this interpreter."""
+    from packaging.requirements import Requirement
+
+    pins: dict[str, str] = {}
+    for line in path.read_text(encoding="utf-8").splitlines():
+        text = line.partition("#")[0].strip()
+        if text:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate():
+                pins[requirement.name] = next(iter(requirement.specifier)).version
+    return pins
+
+
+def tools() -> Iterator[Check]:
+    """The large libraries, by their installed versions (importing them all would take a quarter of a minute)."""
+    for name in TOOLS:
+        have = _version(name)
+        if have is None and not LOCK.exists() and name not in CORE:
+            yield Check(name, "warn", "not installed", "the pipeline needs it: `pip install 'sweetrl[pipeline]'`")
+        elif have is None:
+            yield Check(name, "fail", "not installed", f"`pip install -r {LOCK}`")
+        else:
+            yield Check(name, "ok", have)
+
+
+def git() -> Iterator[Check]:
+    """Git, and whether we stand in a repository: DVC and lineage need both."""
+    import subprocess
+
+    if shutil.which("git") is None:
+        yield Check("git", "fail", "not on the PATH", "install git")
+    elif subprocess.run(["git", "rev-parse", "--is-inside-work-tree"], capture_output=True, check=False).returncode:
+        yield Check("git", "warn", "not in a repository", "clone the project: DVC and the lineage need its history")
+    else:
+        yield Check("git", "ok", subprocess.run(["git", "--version"], capture_output=True, text=True).stdout.split()[2])
+
+
+def memory() -> Iterator[Check]:
+    """Memory and cores."""
+    import psutil
+
+    total = psutil.virtual_memory().total / GIB
+    seen = f"{total:.1f} GiB memory, {os.cpu_count()} cores"
+    advice = "4 GiB are comfortable; smaller `collect.batch` and `evaluate.batch` need less"
+    yield Check("machine", "ok", seen) if total >= 3.5 else Check("machine", "warn", seen, advice)
+
+
+def disk() -> Iterator[Check]:
+    """Free space where we stand."""
+    free = shutil.disk_usage(Path.cwd()).free / GIB
+    status: Status = "ok" if free >= 5 else "warn" if free >= 1 else "fail"
+    yield Check("disk", status, f"{free:.1f} GiB free", "" if free >= 5 else "a run needs 1 GiB, several need more")
+
+
+def torch() -> Iterator[Check]:
+    """torch loads, and what it computes on."""
+    try:
+        import torch as library
+    except (ImportError, OSError) as error:
+        yield Check("torch", "fail", str(error), f"`pip install -r {LOCK}`")
+        return
+    seen = f"{library.__version__}, {library.get_num_threads()} threads"
+    if library.cuda.is_available():
+        properties = library.cuda.get_device_properties(0)
+        seen += f", {library.cuda.device_count()} x {properties.name} ({properties.total_memory / GIB:.0f} GiB)"
+    else:
+        seen += ", no GPU (none is needed for the embedded run)"
+    yield Check("torch", "ok", seen)
+    threads, cores = _settings().model.threads, os.cpu_count() or 1
+    if threads > cores:
+        seen = f"model.threads {threads} on {cores} cores"
+        yield Check("threads", "warn", seen, "set `model.threads` to the cores you have")
+
+
+def isolation() -> Iterator[Check]:
+    """Which layers keep the candidates' programs in; the sandbox attacks itself at its start."""
+    from sweetrl.sandbox.client import Sandbox
+    from sweetrl.sandbox.limits import Job, Limits
+
+    try:
+        with Sandbox(Limits(), workers=1) as sandbox:
+            outcome = sandbox.submit(Job(("def f(x):\n    return x + 1\n",), ("f(1)",))).result(timeout=60)
+    except UserError as error:
+        yield Check("isolation", "fail", str(error), "docs/sandbox.md lists what each layer needs")
+        return
+    if [call.kind for call in outcome.calls] != ["value"]:
+        details = "; ".join(f"{call.kind} {call.detail}" for call in outcome.calls)
+        yield Check("isolation", "fail", f"an innocent program did not run: {details}", "see docs/sandbox.md")
+    elif "namespaces" not in outcome.isolation:
+        advice = (
+            "programs can read, write and reach nothing of this machine, but see by their paths which files exist, how "
+            "large and whose they are, and have no folder to write to (those that need one fail); allow user "
+            "namespaces to close that (docs/sandbox.md, Without namespaces)"
+        )
+        yield Check("isolation", "warn", outcome.isolation, advice)
+    else:
+        seen = "programs have a folder, /tmp and home of their own, and see no other files, processes or network"
+        yield Check("isolation", "ok", f"{outcome.isolation}: {seen}")
+
+
+def project() -> Iterator[Check]:
+    """The parameters, the base model and the results, where we stand in a project."""
+    if not Path("params.yaml").exists():
+        yield Check("project", "warn", f"no params.yaml in {Path.cwd()}", "run `sweetrl` from the project's root")
+        return
+    from sweetrl.config.settings import load_settings
+
+    try:
+        settings = load_settings()
+    except UserError as error:
+        yield Check("params.yaml", "fail", str(error), "docs/parameters.md explains every key")
+        return
+    yield Check("params.yaml", "ok", "every key is known")
+    yield _base(settings.model.base)
+    trained = (Path("models/policy") / "adapter_config.json").exists()
+    yield Check("policy", "ok", "models/policy" if trained else "not trained yet: `make run` or `sweetrl run`")
+
+
+def _base(base: str) -> Check:
+    folder = Path(base)
+    if not folder.exists() and not folder.is_absolute() and base.count("/") == 1 and not folder.parent.is_dir():
+        return Check("base model", "ok", f"{base}, from the hub's cache")
+    missing = [name for name in ("config.json", "tokenizer.json", "*.safetensors") if not any(folder.glob(name))]
+    if folder.is_dir():
+        from sweetrl.models.check import check_tokenizer, check_weights
+
+        try:
+            check_weights(folder)
+            check_tokenizer(folder)
+        except UserError as error:
+            return Check("base model", "fail", str(error), "docs/real-models.md says what a model's folder may hold")
+    if missing:
+        advice = "`git pull` or `make base-model`; or point `model.base` in params.yaml at another"
+        return Check("base model", "fail", f"{base}: no {', '.join(missing)}", advice)
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) / 2**20
+    return Check("base model", "ok", f"{base}, {size:,.1f} MiB")
+
+
+def browser() -> Iterator[Check]:
+    """The browser of Frontend Design renders a page, and how it is kept in; the backend suite does without."""
+    from sweetrl.browser import Renderer
+
+    settings = _settings().browser.model_copy(update={"cache": "", "tabs": 1})
+    try:
+        with Renderer(settings) as renderer:
+            page, isolated = renderer.render("<p>ready</p>"), renderer.isolated
+    except UserError as error:
+        yield Check("browser", "warn", "none for Frontend Design (Backend Programming needs none)", str(error))
+        return
+    if page.status != "ok" or [element.text for element in page.elements] != ["ready"]:
+        yield Check(
+            "browser", "fail", f"{page.renderer}: an innocent page came back `{page.status}`", "see docs/browser.md"
+        )
+    elif not isolated:
+        advice = "pages are kept in by the browser's own sandbox only; allow user namespaces (docs/browser.md)"
+        yield Check("browser", "warn", f"{page.renderer}, no namespaces", advice)
+    else:
+        yield Check("browser", "ok", f"{page.renderer}, namespaces")
+
+
+def services() -> Iterator[Check]:
+    """The servers that the environment points to answer; without any, everything is embedded."""
+    for name, variable in (("mlflow server", "MLFLOW_TRACKING_URI"), ("prefect server", "PREFECT_API_URL")):
+        address = os.environ.get(variable, "")
+        if not address.startswith(("http://", "https://")):
+            yield Check(name, "ok", f"embedded ({variable} names no server)")
+            continue
+        problem, shown = _unreachable(address.rstrip("/") + "/health"), without_login(address)
+        if problem:
+            yield Check(name, "fail", f"{shown}: {problem}", f"start the server or unset {variable} to run embedded")
+        else:
+            yield Check(name, "ok", shown)
+
+
+def _unreachable(address: str, seconds: float = 3.0) -> str:
+    """Why a health page does not answer; empty if it does."""
+    import httpx
+
+    try:
+        with httpx.stream("GET", address, timeout=seconds, follow_redirects=True) as answer:  # without the page itself
+            return "" if answer.status_code < 400 else f"status {answer.status_code}"
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        return str(error) or type(error).__name__
+
+
+def _settings() -> Settings:
+    """The project's settings, for checks of other things: what is wrong in params.yaml is said once, by `project`."""
+    from sweetrl.config.settings import Settings, load_settings
+
+    try:
+        return load_settings() if Path("params.yaml").exists() else Settings()
+    except UserError:
+        return Settings()
+
+
+def _version(name: str) -> str | None:
+    """The installed version without its local part (a CPU build of torch is `2.13.0+cpu`)."""
+    try:
+        return metadata.version(name).partition("+")[0]
+    except metadata.PackageNotFoundError:
+        return None

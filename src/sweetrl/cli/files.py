@@ -1,0 +1,310 @@
+"""The commands of `sweetrl` that work on files (tasks, answers, dialogues, programs, pages) without a pipeline."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sweetrl.cli.options import (
+    STDOUT,
+    Adapter,
+    Concurrency,
+    EngineName,
+    Json,
+    JsonFile,
+    Limit,
+    Model,
+    RecordingFile,
+    Seed,
+    Semantics,
+    Set,
+    Splits,
+    Suite,
+    Tasks,
+    Url,
+    UserModel,
+    UserName,
+    UserUrl,
+)
+from sweetrl.console.printing import in_words, note, print_facts, print_json, print_table
+from sweetrl.errors import UserError
+from sweetrl.paths import VALIDATION_TASKS
+from sweetrl.seeds import MOST
+
+if TYPE_CHECKING:
+    from sweetrl.config.settings import Settings
+    from sweetrl.console.screen import Screen
+
+PARAMETERS = Path("params.yaml")
+
+
+def score(
+    tasks: Tasks,
+    answers: Annotated[
+        Path,
+        typer.Option(help='Rows {"index": i, "answer": "..."} (.jsonl, .parquet), or an official trajectory file.'),
+    ],
+    semantics: Annotated[Semantics, typer.Option(help="By whose rules an answer passes a test.")] = Semantics.fixed,
+    report: JsonFile = None,
+    changes: Set = None,
+) -> None:
+    """Score answers against the hidden unit tests of task files, in the sandbox. The JSON has every verdict."""
+    from sweetrl.cli.score import score_file
+
+    file = None if report == STDOUT else report
+    scored = score_file(tasks, answers, semantics.value, file, settings_here(None, changes).reward)
+    if report == STDOUT:
+        print_json(scored)
+        return
+    print_facts("score", facts(scored["summary"]))
+    if file is not None:
+        note(f"every verdict: {file}")
+
+
+def collect(
+    tasks: Tasks,
+    out: Annotated[
+        Path, typer.Option(help="What to write: an official trajectory file (.jsonl) or a folder of shards.")
+    ],
+    attempts: Annotated[int, typer.Option(help="Attempts at each task.", min=1)] = 1,
+    engine: EngineName = None,
+    url: Url = None,
+    model: Model = None,
+    adapter: Adapter = None,
+    user: UserName = None,
+    user_url: UserUrl = None,
+    user_model: UserModel = None,
+    recording: RecordingFile = None,
+    limit: Limit = None,
+    concurrency: Concurrency = None,
+    seed: Seed = None,
+    suite: Suite = None,
+    changes: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Let any agent attempt the tasks of a file, score its answers, and write the dialogues."""
+    from sweetrl.stages.standalone import Choices, collect_standalone, with_choices
+
+    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed)
+    settings = with_choices(settings_here(suite, changes), choices)
+    summary = collect_standalone(settings, tasks, out, attempts, limit, adapter)
+    print_facts("collect", facts(summary), summary if as_json else None)
+
+
+def import_(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Official trajectory files, or logs of chat messages (.jsonl, .parquet).", metavar="FILE..."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="What to write: a folder of shards.")],
+    skip_bad: Annotated[
+        int | None, typer.Option(help="So many bad rows may be left out, into OUT/bad-rows.jsonl.", min=0)
+    ] = None,
+    keep_rewards: Annotated[
+        bool | None,
+        typer.Option("--keep-rewards/--score", help="Take official files' own rewards; logs always keep theirs."),
+    ] = None,
+    held_out: Annotated[
+        list[Path] | None, typer.Option(help="Leave out dialogues about the tasks of this file; any number.")
+    ] = None,
+    suite: Suite = None,
+    changes: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Put dialogues that others have made into shards to train on, and say for which methods they are enough.
+
+    What is not given is as params.yaml says (`collect.skip_bad`, `collect.keep_rewards`).
+    """
+    from sweetrl.stages.import_dialogues import import_standalone
+    from sweetrl.stages.parameters import with_values
+
+    given = {"collect.skip_bad": skip_bad, "collect.keep_rewards": keep_rewards}
+    settings = with_values(settings_here(suite, changes), given)
+    summary = import_standalone(settings, files, out, held_out or ())
+    print_facts("import", facts(summary), summary if as_json else None)
+
+
+def evaluate(
+    tasks: Tasks = VALIDATION_TASKS,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the dialogues here, too: a .jsonl file (official) or a folder of shards."),
+    ] = None,
+    report: JsonFile = None,
+    temperature: Annotated[
+        list[float] | None, typer.Option(help="The agent's temperature (0 is greedy); any number, a row for each.")
+    ] = None,
+    top_p: Annotated[float | None, typer.Option(help="The agent's nucleus sampling.", min=0.0, max=1.0)] = None,
+    engine: EngineName = None,
+    url: Url = None,
+    model: Model = None,
+    adapter: Adapter = None,
+    user: UserName = None,
+    user_url: UserUrl = None,
+    user_model: UserModel = None,
+    recording: RecordingFile = None,
+    limit: Limit = None,
+    concurrency: Concurrency = None,
+    seed: Seed = None,
+    suite: Suite = None,
+    changes: Set = None,
+) -> None:
+    """Measure any agent on the tasks of a file, one attempt each: success and mean reward, with intervals.
+
+    What is not given is as params.yaml says. Several temperatures are compared.
+    """
+    from sweetrl.stages.standalone import Choices, evaluate_standalone, with_choices
+
+    choices = Choices(engine, url, model, user, user_url, user_model, recording, concurrency, seed, top_p)
+    settings = with_choices(settings_here(suite, changes), choices)
+    file = None if report == STDOUT else report
+    result = evaluate_standalone(settings, tasks, out, limit, adapter, file, temperature or ())
+    if report == STDOUT:
+        print_json(result)
+        return
+    if "temperatures" not in result:
+        rest = {name: value for name, value in result.items() if name not in ("success", "reward", "intervals")}
+        named = {**result["intervals"], **rest}  # what one looks for first
+        print_facts("evaluate", facts(named))
+        return
+    columns = ("temperature", "success", "reward", "turns", "questions", "success_per_question")
+    rows = [[in_words({**row, **row["intervals"]}[name]) for name in columns] for row in result["temperatures"]]
+    title = f"evaluate {result['agent']} on {result['tasks']} tasks (best: temperature {result['temperature']:g})"
+    print_table(title, [name.replace("_", " ") for name in columns], rows)
+
+
+def tasks(
+    split: Annotated[Splits, typer.Option(help="Which of the tasks.")],
+    out: Annotated[Path, typer.Option(help="What to write: an official task file (.jsonl) or a table (.parquet).")],
+    count: Annotated[
+        int | None, typer.Option(help="How many, from the first; default: as many as params.yaml says.", min=1)
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the tasks; default: that of params.yaml.", min=0, max=MOST)
+    ] = None,
+    difficulty: Annotated[
+        int | None, typer.Option(help="Hidden details in a task; default: as params.yaml says.", min=1, max=6)
+    ] = None,
+    suite: Suite = None,
+    changes: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Write generated tasks of the domain: those that the stage `tasks` makes from the same seed."""
+    from sweetrl.colbench.files import task_row
+    from sweetrl.colbench.find import load_domain
+    from sweetrl.colbench.store import write_task_table
+    from sweetrl.io import write_text
+    from sweetrl.stages.parameters import with_values
+    from sweetrl.stages.standalone import check_free
+    from sweetrl.stages.tasks import split_tasks
+
+    check_free(out)
+    settings = with_values(settings_here(suite, changes), {"seed": seed, "tasks.difficulty": difficulty})
+    settings = _with_count(settings, split.value, count)
+    domain = load_domain(settings)
+    members = split_tasks(domain)[split.value][:count]
+    if out.suffix == ".parquet":
+        write_task_table(out, members)
+    else:
+        write_text(out, "".join(json.dumps(task_row(task), ensure_ascii=False) + "\n" for task in members))
+    made = {"domain": domain.spec, "split": split, "tasks": len(members), "seed": settings.seed}
+    made |= {"difficulty": settings.tasks.difficulty, "written": out}
+    print_facts("tasks", [(name, str(value)) for name, value in made.items()], made if as_json else None)
+
+
+def sandbox_run(
+    file: Annotated[Path, typer.Argument(help="A file of Python to execute.")],
+    call: Annotated[list[str], typer.Option(help='An expression to evaluate on it, as in --call "f(1)"; any number.')],
+    wall: Annotated[float, typer.Option(help="Seconds for everything together.", min=0.01)] = 2.0,
+    memory: Annotated[int, typer.Option(help="Memory limit in MiB.", min=16)] = 512,
+    unsafe: Annotated[bool, typer.Option("--unsafe", help="Go on where the machine offers no isolation.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Execute FILE in the sandbox, afresh for each call, and print what each call came to."""
+    from sweetrl.sandbox.limits import Limits
+    from sweetrl.sandbox.run import run_file
+
+    limits = Limits(wall_seconds=wall, call_seconds=wall, memory_mib=memory)
+    result: dict[str, Any] = run_file(file, call, limits, unsafe)
+    if as_json:
+        print_json(result)
+        return
+    console = screen()
+    for row in result["calls"]:
+        passed = row["kind"] == "value"
+        console.print(f"{row['call']} ->", style="bold", end=" ")
+        text = row["value"] if passed else f"{row['kind']}: {row['detail']}"
+        console.print(text, style="green" if passed else "red")
+    console.print(f"isolation {result['isolation']}, {result['seconds']:.3f} s", style="dim")
+
+
+def browser_render(
+    file: Annotated[Path, typer.Argument(help="A file of HTML.")],
+    out: Annotated[Path, typer.Option(help="Write the picture here (PNG).")],
+    elements: JsonFile = None,
+    changes: Set = None,
+) -> None:
+    """Render FILE as an answer of Frontend Design is rendered, and say how it went. The JSON has every element."""
+    from sweetrl.browser.run import render_file
+    from sweetrl.io import read_json
+
+    if elements != STDOUT:
+        print_facts("render", list(render_file(file, out, elements, settings_here(None, changes).browser).items()))
+        return
+    with TemporaryDirectory() as name:
+        written = Path(name) / "elements.json"
+        render_file(file, out, written, settings_here(None, changes).browser)
+        print_json(read_json(written))
+
+
+def _with_count(settings: Settings, split: str, count: int | None) -> Settings:
+    """Return `settings` in which the stage `tasks` generates `count` tasks of `split` at least, and few of others.
+
+    The validation tasks follow the training tasks, so those are generated, too. Raises UserError where the training
+    tasks would reach into the validation tasks.
+    """
+    from sweetrl.stages.parameters import with_values
+
+    sizes = {name: getattr(settings.tasks, name) for name in ("train", "validation", "test")}
+    if split == "train" and (count or 0) > sizes["train"]:
+        raise UserError(
+            f"params.yaml: `tasks.train` is {sizes['train']}, and the tasks behind are for validation; raise it, or "
+            f"take fewer than {count} training tasks."
+        )
+    sizes[split] = max(sizes[split], count or 0)
+    sizes |= {"train": 1, "validation": 1} if split == "test" else {"test": 1}
+    return with_values(
+        settings, {"tasks.source": "synthetic", **{f"tasks.{name}": size for name, size in sizes.items()}}
+    )
+
+
+def facts(values: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the values of a summary as rows to print."""
+    return [(name.replace("_", " "), in_words(value)) for name, value in values.items()]
+
+
+def screen() -> Screen:
+    """Return the terminal."""
+    from sweetrl.console.screen import Screen
+
+    return Screen()
+
+
+def settings_here(suite: str | None = None, changes: list[str] | None = None) -> Settings:
+    """The settings of the project we stand in (outside of one, the defaults), with what the command line changes."""
+    from sweetrl.config.settings import Settings, load_settings, parse_settings
+
+    settings = load_settings(PARAMETERS) if PARAMETERS.exists() else Settings()
+    if changes:
+        from sweetrl.config.overrides import parse_changes, with_changes
+        from sweetrl.config.yaml_files import read_yaml
+
+        tree = read_yaml(PARAMETERS) if PARAMETERS.exists() else {}
+        settings = parse_settings(with_changes(tree or {}, parse_changes(changes)), "--set")
+    return settings if suite is None else settings.model_copy(update={"suite": suite})

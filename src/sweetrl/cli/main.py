@@ -1,0 +1,373 @@
+"""The command line `sweetrl`: thin, and each command imports what it needs when it runs, so `--help` is quick."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sweetrl import __version__
+from sweetrl.cli import files
+from sweetrl.cli.app import App, run_app
+from sweetrl.cli.files import screen, settings_here
+from sweetrl.cli.options import Agent, CriticFolder, Engines, Json, Set, Suite
+from sweetrl.console.printing import print_facts, print_json
+from sweetrl.console.progress import wait_briefly
+from sweetrl.errors import EXTRAS, UserError
+
+PROJECT = (Path("dvc.yaml"), Path("params.yaml"), Path("flows"))  # what a project's root has
+KEPT = "finished dialogues are kept: give the same command again to go on"
+
+# Nothing phones home and nothing waits for a hub, however the command was started; values that are set already win.
+ALONE = {
+    "DO_NOT_TRACK": "1",
+    "DVC_NO_ANALYTICS": "1",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+app = App(
+    name="sweetrl", help="Train language-model agents that work with a user over several turns: SWEET-RL on ColBench."
+)
+sandbox_app = App(help="Run Python that nobody has read.", add_completion=False)
+app.add_typer(sandbox_app, name="sandbox")
+browser_app = App(help="Render pages that nobody has read.", add_completion=False)
+app.add_typer(browser_app, name="browser")
+
+
+def _say_version(is_given: bool) -> None:
+    if is_given:
+        print(f"sweetrl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def sweetrl(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and leave.", callback=_say_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Train language-model agents that work with a user over several turns: SWEET-RL on ColBench."""
+
+
+class Kinds(StrEnum):
+    """What new files hold."""
+
+    dialogues = "dialogues"
+    tasks = "tasks"
+
+
+def _start_flow(name: str, words: Sequence[str]) -> None:
+    """Go on as `python -m flows.<name>` with these words; UserError outside of a project's root.
+
+    The flow takes this process over (Ctrl-C reaches it), so the package stays free of Prefect and DVC.
+    """
+    from importlib.util import find_spec
+
+    for package in EXTRAS["pipeline"]:  # said here: the flow's own imports would end in a traceback
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+    if not all(path.exists() for path in PROJECT):
+        raise UserError(
+            f"{Path.cwd()}: there is no dvc.yaml with params.yaml and flows/ here; run from the project's root."
+        )
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", f"flows.{name}", *words])
+
+
+@app.command(kept="finished stages are kept: run the same command again to go on")
+def run(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Say which stages would run, and why; change nothing.")
+    ] = False,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Write VALUE into params.yaml first, as in rank.candidates=16; any number, all or none.",
+        ),
+    ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(help="Write the settings of reproduce/NAME/params.yaml into params.yaml first.", metavar="NAME"),
+    ] = None,
+    begin: Annotated[
+        str | None, typer.Option("--from", help="Leave the stages before this one as they are.", metavar="STAGE")
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Stop after this stage.", metavar="STAGE")] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the whole pipeline: tasks, training, evaluation, registration. Unchanged stages are skipped."""
+    words = [f"--set={pair}" for pair in changes or ()]
+    words += [
+        f"{name}={value}" for name, value in (("--profile", profile), ("--from", begin), ("--until", until)) if value
+    ]
+    _start_flow("run", words + [name for name, given in (("--dry-run", dry_run), ("--json", as_json)) if given])
+
+
+@app.command()
+def ingest(
+    source: Annotated[
+        str, typer.Argument(help="s3://BUCKET/PREFIX or a folder; default: `ingest.source` of params.yaml.")
+    ] = "",
+    kind: Annotated[Kinds | None, typer.Option(help="What the files hold; default: as params.yaml says.")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Look once more at the files in which something was bad.")
+    ] = False,
+    no_push: Annotated[bool, typer.Option("--no-push", help="Keep the batch on this machine alone.")] = False,
+    no_event: Annotated[bool, typer.Option("--no-event", help="Start no retraining.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Make new dialogues or task files the next batch: found, validated, versioned; then retrainings are told."""
+    words = [*([source] if source else []), *([f"--kind={kind}"] if kind else [])]
+    flags = (("--again", again), ("--no-push", no_push), ("--no-event", no_event), ("--json", as_json))
+    _start_flow("ingest", words + [name for name, given in flags if given])
+
+
+@app.command()
+def gate(
+    difference: Annotated[
+        float | None, typer.Option(help="A difference of mean reward; default: gate.smallest_difference.")
+    ] = None,
+    tasks: Annotated[int | None, typer.Option(help="How many test tasks; default: as params.yaml says.", min=2)] = None,
+    discordance: Annotated[
+        float | None,
+        typer.Option(help="Mean squared difference on a task; default: as seen so far, else gate.discordance."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Say which difference the promotion gate can see with the test tasks at hand, and how many a smaller one needs."""
+    from dataclasses import asdict
+
+    from sweetrl.tracking.gate_plan import plan
+
+    planned = plan(settings_here(), Path(), difference, tasks, discordance)
+    print_facts("the next comparison at the gate", list(planned.rows()), asdict(planned) if as_json else None)
+
+
+app.command()(files.score)
+app.command(kept=KEPT)(files.collect)
+app.command("import", kept=KEPT)(files.import_)
+app.command(kept=KEPT)(files.evaluate)
+app.command()(files.tasks)
+sandbox_app.command("run")(files.sandbox_run)
+browser_app.command("render")(files.browser_render)
+
+
+@app.command()
+def play(
+    task: Annotated[str, typer.Argument(help="A task's id, or its number in the file.")] = "0",
+    tasks: Annotated[
+        Path | None, typer.Option(help="Task table (.parquet) or official task file (.jsonl); default: the test tasks.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(help="Who you talk with: policy, base, an adapter's folder, or a registered MODEL@ALIAS.")
+    ] = "auto",
+    seed: Annotated[int, typer.Option(help="Seed of the agent's sampling.")] = 0,
+    blind: Annotated[bool, typer.Option("--blind", help="Hide the reference from you, too.")] = False,
+    critic: CriticFolder = None,
+    suite: Suite = None,
+    changes: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Talk with the trained agent: you play the user of a task, and what it hands over is scored."""
+    from sweetrl.cli.play import play_task
+    from sweetrl.cli.show import facts_of
+    from sweetrl.console.screen import Screen
+
+    screen = Screen(stderr=as_json)  # the dialogue is no result: with --json stdout has the JSON alone
+    played = play_task(settings_here(suite, changes), screen, task, tasks, model, seed, blind, critic)
+    if as_json:
+        print_json(facts_of(played, privileged=not blind))
+
+
+@app.command()
+def show(
+    task: Annotated[str | None, typer.Argument(help="A task's id or its number; without one, what there is.")] = None,
+    attempt: Annotated[int, typer.Option(help="Which attempt at the task (from 0).", min=0)] = 0,
+    dialogues: Annotated[
+        Path, typer.Option(help="A folder of dialogues, one shard of it (.parquet), or an official file (.jsonl).")
+    ] = Path("data/trajectories"),
+    model: Annotated[str | None, typer.Option(help="Only this agent's dialogues (part of its name).")] = None,
+    privileged: Annotated[bool, typer.Option("--privileged", help="Also what the agent never sees.")] = False,
+    critic: CriticFolder = None,
+    values: Annotated[
+        bool, typer.Option("--values", help="Run the hidden tests again: what is expected, what the answer gives.")
+    ] = False,
+    limit: Annotated[int, typer.Option(help="Rows of the list.", min=1)] = 30,
+    suite: Suite = None,
+    as_json: Json = False,
+) -> None:
+    """Show one trajectory, readable: who said what, tokens for each turn, and the verdict of every hidden test."""
+    from itertools import islice
+
+    from sweetrl.cli.show import facts_of, find, known_more, list_trajectories, outlines, show_trajectory
+    from sweetrl.colbench.find import load_domain
+
+    domain = load_domain(settings_here(suite))
+    if task is None:
+        if as_json:
+            print_json(list(islice(outlines(dialogues, domain, model), limit)))
+        else:
+            list_trajectories(screen(), dialogues, domain, model, limit)
+        return
+    dialogue = find(dialogues, domain, task, attempt, model)
+    more = known_more(dialogue, domain, critic, values)
+    if as_json:
+        print_json(facts_of(dialogue, privileged) | more)
+    else:
+        show_trajectory(screen(), dialogue, domain, privileged, more)
+
+
+@app.command()
+def view(
+    what: Annotated[
+        str,
+        typer.Argument(
+            help="A folder (a project, a study, dialogues), a file of dialogues, MODEL@ALIAS, or a run's id.",
+            metavar="FOLDER|RUN|MODEL@ALIAS",
+        ),
+    ] = ".",
+    export: Annotated[
+        Path | None, typer.Option(help="Write the page with its data into this folder, to be opened without a server.")
+    ] = None,
+    sample: Annotated[
+        int,
+        typer.Option(help="With --export: dialogues with test values, pictures and tokens, which take time.", min=0),
+    ] = 100,
+    host: Annotated[str, typer.Option(help="Address to listen at; another one lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at; 0: any that is free.", min=0, max=65535)] = 8010,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in a browser.")] = True,
+    suite: Suite = None,
+    changes: Set = None,
+    as_json: Json = False,
+) -> None:
+    """Look at every dialogue in a browser: search, compare, candidates with advantages, tests, an overview."""
+    from sweetrl.viewer.run import view as run_viewer
+
+    def say(facts: dict[str, object]) -> None:
+        print_facts("view", [(name, str(value)) for name, value in facts.items()], facts if as_json else None)
+
+    settings = settings_here(suite, changes)
+    run_viewer(what, settings, host=host, port=port, out=export, sample=sample, browser=browser, say=say)
+
+
+@app.command()
+def lineage(
+    model: Annotated[
+        str | None,
+        typer.Argument(help="MODEL, MODEL@ALIAS or MODEL/VERSION; default: the champion.", metavar="MODEL[@ALIAS]"),
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Print every data hash, stage run, parameter and result.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Print the chain behind a registered version: run, commit, data, parameters, results, cost."""
+    from dataclasses import asdict
+
+    from sweetrl.tracking.lineage import lineage as find
+
+    settings = settings_here().tracking
+    chain = find(model or settings.model, settings)
+    if as_json:
+        print_json(asdict(chain))
+        return
+    rows = list(chain.rows() if everything else chain.summary())
+    more = [] if everything else [("more", f"sweetrl lineage {chain.model}/{chain.version} --all")]
+    print_facts(f"lineage of {chain.model} version {chain.version}", [*rows, *more])
+
+
+@app.command()
+def export(
+    model: Agent,
+    out: Annotated[Path, typer.Option(help="What to write: a folder that is not there yet, or empty.")],
+    merge: Annotated[bool, typer.Option("--merge", help="Merge base and adapter into one model.")] = False,
+    push: Annotated[
+        str | None, typer.Option(help="Upload it to the Hugging Face Hub, too, as OWNER/NAME (private if new).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a trained agent as a Hugging Face folder with a model card: the adapter, or the merged model."""
+    if push is not None:
+        os.environ["HF_HUB_OFFLINE"] = "0"  # asked for the Hub by name; read when its client is imported
+    from sweetrl.serve import export as handover
+
+    handed = handover.export(model, settings_here(), out, merge)
+    facts = [("agent", handed.title), ("written", str(out)), *handover.contents(out)]
+    if push is not None:
+        facts.append(("uploaded", handover.push(out, push, handed.title)))
+    print_facts("export", facts, dict(facts) if as_json else None)
+
+
+@app.command()
+def serve(
+    model: Agent,
+    host: Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen at.", min=0, max=65535)] = 8000,
+    poll: Annotated[float, typer.Option(help="Seconds between two looks at the alias.", min=0.1)] = 10.0,
+    engine: Annotated[
+        Engines | None,
+        typer.Option(help="transformers: in this process. vllm: a vLLM server, started here unless there is a --url."),
+    ] = None,
+    url: Annotated[
+        str, typer.Option(help="A vLLM server of the agent's base that runs already, as in http://HOST:8000/v1.")
+    ] = "",
+    dialogues: Annotated[
+        Path | None, typer.Option(help="Keep dialogues whose clients agree in this folder, for `sweetrl ingest`.")
+    ] = None,
+) -> None:
+    """Serve a trained agent behind an OpenAI-compatible endpoint; when its alias moves, the new version takes over."""
+    from sweetrl.serve.alias import sampler
+    from sweetrl.serve.endpoint import serve as run_endpoint
+
+    settings = settings_here()
+    run_endpoint(model, settings, host, port, poll, sampler(settings.engine, engine, url), dialogues)
+
+
+@app.command()
+def doctor(
+    as_json: Json = False,
+) -> None:
+    """Check this machine: Python, packages, torch, isolation, browser, data, services; say what to do."""
+    from dataclasses import asdict
+
+    from sweetrl.cli.doctor import examine, report
+
+    checks = examine()
+    if as_json:
+        print_json([asdict(check) for check in checks])
+    else:
+        report(checks, screen())
+    if any(check.status == "fail" for check in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
+def version(as_json: Json = False) -> None:
+    """Print the version."""
+    if as_json:
+        print_json({"version": __version__})
+    else:
+        print(f"sweetrl {__version__}")
+
+
+def main() -> None:
+    """Run the command line; its exit statuses are those of `run_app`."""
+    for key, value in ALONE.items():
+        os.environ.setdefault(key, value)
+    wait_briefly()
+    sys.exit(run_app(app))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""A file of answers, {"index", "answer"} rows or an official trajectory file, scored against a task file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from sweetrl.backend.domain import Backend
+from sweetrl.backend.rewards import CodeScorer
+from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.jsonl import field, kind, read_rows
+from sweetrl.colbench.store import format_of, read_task_table
+from sweetrl.config.settings import RewardSettings
+from sweetrl.console.progress import Meter
+from sweetrl.errors import UserError
+from sweetrl.io import write_json
+from sweetrl.types import Task
+
+
+def score_file(
+    tasks: Path,
+    answers: Path,
+    semantics: str,
+    out: Path | None = None,
+    reward: RewardSettings | None = None,
+) -> dict[str, Any]:
+    """Score a file of answers against an official task file: the body of `sweetrl score`.
+
+    A row of `answers` is {"index": task row from 0, "answer": text} or an official trajectory ({"task": ..., "answer":
+    ...}). Returns, and writes to `out` if given, {"summary": {...}, "results": [{"index", "score", "tests": [...]},
+    ...]} in the order of the answers. Raises UserError naming file and row for bad input, before anything is scored.
+    """
+    reward = (reward or RewardSettings()).model_copy(update={"semantics": semantics})
+    own = tasks.suffix == ".parquet" and format_of(tasks) is not None
+    attempted = read_task_table(tasks) if own else list(read_tasks(tasks, Backend()))
+    rows = list(read_answers(answers, attempted, tasks))
+    results: list[dict[str, Any]] = []
+    reasons: Counter[str] = Counter()
+    isolation = ""
+    with CodeScorer(reward) as scorer, Meter("score", len(rows), "answers") as meter:
+        scores = scorer.stream((attempted[index], answer) for index, answer in rows)
+        for (index, _), score in zip(rows, scores, strict=True):
+            meter(1)
+            tests = [
+                {"name": test.name, "passed": test.passed, "reason": test.reason, "detail": test.detail}
+                for test in score.tests
+            ]
+            reasons.update(test.reason for test in score.tests)
+            isolation = score.isolation if score.isolation != "not run" else isolation
+            results.append({"index": index, "score": score.reward, "tests": tests})
+    total = len(results)
+    summary = {
+        "answers": total,
+        "tasks": len({row["index"] for row in results}),
+        "score": sum(row["score"] for row in results) / total,
+        "success": sum(row["score"] == 1.0 for row in results) / total,
+        "reasons": dict(sorted(reasons.items())),
+        "semantics": semantics,
+        "isolation": isolation or "not run",
+    }
+    report = {"summary": summary, "results": results}
+    if out is not None:
+        write_json(out, report)
+    return report
+
+
+def read_answers(path: Path, tasks: Sequence[Task], source: Path) -> Iterator[tuple[int, str | None]]:
+    """Yield (index of the task in `tasks`, answer) for every row of `path`, in order.
+
+    A trajectory's task is found by its content. Raises UserError naming file, line and key for a bad row, a task that
+    `source` (the file of `tasks`) does not hold, or an empty file.
+    """
+    by_content: dict[tuple[str, str], int] = {}
+    for index, task in enumerate(tasks):
+        by_content.setdefault((task.problem_description, task.ground_truth), index)
+    empty = True
+    for number, row in read_rows(path):
+        empty = False
+        where = f"{path}: line {number}"
+        if "index" in row:
+            index = field(row, "index", int, where)
+            if not 0 <= index < len(tasks):
+                raise UserError(f"{where}: `index` is {index}, but {source} holds tasks 0 to {len(tasks) - 1}.")
+        elif "task" in row:
+            inner = field(row, "task", dict, where)
+            keys = ("problem_description", "ground_truth")
+            request, reference = (field(inner, key, str, f"{where}: task") for key in keys)
+            if (request, reference) not in by_content:
+                raise UserError(
+                    f"{where}: this task is not in {source}; give the task file the trajectories were made on."
+                )
+            index = by_content[request, reference]
+        else:
+            raise UserError(
+                f"{where}: expected the keys `index` and `answer`, or an official trajectory with a `task`."
+            )
+        if "answer" not in row:
+            raise UserError(f"{where}: the key `answer` is missing; add it (null where there is no answer).")
+        answer = row["answer"]
+        if answer is not None and not isinstance(answer, str):
+            raise UserError(f"{where}: `answer` must be a string or null, found {kind(answer)}.")
+        yield index, answer
+    if empty:
+        raise UserError(f"{path}: the file holds no answers; expected one JSON object a line.")

@@ -1,0 +1,1 @@
+"""params.yaml as types: the settings, changes to them, and the page that explains each."""

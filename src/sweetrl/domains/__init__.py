@@ -1,1 +1,0 @@
-"""The domains that come with the project: ColBench's two halves, programs and pages."""

@@ -1,5 +1,0 @@
-"""Frontend Design: a web page, scored by how much it looks like the one the user has in mind."""
-
-from sweetrl.domains.frontend.domain import Frontend
-
-__all__ = ["Frontend"]

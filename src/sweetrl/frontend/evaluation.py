@@ -1,0 +1,309 @@
+"""What is particular about an evaluation of pages: likeness before and at the end, missing pages, wins over a rival.
+
+`look_at_pages` renders and scores what is needed beside the answers (first pages, a rival's, pictures), `summary` is
+what evaluation.json says, `render` the report.
+
+Values are rewards in [0, 1] of one named reward; those of different rewards are never compared. A dialogue that was
+lost to a failing engine or user is left out, as everywhere.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.colbench.files import read_trajectories
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import AFTER, BEFORE, paired
+from sweetrl.evaluation.report import (
+    critic_section,
+    fault_rows,
+    fill,
+    headline,
+    level,
+    markup,
+    reward_chart,
+    tone,
+    turn_chart,
+    verdict,
+)
+from sweetrl.evaluation.statistics import bootstrap_mean, paired_difference, wilson_interval
+from sweetrl.frontend.pages import find_page, last_page, without_pages
+from sweetrl.frontend.rewards import PageScorer, PageTools
+from sweetrl.types import Message, Report, Result, Task, Trajectory
+
+if TYPE_CHECKING:
+    from sweetrl.colbench.domain import Domain
+
+NOT_RENDERED = ("timeout", "bad")
+WIDTH, TALLEST, COLORS = 360, 600, 64  # of a picture in the report: pixels, pixels, palette
+SHOWN = 4  # dialogues in the report, at most
+FAULTS = (
+    ("first_page", "Likeness of the first page", True),
+    ("last_page", "Likeness of the last page, which is the answer", True),
+    ("gained_in_dialogue", "Gained between the two", True),
+    ("wins_over_other", "Page more like the reference than the other policy's (ties count half)", True),
+    ("wins_over_rival", "Page more like the reference than the rival's (ties count half)", True),
+    ("no_answer", "No page at all", False),
+    ("not_rendered", "Answer could not be rendered", False),
+    ("answered", "Ended with an answer", True),
+    ("max_turns_reached", "Reached the last turn without one", False),
+    ("premature_answers", "Answered with turns left, before the page was right", False),
+    ("details_brought_out", "Hidden details that the user told, or that were right unsaid", True),
+    ("forgotten_details", "Details told, but not on the last page", False),
+    ("mistaken_details", "Details told, but with another value on the last page", False),
+)
+
+
+@dataclass(frozen=True)
+class Pages:
+    """What the report of pages needs beside the results.
+
+    `reward` is the reward's name. `first` is the reward of each dialogue's first page by (policy, task id); without any
+    page it is that of a missing one. `pictures` are small pictures by HTML, as data addresses. `rival` is the rival's
+    name (empty: none) and `rival_rewards` theirs by task id.
+    """
+
+    reward: str
+    first: Mapping[tuple[str, str], float]
+    pictures: Mapping[str, str] = field(default_factory=dict)
+    rival: str = ""
+    rival_rewards: Mapping[str, float] = field(default_factory=dict)
+
+
+def first_page(messages: Sequence[Message]) -> str | None:
+    """Return the first page that the agent showed; None where it showed none."""
+    return next((html for one in messages if one.role == "assistant" and (html := find_page(one.content))), None)
+
+
+def look_at_pages(
+    domain: Domain, dialogues: Mapping[str, Sequence[Trajectory]], results: Sequence[Result], tools: PageTools
+) -> Pages:
+    """Return what the report of pages needs; most pages are in the renderer's cache already."""
+    rival_path = domain.settings.evaluate.rival
+    scorer = PageScorer(tools.reward, tools.renderer)
+    firsts = [
+        (name, one.task, first_page(one.messages))
+        for name, spoken in dialogues.items()
+        for one in spoken
+        if one.outcome != "lost" or one.outgrown
+    ]
+    scores = scorer.score_answers([(task, html) for _, task, html in firsts])
+    rival = rival_pages(Path(rival_path), domain) if rival_path else {}
+    compared = [(one.task, rival[key]) for one in dialogues[AFTER] if (key := key_of(one.task)) in rival]
+    if rival_path and not compared:
+        raise UserError(
+            f"evaluate.rival: {rival_path} has no dialogue about any of the test tasks; name dialogues "
+            "about the same tasks."
+        )
+    pages = needed(results, dialogues[BEFORE], dialogues[AFTER])
+    return Pages(
+        reward=scorer.reward.name,
+        first={(name, task.id): score.reward for (name, task, _), score in zip(firsts, scores, strict=True)},
+        pictures={
+            html: thumbnail(page.png) for html, page in zip(pages, scorer.renderer.render_many(pages), strict=True)
+        },
+        rival=rival_path,
+        rival_rewards={
+            task.id: score.reward for (task, _), score in zip(compared, scorer.score_answers(compared), strict=True)
+        },
+    )
+
+
+def key_of(task: Task) -> tuple[str, str]:
+    """What makes a task the same in files of different origin: the request and the reference."""
+    return task.problem_description, task.ground_truth
+
+
+def rival_pages(path: Path, domain: Domain) -> dict[tuple[str, str], str | None]:
+    """Return the rival's answers: from a folder of shards, or an official trajectory file; the first attempt counts.
+
+    A dialogue that was lost to a failing engine or user is nobody's answer; one that outgrew the context is none.
+    """
+    if not path.exists():
+        raise UserError(f"evaluate.rival: {path}: there is nothing here; name a folder of dialogues or a file of them.")
+    dialogues = TrajectoryStore(path).read() if path.is_dir() else read_trajectories(path, domain)
+    answers: dict[tuple[str, str], str | None] = {}
+    for dialogue in dialogues:
+        if dialogue.outcome != "lost" or dialogue.outgrown:
+            answers.setdefault(key_of(dialogue.task), dialogue.answer)
+    return answers
+
+
+def summary(
+    dialogues: Mapping[str, Sequence[Trajectory]],
+    results: Sequence[Result],
+    pages: Pages,
+    confidence: float,
+    resamples: int,
+    seed: int,
+) -> dict[str, Any]:
+    """Return what evaluation.json says about pages, on the tasks that both policies finished.
+
+    For each policy: mean reward of the first and the last page and what the dialogue gained (bootstrap over tasks), the
+    shares without an answer and with one that could not be rendered (Wilson), and the win rate over the other policy
+    and over the rival: the mean over tasks of 1 for a higher reward than theirs, 1/2 for an equal one, else 0.
+    """
+    pairs = dict(zip((BEFORE, AFTER), paired(results), strict=True))
+    rewards = {name: {one.task_id: one.reward or 0.0 for one in found} for name, found in pairs.items()}
+    found: dict[str, Any] = {"reward": pages.reward, "rival": pages.rival, "policies": {}}
+    for name, other in ((BEFORE, AFTER), (AFTER, BEFORE)):
+        mine = rewards[name]
+        spoken = [one for one in dialogues[name] if one.task.id in mine]
+        start = [pages.first[name, task] for task in mine]
+        one: dict[str, Any] = {
+            "first_page": bootstrap_mean(start, confidence, resamples, seed).as_dict(),
+            "last_page": bootstrap_mean(list(mine.values()), confidence, resamples, seed).as_dict(),
+            "gained_in_dialogue": paired_difference(start, list(mine.values()), confidence, resamples, seed).as_dict(),
+            "no_answer": _share([last_page(each.messages) is None for each in spoken], confidence),
+            "not_rendered": _share([each.extra.get("page") in NOT_RENDERED for each in spoken], confidence),
+            "wins_over_other": win_rate(mine, rewards[other], confidence, resamples, seed),
+        }
+        if pages.rival:
+            one["wins_over_rival"] = win_rate(mine, pages.rival_rewards, confidence, resamples, seed)
+        found["policies"][name] = one
+    return found
+
+
+def win_rate(
+    mine: Mapping[str, float], theirs: Mapping[str, float], confidence: float, resamples: int, seed: int
+) -> dict[str, Any]:
+    """Return the mean over common tasks of 1 (higher reward), 1/2 (equal) or 0, with a bootstrap interval.
+
+    Of fewer than two tasks nothing is known: the interval is everything.
+    """
+    tasks = sorted(mine.keys() & theirs.keys())
+    points = [0.5 + 0.5 * ((mine[task] > theirs[task]) - (mine[task] < theirs[task])) for task in tasks]
+    if len(tasks) < 2:
+        return {
+            "value": sum(points) if points else 0.5,
+            "low": 0.0,
+            "high": 1.0,
+            "n": len(tasks),
+            "confidence": confidence,
+        }
+    return bootstrap_mean(points, confidence, resamples, seed).as_dict()
+
+
+def _share(hits: Sequence[bool], confidence: float) -> dict[str, Any]:
+    return wilson_interval(sum(hits), len(hits), confidence).as_dict()
+
+
+def thumbnail(png: bytes) -> str:
+    """Return a small picture (WIDTH wide, cut at TALLEST) of a screenshot as a data address; equal bytes for equal."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(png)) as image:
+        whole = image.convert("RGB")
+    height = max(1, round(whole.height * WIDTH / whole.width))
+    small = whole.resize((WIDTH, height), Image.Resampling.LANCZOS).crop((0, 0, WIDTH, min(height, TALLEST)))
+    target = io.BytesIO()
+    small.quantize(COLORS, Image.Quantize.MEDIANCUT).save(target, "PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(target.getvalue()).decode()
+
+
+def chosen(before: Sequence[Result], after: Sequence[Result]) -> list[tuple[str, str, int]]:
+    """Return (kind, label, place) of the dialogues to show, of different tasks.
+
+    The largest gain of reward by training, the largest loss, the best and the worst page after training; ties go to the
+    first task.
+    """
+    gains = [(two.reward or 0.0) - (one.reward or 0.0) for one, two in zip(before, after, strict=True)]
+    ends = [two.reward or 0.0 for two in after]
+    orders = (
+        ("won", "Gained most by training", [-gain for gain in gains], lambda place: gains[place] > 0),
+        ("lost", "Lost most by training", gains, lambda place: gains[place] < 0),
+        ("neither", "Least like the reference after training", ends, lambda place: True),
+        ("neither", "Most like the reference after training", [-end for end in ends], lambda place: True),
+    )
+    shown: list[tuple[str, str, int]] = []
+    for kind, label, values, fits in orders:
+        taken = {place for _, _, place in shown}
+        places = [place for place in range(len(ends)) if place not in taken and fits(place)]
+        if places:
+            shown.append((kind, label, min(places, key=lambda place: (values[place], place))))
+    return shown[:SHOWN]
+
+
+def needed(results: Sequence[Result], before: Sequence[Trajectory], after: Sequence[Trajectory]) -> dict[str, None]:
+    """Return the HTML of every picture that the report shows, in order: references, first and last pages."""
+    dialogues = {one.task.id: one for one in before}, {one.task.id: one for one in after}
+    pairs = paired(results)
+    pages: dict[str, None] = {}
+    for _, _, place in chosen(*pairs):
+        task = pairs[0][place].task_id
+        pages[dialogues[0][task].task.ground_truth] = None
+        for one in (dialogues[0][task], dialogues[1][task]):
+            for html in (first_page(one.messages), last_page(one.messages)):
+                if html is not None:
+                    pages[html] = None
+    return pages
+
+
+def examples(
+    results: Sequence[Result], before: Sequence[Trajectory], after: Sequence[Trajectory], pages: Pages
+) -> list[dict[str, Any]]:
+    """Return the dialogues that the report shows: pictures of reference, first and last page, and the words."""
+    pairs = paired(results)
+    dialogues = {one.task.id: one for one in before}, {one.task.id: one for one in after}
+    shown = []
+    for kind, label, place in chosen(*pairs):
+        task: Task = dialogues[0][pairs[0][place].task_id].task
+        sides = [
+            _side(dialogues[number][task.id], pairs[number][place], name, policy, pages)
+            for number, (name, policy) in enumerate((("Before training", BEFORE), ("After training", AFTER)))
+        ]
+        picture = pages.pictures.get(task.ground_truth)
+        shown.append({"kind": kind, "label": label, "task": task, "reference": picture, "sides": sides})
+    return shown
+
+
+def _side(one: Trajectory, result: Result, name: str, policy: str, pages: Pages) -> dict[str, Any]:
+    start, end = first_page(one.messages), last_page(one.messages)
+    shown = [
+        {"title": title, "picture": pages.pictures.get(html), "reward": reward}
+        for title, html, reward in (
+            ("first page", start, pages.first.get((policy, one.task.id))),
+            ("last page: the answer", end, result.reward),
+        )
+        if html is not None
+    ]
+    messages = [Message(each.role, without_pages(each.content)) for each in one.messages[1:]]
+    return {"name": name, "reward": result.reward or 0.0, "pages": shown, "messages": messages}
+
+
+def render(report: Report, pages: Pages) -> str:
+    """Return the report as HTML."""
+    return fill("pages.html", designs(report, pages), "sweetrl.frontend")
+
+
+def designs(report: Report, pages: Pages) -> dict[str, Any]:
+    """Return what the template of pages shows, as plain values, charts and pictures."""
+    comparison = report.comparison
+    before, after = paired(report.results)
+    change = comparison["difference"]["reward"]
+    policies = {name: {**one, **comparison["policies"][name]} for name, one in comparison["pages"]["policies"].items()}
+    return {
+        "comparison": comparison,
+        "level": level(comparison),
+        "reward": pages.reward,
+        "rival": pages.rival,
+        "verdict": verdict(comparison, "reward", f"the mean reward ({pages.reward})"),
+        "tone": tone(change, comparison["confidence"]),
+        "headline": [
+            headline(comparison, "reward", f"Likeness to the reference ({pages.reward})"),
+            headline(comparison, "success", "Equal to the reference"),
+        ],
+        "turns": [comparison["policies"][name]["turns"]["value"] for name in (BEFORE, AFTER)],
+        "reward_chart": markup(reward_chart(before, after, "likeness to the reference, %")),
+        "turn_chart": markup(turn_chart(before, after)),
+        "rows": fault_rows(policies, FAULTS),
+        "examples": examples(report.results, report.before, report.after, pages),
+        "critic": critic_section(report.states, report.contexts, report.domain) if report.states else None,
+        "facts": dict(report.facts),
+    }

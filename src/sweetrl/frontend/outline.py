@@ -1,0 +1,324 @@
+"""What a user sees on a page: its parts with their places and looks, as far as they can be told for sure.
+
+Everything that cannot is None or left out, so that whatever is said of two outlines is true of the two pages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+
+from sweetrl.browser.page import Align, Box, Element, Page
+from sweetrl.frontend.canvas import Canvas
+from sweetrl.frontend.colors import Rgb
+
+Kind = Literal["navigation", "header", "footer", "section", "form", "list", "table"]
+
+# A colour of the page shows, if it has this share of it.
+GROUND_SHARE = 0.08
+# Text is on one side if it ends this share of the width before the other one, centred if it is this little off.
+OFF_CENTRE = 0.04
+NARROW = 0.75
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a page. `name` is the heading of a section, else empty; None is what cannot be told.
+
+    `columns` is how many equal boxes stand side by side in it (1: none do), `boxes` their colour, `entries` the texts
+    in it (see Outline). A form, list or table that is `nested` stands in a section and shares its place and alignment.
+    """
+
+    kind: Kind
+    name: str
+    box: Box
+    color: Rgb | None
+    align: Align | None
+    columns: int
+    boxes: Rgb | None = None
+    entries: frozenset[str] = frozenset()
+    nested: bool = False
+
+
+@dataclass(frozen=True)
+class Button:
+    """A button with its words."""
+
+    text: str
+    color: Rgb | None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A text that stands on the page by itself, as it is written, and where."""
+
+    text: str
+    box: Box
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A page as a user describes it.
+
+    `texts` is everything that can be read on it, in lower case without marks; `entries` the same text by text. `links`
+    are how many texts can be followed. `mixed` are the words of each text in which some stand in an element of their
+    own (bold, a link): which of the others come before and which behind is not known, so no such text is in `lines`.
+    """
+
+    width: int
+    height: int
+    ground: Rgb | None
+    parts: tuple[Part, ...]
+    images: tuple[Box, ...]
+    buttons: tuple[Button, ...]
+    texts: str
+    entries: frozenset[str]
+    lines: tuple[Line, ...]
+    mixed: tuple[Counter[str], ...]
+    links: int
+    empty: bool
+
+    def reads(self, words: Sequence[str]) -> bool:
+        """Whether these words can be read on the page one after the other; in doubt they can."""
+        counts = Counter(words)
+        return f" {' '.join(words)} " in f" {self.texts} " or any(counts <= text for text in self.mixed)
+
+    def first(self, kind: Kind, name: str = "") -> Part | None:
+        """Return the first part of a kind (and name), or None."""
+        return next((part for part in self.parts if part.kind == kind and (not name or same(part.name, name))), None)
+
+    def sections(self) -> tuple[Part, ...]:
+        """Return the parts with headings, in the order of the page."""
+        return tuple(part for part in self.parts if part.kind == "section")
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two texts have the same words."""
+    return words_of(one) == words_of(other)
+
+
+def words_of(text: str) -> tuple[str, ...]:
+    """Return the words of a text in lower case, without marks."""
+    return tuple(re.findall(r"\w+", text.lower()))
+
+
+_BARS: tuple[tuple[str, Kind], ...] = (("nav", "navigation"), ("header", "header"), ("footer", "footer"))
+_INLINE = frozenset(
+    ("a", "abbr", "b", "cite", "code", "em", "i", "mark", "q", "s", "small", "span", "strong", "sub", "sup", "u")
+)
+_PIECES: tuple[tuple[str, Kind], ...] = (("form", "form"), ("list", "list"), ("table", "table"))
+
+
+@lru_cache(maxsize=64)
+def outline_of(page: Page) -> Outline:
+    """Describe a rendered page."""
+    tree = _Tree(page.elements)
+    canvas = Canvas(page)
+    elements = page.elements
+    parts = [_part(tree, canvas, index, kind, "") for role, kind in _BARS for index in tree.outermost(role)[:1]]
+    parts += _sections(tree, canvas)
+    sections = [part.box for part in parts if part.kind == "section"]
+    pieces = [
+        _part(tree, canvas, index, kind, "")
+        for role, kind in _PIECES
+        for index in tree.outermost(role)[:1]
+        if not tree.inside(index, "nav", "footer", "header")
+    ]
+    parts += [replace(part, nested=any(within(part.box, box) for box in sections)) for part in pieces]
+    ground = page.background if canvas.share(page.background) >= GROUND_SHARE else None
+    images = tuple(one.box for one in elements if one.role == "image" and one.box.width >= 8 and one.box.height >= 8)
+    buttons = tuple(
+        Button(tree.text(index), canvas.color(one.box)) for index, one in enumerate(elements) if one.role == "button"
+    )
+    texts = " ".join(words_of(" ".join(one.text for one in elements)))
+    entries = tree.entries(range(len(elements)))
+    empty = not texts and not images
+    links = sum(one.tag == "a" and bool(one.text) for one in elements)
+    mixed = tree.mixed()
+    lines = tuple(
+        Line(one.text, one.box) for index, one in enumerate(elements) if words_of(one.text) and index not in mixed
+    )
+    return Outline(
+        page.width,
+        page.height,
+        ground,
+        tuple(parts),
+        images,
+        buttons,
+        texts,
+        entries,
+        lines,
+        tuple(mixed.values()),
+        links,
+        empty,
+    )
+
+
+def within(one: Box, other: Box) -> bool:
+    """Whether a box lies in another one."""
+    return (
+        one.x >= other.x - 1
+        and one.y >= other.y - 1
+        and one.x + one.width <= other.x + other.width + 1
+        and one.y + one.height <= other.y + other.height + 1
+    )
+
+
+class _Tree:
+    """Elements with their children."""
+
+    def __init__(self, elements: Sequence[Element]) -> None:
+        self.elements = elements
+        self.children: list[list[int]] = [[] for _ in elements]
+        for index, element in enumerate(elements):
+            if element.parent >= 0:
+                self.children[element.parent].append(index)
+
+    def outermost(self, role: str) -> list[int]:
+        """The elements of a role that stand in no other of it, in document order."""
+        return [i for i, one in enumerate(self.elements) if one.role == role and not self.inside(i, role)]
+
+    def inside(self, index: int, *roles: str) -> bool:
+        """Whether an element stands in one of these roles."""
+        above = self.elements[index].parent
+        while above >= 0:
+            if self.elements[above].role in roles:
+                return True
+            above = self.elements[above].parent
+        return False
+
+    def below(self, index: int) -> list[int]:
+        """An element and everything in it, in document order."""
+        found, waiting = [], [index]
+        while waiting:
+            one = waiting.pop()
+            found.append(one)
+            waiting.extend(reversed(self.children[one]))
+        return found
+
+    def text(self, index: int) -> str:
+        """All text of an element."""
+        return " ".join(text for one in self.below(index) if (text := self.elements[one].text))
+
+    def mixed(self) -> dict[int, Counter[str]]:
+        """The words of elements with text of their own and text in elements that stand among it."""
+        found: dict[int, Counter[str]] = {}
+        for index, one in enumerate(self.elements):
+            inside = [child for child in self.children[index] if self.elements[child].tag in _INLINE]
+            if one.text and any(self.text(child) for child in inside):
+                found[index] = Counter(words_of(self.text(index)))
+        return found
+
+    def entries(self, members: Iterable[int]) -> frozenset[str]:
+        """The texts of elements, each in lower case without marks."""
+        return frozenset(" ".join(words_of(self.elements[one].text)) for one in members) - {""}
+
+
+def _part(tree: _Tree, canvas: Canvas, index: int, kind: Kind, name: str, color: Rgb | None = None) -> Part:
+    members = tree.below(index)
+    box = tree.elements[index].box
+    columns, boxes = _columns(tree, canvas, members) if kind == "section" else (1, None)
+    align = _row_align(tree, members, box) if kind == "navigation" else _align(tree, members, index)
+    color = canvas.color(box) if kind != "section" else color
+    return Part(kind, name, box, color, align, columns, boxes, tree.entries(members))
+
+
+def _sections(tree: _Tree, canvas: Canvas) -> list[Part]:
+    """One part for each heading that opens a section: its container is what holds no other such heading."""
+    rank = {"h1": 1, "h2": 2, "h3": 3, "h4": 4, "h5": 5, "h6": 6}
+    headings = [
+        index
+        for index, one in enumerate(tree.elements)
+        if one.role == "heading" and one.tag in rank and words_of(tree.text(index))
+        if not tree.inside(index, "header", "nav", "footer")
+    ]
+    if not headings:
+        return []
+    highest = max(2, min(rank[tree.elements[index].tag] for index in headings))
+    openers = [index for index in headings if rank[tree.elements[index].tag] <= highest]
+    parts = []
+    for index in openers:
+        container = index
+        while (above := tree.elements[container].parent) >= 0:
+            inner = tree.below(above)
+            if tree.elements[above].role in ("header", "nav", "footer") or len(set(inner) & set(openers)) > 1:
+                break
+            if any(tree.elements[one].role in ("header", "nav", "footer") for one in inner):
+                break
+            container = above
+        box = tree.elements[index].box
+        behind = canvas.color(Box(box.x - 4, box.y - 4, box.width + 8, box.height + 8))
+        parts.append(_part(tree, canvas, container, "section", tree.text(index), behind))
+    return parts
+
+
+def _columns(tree: _Tree, canvas: Canvas, members: Sequence[int]) -> tuple[int, Rgb | None]:
+    """How many boxes of one width stand side by side, and their colour; the largest such group counts."""
+    best: list[int] = []
+    for index in members:
+        boxes = [one for one in tree.children[index] if tree.elements[one].box.width >= 80]
+        if len(boxes) < 2 or len(boxes) < len(tree.children[index]):
+            continue
+        first = tree.elements[boxes[0]].box
+        alike = all(abs(tree.elements[one].box.width - first.width) <= 0.1 * first.width for one in boxes)
+        row = [one for one in boxes if abs(tree.elements[one].box.y - first.y) <= 4]
+        apart = all(
+            tree.elements[b].box.x >= tree.elements[a].box.x + tree.elements[a].box.width - 2 for a, b in pairwise(row)
+        )
+        if alike and apart and len(row) >= 2 and len(boxes) > len(best):
+            best = row + [one for one in boxes if one not in row]
+            count = len(row)
+    if not best:
+        return 1, None
+    colors = {canvas.color(tree.elements[one].box) for one in best}
+    return count, next(iter(colors)) if len(colors) == 1 else None
+
+
+def _align(tree: _Tree, members: Sequence[int], container: int) -> Align | None:
+    """Where text stands: where that of nearly all its lines does, each seen in the box around it."""
+    weights: dict[Align | None, float] = {}
+    for index in members:
+        one = tree.elements[index]
+        if not one.text or one.role == "button" or one.tag in ("a", "input", "option", "textarea", "select", "label"):
+            continue
+        around = tree.elements[one.parent if index != container and one.parent >= 0 else container].box
+        side = _side(one, around)
+        weights[side] = weights.get(side, 0.0) + len(one.text) * one.font_size
+    total = sum(weights.values())
+    best = max(weights, key=lambda side: weights[side], default=None)
+    return best if total and weights[best] >= 0.9 * total else None
+
+
+def _side(one: Element, around: Box) -> Align | None:
+    if one.box.width >= NARROW * around.width or around.width <= 0:
+        return one.align
+    left = one.box.x - around.x
+    right = around.x + around.width - one.box.x - one.box.width
+    if abs(left - right) <= 2 * OFF_CENTRE * around.width:
+        return "center"
+    if min(left, right) > 0.2 * around.width:
+        return None
+    side: Align = "left" if left < right else "right"
+    # Text in the middle of a box at one side is on no side.
+    return side if one.align in (side, "left") else None
+
+
+def _row_align(tree: _Tree, members: Sequence[int], box: Box) -> Align | None:
+    """Where a row of links stands as a whole; None for links over the full width, or in a column."""
+    boxes = [tree.elements[index].box for index in members if tree.elements[index].text]
+    if len(boxes) < 2 or max(one.y for one in boxes) - min(one.y for one in boxes) > 12 or box.width <= 0:
+        return None
+    left = min(one.x for one in boxes) - box.x
+    right = box.x + box.width - max(one.x + one.width for one in boxes)
+    if left + right < 0.3 * box.width:
+        return None
+    if abs(left - right) <= 2 * OFF_CENTRE * box.width:
+        return "center"
+    if min(left, right) > 0.2 * box.width:
+        return None
+    return "left" if left < right else "right"

@@ -1,0 +1,1 @@
+"""All that touches the language model: rows of tokens, adapters, log-probabilities, dialogue trees."""

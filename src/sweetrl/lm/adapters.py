@@ -1,0 +1,155 @@
+"""The base model and its adapters: load, attach, write so that equal weights give equal bytes, and stack."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.config.settings import LoraSettings, ModelSettings
+from sweetrl.errors import UserError
+from sweetrl.io import atomic_path
+from sweetrl.models.check import ADAPTER_WEIGHTS, check_adapter
+from sweetrl.models.load import load_lora, load_tokenizer, load_weights, resolve_device, shared_targets
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+def load_base(settings: ModelSettings) -> tuple[Any, Any]:
+    """Load (model, tokenizer) of the frozen base; a missing or broken one is a UserError."""
+    from sweetrl.lm.distributed import wants_shards
+
+    tokenizer, model = load_tokenizer(settings.base), load_weights(settings.base, settings.dtype)
+    model.requires_grad_(False)
+    # What is to be sharded may not fit on one device: it goes there layer by layer.
+    return model.to("cpu" if wants_shards() else resolve_device(settings.device)), tokenizer
+
+
+def attach_adapter(model: Any, lora: LoraSettings, seed: int, head: bool = False) -> nn.Module:
+    """Put a fresh LoRA adapter on `model`: B = 0, so that it starts as the reference; A from `seed`.
+
+    With `head` a critic's head of zeros comes with it (sweetrl.lm.heads), trained and saved in full.
+    """
+    import torch
+    from peft import LoraConfig, get_peft_model
+
+    from sweetrl.lm.heads import HEAD, add_head
+
+    if head:
+        add_head(model)
+    targets: Any = lora.target_modules
+    if targets != "all-linear":
+        targets = [name.strip() for name in targets.split(",") if name.strip()]
+    torch.manual_seed(seed)
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,  # type: ignore[arg-type]
+        lora_dropout=lora.dropout,
+        target_modules=targets,
+        task_type="CAUSAL_LM",
+        modules_to_save=[HEAD] if head else None,
+    )
+    try:
+        with warnings.catch_warnings():  # peft asks transformers in an old way
+            warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+            warnings.filterwarnings("ignore", ".*tie_word_embeddings", UserWarning)  # refused below, in a sentence
+            adapted = get_peft_model(model, config)
+    except ValueError as error:
+        raise UserError(f"lora.target_modules = {lora.target_modules!r}: {error}") from error
+    if shared := shared_targets(adapted):
+        raise UserError(
+            f"lora.target_modules = {lora.target_modules!r}: this base uses the weights of `{shared[0]}` as embeddings "
+            "and as head, and an adapter on one of the two cannot be merged; leave it out."
+        )
+    return adapted
+
+
+def load_adapter(model: Any, folder: Path) -> nn.Module:
+    """Put the adapter in `folder`, and the head that it may have, on `model`, frozen and in evaluation mode."""
+    from sweetrl.lm.heads import HEAD, add_head
+
+    if HEAD in (check_adapter(folder).get("modules_to_save") or []):
+        add_head(model)
+    adapted: nn.Module = load_lora(model, folder).eval()
+    return adapted
+
+
+def save_adapter(model: Any, folder: Path, base: str) -> None:
+    """Write adapter_model.safetensors and adapter_config.json into `folder`, whole or not at all, each.
+
+    The bytes depend on the weights and on `base` as params.yaml names it, not on where anything lies. Weights that are
+    not finite are a UserError: a last step may leave them behind although its loss was.
+    """
+    from peft import get_peft_model_state_dict
+
+    tensors = get_peft_model_state_dict(model, save_embedding_layers=False)  # those are the base's
+    weights = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    if broken := [name for name, value in weights.items() if not bool(value.isfinite().all())]:
+        raise UserError(
+            f"{folder}: the trained weights are not finite ({broken[0]}), as after a gradient that was not; lower the "
+            "learning rate, or take `model.dtype: float32`."
+        )
+    config = model.peft_config["default"].to_dict()
+    config = {key: getattr(value, "value", value) for key, value in config.items()}
+    # peft keeps names in sets, whose order changes from process to process
+    config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+    _write_adapter(folder, weights, config | {"base_model_name_or_path": base, "inference_mode": True})
+
+
+def _write_adapter(folder: Path, weights: dict[str, Tensor], config: dict[str, Any]) -> None:
+    """Write the two files of an adapter, each whole or not at all."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_path(folder / ADAPTER_WEIGHTS) as temporary:
+        save_file(weights, temporary, metadata={"format": "pt"})
+    with atomic_path(folder / "adapter_config.json") as temporary:
+        temporary.write_text(json.dumps(config, indent=2, sort_keys=True, default=str) + "\n", encoding="utf-8")
+
+
+def stack_adapters(folders: Sequence[Path], out: Path, base: str) -> None:
+    """Write to `out` the LoRA adapter on `base` that does what those in `folders` do one on top of the other.
+
+    That is what iterations of training come to.
+
+    sum_i s_i B_i A_i = s [B_1 .. B_n diag(s_i / s)] [A_1; ..; A_n], s_i = alpha_i / r_i, s = s_1          (exact)
+
+    Its rank is the sum of their ranks, so nothing is lost; each was trained on the base with those before it merged.
+    """
+    adapters = [_read_plain(Path(folder)) for folder in folders]
+    configs = [config for config, _ in adapters]
+    scales = [config["lora_alpha"] / config["r"] for config in configs]
+    weights = _stacked([tensors for _, tensors in adapters], [scale / scales[0] for scale in scales])
+    lora_rank = sum(int(config["r"]) for config in configs)
+    config = configs[0] | {"r": lora_rank, "lora_alpha": scales[0] * lora_rank, "base_model_name_or_path": base}
+    _write_adapter(out, weights, config)
+
+
+def _read_plain(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    from safetensors.torch import load_file
+
+    config = check_adapter(folder)
+    plain = config.get("bias", "none") == "none"
+    more = ("modules_to_save", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora")
+    if not plain or any(config.get(name) for name in more):
+        raise UserError(f"{folder}: only plain LoRA adapters can be put on top of each other; this one has more.")
+    return config, load_file(folder / ADAPTER_WEIGHTS)
+
+
+def _stacked(parts: Sequence[dict[str, Tensor]], factors: Sequence[float]) -> dict[str, Tensor]:
+    """Every A below those before it, every B, with its factor, beside them."""
+    import torch
+
+    stacked = {}
+    for name in dict.fromkeys(name for part in parts for name in part):
+        inner = "lora_A" in name or "lora_embedding_A" in name
+        if any(name not in part for part in parts):
+            raise UserError(
+                f"adapters: not all of them have `{name}`; train every iteration with the same lora.target_modules."
+            )
+        pieces = [part[name] if inner else factor * part[name] for part, factor in zip(parts, factors, strict=True)]
+        stacked[name] = torch.cat(pieces, 0 if inner else 1).contiguous()
+    return stacked

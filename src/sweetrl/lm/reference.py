@@ -1,0 +1,213 @@
+"""Log-probs of many rows without gradients, by the policy and by its reference; the latter are kept on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+
+from sweetrl.io import atomic_path
+from sweetrl.lm.data import Row
+from sweetrl.lm.distributed import all_gather, process_rank_and_count, whole_tensor
+from sweetrl.lm.passes import Layout, reply_logprobs
+from sweetrl.lm.rows import Listed, read_at, reply_tokens_of, unnamed_file, write_all
+from sweetrl.models.load import WeightsFiles, weights_files
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# How many values of each weight of a large model are looked at, besides the hashes of its files.
+SAMPLED = 4096
+# Of a model's configuration: names, and what changes no value.
+NO_VALUES = frozenset({"_name_or_path", "transformers_version", "use_cache", "dtype"})
+GATHERED = 64  # micro-batches whose values processes exchange at a time
+
+
+def row_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
+    """Log-probs of every row's reply tokens, as the model stands: CPU tensors [reply tokens], in order, no gradient."""
+    return _in_order(rows, _computed(model, rows, layout, layout.cut_rows(rows)))
+
+
+def spread_logprobs(model: nn.Module, rows: Sequence[Row], layout: Layout) -> list[Tensor]:
+    """row_logprobs by all processes together: each computes a share of them, all get all values."""
+    return _in_order(rows, _spread(model, rows, layout))
+
+
+def _in_order(rows: Sequence[Row], computed: Iterable[tuple[int, Tensor]]) -> list[Tensor]:
+    import torch
+
+    result: list[Tensor] = [torch.empty(0)] * len(rows)
+    for index, values in computed:
+        result[index] = values
+    return result
+
+
+def _computed(
+    model: nn.Module, rows: Sequence[Row], layout: Layout, micro_batches: Iterable[Sequence[int]]
+) -> Iterator[tuple[int, Tensor]]:
+    """Yield the index of a row and the log-probs of its reply tokens, micro-batch by micro-batch."""
+    import torch
+
+    from sweetrl.lm.tree_forward import to_device
+
+    device = next(model.parameters()).device
+    for indices in micro_batches:
+        some = [rows[index] for index in indices]
+        with torch.no_grad():
+            values = reply_logprobs(model, to_device(layout.collate(some), device)).cpu()
+        for index, piece in zip(indices, values.split([row.reply_tokens for row in some]), strict=True):
+            yield index, piece.clone()
+
+
+def _spread(model: nn.Module, rows: Sequence[Row], layout: Layout) -> Iterator[tuple[int, Tensor]]:
+    """The same by all processes together: each computes a share of the micro-batches, and all get all values."""
+    process_rank, processes = process_rank_and_count()
+    micro_batches = layout.cut_rows(rows)
+    if processes == 1:
+        yield from _computed(model, rows, layout, micro_batches)
+        return
+    own = micro_batches[process_rank::processes]
+    # Processes that share a model's layers compute equally many; what is computed twice is equal.
+    own = own + micro_batches[:1] * (-(-len(micro_batches) // processes) - len(own))
+    for first in range(0, len(own), GATHERED):
+        for part in all_gather(list(_computed(model, rows, layout, own[first : first + GATHERED]))):
+            yield from part
+
+
+class RowValues(Listed["Tensor"]):
+    """Values of every row's reply tokens in a file, from byte `start` on; CPU tensors [reply tokens], in order."""
+
+    def __init__(self, file: BinaryIO, start: int, kind: np.dtype[Any], lengths: Sequence[int]) -> None:
+        self._file, self._start, self._kind = file, start, kind
+        self._ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def item(self, index: int) -> Tensor:
+        """Read the values of row number `index`."""
+        import torch
+
+        place, size = self._place(index)
+        return torch.from_numpy(np.frombuffer(bytearray(read_at(self._file, place, size)), dtype=self._kind))
+
+    def put(self, index: int, values: Tensor) -> None:
+        """Write the values of row number `index`."""
+        self._file.seek(self._place(index)[0])
+        write_all(self._file, values.numpy().tobytes())
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The first byte of a row's values, and how many they are."""
+        first = int(self._ends[index - 1]) if index else 0
+        each = self._kind.itemsize
+        return self._start + first * each, (int(self._ends[index]) - first) * each
+
+
+def _write_values(file: BinaryIO, lengths: Sequence[int], computed: Iterable[tuple[int, Tensor]]) -> RowValues:
+    """Write values as they come, as an array of NumPy (.npy) of all of them; return them as they are read."""
+    made: RowValues | None = None
+    for index, values in computed:
+        if made is None:
+            kind = values.numpy().dtype
+            header = {"descr": np.lib.format.dtype_to_descr(kind), "fortran_order": False, "shape": (sum(lengths),)}
+            np.lib.format.write_array_header_1_0(file, header)
+            made = RowValues(file, file.tell(), kind, lengths)
+        made.put(index, values)
+    return made or RowValues(file, 0, np.dtype(np.float32), lengths)
+
+
+def _read_values(path: Path, lengths: Sequence[int]) -> RowValues | None:
+    """What `_write_values` wrote, or None where there is nothing of this size."""
+    if not path.exists():
+        return None
+    file = path.open("rb", buffering=0)
+    try:
+        np.lib.format.read_magic(file)
+        shape, _, kind = np.lib.format.read_array_header_1_0(file)
+    except ValueError:  # not a file of ours
+        return None
+    start, total = file.tell(), sum(lengths)
+    complete = shape == (total,) and path.stat().st_size == start + total * kind.itemsize
+    return RowValues(file, start, kind, lengths) if complete else None
+
+
+def starts_trained(model: Any) -> bool:
+    """Whether the adapter on `model` already changes it: then its start, not the bare base, is the reference."""
+    return any("lora_B" in name and bool(value.any()) for name, value in model.named_parameters())
+
+
+def reference_logprobs(
+    model: Any, rows: Sequence[Row], layout: Layout, cache: Path | None = None, adapter: bool = False
+) -> RowValues:
+    """log pi_ref of every row's reply tokens, once and for all; read from a file, row by row.
+
+    The reference is the base, the adapter switched off; with `adapter` it is the model as it stands. With a folder
+    `cache` they are computed once for each (weights, layout, rows) and read from there afterwards. Several processes
+    share the work.
+    """
+    path = cache / f"{_key(model, rows, layout, adapter)}.npy" if cache is not None else None
+    lengths = reply_tokens_of(rows)
+    kept = None if path is None else _read_values(path, lengths)
+    if all(all_gather(kept is not None)) and kept is not None:
+        return kept
+    was_training = model.training
+    model.eval()
+    off = model.disable_adapter() if hasattr(model, "disable_adapter") and not adapter else nullcontext()
+    try:
+        with off:
+            computed = _spread(model, rows, layout)
+            if path is None or process_rank_and_count()[0]:
+                return _write_values(unnamed_file(), lengths, computed)
+            with atomic_path(path) as temporary:
+                return _write_values(temporary.open("r+b", buffering=0), lengths, computed)
+    finally:
+        model.train(was_training)
+
+
+def _key(model: Any, rows: Sequence[Row], layout: Layout, adapter: bool) -> str:
+    """Digest of what the values are a function of: weights that matter, how they are computed, tokens and spans."""
+    import torch
+
+    device = next(model.parameters()).device.type
+    digest = hashlib.sha256(repr((layout, adapter, device, torch.get_num_threads(), torch.__version__)).encode())
+    digest_weights(digest, model, adapter)
+    for row in rows:
+        digest.update(np.asarray(row.token_ids, dtype=np.int64).tobytes())
+        digest.update(repr(row.spans).encode())
+    return digest.hexdigest()[:32]
+
+
+def digest_weights(digest: hashlib._Hash, model: Any, adapter: bool = False) -> None:
+    """Add the weights of `model` and its configuration to `digest`, those of its adapter only with `adapter`.
+
+    A large model's frozen weights stand there as the hashes of the files that they come from, which are remembered
+    (sweetrl.file_hashes), and as `SAMPLED` values of each: weights that were changed in memory since are others.
+    """
+    import torch
+
+    if (config := getattr(model, "config", None)) is not None:  # the same weights with other heads are another model
+        values = {name: value for name, value in config.to_dict().items() if name not in NO_VALUES}
+        digest.update(json.dumps(values, sort_keys=True, default=str).encode())
+    for name, module in model.named_modules() if adapter else ():
+        if isinstance(scaling := getattr(module, "scaling", None), dict):
+            digest.update(f"{name} {scaling}".encode())
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    digests: dict[WeightsFiles, str | None] = {}
+    for name, value in model.state_dict().items():
+        if "lora_" in name and not adapter:
+            continue
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        flat = value.detach()
+        files = weights_files(parameters[name]) if name in parameters else None
+        if files is not None and files not in digests:
+            digests[files] = files.digest()
+        if files is not None and (content := digests[files]) is not None:
+            digest.update(content.encode())
+            flat = flat.flatten()[:: max(1, flat.numel() // SAMPLED)]
+        bytes_ = whole_tensor(flat).cpu().contiguous().flatten().view(torch.uint8)
+        digest.update(bytes_.numpy().tobytes())

@@ -1,0 +1,317 @@
+"""Tree attention: every node sees its ancestors and itself. Three backends that agree, for transformers' own models.
+
+blocks  for CPUs: every path causally by itself, and all that hangs below a node against that node's path. No mask, no
+        copy, no score too many; the parts of a query are joined by their log-sum-exp.
+flex    torch's FlexAttention with a block mask: the kernel for CUDA devices.
+dense   one 4-D mask handed to the model: for any model that takes one, and for checks; S x S scores are computed.
+
+Models are left as they are. They look their attention up by name for every call; `install` registers one under the
+name TREE and sets it. Without a tree it is transformers' SDPA, so that flat batches and sampling run as before.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from sweetrl.lm.forest import Forest
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Backend = Literal["blocks", "flex", "dense"]
+
+TREE = "sweetrl_tree"
+FLEX_BLOCK = 128  # forests are padded to a multiple of FlexAttention's blocks, so that few shapes are compiled
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The (query, key) pairs of a forest as few dense blocks, each pair in exactly one; runs of nodes, last exclusive.
+
+    paths     (first, last): nodes one below the other, as a dialogue's trunk; each sees the path up to itself
+    branches  (first, last, start, stop): nodes first..last hang below node stop - 1 and see all of start..stop, the
+              path of that node from its beginning
+    """
+
+    paths: tuple[tuple[int, int], ...]
+    branches: tuple[tuple[int, int, int, int], ...]
+
+    @property
+    def scores(self) -> int:
+        """How many (query, key) pairs there are."""
+        own = sum((last - first) * (last - first + 1) // 2 for first, last in self.paths)
+        return own + sum((last - first) * (stop - start) for first, last, start, stop in self.branches)
+
+
+def plan_blocks(forest: Forest) -> Blocks:
+    """Cut a forest into paths and what hangs below them.
+
+    Depth first, a segment's first child follows it at once and continues its path; the subtrees of its other children
+    follow that child's, as one run of nodes that all see the path so far. So no block needs a mask or a copy of keys.
+    """
+    start, stop, end, parent = (
+        one.tolist()
+        for one in (forest.segments.start, forest.segments.stop, forest.segments.end, forest.segments.parent)
+    )
+    begin, tip = list(start), dict[int, int]()
+    branches = []
+    for segment, above in enumerate(parent):
+        if above >= 0 and start[segment] == stop[above]:
+            begin[segment] = begin[above]
+            if end[segment] < end[above]:
+                branches.append((end[segment], end[above], begin[above], stop[above]))
+        tip[begin[segment]] = max(tip.get(begin[segment], 0), stop[segment])
+    return Blocks(tuple(tip.items()), tuple(branches))
+
+
+@dataclass
+class TreeAttention:
+    """What attention needs to know about one forest on one device; made once, used by every layer and recomputation."""
+
+    forest: Forest
+    backend: Backend
+    _made: dict[Any, Any] = field(default_factory=dict)
+
+    def blocks(self) -> Blocks:
+        """What the backend `blocks` computes."""
+        if "blocks" not in self._made:
+            self._made["blocks"] = plan_blocks(self.forest)
+        return self._made["blocks"]
+
+    def mask(self, device: Any, dtype: Any) -> Tensor:
+        """The additive mask [1, 1, S, S]."""
+        import torch
+
+        if (device, dtype) not in self._made:
+            mask = torch.zeros(1, 1, *(2 * [len(self.forest.end)]), dtype=dtype)
+            mask.masked_fill_(torch.from_numpy(~self.forest.ancestors()), torch.finfo(dtype).min)
+            self._made[device, dtype] = mask.to(device)
+        return self._made[device, dtype]
+
+    def block_mask(self, device: Any) -> Any:
+        """FlexAttention's block mask over S rounded up to whole blocks; nodes beyond the forest see themselves."""
+        import torch
+        from torch.nn.attention.flex_attention import BlockMask
+
+        if device not in self._made:
+            ends = np.concatenate([self.forest.end, np.arange(len(self.forest.end), self.padded) + 1])
+            some, whole = seen_blocks(ends, FLEX_BLOCK)
+            end = torch.from_numpy(ends).to(device)
+
+            def sees(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+                return (key <= query) & (query < end[key])
+
+            count, columns = _listed(some & ~whole, device)
+            full_count, full_columns = _listed(whole, device)
+            self._made[device] = BlockMask.from_kv_blocks(
+                count, columns, full_count, full_columns, BLOCK_SIZE=FLEX_BLOCK, mask_mod=sees
+            )
+        return self._made[device]
+
+    @property
+    def padded(self) -> int:
+        """Length of the sequence that is given to the model: S, or S rounded up for FlexAttention."""
+        count = len(self.forest.token_ids)
+        return -(-count // FLEX_BLOCK) * FLEX_BLOCK if self.backend == "flex" else count
+
+
+def _listed(blocks: Any, device: Any) -> Any:
+    """How many blocks each row of blocks sees [1, 1, rows], and all columns with these first [1, 1, rows, columns]."""
+    import torch
+
+    order = np.argsort(~blocks, axis=1, kind="stable")
+    return (torch.from_numpy(one.astype(np.int32))[None, None].to(device) for one in (blocks.sum(1), order))
+
+
+def seen_blocks(end: Any, block: int) -> tuple[Any, Any]:
+    """For blocks of `block` nodes: whether block i (row) sees some of block j, and whether all of it sees all of j.
+
+    A block before another one is seen in part if its longest subtree reaches the other's first node, and wholly if its
+    shortest one reaches the other's end.
+    """
+    count = len(end) // block
+    longest, shortest = (pick(end.reshape(count, block), axis=1) for pick in (np.max, np.min))
+    first = np.arange(count)[:, None] * block
+    before = np.tri(count, k=-1, dtype=bool)
+    return (before & (longest > first)) | np.eye(count, dtype=bool), before & (shortest >= first + block)
+
+
+def choose_backend(device: Any) -> Backend:
+    """FlexAttention on CUDA devices, blocks elsewhere."""
+    return "flex" if getattr(device, "type", str(device)) == "cuda" else "blocks"
+
+
+def install(model: nn.Module) -> None:
+    """Make `model` look its attention up under TREE; without a tree it goes on with transformers' SDPA."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(TREE, tree_attention_forward)
+    AttentionMaskInterface.register(TREE, sdpa_mask)
+    whole: Any = model
+    base = whole.get_base_model() if hasattr(whole, "get_base_model") else whole
+    if base.config._attn_implementation != TREE:
+        base.set_attn_implementation(TREE)
+
+
+def tree_attention_forward(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    tree: TreeAttention | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' attention interface: query [1, heads, S, width], key and value [1, key heads, S, width]."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if tree is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+        )
+    scale = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if tree.backend == "flex":
+        out = _flex(query)(query, key, value, block_mask=tree.block_mask(query.device), scale=scale, enable_gqa=True)
+    else:
+        out = _function().apply(query, key, value, scale, tree)
+    return out.transpose(1, 2).contiguous(), None
+
+
+_compiled: list[Any] = []
+
+
+def _flex(query: Tensor) -> Any:
+    """FlexAttention, compiled for devices that have a kernel for it; on a CPU it runs as plain tensor operations."""
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    if query.device.type == "cpu":
+        return flex_attention
+    if not _compiled:
+        _compiled.append(torch.compile(flex_attention))
+    return _compiled[0]
+
+
+_made_function: list[Any] = []
+
+
+def _function() -> Any:
+    """The autograd function of the backend `blocks` (made when first used: its base class is torch's)."""
+    import torch
+
+    if _made_function:
+        return _made_function[0]
+
+    class BlockAttention(torch.autograd.Function):
+        @staticmethod
+        def forward(context: Any, query: Tensor, key: Tensor, value: Tensor, scale: float, tree: TreeAttention) -> Any:
+            shape, (query, key, value) = query.shape, _by_key_head(query, key, value)
+            out = query.new_empty(shape[2], shape[1], shape[3]).transpose(0, 1).view_as(query)
+            sums = query.new_empty(query.shape[:3], dtype=torch.promote_types(query.dtype, torch.float32))
+            blocks = tree.blocks()
+            for first, last in blocks.paths:
+                queries, keys, values = (one[:, :, first:last] for one in (query, key, value))
+                out[:, :, first:last], sums[:, :, first:last] = _attend(queries, keys, values, True, scale)
+            for first, last, start, stop in blocks.branches:
+                below, known = out[:, :, first:last], sums[:, :, first:last]
+                keys, values = key[:, :, start:stop], value[:, :, start:stop]
+                more, total = _attend(query[:, :, first:last], keys, values, False, scale)
+                both = torch.logaddexp(known, total)
+                below.mul_((known - both).exp_().unsqueeze(-1)).add_(more.mul_((total - both).exp_().unsqueeze(-1)))
+                known.copy_(both)
+            context.save_for_backward(query, key, value, out, sums)
+            context.scale, context.tree = scale, tree
+            return out.view(shape)
+
+        @staticmethod
+        def backward(context: Any, *grads: Tensor) -> Any:
+            query, key, value, out, sums = context.saved_tensors
+            grad = grads[0].view_as(query)
+            to_query, to_key, to_value = torch.empty_like(query), torch.zeros_like(query), torch.zeros_like(query)
+            blocks = context.tree.blocks()
+            pieces = [(first, last, first, last) for first, last in blocks.paths]
+            for number, (first, last, start, stop) in enumerate(pieces + list(blocks.branches)):
+                here, queries, found, total = (one[:, :, first:last] for one in (grad, query, out, sums))
+                keys, values = key[:, :, start:stop], value[:, :, start:stop]
+                causal = number < len(pieces)
+                parts = _attend_backward(here, queries, found, total, keys, values, causal, context.scale)
+                if causal:
+                    to_query[:, :, first:last] = parts[0]
+                else:
+                    to_query[:, :, first:last] += parts[0]
+                to_key[:, :, start:stop] += parts[1]
+                to_value[:, :, start:stop] += parts[2]
+            return to_query.reshape(grads[0].shape), to_key.sum(1)[None], to_value.sum(1)[None], None, None
+
+    _made_function.append(BlockAttention)
+    return BlockAttention
+
+
+def _by_key_head(query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+    """[1, heads, S, width] as [key heads, heads of each, S, width], without a copy: what shares keys is one batch."""
+    shape = (key.shape[1], query.shape[1] // key.shape[1], *query.shape[2:])
+    return [query[0].unflatten(0, shape[:2]), *(one[0].unsqueeze(1).expand(shape) for one in (key, value))]
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, causal: bool, scale: float) -> tuple[Tensor, Tensor]:
+    """Softmax attention and the log-sum-exp of its scores."""
+    import torch
+
+    if _has_cpu_kernel(query):
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        return fused(query, key, value, 0.0, causal, scale=scale)
+    scores = _scores(query, key, causal, scale)
+    total = scores.logsumexp(-1)
+    return torch.matmul((scores - total.unsqueeze(-1)).exp().to(value.dtype), value), total
+
+
+def _has_cpu_kernel(query: Tensor) -> bool:
+    """torch's fused kernel for CPUs is what its SDPA calls there; elsewhere blocks are a few plain products."""
+    return query.device.type == "cpu"
+
+
+def _scores(query: Tensor, key: Tensor, causal: bool, scale: float) -> Tensor:
+    import torch
+
+    scores = torch.matmul(query, key.transpose(-1, -2))
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
+    if causal:
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -math.inf)
+    return scores
+
+
+def _attend_backward(
+    grad: Tensor,
+    query: Tensor,
+    out: Tensor,
+    total: Tensor,
+    key: Tensor,
+    value: Tensor,
+    causal: bool,
+    scale: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of query, key and value through some of the keys; `out` and `total` are over all of them.
+
+    With p = exp(s - total): dv = p' g, ds = p (g v' - <g, out>), dq = scale ds k, dk = scale ds' q.
+    """
+    import torch
+
+    if _has_cpu_kernel(query):
+        fused = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return fused(grad, query, key, value, out, total, 0.0, causal, scale=scale)
+    p = (_scores(query, key, causal, scale) - total.unsqueeze(-1)).exp()
+    through = torch.matmul(grad, value.transpose(-1, -2)).to(p.dtype)
+    ds = (p * (through - (grad.to(p.dtype) * out).sum(-1, keepdim=True)) * scale).to(query.dtype)
+    return (
+        torch.matmul(ds, key),
+        torch.matmul(ds.transpose(-1, -2), query),
+        torch.matmul(p.to(grad.dtype).transpose(-1, -2), grad),
+    )

@@ -1,0 +1,136 @@
+"""Chat templates, rendered where they can do no harm: in a process of their own, with limits, once for each template.
+
+A template comes with a model's folder and is a program (Jinja): its sandbox keeps it from Python, but not from loops
+without end or strings of gigabytes, not even while it is compiled. Run as a program, this module is that process: it
+reads one JSON object from stdin, gives itself limits, and writes a JSON list to stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from sweetrl.errors import UserError
+from sweetrl.models.check import TEMPLATE_BYTES
+
+# The template of the small agents that ship with the project: ours, so it needs no looking after.
+OWN_TEMPLATE = (
+    "{{ '<|begin|>' }}"
+    "{% for message in messages %}"
+    "{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+)
+
+CPU_SECONDS = 5
+MEMORY_BYTES = 256 * 2**20
+MOST_CHARACTERS = 100_000
+# For starting Python and importing transformers on a busy machine, too.
+WALL_SECONDS = 120.0
+
+Message = Mapping[str, str]
+
+
+def render_dialogues(
+    template: str, dialogues: Sequence[Sequence[Message]], values: Mapping[str, Any]
+) -> list[dict[str, str]]:
+    """Return what `template` makes of each dialogue, up to a reply: {"text": ...} or {"error": ...}, in order.
+
+    `values` are what the template sees besides the messages (JSON). A template that takes too much time or memory, or
+    is too long, raises UserError; the sentence ends with what the template does, and the caller says whose it is.
+    """
+    if len(template.encode("utf-8", "surrogatepass")) > TEMPLATE_BYTES:
+        raise UserError(f"it has more than {TEMPLATE_BYTES // 1024} KiB")
+    if template == OWN_TEMPLATE:
+        return [{"text": _text(template, dialogue, values)} for dialogue in dialogues]
+    request = {"template": template, "dialogues": [[dict(one) for one in some] for some in dialogues]}
+    return _render_apart(json.dumps({**request, "values": dict(values)}, default=str), CPU_SECONDS)
+
+
+def _text(template: str, dialogue: Sequence[Message], values: Mapping[str, Any]) -> str:
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    rendered: Any = render_jinja_template(
+        conversations=[[dict(message) for message in dialogue]],
+        chat_template=template,
+        add_generation_prompt=True,
+        **values,
+    )
+    return str(rendered[0][0])  # of the one dialogue; declared as a text, returned with the places of replies
+
+
+@lru_cache(maxsize=64)
+def _render_apart(request: str, seconds: int) -> list[dict[str, str]]:
+    """Let a process of at most `seconds` of processor time answer `request`."""
+    command = [sys.executable, "-P", "-m", "sweetrl.models.chat_templates", str(seconds)]
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # no thread is used
+    try:
+        done = subprocess.run(
+            command, input=request.encode(), capture_output=True, timeout=WALL_SECONDS, env=environment
+        )
+    except subprocess.TimeoutExpired as error:
+        raise UserError(f"it needs more than {WALL_SECONDS:g} s for a dialogue of a few words") from error
+    if done.returncode < 0:  # killed by its limits
+        raise UserError(f"it needs more than {seconds} s of processor time for a dialogue of a few words")
+    if done.returncode:
+        words = done.stderr.decode("utf-8", "replace").strip().splitlines() or [f"status {done.returncode}"]
+        raise UserError(f"it cannot be rendered ({words[-1][:300]})")
+    answers: list[dict[str, str]] = json.loads(done.stdout)
+    return answers
+
+
+# In the process of its own
+
+
+class _OneDay:
+    """Stands for datetime in templates that print the day: equal templates give equal texts."""
+
+    @staticmethod
+    def now() -> datetime:
+        """The day that every template sees."""
+        return datetime(2024, 7, 26)
+
+
+def _limit(seconds: int) -> None:
+    """Allow `seconds` of processor time and `MEMORY_BYTES` more memory from here on, and no files."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    end = int(used.ru_utime + used.ru_stime) + seconds + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (end, end))
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY_BYTES, mapped + MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _answer(template: str, dialogue: Sequence[Message], values: Mapping[str, Any]) -> dict[str, str]:
+    """Render one dialogue; what the template raises is an error, not ours."""
+    try:
+        text = _text(template, dialogue, values)
+    except Exception as error:
+        return {"error": f"{error}"[:500] or type(error).__name__}
+    if len(text) > MOST_CHARACTERS:
+        return {"error": f"it makes more than {MOST_CHARACTERS} characters of a few words"}
+    return {"text": text}
+
+
+def main() -> None:
+    """Answer the one request on stdin."""
+    from transformers.utils import chat_template_utils
+
+    request = json.loads(sys.stdin.buffer.read())
+    chat_template_utils.datetime = _OneDay  # type: ignore[misc,assignment]
+    _limit(int(sys.argv[1]))
+    answers = [_answer(request["template"], dialogue, request["values"]) for dialogue in request["dialogues"]]
+    sys.stdout.write(json.dumps(answers))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""Model folders: the one place where weights, tokenizers and adapters are loaded, and where a device is chosen.
+
+Folders are checked first (sweetrl.models.check): code that they bring is never run, and a pickle is never read.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.errors import UserError
+from sweetrl.file_hashes import file_hash, identity
+from sweetrl.models.check import CONFIGS, INDEX, check_adapter, check_pictures, check_tokenizer, check_weights
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+# No code from a folder, no pickles.
+SAFE: dict[str, Any] = {"trust_remote_code": False, "use_safetensors": True, "weights_only": True}
+# Weights of at least so many bytes are known by their files: to digest them in memory each time would take too long.
+LARGE = 2**28
+
+
+def load_tokenizer(model: Path | str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model folder or hub name; a missing one is a UserError. Code in a folder is never run."""
+    from transformers import AutoTokenizer
+
+    _check_folder(model)
+    check_tokenizer(model)
+    with _said(model, "tokenizer"):
+        return AutoTokenizer.from_pretrained(str(model), trust_remote_code=False)
+
+
+def load_weights(model: Path | str, dtype: str) -> Any:
+    """Load a causal language model into CPU memory; a missing or incomplete one is a UserError. No code of it is run.
+
+    The parameters of a large one know the files that they come from (`weights_files`).
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    _check_folder(model)
+    check_weights(model)
+    files = _large_files(Path(model))
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with _said(model, "causal language model"):
+            loaded = _complete(AutoModelForCausalLM, model, dtype=getattr(torch, dtype))
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+    if files is not None:
+        for parameter in loaded.parameters():
+            parameter.sweetrl_files = files
+    return loaded
+
+
+def load_class(kind: Any, model: Path | str, **options: Any) -> Any:
+    """Load a model of the transformers class `kind`, under the same rules; OSError or ValueError where it cannot be."""
+    check_weights(model, causal=False)
+    return _complete(kind, model, **options)
+
+
+def load_pictures(kind: Any, model: Path | str) -> Any:
+    """Load a picture processor of the transformers class `kind`, under the same rules."""
+    check_pictures(model)
+    return kind.from_pretrained(str(model), trust_remote_code=False)
+
+
+def load_lora(model: Any, adapter: Path | str) -> Any:
+    """Put the LoRA adapter in the folder `adapter` on `model`; UserError for one that is missing, unsafe or unfit.
+
+    The base that the adapter names is not looked for: it is on `model` now.
+    """
+    from peft import LoraConfig, get_peft_model
+
+    check_adapter(adapter)
+    with _said(adapter, "LoRA adapter for this base"), warnings.catch_warnings():
+        # peft asks transformers in an old way
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+        warnings.filterwarnings("ignore", ".*tie_word_embeddings", UserWarning)  # refused below, in a sentence
+        config = LoraConfig.from_pretrained(str(adapter))
+        config.base_model_name_or_path = str(getattr(model, "name_or_path", "") or "")
+        config.inference_mode = True
+        adapted = get_peft_model(model, config)
+        found = adapted.load_adapter(str(adapter), "default")
+    if shared := shared_targets(adapted):
+        raise UserError(
+            f"{adapter}: the adapter changes `{shared[0]}`, whose weights this base uses as embeddings and as head: "
+            "merged into them it would be another model. Train one on other layers."
+        )
+    # A tensor that the file lacks stays 0 in peft: the base would be taken for the trained agent.
+    if lacking := sorted(found.missing_keys):
+        raise UserError(
+            f"{adapter}: the adapter lacks {len(lacking)} of the tensors that its configuration asks for on this base "
+            f"({lacking[0]}); it was trained on another base, or is not whole: fetch it again."
+        )
+    return adapted
+
+
+def shared_targets(adapted: Any) -> list[str]:
+    """Return which layers a model's adapter changes whose weights its base uses twice, as embeddings and as head.
+
+    Beside the weights such an adapter changes one of the two, merged into them it changes both: another model.
+    """
+    base = adapted.get_base_model()
+    ends = base.get_input_embeddings(), base.get_output_embeddings()
+    places = {id(one): name for name, one in base.named_modules()}
+    weights = [getattr(one, "weight", None) for one in ends]
+    if weights[0] is None or weights[0] is not weights[1]:
+        return []
+    return [places[id(one)] for one in ends if places.get(id(one)) in adapted.targeted_module_names]
+
+
+@dataclass(frozen=True)
+class WeightsFiles:
+    """The files that a model was loaded from, as they were then (sweetrl.file_hashes.identity)."""
+
+    seen: tuple[tuple[Path, tuple[int, ...]], ...]
+
+    def digest(self) -> str | None:
+        """What is in them; None where they have changed since."""
+        if any(not path.exists() or identity(path) != was for path, was in self.seen):
+            return None
+        return " ".join(f"{path.name} {file_hash(path)}" for path, _ in self.seen)
+
+
+def weights_files(parameter: Any) -> WeightsFiles | None:
+    """Return the files that a frozen parameter of a large model was loaded from; None for any other."""
+    return None if parameter.requires_grad else getattr(parameter, "sweetrl_files", None)
+
+
+def resolve_device(device: str) -> str:
+    """Turn `auto` into `cuda` where there is one, else `cpu`; a launcher's processes have a CUDA device each."""
+    import torch
+
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and "LOCAL_RANK" in os.environ else device
+
+
+def context_limit(model: Any) -> int:
+    """Return how many tokens the model can read."""
+    return int(getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31)
+
+
+def context_of(model: Path | str) -> int:
+    """As `context_limit`, of a model folder or hub name whose weights are not loaded; a missing one is a UserError."""
+    return context_limit(SimpleNamespace(config=_configuration(model)))
+
+
+def vocabulary_of(model: Path | str) -> int:
+    """Return how many token ids a model folder or hub name has, padding and all; a missing one is a UserError."""
+    return int(_configuration(model).get_text_config().vocab_size)
+
+
+def stored_dtype(model: Path | str) -> str:
+    """Return the precision of a model folder's (or hub name's) weights as its configuration says; else `float32`."""
+    return str(_configuration(model).dtype or "float32").removeprefix("torch.")
+
+
+def _configuration(model: Path | str) -> Any:
+    from transformers import AutoConfig
+
+    _check_folder(model)
+    check_weights(model)
+    with _said(model, "configuration"):
+        return AutoConfig.from_pretrained(str(model), trust_remote_code=False)
+
+
+def _complete(kind: Any, model: Path | str, **options: Any) -> Any:
+    """Load a model whose files hold all of its weights: transformers would draw the others at random."""
+    loaded, found = kind.from_pretrained(str(model), output_loading_info=True, **options, **SAFE)
+    if lacking := sorted(found["missing_keys"]):
+        raise UserError(
+            f"{model}: the safetensors lack {len(lacking)} of the model's tensors ({lacking[0]}); fetch the folder "
+            "again, or write the names that the model's type has."
+        )
+    return loaded
+
+
+@contextmanager
+def _said(model: Path | str, what: str) -> Iterator[None]:
+    """Whatever a library raises about somebody else's folder (anything at all) is a UserError."""
+    try:
+        yield
+    except (UserError, MemoryError):
+        raise
+    except Exception as error:
+        raise UserError(_missing(model, what, error)) from error
+
+
+def _check_folder(model: Path | str) -> None:
+    # A name like models/base whose parent is a folder here is meant as a folder, not as a name on the hub.
+    path = Path(model)
+    if path.is_dir() and not (path / "config.json").exists():
+        raise UserError(_missing(model, "config.json"))
+    if not path.exists() and (path.is_absolute() or path.parent.is_dir()):
+        raise UserError(_missing(model, "folder"))
+
+
+def _large_files(folder: Path) -> WeightsFiles | None:
+    paths = sorted([*folder.glob("*.safetensors"), *(folder / name for name in (INDEX, *CONFIGS))])
+    paths = [path for path in paths if path.is_file()]
+    if sum(path.stat().st_size for path in paths) < LARGE:
+        return None
+    return WeightsFiles(tuple((path, identity(path)) for path in paths))
+
+
+def _missing(model: Path | str, what: str, error: BaseException | None = None) -> str:
+    said = "" if error is None else str(error).strip() or type(error).__name__
+    if isinstance(error, LookupError | ArithmeticError | TypeError | AttributeError):
+        said = f"{type(error).__name__}: {said}"  # of a library that meant nobody to see it: the words alone say little
+    reason = f" that can be loaded ({' '.join(said.split())[:300]})" if said else ""
+    return (
+        f"{model}: there is no {what} here{reason}; fetch the model (`git pull`, `dvc pull` or `make base-model`) or "
+        "set `model.base` in params.yaml."
+    )

@@ -1,1 +1,0 @@
-"""What runs a stage: its run in MLflow, its scratch folder, shares of it, and folders of its own."""

@@ -1,0 +1,158 @@
+"""`sweetrl export`: an agent as a folder that transformers, peft and the Hugging Face Hub read."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sweetrl.config.settings import Settings
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.engines.transformers import load_model, stop_ids
+from sweetrl.errors import UserError
+from sweetrl.io import making_folder, read_json, usual_mode, write_json, write_text
+from sweetrl.models.check import ADAPTER
+from sweetrl.models.licences import is_own
+from sweetrl.models.load import load_tokenizer
+from sweetrl.serve.card import model_card
+from sweetrl.serve.source import Handed, facts_of, fetch
+from sweetrl.tracking.chat_agent import AgentConfig
+
+
+def export(reference: str, settings: Settings, out: Path, merge: bool = False) -> Handed:
+    """Write the agent that `reference` names into the new folder `out`; return which it is.
+
+    With `merge` base and adapter become one model; without, the folder holds the adapter. Tokenizer with chat template,
+    generation config, `agent.json` (how it talks) and the model card are in both. `out` appears whole or not at all.
+    """
+    with new_folder(out) as folder, tempfile.TemporaryDirectory(prefix="sweetrl-export-") as scratch:
+        handed = fetch(reference, settings, Path(scratch))
+        facts = facts_of(handed, settings, Path(scratch))
+        tokenizer = load_tokenizer(handed.base)
+        tokenizer.save_pretrained(folder)
+        _write_model(handed, tokenizer, folder, merge)
+        write_json(folder / "agent.json", _talk(handed))
+        write_text(folder / "README.md", model_card(handed, facts, merge))
+        return handed
+
+
+def push(folder: Path, hub_id: str, title: str) -> str:
+    """Upload an exported folder to the Hugging Face Hub as the model `hub_id`, and return its address.
+
+    A repository that is new is private. The Hub's own client finds the token (`hf auth login`, or HF_TOKEN).
+    """
+    from huggingface_hub import HfApi
+
+    api = HfApi()
+    try:
+        address = api.create_repo(hub_id, private=True, exist_ok=True)
+        api.upload_folder(repo_id=hub_id, folder_path=str(folder), commit_message=f"{title}, exported by sweetrl")
+    except Exception as error:  # no token, no right, no network: the client has an exception for each
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"{hub_id}: the Hub did not take the folder ({reason}); it is complete in {folder}, so log in with "
+            "`hf auth login` or see to the network, then upload it with `hf upload`."
+        ) from error
+    return str(address)
+
+
+@contextlib.contextmanager
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yield a temporary sibling of `out` that becomes `out` on success; one with files in it is a UserError."""
+    out = Path(out)
+    if out.is_file() or (out.is_dir() and any(out.iterdir())):
+        raise UserError(f"{out}: there is something here already; name a new folder, or remove it first.")
+    with making_folder(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+    try:
+        yield temporary
+        for path in (temporary, *temporary.iterdir()):  # weights are written for their owner alone
+            path.chmod(usual_mode(path.is_dir()))
+        try:
+            temporary.replace(out)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+            raise UserError(f"{out}: something else was written here in the meantime; name a new folder.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write_model(handed: Handed, tokenizer: Any, folder: Path, merge: bool) -> None:
+    if merge:
+        model = load_model(handed.base, handed.adapter, handed.config.dtype, "cpu")
+        _make_saveable(model.generation_config, handed.base)
+        if hasattr(model, "merge_and_unload"):  # in lower precisions the adapter stays beside the weights
+            model = model.merge_and_unload()
+        # Every end that a reply of the agent can have: what plain `generate` needs to stop where the agent does.
+        model.generation_config.eos_token_id = list(stop_ids(model, tokenizer, ChatFormat(tokenizer)))
+        model.generation_config.pad_token_id = tokenizer.pad_token_id
+        with no_progress_bar():
+            model.save_pretrained(folder)
+        return
+    for path in handed.adapter.iterdir():
+        if path.is_file() and path.name.startswith("adapter_"):
+            shutil.copyfile(path, folder / path.name)
+    config = read_json(folder / ADAPTER)
+    write_json(folder / ADAPTER, config | named_base(handed.config))
+    source = Path(handed.base) / "generation_config.json"
+    if is_own(source):
+        shutil.copyfile(source, folder / source.name)
+
+
+def named_base(config: AgentConfig) -> dict[str, str | None]:
+    """Where peft's Auto classes find the base: on the hub in its revision, else in a folder from where one is.
+
+    A folder's bare name, models/base, would be taken for a repository on the hub wherever there is no such folder.
+    """
+    if config.on_the_hub:
+        return {"base_model_name_or_path": config.base, "revision": config.base_revision or None}
+    path = Path(config.base)
+    relative = not path.is_absolute() and path.parts[:1] != ("..",)
+    return {"base_model_name_or_path": f"./{path}" if relative else str(path), "revision": None}
+
+
+def _make_saveable(config: Any, base: str) -> None:
+    """Let a generation config pass the checks of saving, which are stricter than those of loading; else a UserError.
+
+    Many fine-tunes set a temperature or top_p and leave `do_sample` out: transformers loads that, and refuses to save
+    it. Who sets them wants them used, as servers do in any case.
+    """
+    try:
+        config.validate(strict=True)
+    except ValueError:
+        config.do_sample = True
+    try:
+        config.validate(strict=True)
+    except ValueError as error:
+        why = " ".join(str(error).split())[:300]
+        raise UserError(f"{base}: its generation_config.json cannot be saved again ({why}); correct it.") from error
+
+
+@contextlib.contextmanager
+def no_progress_bar() -> Iterator[None]:
+    """Let transformers save without a bar."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _talk(handed: Handed) -> dict[str, Any]:
+    talk = {"system_prompt", "max_turns", "max_new_tokens", "temperature", "top_p"}
+    return {key: value for key, value in handed.config.as_dict().items() if key in talk}
+
+
+def contents(folder: Path) -> list[tuple[str, str]]:
+    """Return (file, size) of an exported folder, for people."""
+    return [(path.name, f"{path.stat().st_size:,} bytes") for path in sorted(folder.iterdir())]

@@ -1,0 +1,256 @@
+"""What a served agent has said, kept as dialogues to learn from: with the client's consent, once their outcome is told.
+
+A dialogue is open from its first answer on, in memory and in the journal `.open.jsonl`; the server that comes after a
+death goes on with it. The journal is written anew when it has grown, and soon after a dialogue was withdrawn or
+forgotten: until then it holds their words. When its outcome comes, a dialogue is one row of a file as `sweetrl import`
+reads them (docs/own-dialogues.md). Files have a hidden name while they grow, and are renamed when they are full or old:
+whoever lists the folder sees whole ones. Everything is for its owner alone. What nobody agreed to is written nowhere.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sweetrl.colbench.markers import visible_reply
+from sweetrl.engines.remote import clean
+from sweetrl.errors import UserError
+from sweetrl.io import (
+    PART,
+    append_row,
+    atomic_path,
+    private_file,
+    private_folder,
+    read_rows,
+    remove_leftovers,
+    write_text,
+)
+from sweetrl.serve.chat_requests import BadRequest, ChatRequest, Feedback
+
+logger = logging.getLogger("sweetrl")
+
+JOURNAL = ".open.jsonl"  # hidden, as what is being written is: an ingest of the folder passes it over
+FULL = 16 * 2**20  # bytes of a file before the next one is begun
+GROWN = 16 * 2**20  # bytes of the journal below which it is not written anew for its length
+OLD = 3600.0  # seconds before a file that is not full is handed on
+FORGOTTEN = 7 * 86400.0  # seconds without a word after which no outcome is waited for
+OPEN = 10_000  # dialogues that wait for their outcome; the oldest gives way
+OPEN_BYTES = 256 * 2**20  # of all of them together
+
+Said = list[dict[str, str]]
+
+
+@dataclass
+class Open:
+    """A dialogue without an outcome: its words, the agent's last version in it, and when it was last heard of."""
+
+    said: Said
+    model: str
+    heard: float
+    size: int
+
+
+class Recorder:
+    """Keeps dialogues in `folder`, which is this process's alone; `close` hands the last file on."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.time) -> None:
+        self.folder, self.clock = private_folder(folder), clock
+        self.open: dict[str, Open] = {}
+        self._lock = private_file(folder / ".lock").open("r+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._lock.close()
+            raise UserError(f"{folder}: another server keeps dialogues there; name a folder for this one.") from error
+        self._keep_out_of_git()
+        self._part: Path | None = None
+        self._begun = 0.0
+        self._size = 0
+        self._written = 0  # bytes of the journal when it was last written anew
+        self._stale = False  # words stand in the journal that nobody waits for any more
+        self._recover()
+
+    def turn(self, request: ChatRequest, replies: Sequence[str], model: str) -> str | None:
+        """Take a turn that was answered; return the dialogue's id, None where it is not kept.
+
+        A request that names an open dialogue, and is not its next turn or has no consent, ends it unkept.
+        """
+        name = request.dialogue
+        before = self.open.get(name)
+        said = _followed(before.said if before else [], request.messages)
+        if not request.consent or len(replies) != 1 or said is None:
+            if before is not None:
+                self._end(name, "dropped")
+            return None
+        if before is None:
+            name = secrets.token_hex(16)
+        said = [*said, {"role": "assistant", "content": clean(replies[0])}]
+        row = {"dialogue": name, "time": self.clock(), "said": said, "model": model}
+        try:
+            append_row(self.folder / JOURNAL, row)
+        except (OSError, UserError) as error:  # the answer is what counts
+            logger.warning("a dialogue cannot be kept: %s", error)
+            self._forget(name)
+            self._stale = True
+            return None
+        self._keep(row)
+        self._make_room()
+        return name
+
+    def feedback(self, given: Feedback) -> str:
+        """Close a dialogue: return "kept" where it was written, "dropped" where the client no longer agrees.
+
+        BadRequest where it is not open, and where it cannot be written now: it stays open then.
+        """
+        dialogue = self.open.get(given.dialogue)
+        if dialogue is None:
+            raise BadRequest(
+                "There is no open dialogue of this id: it has its outcome, was forgotten, or was held without consent.",
+                404,
+                "dialogue_not_found",
+            )
+        if not given.consent:
+            self._end(given.dialogue, "dropped")
+            return "dropped"
+        when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(dialogue.heard))
+        row = {"id": given.dialogue, **given.facts, "messages": dialogue.said, "model": dialogue.model}
+        try:
+            self._write(row | {"consent": True, "metadata": {"time": when}})
+        except OSError as error:
+            logger.warning("a dialogue cannot be written: %s", error)
+            raise BadRequest("The dialogue cannot be written now; try again later.", 503, "not_written") from error
+        self._end(given.dialogue, "kept")
+        return "kept"
+
+    def tidy(self) -> None:
+        """Forget dialogues whose outcome never came, hand a file on that is old, and free the journal of old words.
+
+        For every now and then.
+        """
+        now = self.clock()
+        for name in [name for name, dialogue in self.open.items() if now - dialogue.heard >= FORGOTTEN]:
+            self._end(name, "forgotten")
+        if self._part is not None and now - self._begun >= OLD:
+            self.rotate()
+        elif self._stale or (self.folder / JOURNAL).stat().st_size > max(GROWN, 2 * self._written):
+            self._rewrite()
+
+    def rotate(self) -> None:
+        """Give the file that is being written its name, if there is one; the journal is written anew."""
+        if self._part is not None:
+            _hand_on(self._part)
+            self._part = None
+        self._rewrite()
+
+    def _rewrite(self) -> None:
+        """Write the journal anew, whole or not at all, with the dialogues that are open and nothing else."""
+        with atomic_path(self.folder / JOURNAL) as temporary, temporary.open("w", encoding="utf-8") as out:
+            for name, dialogue in self.open.items():
+                row = {"dialogue": name, "time": dialogue.heard, "said": dialogue.said, "model": dialogue.model}
+                out.write(json.dumps(row) + "\n")
+        self._written = (self.folder / JOURNAL).stat().st_size
+        self._stale = False
+
+    def close(self) -> None:
+        """Hand the last file on and let others have the folder."""
+        self.rotate()
+        self._lock.close()
+
+    def _keep_out_of_git(self) -> None:
+        """Let git pass the folder over: in a checkout `git add -A` would put people's words into its history."""
+        ignored = self.folder / ".gitignore"
+        if not ignored.exists():
+            write_text(ignored, "*\n")
+
+    def _recover(self) -> None:
+        """Take up what a server before has left: open dialogues, and files without their name."""
+        remove_leftovers(self.folder / JOURNAL)
+        written = set[str]()
+        for part in sorted(self.folder.glob(f".served-*{PART}")):
+            read_rows(part, lambda row: written.add(row["id"]))
+            if part.stat().st_size:
+                _hand_on(part)
+            else:
+                part.unlink()
+
+        def take(row: Any) -> None:
+            if "end" in row:
+                self._forget(row["dialogue"])
+            else:
+                self._keep(row)
+
+        read_rows(self.folder / JOURNAL, take)
+        for name in written:  # written, and dead before that was noted
+            self._forget(name)
+        self.rotate()
+
+    def _keep(self, row: Mapping[str, Any]) -> None:
+        self._forget(row["dialogue"])
+        size = sum(len(message["content"]) for message in row["said"])
+        self.open[row["dialogue"]] = Open(row["said"], row["model"], row["time"], size)
+        self._size += size
+
+    def _forget(self, name: str) -> None:
+        if (dialogue := self.open.pop(name, None)) is not None:
+            self._size -= dialogue.size
+
+    def _end(self, name: str, how: str) -> None:
+        """Note that a dialogue is open no longer; where that cannot be noted, a later server forgets it in time."""
+        self._forget(name)
+        self._stale = self._stale or how != "kept"
+        try:
+            append_row(self.folder / JOURNAL, {"dialogue": name, "end": how})
+        except (OSError, UserError) as error:
+            logger.warning("the end of a dialogue cannot be noted: %s", error)
+
+    def _make_room(self) -> None:
+        while len(self.open) > OPEN or (self._size > OPEN_BYTES and len(self.open) > 1):
+            self._end(next(iter(self.open)), "forgotten")
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        """Append a row, whole and on the disk when this returns, or not at all."""
+        line = (json.dumps(row, ensure_ascii=False) + "\n").encode()
+        if self._part is None:
+            now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.clock()))
+            self._part = private_file(self.folder / f".served-{now}-{secrets.token_hex(4)}.jsonl{PART}")
+            self._begun = self.clock()
+        with self._part.open("ab", buffering=0) as out:
+            before = out.seek(0, os.SEEK_END)
+            try:
+                if out.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, "no space left")
+                os.fsync(out.fileno())
+            except OSError:
+                out.truncate(before)
+                raise
+        if before + len(line) >= FULL:
+            self.rotate()
+
+
+def _followed(said: Said, messages: Sequence[Mapping[str, str]]) -> Said | None:
+    """Return the words before the agent's next reply, as we know them; None where the client says something else.
+
+    A client may go back to an earlier turn, and may send the visible part of a reply for the whole of it.
+    """
+    past = len(messages) - 1
+    if past > len(said):
+        return None
+    for ours, theirs in zip(said[:past], messages[:past], strict=True):
+        same = {ours["content"].strip(), visible_reply(ours["content"]).strip()}
+        if ours["role"] != theirs["role"] or theirs["content"].strip() not in same:
+            return None
+    return [*said[:past], {"role": "user", "content": messages[-1]["content"]}]
+
+
+def _hand_on(part: Path) -> None:
+    """Give a file its lasting name, under which nothing is written any more."""
+    part.replace(part.with_name(part.name.removeprefix(".").removesuffix(PART)))

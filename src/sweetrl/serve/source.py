@@ -1,0 +1,203 @@
+"""Where an agent to be handed over comes from: a registered version, or an adapter's folder in the project."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.config.settings import Settings
+from sweetrl.config.yaml_files import read_yaml
+from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash, file_hash
+from sweetrl.io import read_json
+from sweetrl.models.load import check_adapter
+from sweetrl.paths import EVALUATION, POLICY
+from sweetrl.plugins import KEYS, SIMULATORS
+from sweetrl.tracking.chat_agent import AgentConfig, agent_config, find_base, refuse_critic
+from sweetrl.tracking.dvc_lock import LockedStage, locked_stages, stages_behind
+from sweetrl.tracking.lineage import lineage, split_reference
+from sweetrl.tracking.registry import Registry, cost, stage_runs
+from sweetrl.tracking.runs import flatten, git_state
+from sweetrl.tracking.store import require_store
+
+if TYPE_CHECKING:
+    from mlflow.entities.model_registry import ModelVersion
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of where an agent comes from; empty is unknown.
+
+    `evaluation` is the whole of reports/evaluation.json, `data` maps paths to DVC hashes, `params` has dotted names.
+    """
+
+    adapter_hash: str
+    base_hash: str = ""
+    created: str = ""
+    commit: str = ""
+    dirty: bool = False
+    dvc_lock: str = ""
+    code: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    evaluation: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Handed:
+    """An agent on this disk: `adapter` is a peft folder, `base` a folder or hub name; `version` is empty for a folder.
+
+    `name` is the registered model's, or the folder's.
+    """
+
+    name: str
+    version: str
+    adapter: Path
+    base: str
+    config: AgentConfig
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        return f"{self.name} version {self.version}" if self.version else self.name
+
+
+def is_folder(reference: str) -> bool:
+    """Whether `reference` names an adapter's folder and no registered model."""
+    return (Path(reference) / "adapter_config.json").exists()
+
+
+def fetch(reference: str, settings: Settings, folder: Path) -> Handed:
+    """Return the agent that `reference` names: MODEL[@ALIAS], MODEL/VERSION, or an adapter's folder.
+
+    What is registered is copied into `folder`, which must last as long as the agent is used.
+    """
+    if is_folder(reference):
+        return from_folder(Path(reference), settings)
+    if Path(reference).is_dir():
+        check_adapter(reference)
+    name, alias = split_reference(reference, settings.tracking.model)
+    named = settings.tracking.model_copy(update={"model": name})
+    try:
+        require_store(named)
+    except UserError as error:
+        if "/" not in reference or "@" in reference:
+            raise
+        raise UserError(
+            f"{reference}: there is no such folder with an adapter, and no version of {name} is registered; name "
+            "another one, or let `sweetrl run` train one."
+        ) from error
+    registry = Registry(named)
+    return from_registry(registry, alias, folder)
+
+
+def from_folder(adapter: Path, settings: Settings) -> Handed:
+    """Return the agent in an adapter's folder, on the base that params.yaml names."""
+    config = check_adapter(adapter)
+    refuse_critic(adapter, config)
+    trained_on = config.get("base_model_name_or_path")
+    if trained_on and Path(trained_on) != Path(settings.model.base):  # an exported one says ./models/base
+        raise UserError(
+            f"{adapter}: the adapter was trained on {trained_on}, but `model.base` in params.yaml is "
+            f"{settings.model.base}; set `model.base` to the adapter's base."
+        )
+    talk = agent_config(settings, Path.cwd())
+    return Handed(adapter.resolve().name, "", adapter, find_base(talk), talk)
+
+
+def from_registry(registry: Registry, reference: str, folder: Path) -> Handed:
+    """Copy the registered version `reference` (an alias or a number) into `folder` and return the agent."""
+    handed = copy_version(registry, reference, folder)
+    return replace(handed, base=find_base(handed.config, Path(handed.base) if handed.base else None))
+
+
+def copy_version(registry: Registry, reference: str, folder: Path) -> Handed:
+    """Copy the version into `folder` without looking for its base: `base` is the one stored with it, or empty."""
+    version = registry.get(reference)
+    config = config_of(registry, version, folder)
+    artifacts = registry.download(version, "artifacts", folder)
+    adapters = sorted(artifacts.rglob("adapter_config.json"))
+    if not adapters:
+        raise UserError(
+            f"{registry.name} version {version.version}: there is no adapter in it; register it again with "
+            "`sweetrl run`."
+        )
+    bundled = artifacts / "base"
+    base = str(bundled) if bundled.is_dir() else ""
+    return Handed(registry.name, str(version.version), adapters[0].parent, base, config)
+
+
+def config_of(registry: Registry, version: ModelVersion, folder: Path) -> AgentConfig:
+    """Return how the agent of a version talks; only what says so is copied into `folder`, and that is small."""
+    described = read_yaml(registry.download(version, "MLmodel", folder))
+    try:
+        return AgentConfig.read(described["flavors"]["python_function"]["config"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{registry.name} version {version.version}: its MLmodel does not say how an agent talks, so "
+            "sweetrl has not registered it; name another version."
+        ) from error
+
+
+def facts_of(handed: Handed, settings: Settings, folder: Path) -> Facts:
+    """Return what is known of where `handed` comes from; `folder` takes what must be fetched for that."""
+    if handed.version:
+        return _registered(handed, settings, folder)
+    root = Path.cwd()
+    facts = Facts(dvc_hash(handed.adapter), handed.config.base_hash)
+    if handed.adapter.resolve() != (root / POLICY).resolve():
+        return facts
+    stages = locked_stages(root)
+    behind = stages_behind(stages, POLICY, facts.adapter_hash)
+    if not behind:  # params.yaml, the data and the commit of today are another policy's
+        return facts
+    commit, dirty = git_state(root)
+    params: dict[str, str] = {}
+    for stage in reversed(behind):
+        params |= flatten(stage.params)
+    report = _evaluation(stages, root, facts.adapter_hash)
+    data = {path: content for stage in reversed([*report, *behind]) for path, content in stage.data.items()}
+    return replace(
+        facts,
+        commit=commit,
+        dirty=dirty,
+        dvc_lock=file_hash(root / "dvc.lock"),
+        code=_code(params, behind, settings),
+        data=dict(sorted(data.items())),
+        params=params,
+        evaluation=read_json(root / EVALUATION) if report else {},
+        cost=cost(stage_runs(root)) if report else {},
+    )
+
+
+def _evaluation(stages: Sequence[LockedStage], root: Path, adapter_hash: str) -> list[LockedStage]:
+    """The stage that wrote the report which lies here, if it was about this adapter."""
+    if not (root / EVALUATION).exists():
+        return []
+    content = file_hash(root / EVALUATION)
+    wrote = [stage for stage in stages if stage.outs.get(EVALUATION.as_posix()) == content]
+    return [stage for stage in wrote if stage.data.get(POLICY.as_posix()) == adapter_hash][:1]
+
+
+def _code(params: Mapping[str, str], stages: Sequence[LockedStage], settings: Settings) -> dict[str, str]:
+    """Which domain, method, reward and user the stages saw, your own with the hash of its source."""
+    read = {path: content for stage in stages for path, content in stage.deps.items()}
+    code: dict[str, str] = {}
+    for group, (key, place) in KEYS.items():
+        name = params.get(key, "")
+        if not name or (group == "simulators" and name in SIMULATORS):
+            continue
+        own = ":" in name  # a path to a class, my_package.my_module:MyClass
+        code[key] = f"{name} {read.get(str(getattr(settings.sources, place)), '')}".strip() if own else name
+    return code
+
+
+def _registered(handed: Handed, settings: Settings, folder: Path) -> Facts:
+    registry = Registry(settings.tracking.model_copy(update={"model": handed.name}))
+    origin = lineage(f"{handed.name}/{handed.version}", settings.tracking)
+    report = registry.download(registry.get(handed.version), f"evaluation/{EVALUATION.name}", folder)
+    shared = {name: getattr(origin, name) for name in (each.name for each in fields(Facts)) if name != "evaluation"}
+    return Facts(**shared, evaluation=read_json(report))

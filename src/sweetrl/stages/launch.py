@@ -1,0 +1,180 @@
+"""Stages that are started from here: one in several processes, as `torchrun` does, and one in a folder of its own.
+
+`model.processes` is the number of processes on each machine. Several machines share the project's folder, and on each
+the same stage is started with three variables in its environment:
+
+    SWEETRL_NODES=2 SWEETRL_NODE=0 SWEETRL_RENDEZVOUS=node0.example.org:29500 python -m sweetrl.stages.train_critic
+
+Node 0 is the one whose first process writes the results (where the flow or `dvc repro` runs).
+
+The variants of a reproduction and the iterations after the first run their stages in folders of their own: such a
+folder has a params.yaml and the inputs of its stages, and is worked in like a project. A finished stage is known by its
+run file, an unfinished one by its scratch folder: whatever was killed goes on where it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sweetrl.config.settings import ModelSettings
+from sweetrl.errors import UserError
+from sweetrl.io import private_folder, write_text
+from sweetrl.paths import ROOT_VARIABLE, RUNS
+from sweetrl.stages.scratch import VARIABLE
+from sweetrl.tracking.runs import PARENT_VARIABLE
+
+LAUNCHED = "WORLD_SIZE"  # in the environment of every process that torchrun, accelerate or `launch` has started
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """How many machines there are, which one this is, and where they meet: host:port of node 0."""
+
+    count: int = 1
+    mine: int = 0
+    rendezvous: str = "localhost:0"
+
+
+def nodes_of_environment() -> Nodes:
+    """Read SWEETRL_NODES, SWEETRL_NODE and SWEETRL_RENDEZVOUS; a UserError where they do not fit together."""
+    count, mine = os.environ.get("SWEETRL_NODES", "1"), os.environ.get("SWEETRL_NODE", "0")
+    rendezvous = os.environ.get("SWEETRL_RENDEZVOUS", "")
+    if not (count.isdecimal() and mine.isdecimal()) or not int(mine) < int(count):
+        raise UserError(
+            f"SWEETRL_NODES={count}, SWEETRL_NODE={mine}: set the number of machines, and this one's from 0 on."
+        )
+    if int(count) == 1:
+        return Nodes()
+    host, _, port = rendezvous.rpartition(":")
+    if not host or not port.isdecimal():
+        raise UserError(
+            f"SWEETRL_RENDEZVOUS={rendezvous}: several machines need host:port of node 0, the same on all of them."
+        )
+    return Nodes(int(count), int(mine), rendezvous)
+
+
+def wants_processes(settings: ModelSettings) -> bool:
+    """Whether a training stage is to start others of its kind: not where a launcher has started it."""
+    return LAUNCHED not in os.environ and (settings.processes > 1 or nodes_of_environment().count > 1)
+
+
+def check_devices(settings: ModelSettings) -> None:
+    """Refuse more processes than there are GPUs, if GPUs are used."""
+    import torch
+
+    if settings.device.startswith("cuda") or (settings.device == "auto" and torch.cuda.is_available()):
+        count = torch.cuda.device_count()
+        if settings.processes > count:
+            raise UserError(
+                f"params.yaml: model.processes: {settings.processes}, but there are {count} GPUs here; each process "
+                "needs one."
+            )
+
+
+def launch(settings: ModelSettings) -> int:
+    """Run this very command in `settings.processes` processes (on each node) and return their exit status.
+
+    They end together: where one fails the others are ended, and where this one is ended so are they. A killed stage
+    goes on from its last checkpoint; with another number of processes, which gives other bytes, it begins anew.
+    """
+    from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    check_devices(settings)
+    nodes = nodes_of_environment()
+    # Its reports of a failed process are tables; the process itself has said in a sentence what was wrong.
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    if settings.sharding == "fsdp2":
+        os.environ["ACCELERATE_USE_FSDP"] = "true"
+    os.environ["SWEETRL_DIE_WITH_PARENT"] = str(os.getpid())
+    os.environ.setdefault("OMP_NUM_THREADS", str(settings.threads))
+    config = LaunchConfig(
+        min_nodes=nodes.count,
+        max_nodes=nodes.count,
+        nproc_per_node=settings.processes,
+        run_id="sweetrl",
+        rdzv_backend="c10d" if nodes.count == 1 else "static",
+        rdzv_endpoint=nodes.rendezvous,
+        rdzv_configs={} if nodes.count == 1 else {"rank": nodes.mine, "timeout": 900},
+        max_restarts=0,
+        logs_specs=DefaultLogsSpecs(),
+    )
+    try:
+        elastic_launch(config, sys.executable)(*sys.orig_argv[1:])
+    except ChildFailedError as error:
+        rank, failed = error.get_first_failure()
+        if failed.exitcode > 0:
+            return failed.exitcode
+        number = -failed.exitcode  # a signal, which has left the process no word to say
+        why = ", perhaps for lack of memory" if number == 9 else ""
+        print(
+            f"error: process {rank} of {settings.processes} was killed (signal {number}{why}); run the same command "
+            "again to go on.",
+            file=sys.stderr,
+        )
+        return 128 + number
+    except SignalException as error:
+        return 128 + error.sigval
+    return 0
+
+
+def prepare(folder: Path, tree: Mapping[str, Any]) -> Path:
+    """Make (or find) `folder` with the parameters `tree`; what is left of other parameters is removed."""
+    text = yaml.safe_dump(dict(tree), sort_keys=False)
+    place = folder / "params.yaml"
+    if not place.exists() or place.read_text(encoding="utf-8") != text:
+        shutil.rmtree(folder, ignore_errors=True)
+        write_text(place, text)
+    return folder
+
+
+def link(source: Path, place: Path) -> None:
+    """Let `place` be what `source` is; a source that is not there is a UserError."""
+    if place.is_symlink():
+        return
+    if not source.exists():
+        raise UserError(f"{source}: there is nothing here yet; run the part that makes it (`dvc repro`) first.")
+    private_folder(place.parent)
+    place.symlink_to(source.resolve())
+
+
+def finished(folder: Path, stage: str) -> bool:
+    """Whether `stage` has ended well in `folder`."""
+    return (folder / RUNS / f"{stage}.json").exists()
+
+
+def run_stage_in(folder: Path, stage: str, parent: str | None = None, module: str = "", part: str = "") -> None:
+    """Run one stage in `folder`, under the MLflow run `parent`; its words go to the terminal, and it ends with us.
+
+    A stage that fails is a UserError that names `part`.
+    """
+    module = module or f"sweetrl.stages.{stage.replace('-', '_')}"
+    environment = {**os.environ, "SWEETRL_DIE_WITH_PARENT": str(os.getpid()), "PYTHONUNBUFFERED": "1"}
+    root = environment.setdefault(ROOT_VARIABLE, str(Path.cwd()))  # where the project's own plug-ins are found
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), root]))
+    environment.pop(VARIABLE, None)  # a share of the stage around it is not one of this
+    if parent:
+        environment[PARENT_VARIABLE] = parent
+    done = subprocess.run([sys.executable, "-m", module], cwd=folder, env=environment)
+    if done.returncode:
+        raise UserError(f"{part or folder}: stage `{stage}` ended with {done.returncode}; what it said stands above.")
+
+
+def absolute_tracking(tracking: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """Return the section `tracking` with the embedded store of `root`, for a stage that runs in another folder."""
+    uri, artifacts = str(tracking["uri"]), str(tracking["artifacts"])
+    root = root.resolve()
+    if uri.startswith("sqlite:///") and not uri.startswith("sqlite:////"):
+        uri = f"sqlite:///{root / uri.removeprefix('sqlite:///')}"
+    return {**tracking, "uri": uri, "artifacts": artifacts if "://" in artifacts else str(root / artifacts)}

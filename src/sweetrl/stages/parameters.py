@@ -1,0 +1,123 @@
+"""What decides each stage's result: its parameters, those that dvc.yaml lists, too (a test compares the two), and data.
+
+The parameters are logged to the stage's run, and are part of its scratch folder's name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from sweetrl.colbench.prompts import prompt_files
+from sweetrl.config.settings import Settings
+from sweetrl.errors import UserError
+from sweetrl.paths import ROOT_VARIABLE
+
+PROMPTS = "src/sweetrl/prompts"  # a dependency of every stage that reads a prompt
+
+SUITE = ("suite", "suite_options")
+METHOD = ("method", "method_options")
+DIALOGUES = ("model", "agent", "engine", "simulator", "reward", "browser", "similarity")
+LEARNING = ("trainer", "policy", "multi_turn_dpo", "rft")
+
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "tasks": ("seed", *SUITE, "tasks"),
+    "pretrain": ("pretrain", "tasks.difficulty"),
+    "warm-start": (
+        *(*SUITE, "model", "agent.prompt", "agent.max_turns"),
+        *("pretrain", "tasks.difficulty", "trainer", "warm_start"),
+    ),
+    "collect": ("seed", *SUITE, *DIALOGUES, "collect"),
+    "validate": (
+        *(*SUITE, *METHOD, "model", "agent.prompt", "agent.max_turns", "collect.attempts", "collect.source"),
+        *("critic.pairs", "critic.gap", "critic.parameterization", "critic.privileged", "rank.critic"),
+        *("rft.min_reward", "validate"),
+    ),
+    "train-critic": (
+        *("seed", *SUITE, "model", "agent.prompt", "agent.max_turns", "browser", *METHOD, "preset"),
+        *("trainer", "critic", "rank.critic"),
+    ),
+    "rank": (
+        *("seed", *SUITE, "model", "agent", "engine", "browser", *METHOD, "preset"),
+        *("critic.normalization", "critic.privileged", "critic.parameterization", "critic.vision"),
+        *("critic.privileged_position", "critic.token_set", "rank", "judge", "collect.lost_share"),
+    ),
+    "train-policy": (
+        *("seed", *SUITE, "model", "agent.prompt", "agent.max_turns", *METHOD, "preset", *LEARNING, "grpo"),
+        *("critic.privileged", "critic.privileged_position", "rank.reply_types"),
+    ),
+    "evaluate": ("seed", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
+    "summary": ("method",),
+    "iterate": (
+        *("seed", "iterations", *SUITE, *METHOD, "preset", *DIALOGUES),
+        *("collect", "validate", "critic", "rank", "judge", *LEARNING),
+    ),
+    "evaluate-iterations": ("seed", "iterations", *SUITE, *DIALOGUES, *METHOD, "evaluate"),
+    "best-of-n": (
+        *("seed", *SUITE, "preset", *DIALOGUES),
+        *("critic", "rank.critic", "rank.rollouts", "rank.reference", "rank.layout", "rank.tokens", "judge"),
+        *("collect.lost_share", "best_of_n"),
+    ),
+}
+
+
+def with_values(settings: Settings, values: Mapping[str, Any]) -> Settings:
+    """Return `settings` with other values for dotted keys, as they are; a key whose value is None keeps its own."""
+
+    def changed(section: BaseModel, key: str, value: Any) -> BaseModel:
+        name, _, rest = key.partition(".")
+        return section.model_copy(update={name: changed(getattr(section, name), rest, value) if rest else value})
+
+    for key, value in values.items():
+        if value is not None:
+            settings = cast(Settings, changed(settings, key, value))
+    return settings
+
+
+def stage_parameters(stage: str, settings: Settings) -> dict[str, Any]:
+    """Return the settings that decide the result of `stage`, by dotted name; what `trainer` says is in the sections."""
+    tree = settings.model_dump(mode="json", by_alias=True)
+    found: dict[str, Any] = {}
+    for name in PARAMETERS.get(stage, ()):
+        if name == "trainer":
+            continue
+        value: Any = tree
+        for part in name.split("."):
+            value = value[part]
+        found[name] = value
+    return found
+
+
+def check_declared(settings: Settings) -> None:
+    """Raise UserError where a folder or file that is read is not the one in `sources`, which DVC depends on.
+
+    Says nothing outside a project with a dvc.yaml, of what is not there (a hub name, or missing, which is said where it
+    is read), and where `sources` has no such key.
+    """
+    root = Path.cwd()
+    if os.environ.get(ROOT_VARIABLE) or not (root / "dvc.yaml").exists():
+        return
+    read = [("base", "model.base", settings.model.base)]
+    if settings.tasks.source == "files":
+        read += [("tasks", "tasks.train_file", settings.tasks.train_file)]
+        read += [("tasks", "tasks.test_file", settings.tasks.test_file)]
+    for place, key, name in read:
+        declared = getattr(settings.sources, place)
+        if not name or not declared or not (root / name).exists():
+            continue
+        if not (root / name).resolve().is_relative_to((root / declared).resolve()):
+            raise UserError(
+                f"params.yaml: `{key}: {name}` is read, but `sources.{place}` is {declared}; set it to {name} or a "
+                "folder around it, so that DVC sees its changes."
+            )
+    seen = (PROMPTS, settings.sources.suite)
+    for key, path in prompt_files(settings).items():
+        if not any(place and (root / path).resolve().is_relative_to((root / place).resolve()) for place in seen):
+            raise UserError(
+                f"params.yaml: `{key}: {path}` is read, but DVC does not look there; put the file into {PROMPTS} or "
+                "into the folder of `sources.suite`, so that DVC sees its changes."
+            )

@@ -1,0 +1,286 @@
+"""What every stage shares: seeds, an MLflow run under the pipeline's parent, reports/runs/, one-line errors.
+
+A stage module is `python -m sweetrl.stages.<module>`:
+
+    def collect(settings: Settings) -> None:
+        with stage_run("collect", settings) as run:
+            run.log_input("train-tasks", TRAIN_TASKS)
+            scratch = run.scratch(TRAIN_TASKS, base)   # resumable work; removed when DVC has recorded the result
+            ...
+            run.log_metrics({"reward": 0.4})
+            run.summary = "1,600 dialogues, mean reward 0.40"
+
+    if __name__ == "__main__":
+        stage_main(collect)
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import logging
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from sweetrl.api.calls import named_files
+from sweetrl.config.settings import Settings, load_settings
+from sweetrl.console.logs import any_letters, show_progress
+from sweetrl.console.progress import first_process
+from sweetrl.errors import sentence_of
+from sweetrl.file_hashes import dvc_hash
+from sweetrl.io import digest, private_folder, publish, write_json
+from sweetrl.paths import RUNS, SCRATCH, SKIPPED
+from sweetrl.plugins import check_sources
+from sweetrl.stages.launch import LAUNCHED, launch, wants_processes
+from sweetrl.stages.parameters import check_declared, stage_parameters
+from sweetrl.stages.scratch import current_share, keep_finished, remove_outdated, remove_recorded
+from sweetrl.tracking.runs import PARENT_VARIABLE, DataInput, RunLog
+
+logger = logging.getLogger("sweetrl")
+LAST_WORD = 5.0  # seconds that other processes wait before they say what the first one has most likely said
+# Of a training's curves, those that the run file keeps for `dvc plots`; all of them are in MLflow.
+CURVES = ("loss", "accuracy", "reward/margin", "reference_kl", "grad_norm", "learning_rate")
+
+
+class StageRun:
+    """One run of one stage: what it read, measured and made. Logging calls only fill buffers."""
+
+    def __init__(self, stage: str, settings: Settings):
+        self.stage = stage
+        self.settings = settings
+        self.share = current_share()
+        """The parts that this process makes; with less than all of them the stage returns before it publishes."""
+        self.parameters = stage_parameters(stage, settings)
+        self.summary = "done"
+        self.last_metrics: dict[str, float] = {}
+        self._steps: dict[int, dict[str, float]] = {}
+        self.data: list[DataInput] = []
+        check_declared(settings)
+        self.sources = check_sources(settings)
+        """The files of plug-ins, by their key in `sources`."""
+        self._scratch: list[Path] = []
+        self.log = RunLog(
+            settings.tracking,
+            stage,
+            tags={"sweetrl.kind": "stage", "sweetrl.stage": stage},
+            parent=os.environ.get(PARENT_VARIABLE) or None,
+        )
+        self.log.log_params(self.parameters)
+        for key, path in self.sources.items():
+            self.log_input(f"source-{key}", path, "code")
+
+    @property
+    def mine(self) -> Callable[[int], bool] | None:
+        """Which parts this process makes; None for all."""
+        return None if self.share.whole else self.share
+
+    def log_metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Log one value for each metric; call it with growing `step` for curves. The last values go to run.json."""
+        self.last_metrics.update({name: float(value) for name, value in values.items()})
+        if step and (kept := {name: float(values[name]) for name in CURVES if name in values}):
+            self._steps.setdefault(step, {}).update(kept)
+        self.log.log_metrics(values, step)
+
+    def curves(self) -> list[dict[str, float]]:
+        """Return a row for each training step, oldest first: `step` and those of CURVES that every step has."""
+        shared = [name for name in CURVES if all(name in row for row in self._steps.values())]
+        return [{"step": step} | {name: row[name] for name in shared} for step, row in sorted(self._steps.items())]
+
+    def log_input(self, name: str, path: Path | str, context: str = "input") -> None:
+        """Log that the stage reads the file or folder `path`, by its DVC hash; a hub name becomes a parameter."""
+        if Path(path).exists():
+            self.data.append(self.log.log_input(name, path, context))
+        else:
+            self.log.log_params({f"input.{name}": str(path)})
+
+    def log_artifact(self, path: Path | str, folder: str | None = None) -> None:
+        """Copy a file to the run's artifacts when the stage ends; for small files that people look at."""
+        self.log.log_artifact(path, folder)
+
+    def scratch(self, *inputs: Path | str) -> Path:
+        """Return this stage's folder for unfinished work, named by a digest of its parameters and the inputs' content.
+
+        Prompts and recordings that the parameters name are inputs, too.
+        A killed run finds its checkpoints there; other parameters or data get another folder, so nothing stale is ever
+        resumed. It is removed when DVC has recorded what the stage made (outside of a DVC project: when the stage ends
+        well).
+        """
+        paths = [*inputs, *self.sources.values(), *named_files(self.settings)]
+        hashes = [dvc_hash(Path(path)) if Path(path).exists() else str(path) for path in paths]
+        folder = SCRATCH / f"{self.stage}-{digest(self.parameters, hashes)}"
+        private_folder(folder)
+        self._scratch.append(folder)
+        return folder
+
+
+@contextlib.contextmanager
+def stage_run(stage: str, settings: Settings, *, torch: bool = True) -> Iterator[StageRun]:
+    """Run the body of a stage: seeds everything, records it, writes reports/runs/<stage>.json, prints one summary line.
+
+    `torch=False` for stages that never need torch saves its import. When the body fails, the run is closed as FAILED
+    and no run file is written. A process that makes a share of the stage's parts leaves them in the scratch folder and
+    writes no run file either; nor do a launcher's processes but the first.
+    """
+    started = time.monotonic()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # else a missing folder is looked for on the hub, again and again
+    seed_everything(settings.seed, settings.model.threads, torch=torch)
+    run = StageRun(stage, settings)
+    try:
+        yield run
+    except BaseException as error:
+        killed = isinstance(error, (KeyboardInterrupt, SystemExit))
+        run.log.set_tags({"sweetrl.error": (str(error) or type(error).__name__)[:500]})
+        run.log.finish("KILLED" if killed else "FAILED")
+        raise
+    seconds = time.monotonic() - started
+    if not first_process():
+        return
+    if not run.share.whole:
+        run.log.set_tags({"sweetrl.share": str(run.share)})
+        run.log.finish("FINISHED")
+        print(f"{stage}: share {run.share} is made ({seconds:.1f} s)", flush=True)
+        return
+    run.log.log_metrics({"seconds": seconds})
+    run.log.finish("FINISHED")
+    write_json(
+        RUNS / f"{stage}.json",
+        {
+            "stage": stage,
+            "run_id": run.log.run_id,
+            "parent_run_id": run.log.parent,
+            "summary": run.summary,
+            "seconds": round(seconds, 3),
+            "metrics": run.last_metrics,
+            **({"curves": curves} if (curves := run.curves()) else {}),
+            "inputs": {item.name: {"path": item.path, "hash": item.hash} for item in run.data},
+        },
+    )
+    keep_finished(stage, run._scratch)
+    recorded = f", run {run.log.run_id[:8]}" if run.log.run_id else ""
+    print(f"{stage}: {run.summary} ({seconds:.1f} s{recorded})", flush=True)
+
+
+def log_costs(run: StageRun, folder: Path, pattern: str, suffix: str = "") -> None:
+    """Log what the dialogues in the ledgers `pattern` cost: sums, means and percentiles, and a line for each in a file.
+
+    The sums take the place of what this process alone has spent: others may have made shares, or been killed before.
+    """
+    from sweetrl.rollout.ledger import Ledger, cost_metrics, cost_totals
+
+    paths = sorted(folder.glob(pattern))
+    costs = [one for path in paths for one in Ledger(path).read()]
+    metrics = cost_totals(costs) | cost_metrics(costs)
+    run.log_metrics({f"{name}{suffix}": value for name, value in metrics.items()})
+    for path in paths:
+        run.log_artifact(path, "costs")
+
+
+def skip_stage(run: StageRun, out: Path, why: str) -> None:
+    """Write, in the place of a stage's result, that the method does without it."""
+    folder = run.scratch() / "skipped"
+    write_json(folder / SKIPPED, {"method": run.settings.method, "stage": run.stage, "why": why})
+    publish(folder, out)
+    run.log.set_tags({"sweetrl.skipped": why})
+    run.summary = f"skipped: {why}"
+
+
+def seed_everything(seed: int, threads: int, *, torch: bool = True) -> None:
+    """Seed Python, NumPy and torch, and make torch repeatable: fixed threads, deterministic algorithms."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic only with this
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    random.seed(seed)
+    import numpy
+
+    numpy.random.seed(seed % 2**32)
+    if torch:
+        import torch as library
+
+        library.manual_seed(seed)
+        library.set_num_threads(threads)
+        library.use_deterministic_algorithms(True, warn_only=True)
+
+
+def stage_main(function: Callable[[Settings], object], spreads: Callable[[Settings], bool] | None = None) -> None:
+    """Run a stage as a program, with the parameters in params.yaml.
+
+    A UserError is one sentence on stderr and status 1. A stage that `spreads` starts `model.processes` of its kind.
+    """
+    if LAUNCHED not in os.environ:
+        _stage_main(function, spreads)
+        return
+    status: object = 1
+    try:
+        _stage_main(function, spreads)
+        status = 0
+    except SystemExit as ending:
+        status = ending.code
+    except BaseException:
+        traceback.print_exc()
+    _leave(status if isinstance(status, int) else 1)
+
+
+def _leave(status: int) -> NoReturn:
+    """End a process of a launcher at once, after what is to be done at exit.
+
+    Its process group has threads of its own; the interpreter does not wait for them, and where one is still at work
+    the process is aborted (status 134) instead of ending with what the stage found.
+    """
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _has_ended(process: str) -> bool:
+    """Whether the process of this number is no more; on Linux."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_bytes()
+    except OSError:
+        return True
+    return state.rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])  # dead, and its parent has not asked yet
+
+
+def _stage_main(function: Callable[[Settings], object], spreads: Callable[[Settings], bool] | None) -> None:
+    any_letters()
+    show_progress()
+    warnings.filterwarnings("ignore", category=FutureWarning)  # libraries talking to libraries
+    signal.signal(signal.SIGTERM, _terminate)
+    if not first_process():
+        os.environ["SWEETRL_TRACKING"] = "off"
+    if starter := os.environ.get("SWEETRL_DIE_WITH_PARENT"):
+        with contextlib.suppress(OSError, AttributeError):  # Linux only: end with the flow, however that ends
+            ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
+            if _has_ended(starter):  # while this process was still importing
+                sys.exit(128 + signal.SIGTERM)
+    try:
+        settings = load_settings()
+        if LAUNCHED not in os.environ and current_share().whole:  # nobody else is at work here
+            remove_recorded(Path.cwd())
+            remove_outdated(Path.cwd())
+        if spreads is not None and wants_processes(settings.model) and spreads(settings):
+            sys.exit(launch(settings.model))
+        function(settings)
+    except KeyboardInterrupt:
+        print("interrupted; finished work is kept: run the same command again to go on.", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        if (sentence := sentence_of(error)) is None:
+            raise
+        if not first_process():  # all have found the same, and the launcher ends this one when the first has said it
+            time.sleep(LAST_WORD)
+        print(f"error: {sentence}", file=sys.stderr, flush=True)
+        sys.exit(1)
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    sys.exit(128 + number)

@@ -1,0 +1,246 @@
+"""The critic of SWEET-RL (stage 1): the turn-wise advantage as a log-ratio, its training, and how it rates replies.
+
+    A(o_t, a, c) = (1/L) sum_l [ log pi_theta(a^l | o_t, a^{<l}, c) - log pi_ref(a^l | o_t, a^{<l}, c) ]         (Eq. 3)
+
+pi_theta is the base with the critic's adapter, pi_ref the same base with the adapter off. All candidate replies at all
+turns of a dialogue are branches of one tree whose trunk is the dialogue, so what they share is computed once.
+`fit_critic` trains by Eq. 2 (sweetrl.sweet.trainer.CriticTrainer). Critics that need no training are in
+sweetrl.methods.critics, those with a head in sweetrl.sweet.head_critics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.config.settings import CriticSettings
+from sweetrl.console.progress import first_process
+from sweetrl.lm.data import Row, encode
+from sweetrl.lm.passes import Layout
+from sweetrl.lm.reference import row_logprobs
+from sweetrl.protocols import Chat, Replies, Work
+from sweetrl.sweet.data import REPLY, Branches, ScoredTokens, branch_rows, branches_of, critic_row, header_length
+from sweetrl.sweet.training import train_adapter
+from sweetrl.types import AgentTurn, Reply, TrainingResult, Trajectory
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from sweetrl.colbench.domain import Domain
+    from sweetrl.console.progress import StepProgress
+    from sweetrl.protocols import Critic
+    from sweetrl.types import TrajectoryPair
+
+TRAINED_HERE = ("log-ratio", "regression-head", "value-head")  # other parameterizations are a domain's own
+
+
+def branch_logprobs(
+    model: Any, trunk: Row, branches: Branches, layout: Layout, scored: ScoredTokens = REPLY
+) -> list[list[Tensor]]:
+    """Log-probs of every candidate reply at every turn of a dialogue, [scored tokens] each.
+
+    `branches[t]` are candidates in the place of the reply at `trunk.spans[t]`.
+    """
+    logprobs = iter(row_logprobs(model, branch_rows(trunk, branches, scored), layout))
+    return [[next(logprobs) for _ in replies] for replies in branches]
+
+
+def reference_branch_logprobs(model: Any, trunk: Row, branches: Branches, layout: Layout) -> list[list[Tensor]]:
+    """The same by the reference: the model without its adapter, or as it is if it has none."""
+    off: AbstractContextManager[Any] = model.disable_adapter() if hasattr(model, "disable_adapter") else nullcontext()
+    with off:
+        return branch_logprobs(model, trunk, branches, layout)
+
+
+def branch_ratios(
+    model: Any, trunk: Row, branches: Branches, layout: Layout, reference_trunk: Row | None = None
+) -> list[list[Tensor]]:
+    """log pi_theta - log pi_ref of every token of every candidate, [its tokens] in float64: Eq. 3 before its mean.
+
+    Arguments as for `branch_advantages`.
+    """
+    policy = branch_logprobs(model, trunk, branches, layout)
+    reference = reference_branch_logprobs(model, reference_trunk or trunk, branches, layout)
+    return [
+        [ours.double() - theirs.double() for ours, theirs in zip(*turn, strict=True)]
+        for turn in zip(policy, reference, strict=True)
+    ]
+
+
+def reduced(ratios: Sequence[Sequence[Tensor]], mean: bool = True) -> list[list[float]]:
+    """The advantage of every candidate from the log-ratios of its tokens: their mean, or their sum."""
+    return [[(tokens.mean() if mean else tokens.sum()).item() for tokens in turn] for turn in ratios]
+
+
+def branch_advantages(
+    model: Any,
+    trunk: Row,
+    branches: Branches,
+    layout: Layout,
+    reference_trunk: Row | None = None,
+    mean: bool = True,
+    scored: ScoredTokens = REPLY,
+) -> list[list[float]]:
+    """A(o_t, a, c) of every candidate: mean (or sum) over its tokens of log pi_theta - log pi_ref          (Eq. 3).
+
+    `model` is the critic; its reference is itself with the adapter off. `reference_trunk` is the dialogue without c,
+    for the official code's unconditioned reference; by default both are given the same context. `scored` says which
+    tokens the critic's side is taken over; the reference's are always the reply's own, so that other tokens give
+    mean(log pi_theta) - mean(log pi_ref).
+    """
+    if scored == REPLY:
+        return reduced(branch_ratios(model, trunk, branches, layout, reference_trunk), mean)
+    policy = branch_logprobs(model, trunk, branches, layout, scored)
+    reference = reference_branch_logprobs(model, reference_trunk or trunk, branches, layout)
+    advantages = []
+    for turn in zip(policy, reference, strict=True):
+        pairs = [(ours.double(), theirs.double()) for ours, theirs in zip(*turn, strict=True)]
+        advantages.append([(a.mean() - b.mean() if mean else a.sum() - b.sum()).item() for a, b in pairs])
+    return advantages
+
+
+@dataclass(frozen=True)
+class LogRatioCritic:
+    """Eq. 3: how much more likely the trained adapter finds a reply than the base does.
+
+    `view` says what it sees (c, and where) and how it normalises; with `conditioned_reference` False the base does not
+    see c (the official code). On a base without an adapter, that is the critic `privileged-ratio`, which needs no
+    training: A = (1/L) sum_l [ log pi_ref(a_l | o, a_<l, c) - log pi_ref(a_l | o, a_<l) ], how much likelier c makes a
+    reply.
+    """
+
+    model: Any
+    domain: Domain
+    chat: Chat
+    system: str
+    view: CriticSettings
+    layout: Layout
+    conditioned_reference: bool = True
+
+    def rate(self, work: Sequence[Work]) -> list[list[list[float]]]:
+        """The mean over a reply's tokens (the sum without normalisation) of log pi_theta - log pi_ref."""
+        return [self._advantages(dialogue, turns) for dialogue, turns in work]
+
+    def rate_tokens(self, dialogue: Trajectory, turns: Replies) -> tuple[list[list[float]], list[list[list[float]]]]:
+        """The advantages of a dialogue's candidates as `rate` gives them, and the log-ratios of each one's own tokens.
+
+        An advantage is the mean (the sum without normalisation) of its log-ratios. With `critic.token_set: official`
+        it is not, as the two sides go over different tokens: then it is computed apart.
+        """
+        trunk, reference_trunk = self._contexts(dialogue)
+        ratios = branch_ratios(self.model, trunk, branches_of(turns), self.layout, reference_trunk)
+        official = self.view.token_set == "official"
+        advantages = self._advantages(dialogue, turns) if official else reduced(ratios, self._mean)
+        return advantages, [[tokens.tolist() for tokens in turn] for turn in ratios]
+
+    def _advantages(self, dialogue: Trajectory, turns: Replies) -> list[list[float]]:
+        scored = REPLY
+        if self.view.token_set == "official":
+            scored = ScoredTokens(header_length(self.chat), self.chat.reply("x")[-1])
+        trunk, reference_trunk = self._contexts(dialogue)
+        branches = branches_of(turns)
+        return branch_advantages(self.model, trunk, branches, self.layout, reference_trunk, self._mean, scored)
+
+    @property
+    def _mean(self) -> bool:
+        return self.view.normalization != "none"
+
+    def _contexts(self, dialogue: Trajectory) -> tuple[Row, Row | None]:
+        """What the critic is given, and what its reference is where that is something else."""
+        trunk = critic_row(dialogue, self.domain, self.chat, self.system, self.view)
+        return trunk, None if self.conditioned_reference else encode(dialogue, self.chat, self.system)
+
+
+def own_replies(dialogue: Trajectory, chat: Chat | None = None) -> list[list[Reply]]:
+    """Return the replies of a dialogue as candidates in their own places; `chat` tokenises those without ids."""
+    recorded = {turn.message_index: turn for turn in dialogue.turns}
+    replies = []
+    for index, message in enumerate(dialogue.messages):
+        if message.role == "assistant":
+            turn = recorded.get(index) or AgentTurn(index, message.content)
+            ids = turn.token_ids or (() if chat is None else chat.reply(turn.raw))
+            replies.append([Reply(tuple(ids), turn.raw)])
+    return replies
+
+
+def fit_critic(
+    domain: Domain,
+    dialogues: Iterable[Trajectory],
+    pairs: Sequence[TrajectoryPair],
+    scratch: Path,
+    progress: StepProgress | None = None,
+    cache: Path | None = None,
+    where: str = "pairs",
+) -> TrainingResult:
+    """Train the critic that the domain's settings describe, on its base; the adapter lies in `scratch` afterwards.
+
+    `where` names the pairs in a message, `cache` keeps the reference's log-probs.
+    """
+    settings = domain.settings
+    kind = settings.critic.parameterization
+    if kind not in TRAINED_HERE:  # of several processes one trains it: the others would all train the same
+        if not first_process():
+            return TrainingResult(scratch / "adapter", "")
+        return domain.fit_critic(kind, dialogues, pairs, scratch, where)
+    from sweetrl.engines.chat import ChatFormat
+    from sweetrl.lm.adapters import load_base
+    from sweetrl.sweet.data import critic_attempts, critic_pairs
+    from sweetrl.sweet.head_critics import RegressionTrainer, ValueTrainer
+    from sweetrl.sweet.trainer import CriticTrainer
+
+    model, tokenizer = load_base(settings.model)
+    chat, system = ChatFormat(tokenizer), domain.system_prompt(settings.agent.prompt)
+    if kind == "value-head":
+        data = critic_attempts(dialogues, domain, chat, system, settings.critic)
+    else:
+        data = critic_pairs(pairs, dialogues, domain, chat, system, settings.critic, where)
+    trainers = {"log-ratio": CriticTrainer, "regression-head": RegressionTrainer, "value-head": ValueTrainer}
+    return train_adapter(
+        trainers[kind],
+        (model, tokenizer),
+        data,
+        settings.critic,
+        settings,
+        scratch,
+        "train-critic",
+        progress,
+        cache=cache,
+        head=kind != "log-ratio",
+    )
+
+
+def load_critic(domain: Domain, folder: Path, base: tuple[Any, Any] | None = None) -> Critic:
+    """Return the trained critic whose adapter is in `folder`.
+
+    `base` is the base model and its tokenizer, if they are loaded already: the adapter is put on that model.
+    """
+    from sweetrl.lm.adapters import load_adapter, load_base
+
+    settings = domain.settings
+    kind = settings.critic.parameterization
+    if kind not in TRAINED_HERE:
+        return domain.load_critic(kind, folder)
+    model, tokenizer = base or load_base(settings.model)
+    model = load_adapter(model, folder)
+    if kind == "log-ratio":
+        return log_ratio_critic(domain, model, tokenizer, settings.rank.reference == "conditioned")
+    from sweetrl.engines.chat import ChatFormat
+    from sweetrl.sweet.head_critics import HeadCritic
+
+    layout = Layout(None, settings.rank.tokens, tokenizer.pad_token_id or 0)
+    system = domain.system_prompt(settings.agent.prompt)
+    return HeadCritic(model, domain, ChatFormat(tokenizer), system, settings.critic, layout)
+
+
+def log_ratio_critic(domain: Domain, model: Any, tokenizer: Any, conditioned_reference: bool) -> LogRatioCritic:
+    """Return the critic of Eq. 3 that `model` is, with its adapter or without."""
+    from sweetrl.engines.chat import ChatFormat
+    from sweetrl.lm.passes import model_layout
+
+    settings = domain.settings
+    layout = model_layout(model, settings.rank.layout, settings.rank.tokens, tokenizer.pad_token_id or 0)
+    system = domain.system_prompt(settings.agent.prompt)
+    return LogRatioCritic(model, domain, ChatFormat(tokenizer), system, settings.critic, layout, conditioned_reference)

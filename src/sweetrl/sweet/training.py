@@ -1,0 +1,140 @@
+"""From a trainer to a result: the adapter on disk, the last steps in numbers, and a sentence about them.
+
+Loads neither torch nor transformers by itself; the trainers are in sweetrl.sweet.trainer.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sweetrl.console.progress import first_process
+from sweetrl.errors import UserError
+from sweetrl.types import TrainingResult
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+    from sweetrl.config.settings import Settings, TrackingSettings, TrainerSettings
+    from sweetrl.console.progress import StepProgress
+    from sweetrl.lm.data import PreferenceData
+    from sweetrl.sweet.trainer import PreferenceTrainer
+
+SHOWN = ("loss", "accuracy", "reward/margin", "tokens_per_second", "reference_kl", "grad_norm")
+TENSORBOARD = Path("tensorboard")  # where TENSORBOARD_LOGGING_DIR does not say another place
+
+
+def run_trainer(
+    trainer: PreferenceTrainer, scratch: Path, base: str, progress: StepProgress | None = None
+) -> TrainingResult:
+    """Train (from the last checkpoint in `scratch`, if any) and write the adapter on `base` to `scratch`/adapter.
+
+    Under a launcher all processes train, and the first one writes.
+    """
+    from sweetrl.lm.adapters import save_adapter
+
+    started = time.monotonic()
+    try:
+        history = trainer.fit()
+    finally:
+        if progress is not None:
+            progress.close()
+    seconds = time.monotonic() - started
+    folder = scratch / "adapter"
+    if not first_process():
+        return TrainingResult(folder, "", {}, trainer.model)
+    save_adapter(trainer.model, folder, base)
+    final = last_fifth(history, SHOWN)
+    single = all(chosen == rejected for chosen, rejected in trainer.data.pairs)
+    accuracy = f"accuracy {final['final/accuracy']:.2f}, " if "final/accuracy" in final else ""
+    summary = (
+        f"{trainer.steps} steps on {len(trainer.data.pairs)} {'attempts' if single else 'pairs'}, {accuracy}"
+        f"loss {final['final/loss']:.4f}, {final['final/tokens_per_second']:.0f} tokens/s"
+    )
+    spent = {"seconds_training": seconds, "gpu_seconds": seconds * devices_of(trainer)}
+    return TrainingResult(folder, summary, final | spent, trainer.model)
+
+
+def train_adapter(
+    trainer: type[PreferenceTrainer],
+    base: tuple[Any, Any],
+    data: PreferenceData,
+    own: TrainerSettings,
+    settings: Settings,
+    scratch: Path,
+    name: str,
+    progress: StepProgress | None = None,
+    replay: float = 0.0,
+    cache: Path | None = None,
+    head: bool = False,
+) -> TrainingResult:
+    """Train a fresh adapter on `base` (model, tokenizer) by `data`, under the section `own` of the settings.
+
+    `name` is what services call the run (`report_to`); `replay`, `cache` as for PreferenceTrainer, `head` as for
+    attach_adapter. What is too long for the model is left out, and counted in the metrics.
+    """
+    from sweetrl.lm.adapters import attach_adapter
+
+    model, tokenizer = base
+    data, counts = fitting(data, model)
+    adapted = attach_adapter(model, own.lora, settings.seed, head)
+    pad_id = tokenizer.pad_token_id or 0
+    made = trainer(adapted, data, own, scratch, settings.seed, pad_id, progress, replay, cache)
+    report_to(made, settings.tracking, name)
+    result = run_trainer(made, scratch, settings.model.base, progress)
+    return TrainingResult(result.adapter, result.summary, counts | dict(result.metrics), result.model)
+
+
+def last_fifth(history: Sequence[Mapping[str, float]], names: Sequence[str]) -> dict[str, float]:
+    """Return final/NAME: means over the last fifth of the steps, because single steps are noisy."""
+    tail = history[-max(1, len(history) // 5) :]
+    return {f"final/{name}": sum(entry[name] for entry in tail) / len(tail) for name in names if name in tail[-1]}
+
+
+def devices_of(trainer: PreferenceTrainer) -> int:
+    """Return how many GPUs train: one for each process, 0 on CPUs."""
+    return 0 if trainer.args.device.type == "cpu" else trainer.args.world_size
+
+
+def fitting(data: PreferenceData, model: Any) -> tuple[PreferenceData, dict[str, float]]:
+    """Leave out what is too long for the model; return the rest and the counts. Nothing left is a UserError."""
+    from sweetrl.lm.data import drop_overlong
+    from sweetrl.models.load import context_limit
+
+    fits, too_long = drop_overlong(data, limit := context_limit(model))
+    if too_long and not fits.pairs:
+        raise UserError(
+            f"none of the {too_long} dialogues, replies or pairs to learn from fits into the model's context of "
+            f"{limit} tokens; take a base with a longer one, or shorter dialogues."
+        )
+    return fits, {"pairs": len(fits.pairs), "replay": len(fits.replay), "pairs_too_long": too_long}
+
+
+def report_to(trainer: Trainer, tracking: TrackingSettings, name: str) -> None:
+    """Let `trainer` report to what `tracking.report_to` lists, as the run `name`, by transformers' own callbacks.
+
+    Beside MLflow: TensorBoard, Trackio, Weights & Biases. A package that is not installed is a UserError.
+    """
+    if not tracking.report_to:
+        return
+    from transformers.integrations import get_reporting_integration_callbacks
+
+    for service in tracking.report_to:
+        if find_spec(service) is None:
+            raise UserError(
+                f"params.yaml: `tracking.report_to` lists {service}, which is not installed: pip install {service}, or "
+                "take it off the list."
+            )
+    arguments: Any = trainer.args
+    arguments.run_name, arguments.project = name, tracking.experiment
+    if "wandb" in tracking.report_to:
+        os.environ.setdefault("WANDB_PROJECT", tracking.experiment)  # its callback knows no other way
+    for callback in get_reporting_integration_callbacks(list(tracking.report_to)):
+        made = callback()
+        if "logging_dir" in vars(made) and made.logging_dir is None:  # TensorBoard's; the default is removed at the end
+            made.logging_dir = str(TENSORBOARD / name)
+        trainer.add_callback(made)

@@ -1,0 +1,311 @@
+"""Agents of known skill: reading the hints pays, habit and chance do not; demonstrators have the faults of a base."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.backend import Backend
+from sweetrl.backend.rewards import CodeScorer
+from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend.suite.agents import (
+    Demonstrator,
+    Dialogue,
+    OracleAgent,
+    ScriptedAgent,
+    Skill,
+    demonstrate,
+    read_request,
+    write_answer,
+)
+from sweetrl.backend.suite.details import BY_NAME, KINDS, kinds_asked
+from sweetrl.backend.suite.tasks import questions, read_facts
+from sweetrl.backend.suite.topics import DOMAINS
+from sweetrl.backend.suite.users import PERSONAS, REFUSAL, Persona, slip
+from sweetrl.colbench.dialogue import Environment
+from sweetrl.colbench.markers import marked_answer
+from sweetrl.config.settings import PretrainSettings, RewardSettings, load_settings
+from sweetrl.types import ANSWER_MARKER, Message, Task
+
+TURNS = 7  # agent.max_turns of params.yaml
+BACKEND = Backend()
+PARTS = {
+    "validation": lambda: generate("train", 300, 17, 3),
+    "test": lambda: generate("test", 300, 17, 3),
+    "held-out domains": lambda: generate("test", 300, 17, 3, [domain for domain in DOMAINS if domain.held_out]),
+    "other domains": lambda: generate("test", 300, 17, 3, [domain for domain in DOMAINS if not domain.held_out]),
+}
+
+
+def play(agent: Any, task: Task, max_turns: int = TURNS, persona: Persona = "plain", seed: int = 0) -> Environment:
+    environment = Environment(task, BACKEND, ScriptedSimulator(persona), max_turns=max_turns, seed=seed)
+    while not environment.done:
+        environment.step(agent.act(task, environment.messages))
+    return environment
+
+
+def won(environment: Environment) -> bool:
+    return environment.task.ground_truth in (environment.answer or "")
+
+
+def asked_in(environment: Environment) -> list[str]:
+    return [
+        name for m in environment.messages if m.role == "assistant" for name in kinds_asked(m.content)
+    ]  # an answer asks for nothing
+
+
+@pytest.fixture(scope="module")
+def some_tasks() -> list[Task]:
+    return list(generate("train", 200, seed=3, difficulty=3))
+
+
+# Controls
+
+
+def test_the_embedded_run_has_turns_for_every_hint() -> None:
+    embedded = load_settings(Path(__file__).resolve().parents[2] / "params.yaml")
+    assert embedded.agent.max_turns == TURNS > questions(embedded.tasks.difficulty)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_reading_the_hints_succeeds_and_the_usual_order_and_chance_do_not(part: str) -> None:
+    tasks = list(PARTS[part]())
+    hints, usual, chance = (
+        sum(won(play(ScriptedAgent(order, TURNS), task)) for task in tasks) / len(tasks)
+        for order in ("hints", "usual", "random")  # type: ignore[arg-type]
+    )
+    assert hints >= 0.97 and usual <= 0.35 and chance <= 0.15
+    assert usual > 0.05, "the bar that habit sets is above none"
+
+
+def test_the_sandbox_agrees_on_who_won() -> None:
+    tasks = [*generate("train", 25, 5, 3), *generate("test", 25, 5, 3)]
+    dialogues = [
+        play(agent, task)
+        for agent in (ScriptedAgent("hints", TURNS), ScriptedAgent("usual", TURNS), ScriptedAgent("random", TURNS))
+        for task in tasks
+    ]
+    with CodeScorer(RewardSettings()) as scorer:
+        scores = scorer.score_answers([(one.task, one.answer) for one in dialogues])
+    for one, score in zip(dialogues, scores, strict=True):
+        assert (score.reward == 1.0) == won(one), one.messages
+    assert any(score.reward == 1.0 for score in scores[50:]) and any(0.0 < score.reward < 1.0 for score in scores[50:])
+
+
+@pytest.mark.parametrize(("persona", "least"), [("plain", 0.97), ("terse", 0.97), ("talkative", 0.97)])
+@pytest.mark.parametrize("held_out", [False, True])
+def test_the_way_a_person_talks_costs_a_scripted_agent_nothing(persona: Persona, least: float, held_out: bool) -> None:
+    domains = [domain for domain in DOMAINS if domain.held_out] if held_out else None
+    tasks = list(generate("test", 100, 8, 3, domains))
+    assert sum(won(play(ScriptedAgent("hints", TURNS), task, persona=persona)) for task in tasks) >= least * 100
+
+
+def test_an_impatient_person_costs_some_and_asking_only_what_is_needed_pays() -> None:
+    tasks = list(generate("test", 300, 8, 3))
+    agents = (OracleAgent(), ScriptedAgent("hints", TURNS))
+    oracle, hints = (sum(won(play(agent, task, persona="impatient")) for task in tasks) / 300 for agent in agents)
+    assert 0.6 < hints < 0.95 and hints < oracle
+
+
+def test_a_forgetful_person_misleads_whoever_asks_once() -> None:
+    for task in generate("test", 100, 8, 3):
+        environment = play(ScriptedAgent("hints", TURNS), task, persona="forgetful")
+        facts = read_facts(task.hidden_information)
+        wrong = slip(task, facts)
+        assert won(environment) == (wrong is None)
+        if wrong is not None:  # the program has what was told
+            right = {name: values for name, values in facts.items() if name != wrong}
+            told = {**facts, wrong: (str(int(facts[wrong][0]) + 3),)}
+            assert environment.answer is not None and right.items() <= told.items()
+            assert write_answer(read_request(task.problem_description), told).endswith(environment.answer)
+
+
+def test_hints_are_asked_for_once_each_and_followed_up(some_tasks: list[Task]) -> None:
+    for task in some_tasks:
+        environment = play(ScriptedAgent("hints", TURNS), task)
+        named, facts = read_request(task.problem_description).named, read_facts(task.hidden_information)
+        assert asked_in(environment) == [
+            name for name in named for _ in range(BY_NAME[name].parts if name in facts else 1)
+        ]
+
+
+def test_the_controls_keep_to_their_order_and_their_turns(some_tasks: list[Task]) -> None:
+    order = list(BY_NAME)
+    for task in some_tasks:
+        usual, chance = play(ScriptedAgent("usual", TURNS), task), play(ScriptedAgent("random", TURNS), task)
+        relevant = read_request(task.problem_description).domain.relevant
+        new = list(dict.fromkeys(asked_in(usual)))
+        assert new == sorted(relevant, key=order.index)[: len(new)]
+        assert usual.turn == chance.turn == TURNS and usual.outcome == chance.outcome == "answered"
+        assert play(ScriptedAgent("random", TURNS), task).messages == chance.messages
+    first = {asked_in(play(ScriptedAgent("random", TURNS), task))[0] for task in some_tasks}
+    assert len(first) > 12
+    assert [ScriptedAgent(o, 5).name for o in ("hints", "usual", "random")] == [
+        "scripted:hints",
+        "scripted:usual",
+        "scripted:random",
+    ]
+    other = ScriptedAgent("random", TURNS, seed=1)
+    assert any(play(other, task).messages != play(ScriptedAgent("random", TURNS), task).messages for task in some_tasks)
+
+
+@given(st.sampled_from(["hints", "usual", "random"]), st.integers(1, 12), st.sampled_from(PERSONAS), st.integers(0, 9))
+def test_a_scripted_agent_answers_in_time_whoever_it_talks_to(
+    order: Any, turns: int, persona: Persona, seed: int
+) -> None:
+    for task in generate("train", 3, seed, 3):
+        environment = play(ScriptedAgent(order, turns), task, turns, persona, seed)
+        assert environment.outcome == "answered" and environment.turn <= turns
+
+
+# The oracle
+
+
+def test_the_oracle_solves_everything_and_answering_at_once_solves_nothing(some_tasks: list[Task]) -> None:
+    tasks = some_tasks[:60]
+    oracle = [play(OracleAgent(), task).answer for task in tasks]
+    at_once = [write_answer(read_request(task.problem_description), {}) for task in tasks]
+    with CodeScorer(RewardSettings()) as scorer:
+        assert all(score.reward == 1.0 for score in scorer.score_answers(list(zip(tasks, oracle, strict=True))))
+        blind = scorer.score_answers(list(zip(tasks, at_once, strict=True)))
+    assert sum(score.reward == 1.0 for score in blind) == 0
+
+
+def test_the_oracle_asks_only_for_what_is_hidden(some_tasks: list[Task]) -> None:
+    for task in (*some_tasks, *generate("test", 100, 3, 6)):
+        environment = play(OracleAgent(), task, max_turns=20)
+        facts = read_facts(task.hidden_information)
+        assert asked_in(environment) == [name for name in facts for _ in range(BY_NAME[name].parts)]
+        assert won(environment) and environment.outcome == "answered"
+    assert all(play(OracleAgent(), task).outcome == "answered" for task in some_tasks), "seven turns are enough"
+
+
+@pytest.mark.parametrize("persona", PERSONAS)
+def test_the_oracle_always_answers(some_tasks: list[Task], persona: Persona) -> None:
+    for seed, task in enumerate(some_tasks):
+        environment = play(OracleAgent(), task, 30, persona, seed)
+        assert environment.outcome == "answered"
+        if any(message.content == REFUSAL for message in environment.messages):
+            continue
+        assert won(environment) or persona == "forgetful"
+
+
+# What an agent has read and heard
+
+
+def test_requests_are_read_back() -> None:
+    for domain in DOMAINS:
+        for function in domain.functions:
+            text = (
+                f"A wish: {domain.phrases[0]}. Think of low fees. The signature of the function is: def {function}(x)"
+            )
+            request = read_request(text)
+            assert (request.domain, request.function, request.argument) == (domain, function, "x")
+            assert request.named == (("base",) if "base" in domain.relevant else ())
+
+
+def test_what_was_told_in_part_is_open_and_refusals_tell_nothing(some_tasks: list[Task]) -> None:
+    task = next(task for task in some_tasks if {"tier", "base"} <= read_facts(task.hidden_information).keys())
+    facts, tier = read_facts(task.hidden_information), BY_NAME["tier"]
+
+    def heard(*said: str) -> Dialogue:
+        texts = (task.problem_description, *said)
+        return Dialogue.of(task, [Message("assistant" if at % 2 else "user", text) for at, text in enumerate(texts)])
+
+    first = heard(tier.questions[0], tier.answers[0].format(*facts["tier"]))
+    assert (first.open, first.heard, first.asked, first.turn) == (["tier"], {}, {"tier"}, 1)
+    assert first.ask("tier") == tier.follow_ups[0] and first.ask("base") == BY_NAME["base"].questions[0]
+    assert first.ask("tier", random.Random(1)) in tier.follow_ups
+    second = heard(tier.questions[0], "...", tier.follow_ups[0], tier.rest[0].format(*facts["tier"]))
+    assert (second.open, second.heard) == ([], {"tier": facts["tier"]})
+    refused = heard(tier.questions[0], "...", tier.follow_ups[0], REFUSAL)
+    assert (refused.open, refused.heard, refused.asked) == ([], {}, {"tier"})
+    wrong = heard(BY_NAME["base"].questions[0], "The fixed amount is 1000.")
+    assert wrong.heard == {"base": ("1000",)}, "what was told, right or wrong"
+
+
+# Demonstrators
+
+
+def habits(skill: Skill, tasks: list[Task], **options: Any) -> dict[str, float]:
+    demonstrator = Demonstrator(skill, TURNS, random.Random(0), **options)
+    found = dict.fromkeys(("won", "unhinted", "irrelevant", "early", "full", "turns"), 0.0)
+    for task in tasks:
+        environment = play(demonstrator, task)
+        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
+        asked = asked_in(environment)
+        found["won"] += won(environment)
+        found["unhinted"] += any(name in request.domain.relevant and name not in request.named for name in asked)
+        found["irrelevant"] += any(name not in request.domain.relevant for name in asked)
+        found["early"] += environment.turn < TURNS and not facts.keys() <= set(asked)
+        found["full"] += environment.turn == TURNS
+        found["turns"] += environment.turn
+        assert environment.outcome == "answered"
+    return {name: value / len(tasks) for name, value in found.items()}
+
+
+def test_the_demonstrator_has_the_faults_of_a_base_agent(some_tasks: list[Task]) -> None:
+    found = habits(Skill(0.25), some_tasks)
+    assert 0.1 < found["won"] < 0.5
+    assert found["unhinted"] > 0.6 and found["irrelevant"] > 0.05 and found["early"] > 0.1 and found["full"] > 0.3
+
+
+def test_the_more_it_heeds_the_request_the_more_it_wins(some_tasks: list[Task]) -> None:
+    shares = [habits(Skill(heed, slip=0.0, stop=0.0, forget=0.0), some_tasks)["won"] for heed in (0.0, 0.5, 1.0)]
+    assert shares == sorted(shares) and shares[0] < 0.35 and shares[1] < 0.8 and shares[2] > 0.8
+
+
+def test_a_heedful_demonstrator_that_follows_up_asks_for_hints_only_and_wins(some_tasks: list[Task]) -> None:
+    found = habits(Skill(1.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0), some_tasks)
+    assert (found["won"], found["unhinted"], found["irrelevant"], found["early"]) == (1.0, 0.0, 0.0, 0.0)
+
+
+def test_a_demonstrator_without_heed_asks_in_the_order_of_the_program_to_the_last_turn(some_tasks: list[Task]) -> None:
+    order = list(BY_NAME)
+    for task in some_tasks[:80]:
+        demonstrator = Demonstrator(Skill(0.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0), TURNS, random.Random(0))
+        environment = play(demonstrator, task)
+        new = list(dict.fromkeys(asked_in(environment)))
+        assert environment.turn == TURNS
+        assert new == sorted(read_request(task.problem_description).domain.relevant, key=order.index)[: len(new)]
+
+
+def test_one_that_has_seen_the_program_asks_for_what_is_in_it(some_tasks: list[Task]) -> None:
+    careful = Skill(0.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0)
+    found = habits(careful, some_tasks, informed=True, heed_program=1.0)
+    assert found["won"] == 1.0 and found["turns"] < TURNS
+    assert habits(careful, some_tasks, informed=True, heed_program=0.0) == habits(careful, some_tasks)
+
+
+def test_what_is_told_is_forgotten_now_and_then(some_tasks: list[Task]) -> None:
+    for forget in (0.0, 1.0):
+        demonstrator = Demonstrator(Skill(1.0, 1.0, 0.0, 0.0, forget), TURNS, random.Random(0))
+        answers = [play(demonstrator, task).answer for task in some_tasks[:30]]
+        bare = [marked_answer(write_answer(read_request(task.problem_description), {})) for task in some_tasks[:30]]
+        assert (answers == bare) == (forget == 1.0)
+
+
+def test_demonstrations_are_functions_of_their_arguments(some_tasks: list[Task]) -> None:
+    settings = PretrainSettings()
+    rows = [demonstrate(task, settings, TURNS, seed) for seed, task in enumerate(some_tasks)]
+    assert rows == [demonstrate(task, settings, TURNS, seed) for seed, task in enumerate(some_tasks)]
+    assert rows != [demonstrate(task, settings, TURNS, seed + 1) for seed, task in enumerate(some_tasks)]
+    for task, row in zip(some_tasks, rows, strict=True):
+        roles = [message.role for message in row.messages]
+        assert roles == ["user", "assistant"] * (len(roles) // 2) and len(roles) <= 2 * TURNS
+        assert row.messages[0].content == task.problem_description
+        assert [ANSWER_MARKER in one.content for one in row.messages[1::2]] == [False] * (len(roles) // 2 - 1) + [True]
+    assert 0.2 < sum(row.informed for row in rows) / len(rows) < 0.4
+
+
+def test_every_kind_is_demonstrated_and_every_kind_is_told(some_tasks: list[Task]) -> None:
+    settings = PretrainSettings()
+    rows = [demonstrate(task, settings, TURNS, seed) for seed, task in enumerate(some_tasks)]
+    said = [message.content for row in rows for message in row.messages if message.role == "assistant"]
+    assert {name for text in said for name in kinds_asked(text)} == {kind.name for kind in KINDS}
+    assert any(text in kind.follow_ups for text in said for kind in KINDS)

@@ -1,0 +1,90 @@
+"""Backend Programming as a domain: its files, its user, its score, and what its replies are worth."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from sweetrl.backend import Backend
+from sweetrl.backend.suite.agents import OracleAgent, ScriptedAgent, read_request, write_answer
+from sweetrl.backend.suite.details import KINDS
+from sweetrl.backend.suite.judge import WORTH, Verdict
+from sweetrl.backend.suite.tasks import read_facts
+from sweetrl.colbench.dialogue import Environment
+from sweetrl.colbench.find import find_domain
+from sweetrl.config.settings import Settings
+from sweetrl.errors import UserError
+from sweetrl.evaluation.metrics import COLUMNS
+from sweetrl.types import Judgment, Message, Task, Trajectory
+
+BACKEND = Backend()
+TASKS = list(BACKEND.tasks("train", 5, 3, 3))
+FOREIGN = Task("t", "halve", "def f(x):\n    return x / 2", (("test1", "f(1)"), ("test2", "f(2)")))
+
+
+def test_a_dialogue_of_the_suite_is_scored_in_the_sandbox() -> None:
+    with BACKEND.open() as tools:
+        user, scorer = BACKEND.scripted_user(tools), BACKEND.scorer(tools)
+        dialogues = []
+        for task in TASKS:
+            assert BACKEND.knows(task) and BACKEND.own(task) is task
+            environment = Environment(task, BACKEND, user)
+            while not environment.done:
+                environment.step(OracleAgent().act(task, environment.messages))
+            dialogues.append(Trajectory(task, 0, environment.messages, answer=environment.answer))
+        scores = scorer.score([*dialogues, Trajectory(FOREIGN, 0, (), answer="def f(x): return 0.5")])
+    assert [score.reward for score in scores] == [1.0] * 5 + [0.5]
+    assert BACKEND.score(FOREIGN, FOREIGN.ground_truth).reward == 1.0
+    assert not BACKEND.knows(FOREIGN)
+
+
+def test_the_semantics_are_a_setting() -> None:
+    official = BACKEND.configured(Settings.model_validate({"reward": {"semantics": "official"}}))
+    banned = f"{FOREIGN.ground_truth}\n# sudo"
+    assert (BACKEND.scoring(), BACKEND.evaluation_rules()) == ("fixed", ["fixed"])
+    assert (official.scoring(), official.evaluation_rules()) == ("official", ["official"])
+    assert (BACKEND.score(FOREIGN, banned).reward, official.score(FOREIGN, banned).reward) == (1.0, 0.0)
+
+
+def test_a_reply_is_worth_what_its_verdict_is() -> None:
+    for task in TASKS:
+        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
+        messages = [Message("user", task.problem_description)]
+        for kind in KINDS:
+            found = BACKEND.judge(task, messages, kind.questions[0])
+            hinted = "hinted" if kind.name in request.named else "plausible"
+            verdict: Verdict = "needed" if kind.name in facts else hinted  # type: ignore[assignment]
+            if kind.name not in request.domain.relevant:
+                verdict = "irrelevant"
+            assert found == Judgment(WORTH[verdict], verdict)
+        at_once = BACKEND.judge(task, messages, write_answer(request, {}))
+        assert at_once == Judgment(WORTH["premature"], "premature")
+    assert BACKEND.judge(FOREIGN, [Message("user", "halve")], "What is x?") is None
+    assert BACKEND.diagnose(Trajectory(FOREIGN, 0, ()), [], 10) == {}
+
+
+def test_every_contrast_is_of_verdicts_of_different_worth() -> None:
+    assert {verdict for pair in BACKEND.contrasts for verdict in pair} <= set(get_args(Verdict)) == WORTH.keys()
+    assert all(WORTH[better] > WORTH[worse] for better, worse in BACKEND.contrasts)  # type: ignore[index]
+    assert ("needed", "hinted") in BACKEND.contrasts and ("hinted", "plausible") in BACKEND.contrasts
+
+
+def test_a_diagnosis_fills_columns_of_a_result() -> None:
+    for task in (*TASKS, *BACKEND.tasks("test", 40, 3, 3)):
+        environment = Environment(task, BACKEND, BACKEND.scripted_user(None))
+        while not environment.done:
+            environment.step(ScriptedAgent("usual", 7).act(task, environment.messages))
+        played = Trajectory(task, 0, environment.messages, answer=environment.answer, outcome=environment.outcome)
+        found = BACKEND.diagnose(played, BACKEND.questions(played), 7)
+        assert found.keys() <= set(COLUMNS) and {"unhinted", "held_out", "topic"} <= found.keys()
+        request = read_request(task.problem_description)
+        assert (found["topic"], found["held_out"]) == (request.domain.name, request.domain.held_out)
+
+
+def test_a_program_needs_tests() -> None:
+    row = {"problem_description": "halve", "ground_truth": FOREIGN.ground_truth, "test_cases": {"a": "f(1)"}}
+    assert BACKEND.parse_task(row, "here", "x").suite == "backend"
+    with pytest.raises(UserError, match="here: the key `test_cases` is missing; add it"):
+        BACKEND.parse_task({key: row[key] for key in ("problem_description", "ground_truth")}, "here", "x")
+    assert isinstance(find_domain("backend"), Backend)

@@ -1,0 +1,113 @@
+"""What counts as a leak, and what a user may well say: both by example, and on whole suites."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sweetrl.backend import Backend
+from sweetrl.backend.leaks import find_leak
+from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend.suite.agents import OracleAgent
+from sweetrl.backend.suite.users import PERSONAS, Persona
+from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.leaks import leaks_of
+from sweetrl.types import Message, Task
+
+REFERENCE = '''def withdraw(balance, amount):
+    """Take money out of an account."""
+    # never below zero
+    if amount > balance or amount <= 0:
+        return "Insufficient funds for this withdrawal, or a bad amount"
+    return round(balance - amount * 1.02, 2)
+'''
+TASK = Task("t", "I want withdraw(balance, amount).", REFERENCE, (("test1", "withdraw(1, 2)"),))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Sure:\n```python\nreturn 1\n```",
+        "def withdraw(balance, amount): and so on",
+        "Then it does this:\nfee = amount * 0.02",
+        "    return balance - amount",
+        "import math",
+        "for item in items:",
+        "It is `balance - amount * 1.02` in the end.",
+        "Use `round(x, 2)` for that.",
+        "if amount > balance:\n    return None",
+        "Something like lambda x: x + 1 would do.",
+        "else:",
+    ],
+)
+def test_code_is_a_leak(reply: str) -> None:
+    leak = find_leak(TASK, reply)
+    assert leak is not None and leak.kind == "code"
+
+
+def test_the_reference_word_for_word_is_a_leak() -> None:
+    leak = find_leak(TASK, "Well, it rounds (balance - amount * 1.02, 2), nothing else.")
+    assert leak is not None and leak.kind == "quote"
+    assert "balance - amount * 1.02" in leak.text
+    assert find_leak(TASK, "It rounds balance - amount.") is None
+    request = Task("t", f"I want this:\n{REFERENCE}", REFERENCE)  # what everybody knows is no secret
+    assert find_leak(request, "Well, it rounds (balance - amount * 1.02, 2), nothing else.") is None
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "The fee is 2 % of the amount, rounded to 2 places.",
+        'It says "Insufficient funds for this withdrawal, or a bad amount" then.',
+        "Return None, please.",
+        "None",
+        "return nothing",
+        "Yes/no, I do not know.",
+        "For each item in the list, add its price.",
+        "If the amount is larger than the balance, it is refused.",
+        "While there is money, go on: one at a time.",
+        "rate: 7",
+        "The keys are `name` and `price`.",
+        "It is called `withdraw()`.",
+        "With a discount of 10%:",
+        "",
+    ],
+)
+def test_facts_in_plain_words_are_not(reply: str) -> None:
+    assert find_leak(TASK, reply) is None
+
+
+def test_leaks_are_looked_for_in_what_the_user_said_later() -> None:
+    said = ["x = f(1)", "Why?", "It is 7.", "And?", "rate = 7"]
+    messages = [Message("user" if at % 2 == 0 else "assistant", text) for at, text in enumerate(said)]
+    assert [(index, leak.kind) for index, leak in leaks_of(TASK, messages, find_leak)] == [(4, "code")]
+
+
+@pytest.mark.parametrize("persona", PERSONAS)
+def test_the_scripted_user_never_leaks(persona: Persona) -> None:
+    agent, user = OracleAgent(), ScriptedSimulator(persona)
+    heard = 0
+    for task in generate("test", 60, seed=3, difficulty=4):
+        messages = [Message("user", task.problem_description)]
+        for turn in range(6):
+            messages.append(Message("assistant", agent.act(task, messages)))
+            messages.append(Message("user", user.reply(task, messages, turn)))
+            heard += 1
+        assert leaks_of(task, messages, find_leak) == []
+    assert heard == 360
+
+
+def test_real_references_are_recognised_and_real_requests_are_no_leaks(real_backend_tasks: Path) -> None:
+    tasks = list(read_tasks(real_backend_tasks, Backend()))
+    kinds: Counter[str] = Counter()
+    plain = 0
+    for task in tasks:
+        lines = [line for line in task.ground_truth.splitlines() if line.strip()]
+        leak = find_leak(task, "\n".join(lines[1:] or lines))
+        kinds[leak.kind if leak else "none"] += 1
+        wish = task.problem_description.partition("The signature of the function is")[0]
+        plain += find_leak(task, wish) is not None
+    assert kinds["none"] <= 0.01 * len(tasks), kinds
+    assert plain <= 0.01 * len(tasks)

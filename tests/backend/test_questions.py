@@ -1,0 +1,201 @@
+"""Which kinds of detail a reply asks for: questions count in any words, code and statements never do."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.backend.suite.agents import Request, write_answer
+from sweetrl.backend.suite.details import BY_NAME, KINDS, kinds_asked
+from sweetrl.backend.suite.topics import DOMAINS, Domain
+
+QUESTIONS = [(kind.name, question) for kind in KINDS for question in (*kind.questions, *kind.follow_ups)]
+EVERYTHING = "\n".join(line.format(7, 8, x="x") for kind in KINDS for line in kind.code)
+
+
+@pytest.mark.parametrize(("name", "question"), QUESTIONS, ids=str)
+def test_every_wording_of_a_question_is_understood(name: str, question: str) -> None:
+    assert kinds_asked(question) == (name,)
+
+
+def test_the_first_word_of_a_question_tells_its_subject() -> None:
+    first = {
+        kind.name: {question.split()[0].rstrip("s:") for question in (*kind.questions, *kind.follow_ups)}
+        for kind in KINDS
+    }
+    assert all(len(words) == 1 for words in first.values())
+    assert len(set.union(*first.values())) == len(KINDS)
+
+
+def test_a_question_and_its_answers_share_a_word_and_the_step_is_named_before_its_value() -> None:
+    for kind in KINDS:
+        for answer in (*kind.answers, kind.short, *kind.rest, kind.short_rest):
+            assert kinds_asked(answer.format(31, 32)) == (), "what a user says asks nothing"
+        values = [str(value) for value in range(31, 31 + len(kind.values))] or ["EUR"]
+        told = " ".join([kind.answers[0], *kind.rest[:1]]).format(*values)
+        assert all(value in told for value in values), "all of it has been told in the end"
+        short = f"{kind.short} {kind.short_rest}".format(*values)
+        assert all(value in short for value in values)
+        assert kind.parts == (2 if kind.name in ("tier", "bulk", "discount") else 1)
+
+
+@pytest.mark.parametrize(
+    ("question", "name"),
+    [
+        ("What VAT rate applies?", "tax"),
+        ("Are there any volume discounts?", "bulk"),
+        ("How much do you charge per hour?", "rate"),
+        ("Is there an upper limit on the price?", "maximum"),
+        ("How many decimal places should the result have?", "rounding"),
+        ("Do customers pay a deposit that should be deducted?", "credit"),
+        ("Is there a flat starting fee?", "base"),
+        ("Please tell me the tax.", "tax"),
+        ("Tell us the tax", "tax"),
+        ("Let me know whether there is insurance.", "insurance"),
+        ("I need to know the currency.", "label"),
+        ("Please specify the minimum.", "minimum"),
+        ("Could you confirm the discount.", "discount"),
+        ("what is the minimum", "minimum"),
+        ("- which currency\n- and what tax", "label"),
+        ("1. What is the tax?\n2. And the minimum?", "minimum"),
+        ("**Is there a tax?**", "tax"),
+        ("Do you charge anything more, e.g. a fixed fee?", "base"),
+        ("How much do you charge\nper unit?", "rate"),
+        ("Wait... what about tax?!?", "tax"),
+    ],
+)
+def test_questions_in_other_words_are_understood(question: str, name: str) -> None:
+    assert name in kinds_asked(question)
+
+
+def test_two_questions_are_about_two_kinds_although_one_is_more_specific() -> None:
+    assert kinds_asked("What VAT rate applies?") == ("tax",)
+    assert kinds_asked("What is the rate? Is there a tax?") == ("rate", "tax")
+    assert kinds_asked("What is the rate?\nIs there a discount for bulk orders?") == ("rate", "bulk")
+
+
+STATEMENTS = [
+    "I will add the tax and a fixed amount.",
+    "The rate is 7 per unit, and the minimum is 5.",
+    "Let me write it with a tax, a discount and the insurance.",
+    "This will give us the total with tax.",
+    "When the number is above the limit, the extra is charged.",
+    "What I do is subtract the credit.",
+    "Which gives the maximum.",
+    "Should the discount apply, I take it off.",
+    "How it works: the total is split by people, then rounded.",
+    "Tax, discount, minimum, maximum, currency, insurance.",
+    "OK, no tax!",
+]
+CODE = [
+    "total = total + total * tax / 100",
+    "def price(hours, tax=7, minimum=3, discount=None):",
+    "async def tax(rate):",
+    "    # what is the tax?",
+    "# Is there a minimum? What about insurance?",
+    "x = 5  # is there a tax?",
+    "print(total)  # which currency is shown?",
+    'input("What is the tax?")',
+    'raise ValueError("Is it negative?")',
+    "return total  # or is there a discount?",
+    "if tax > limit:  # is there a limit?",
+    "if bulk:",
+    "for minimum in range(maximum):",
+    "while credit and insurance:",
+    "else:",
+    "import tax, discount",
+    "from tax import rate",
+    "class Tax(Rate):",
+    "assert minimum, 'is there a minimum?'",
+    "@tax",
+    ">>> tax(5) or what is the tax?",
+    "totals['tax'] = 5  # what is the tax?",
+    "total //= split",
+    "```python\nWhat is the tax?\n```",
+    "~~~\nIs there a minimum?\n~~~",
+    "```\nWhat is the tax? It has no end\n\nIs there a discount?",
+    "`What is the tax?`",
+    "``What is the `tax`?``",
+    "``What is the tax?``",
+    '"""What is the tax?\nWhich currency?"""',
+    "'''Is there a discount?'''",
+    f"```{EVERYTHING}```",
+    EVERYTHING,
+]
+
+
+@pytest.mark.parametrize("text", [*STATEMENTS, *CODE])
+def test_statements_and_code_ask_nothing(text: str) -> None:
+    assert kinds_asked(text) == ()
+
+
+@pytest.mark.parametrize("text", CODE)
+@pytest.mark.parametrize(
+    ("name", "question"), [("zero", "Zero: what is the result?"), ("base", "Is there a flat fee?")]
+)
+def test_real_questions_around_code_count(text: str, name: str, question: str) -> None:
+    assert kinds_asked(f"{question}\n{text}") == (name,)
+    endless = text.count("```") == 1
+    assert kinds_asked(f"{text}\n{question}") == (() if endless else (name,))
+    assert kinds_asked(f"{question}\n\n{text}\n\n{question}") == (name,)
+
+
+@given(st.permutations(STATEMENTS), st.integers(1, len(STATEMENTS)), st.sampled_from(QUESTIONS))
+def test_a_question_among_statements_is_the_only_one(said: list[str], many: int, asked: tuple[str, str]) -> None:
+    name, question = asked
+    assert kinds_asked(" ".join(said)) == kinds_asked("\n".join(said)) == ()
+    text = " ".join([*said[:many], question, *said[many:]])
+    assert kinds_asked(text) == (name,)
+
+
+@pytest.mark.parametrize("domain", DOMAINS, ids=lambda domain: domain.name)
+def test_an_answer_asks_nothing(domain: Domain) -> None:
+    request = Request(domain, domain.functions[0], domain.arguments[0], ())
+    details = {kind.name: tuple(range(7, 7 + len(kind.values))) or ("EUR",) for kind in KINDS}
+    answer = write_answer(request, details)
+    assert kinds_asked(answer) == kinds_asked(answer.replace("```python\n", "").replace("```", "")) == ()
+
+
+# Hostile text
+
+
+PIECES = [
+    "`", "``", "```", "~~~", '"""', "'''", "\n", "\r", "\u2028", "?", "? ", " ?", ":", " ", "\t", "#", " # ", "=",
+    "(", ")", "\\", "\0", "e.g. ", "please ", "say ", "first ", "free ", "price ", "every ", "one is ", "if :", "what ",
+    "a", "tax", "What is the tax?", "\ud800", "é", "0 ", "\u202e",
+]  # fmt: skip
+
+
+def quick(text: str) -> tuple[str, ...]:
+    start = time.process_time()
+    found = kinds_asked(text)
+    assert time.process_time() - start < 1.0
+    assert set(found) <= BY_NAME.keys() and list(found) == sorted(found, key=list(BY_NAME).index)
+    return found
+
+
+@pytest.mark.parametrize("piece", PIECES, ids=repr)
+@pytest.mark.parametrize("other", ["", "\n", "`", "?", " x"], ids=repr)
+def test_a_hundred_thousand_characters_are_read_in_no_time(piece: str, other: str) -> None:
+    text = ((piece + other) * 100_000)[:100_000]
+    assert len(text) == 100_000
+    quick(text)
+    quick(f"What is the tax? {text}")
+    quick(f"{text} What is the tax?")
+    quick(f"```{text}")
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join), st.integers(1, 2000))
+def test_any_mixture_is_read_in_no_time(text: str, times: int) -> None:
+    quick((text * times)[:100_000])
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_read(text: str) -> None:
+    quick(text)
+    assert kinds_asked(f"```{text.replace('```', '')}```\nWhat is the tax?") == ("tax",)
+    line = text.replace("`", "").replace("\n", " ")
+    assert kinds_asked(f"`{line}` is it.") == () or "\r" in line or len(line.splitlines()) > 1

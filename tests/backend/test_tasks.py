@@ -1,0 +1,402 @@
+"""The synthetic suite's tasks: disjoint splits, requests that hint and tell nothing, tests that expose every detail."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sweetrl.backend import Backend
+from sweetrl.backend.suite import generate
+from sweetrl.backend.suite.agents import read_request
+from sweetrl.backend.suite.details import BY_NAME, KINDS
+from sweetrl.backend.suite.tasks import draw_spec, evaluate, read_facts, write_facts, write_program
+from sweetrl.backend.suite.topics import (
+    ASIDES,
+    ASPECTS,
+    CELL_OF,
+    CLOSERS,
+    DOMAINS,
+    GRID,
+    MATTERS,
+    OPENERS,
+    PLACES,
+    PLAIN,
+    named_kinds,
+    word_cell,
+)
+from sweetrl.colbench.files import read_tasks
+from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import parse_settings
+from sweetrl.errors import UserError
+from sweetrl.seeds import split_of
+from sweetrl.types import Split, Task
+
+SEEDS = st.integers(0, 10**6)
+HELD_OUT = [domain for domain in DOMAINS if domain.held_out]
+
+
+def content(task: Task) -> str:
+    request = read_request(task.problem_description)
+    facts = ";".join(f"{name}={','.join(values)}" for name, values in read_facts(task.hidden_information).items())
+    return f"{request.domain.name}|{request.function}|{request.argument}|{facts}"
+
+
+def shape(program: str) -> str:
+    """The program without its numbers and names: which operations it has, in which order."""
+    words = {"def", "return", "if", "max", "min", "round"}
+    bare = re.sub(r"\d+(\.\d+)?", "0", program)
+    return re.sub(r"[A-Za-z_]\w*", lambda found: found[0] if found[0] in words else "name", bare)
+
+
+def cells_named(request: str) -> set[tuple[str, str]]:
+    """The cells that a request names, found by splitting its list of hints: another way than the suite's own."""
+    wish = request.partition(" The signature of the function is: ")[0]
+    bare = [closer.split("{}")[0] for closer in CLOSERS]
+    (start,) = [wish.index(one) + len(one) for one in bare if one in wish]
+    listed = wish[start:].partition(".")[0]
+    found = set()
+    for hint in re.split(r", | and ", listed):
+        words = hint.split()
+        matter, aspect = (words[0], words[3]) if words[1:3] == ["that", "are"] else (words[1], words[0])
+        (cell,) = [(a, m) for a, m in GRID if aspect in ASPECTS[a] and matter in MATTERS[m]]
+        found.add(cell)
+    return found
+
+
+@pytest.fixture(scope="module")
+def some_tasks() -> list[Task]:
+    return list(generate("train", 400, seed=3, difficulty=3))
+
+
+def test_the_suite_is_as_large_and_as_varied_as_promised() -> None:
+    assert len(DOMAINS) == 30 and len(HELD_OUT) == 5 and len(KINDS) == 18
+    assert len({domain.name for domain in DOMAINS}) == 30
+    for domain in DOMAINS:
+        assert len(set(domain.relevant)) == len(domain.relevant) == 9, "more than there are turns to ask in"
+        assert all(name in BY_NAME for name in domain.relevant)
+        assert min(len(domain.phrases), len(domain.functions), len(domain.arguments)) >= 2
+    for values in zip(*((domain.phrases, domain.functions) for domain in DOMAINS), strict=True):
+        counts = Counter(text for texts in values for text in texts)
+        assert set(counts.values()) == {1}, "a phrase, or a name of a function, tells the domain"
+
+
+def test_names_of_arguments_and_of_steps_do_not_meet() -> None:
+    steps = {word for kind in KINDS for line in kind.code for word in re.findall(r"[a-z]\w*", line)} - {"x"}
+    assert not steps & {name for domain in DOMAINS for name in (*domain.arguments, *domain.functions)}
+
+
+def test_equal_arguments_give_equal_tasks_and_a_longer_list_starts_the_same() -> None:
+    first = list(generate("train", 50, seed=1, difficulty=2))
+    assert first == list(generate("train", 80, seed=1, difficulty=2))[:50]
+    assert first != list(generate("train", 50, seed=2, difficulty=2))
+
+
+def test_equal_tasks_come_from_another_process_with_another_hash_seed() -> None:
+    program = (
+        "import hashlib; from sweetrl.backend.suite import generate; "
+        "print(hashlib.sha256(repr(list(generate('test', 40, 5, 3))).encode()).hexdigest())"
+    )
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(digests) == 1
+
+
+# Splits
+
+
+def programs(split: Split, seeds: Iterable[int], count: int, **options: Any) -> list[str]:
+    return [
+        task.ground_truth
+        for seed in seeds
+        for difficulty in (2, 3, 4)
+        for task in generate(split, count, seed, difficulty, **options)
+    ]
+
+
+def test_no_test_program_is_a_training_program_up_to_numbers_and_names() -> None:
+    train = {shape(program) for program in programs("train", (1, 2), 500, domains=DOMAINS)}
+    test = {shape(program) for program in programs("test", (1, 3), 300)}
+    assert len(train) > 1000 and len(test) > 150
+    assert not train & test
+    held_out = {shape(program) for program in programs("test", (5,), 200, domains=HELD_OUT)}
+    assert not train & held_out
+
+
+def test_the_structure_decides_the_split_whatever_the_seed() -> None:
+    for split in ("train", "test"):
+        for task in (*generate(split, 200, 1, 3), *generate(split, 200, 2, 3)):
+            assert split_of(" ".join(read_facts(task.hidden_information))) == split
+    assert not {content(t) for t in generate("train", 800, 1, 3)} & {content(t) for t in generate("test", 800, 2, 3)}
+
+
+def test_about_one_structure_in_eight_is_of_the_test_split() -> None:
+    rng = random.Random(0)
+    structures = {draw_spec(rng, 3).structure() for _ in range(6000)}
+    assert 0.10 < sum(split_of(one) == "test" for one in structures) / len(structures) < 0.15
+
+
+@pytest.mark.parametrize("difficulty", [1, 3, 6])
+def test_held_out_domains_are_never_trained_on(difficulty: int) -> None:
+    def domains(split: Split) -> Counter[str]:
+        tasks = generate(split, 500, 4, difficulty)
+        return Counter(read_request(task.problem_description).domain.name for task in tasks)
+
+    train, test = domains("train"), domains("test")
+    held_out = {domain.name for domain in HELD_OUT}
+    assert not held_out & train.keys() and train.keys() | held_out == {domain.name for domain in DOMAINS}
+    if difficulty > 1:  # single details are too few structures for every domain to have one of the test split
+        assert held_out <= test.keys() and len(test.keys() - held_out) >= 20
+
+
+def test_pre_training_sees_all_domains_and_no_test_content() -> None:
+    tasks = list(Backend().pretraining_tasks(900, 2, 3))
+    assert {read_request(task.problem_description).domain.name for task in tasks} == {one.name for one in DOMAINS}
+    assert {split_of(" ".join(read_facts(task.hidden_information))) for task in tasks} == {"train"}
+
+
+def test_no_content_occurs_twice(some_tasks: list[Task]) -> None:
+    assert len({content(task) for task in some_tasks}) == len(some_tasks)
+
+
+@pytest.mark.parametrize("difficulty", [1, 3, 6])
+def test_difficulty_is_the_number_of_hidden_details(difficulty: int) -> None:
+    counts = [len(read_facts(task.hidden_information)) for task in generate("train", 300, 1, difficulty)]
+    assert min(counts) >= max(1, difficulty - 1)
+    assert max(counts) <= difficulty + 1
+    assert difficulty - 0.6 < sum(counts) / len(counts) < difficulty + 0.6
+
+
+# Requests
+
+
+def test_the_grid_has_a_place_for_every_kind_and_no_word_twice() -> None:
+    assert sorted(name for kinds in GRID.values() for name in kinds) == sorted(BY_NAME)
+    words = Counter(word for table in (ASPECTS, MATTERS) for row in table.values() for word in row)
+    assert set(words.values()) == {1} and min(len(row) for row in (*ASPECTS.values(), *MATTERS.values())) >= 3
+    for table, place in ((ASPECTS, 0), (MATTERS, 1)):  # neither word alone tells the kind
+        for name in table:
+            kinds = {kind for cell, kinds in GRID.items() if cell[place] == name for kind in kinds}
+            assert len(kinds) >= (1 if name in ("shared",) else 2), name
+
+
+def test_requests_tell_nothing_of_the_details(some_tasks: list[Task]) -> None:
+    subjects = {question.split()[0].rstrip(":").lower() for kind in KINDS for question in kind.questions}
+    of_grid = {word for table in (ASPECTS, MATTERS) for row in table.values() for word in row}
+    subjects -= of_grid | {word for domain in DOMAINS for phrase in domain.phrases for word in phrase.split()}
+    assert len(subjects) >= 15
+    for task in some_tasks:
+        wish, _, _ = task.problem_description.partition("The signature of the function is:")
+        assert not any(character.isdigit() for character in wish)
+        assert not subjects & set(re.findall(r"\w+", wish.lower())), wish
+        assert not any(question in wish for kind in KINDS for question in (*kind.questions, *kind.follow_ups))
+
+
+def hints_of(task: Task) -> tuple[set[tuple[str, str]], set[tuple[str, str]]]:
+    """The cells that the request names, and those in which something is hidden."""
+    facts = read_facts(task.hidden_information)
+    return cells_named(task.problem_description), {CELL_OF[name] for name in facts}
+
+
+@settings(max_examples=40)
+@given(seed=SEEDS, difficulty=st.integers(1, 6), split=st.sampled_from(["train", "test"]))
+def test_requests_name_the_cells_of_their_details_and_at_most_one_more(
+    seed: int, difficulty: int, split: Split
+) -> None:
+    for task in generate(split, 5, seed, difficulty):
+        request = read_request(task.problem_description)
+        named, hidden = hints_of(task)
+        assert hidden <= named and len(named - hidden) <= 1, task.problem_description
+        wish = task.problem_description.partition(" The signature")[0]
+        assert named_kinds(task.problem_description) == named_kinds(wish)
+        assert named_kinds(wish) == {kind for cell in named for kind in GRID[cell]}
+        assert set(request.named) == named_kinds(wish) & set(request.domain.relevant)
+        assert all(set(GRID[cell]) & set(request.domain.relevant) for cell in named), "a false hint is plausible, too"
+        assert read_facts(task.hidden_information).keys() <= set(request.named)
+
+
+def test_plain_wordings_name_one_cell_each_and_nothing_else_in_a_request_names_one() -> None:
+    assert PLAIN.keys() == GRID.keys() and {len(wordings) for wordings in PLAIN.values()} == {4}
+    for cell, wordings in PLAIN.items():
+        for words in wordings:
+            assert named_kinds(f"Think of {words}.") == set(GRID[cell]), words
+    names = [phrase for domain in DOMAINS for phrase in (*domain.phrases, *domain.functions, *domain.arguments)]
+    for text in (*OPENERS, *PLACES, *CLOSERS, *ASIDES, *names):
+        assert not named_kinds(text), text
+
+
+@settings(max_examples=40)
+@given(seed=SEEDS, difficulty=st.integers(1, 6), split=st.sampled_from(["train", "test"]))
+def test_plain_requests_hint_at_what_is_hidden_in_the_words_of_the_questions(
+    seed: int, difficulty: int, split: Split
+) -> None:
+    for task in generate(split, 5, seed, difficulty, hints="plain"):
+        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
+        wish = task.problem_description.partition(" The signature")[0]
+        hidden = {CELL_OF[name] for name in facts}
+        named = {cell for cell, wordings in PLAIN.items() if any(words in wish for words in wordings)}
+        assert hidden <= named and len(named - hidden) <= 1, wish
+        assert facts.keys() <= set(request.named) == named_kinds(wish) & set(request.domain.relevant)
+        assert not any(character.isdigit() for character in wish), "no value is told"
+        assert not any(question in wish for kind in KINDS for question in (*kind.questions, *kind.follow_ups))
+
+
+def test_the_wording_of_requests_is_an_option_of_the_suite() -> None:
+    plain = load_domain(parse_settings({"suite_options": {"hints": "plain"}}))
+    tasks = list(plain.tasks("test", 5, 3, 2))
+    assert tasks == list(generate("test", 5, 3, 2, hints="plain")) != list(generate("test", 5, 3, 2))
+    assert list(load_domain(parse_settings({})).tasks("test", 5, 3, 2)) == list(generate("test", 5, 3, 2))
+    shown = list(plain.pretraining_tasks(5, 3, 2))
+    assert shown == list(generate("train", 5, 3, 2, DOMAINS, "plain"))
+    with pytest.raises(UserError, match=r"suite_options: unknown parameter `hint` .did you mean `hints`"):
+        load_domain(parse_settings({"suite_options": {"hint": "plain"}}))
+    with pytest.raises(
+        UserError, match=r"suite_options: parameter `hints` = 'coded': Input should be 'grid' or 'plain'"
+    ):
+        load_domain(parse_settings({"suite_options": {"hints": "coded"}}))
+    with pytest.raises(UserError, match="the suite `frontend` has no option `hints`"):
+        load_domain(parse_settings({"suite": "frontend", "suite_options": {"hints": "plain"}}))
+
+
+def test_some_hints_are_false_and_some_words_tell_nothing(some_tasks: list[Task]) -> None:
+    false = sum(bool(named - hidden) for named, hidden in map(hints_of, some_tasks))
+    assert 0.1 < false / len(some_tasks) < 0.25  # where there are no turns for it, there is none
+    aside = sum(any(text in task.problem_description for text in ASIDES) for task in some_tasks)
+    assert 0.4 < aside / len(some_tasks) < 0.6
+    wordings = Counter(
+        re.sub(r"[^a-z ]", "", hint)
+        for task in some_tasks
+        for hint in re.findall(r"\w+ (?:that are )?\w+(?=[,.]| and )", task.problem_description)
+    )
+    assert len(wordings) > 200, "many words for the same"
+
+
+def test_following_the_hints_takes_no_more_questions_than_there_are_turns(some_tasks: list[Task]) -> None:
+    for task in some_tasks:
+        facts, request = read_facts(task.hidden_information), read_request(task.problem_description)
+        assert len(request.named) + sum(BY_NAME[name].parts - 1 for name in facts) <= 6
+
+
+@given(seed=SEEDS, cell=st.sampled_from(sorted(GRID)))
+def test_every_wording_of_a_cell_is_understood(seed: int, cell: tuple[str, str]) -> None:
+    rng = random.Random(seed)
+    words = word_cell(cell, rng)
+    assert named_kinds(words) == set(GRID[cell])
+    for text in (f"Think of {words}.", f"{words} and low things", f"We have rules about tiny x, {words} and others."):
+        assert named_kinds(text) == set(GRID[cell]), text
+
+
+@pytest.mark.parametrize("domain", DOMAINS, ids=lambda domain: domain.name)
+def test_nothing_else_in_a_request_is_a_hint(domain: Any) -> None:
+    for phrase in domain.phrases:
+        for opener in OPENERS:
+            for place in PLACES:
+                first = f"{opener} {phrase} {place}."
+                assert named_kinds(first) == frozenset()
+                for aside in ASIDES:  # before and behind everything that stands beside one
+                    assert named_kinds(f"{first} {aside}") == frozenset()
+    for closer in CLOSERS:
+        for cell, kinds in GRID.items():
+            hint = closer.format(word_cell(cell, random.Random(1)))
+            for aside in ASIDES:
+                assert named_kinds(f"{hint} {aside}") == named_kinds(f"{aside} {hint}") == set(kinds)
+
+
+# Programs and tests
+
+
+def test_every_task_has_ten_different_tests(some_tasks: list[Task]) -> None:
+    for task in some_tasks:
+        assert [name for name, _ in task.test_cases] == [f"test{i}" for i in range(1, 11)]
+        assert len({call for _, call in task.test_cases}) == 10
+
+
+@settings(max_examples=150)
+@given(seed=SEEDS, x=st.integers(-3, 90), difficulty=st.integers(1, 6))
+def test_the_arithmetic_of_the_generator_is_that_of_the_programs_it_writes(seed: int, x: int, difficulty: int) -> None:
+    spec = draw_spec(random.Random(seed), difficulty)
+    namespace: dict[str, Any] = {}
+    exec(spec.program(), namespace)  # our own generator's text, not a model's
+    expected = namespace[spec.function](x)
+    found = evaluate(dict(spec.details), x)
+    assert (found, type(found)) == (expected, type(expected))
+
+
+def numbers(task: Task) -> dict[str, tuple[int | str, ...]]:
+    facts = read_facts(task.hidden_information)
+    return {name: tuple(int(v) if v.isdigit() else v for v in values) for name, values in facts.items()}
+
+
+def test_a_program_that_lacks_a_detail_or_has_a_number_that_is_one_more_fails(some_tasks: list[Task]) -> None:
+    for task in some_tasks[:150]:
+        details = numbers(task)
+        inputs = [int(call[call.index("(") + 1 : -1]) for _, call in task.test_cases]
+        right = [evaluate(details, x) for x in inputs]
+        for name, values in details.items():
+            without = {other: v for other, v in details.items() if other != name}
+            assert [evaluate(without, x) for x in inputs] != right, (task.id, name)
+            for i, value in enumerate(values):
+                if isinstance(value, int):
+                    changed = {**details, name: (*values[:i], value + 1, *values[i + 1 :])}
+                    assert [evaluate(changed, x) for x in inputs] != right, (task.id, name, i)
+
+
+def test_a_program_without_details_returns_its_argument() -> None:
+    assert write_program("f", "n", {}) == "def f(n):\n    total = n\n    return total"
+
+
+# Facts and files
+
+
+@given(seed=SEEDS, difficulty=st.integers(1, 6))
+def test_facts_survive_being_written(seed: int, difficulty: int) -> None:
+    details = dict(draw_spec(random.Random(seed), difficulty).details)
+    read = read_facts(write_facts(details))
+    assert read == {name: tuple(map(str, values)) for name, values in details.items()} and list(read) == list(details)
+
+
+def test_facts_of_a_foreign_task_are_empty() -> None:
+    assert read_facts("def f(x):\n    return x") == {}
+    assert read_facts(None) == {}
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["tax: depends on the region", "tier: 5", "tier: 5, 6, 7", "rate:", "rate: ", "rate: -3", "rate: 2.5", "rate : 3",
+     "label: see above", "label: EUR, USD", "zero: x, 1", "Rate: 3", "speed: 3"],
+)  # fmt: skip
+def test_with_a_line_of_another_form_there_are_no_facts(line: str) -> None:
+    assert read_facts("base: 7\n\n") == {"base": ("7",)}
+    assert read_facts(f"{line}\nbase: 7") == read_facts(f"base: 7\n{line}") == {}
+
+
+def test_a_foreign_request_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a request"):
+        read_request("Sort a list. The signature of the function is: def order(xs)")
+
+
+def test_tasks_have_the_official_form(
+    some_tasks: list[Task], tmp_path: Path, write_tasks: Callable[[Path, Iterable[Task]], Path]
+) -> None:
+    path = write_tasks(tmp_path / "tasks.jsonl", some_tasks[:20])
+    row = json.loads(path.read_text().splitlines()[0])
+    assert {"problem_description", "ground_truth", "test_cases"} <= set(row)
+    read = list(read_tasks(path, Backend()))
+    assert [task.ground_truth for task in read] == [task.ground_truth for task in some_tasks[:20]]
+    assert [read_facts(task.hidden_information) for task in read] == [
+        read_facts(task.hidden_information) for task in some_tasks[:20]
+    ]

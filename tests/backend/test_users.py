@@ -1,0 +1,262 @@
+"""The scripted person of the synthetic suite: answers from the facts only, to questions only; five characters."""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.backend import Backend
+from sweetrl.backend.leaks import find_leak
+from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend.suite.details import BY_NAME, CURRENCIES, KINDS
+from sweetrl.backend.suite.tasks import read_facts
+from sweetrl.backend.suite.users import AFTER, BEFORE, CORRECTION, NOTHING, PERSONAS, REFUSAL, UNKNOWN, Persona, slip
+from sweetrl.colbench.leaks import leaks_of
+from sweetrl.config.settings import Settings
+from sweetrl.errors import UserError
+from sweetrl.types import Message, Task
+
+TASKS = list(generate("train", 150, seed=3, difficulty=3))
+FOUR = next(task for task in TASKS if len(read_facts(task.hidden_information)) == 4)
+SEEDS = st.integers(0, 10**6)
+ANY_TASK = st.sampled_from(TASKS)
+ANY_PERSONA = st.sampled_from(PERSONAS)
+PATIENT = [persona for persona in PERSONAS if persona != "impatient"]
+
+
+def dialogue(task: Task, *asked: str, persona: Persona = "plain", seed: int = 4) -> list[str]:
+    """What the person says to these replies, one after the other."""
+    user, messages, said = ScriptedSimulator(persona), [Message("user", task.problem_description)], []
+    for reply in asked:
+        messages.append(Message("assistant", reply))
+        said.append(user.reply(task, messages, seed))
+        messages.append(Message("user", said[-1]))
+    return said
+
+
+def question(name: str) -> str:
+    return BY_NAME[name].questions[0]
+
+
+def values_in(*said: str) -> list[str]:
+    return re.findall(rf"\d+|\b(?:{'|'.join(CURRENCIES)})\b", " ".join(said))
+
+
+def test_there_are_five_personas_and_the_first_is_the_default() -> None:
+    assert PERSONAS == get_args(Persona) == ("plain", "terse", "talkative", "impatient", "forgetful")
+    assert (ScriptedSimulator().persona, ScriptedSimulator().name) == ("plain", "scripted")
+    assert [ScriptedSimulator(persona).name for persona in PERSONAS[1:]] == [f"scripted:{p}" for p in PERSONAS[1:]]
+
+
+def test_the_user_answers_from_the_facts_only() -> None:
+    for task in TASKS:
+        facts = read_facts(task.hidden_information)
+        for kind in KINDS:
+            (reply,) = dialogue(task, kind.questions[0])
+            assert reply.count(".") <= 2 and len(reply) <= 400
+            told = list(facts.get(kind.name, ()))
+            first = {"tier": told[:1], "bulk": told[:1], "discount": []}.get(kind.name, told)
+            assert values_in(reply) == first, (kind.name, reply)
+            assert (reply in NOTHING) == (kind.name not in facts)
+        assert dialogue(task, "Do you like music?")[0] in UNKNOWN
+
+
+@given(ANY_TASK, ANY_PERSONA, SEEDS, st.lists(st.sampled_from(KINDS), min_size=1, max_size=9))
+def test_equal_arguments_give_equal_words(task: Task, persona: Persona, seed: int, kinds: list[Any]) -> None:
+    asked = [kind.questions[seed % 3] for kind in kinds]
+    said = dialogue(task, *asked, persona=persona, seed=seed)
+    random.seed(seed)  # no state of anyone's else matters
+    assert said == dialogue(task, *asked, persona=persona, seed=seed)
+
+
+def test_another_seed_gives_other_words() -> None:
+    assert len({dialogue(FOUR, *map(question, read_facts(FOUR.hidden_information)), seed=n)[0] for n in range(30)}) > 1
+
+
+def test_at_most_two_details_are_told_at_once() -> None:
+    everything = " ".join(kind.questions[0] for kind in KINDS)
+    facts = read_facts(FOUR.hidden_information)
+    (reply,) = dialogue(FOUR, everything)
+    assert 1 <= reply.count(".") <= 2
+    assert set(values_in(reply)) <= {value for name in list(facts)[:2] for value in facts[name]}
+    again = dialogue(FOUR, everything, everything, everything, persona="terse")
+    others = {value for name in list(facts)[2:] for value in facts[name]}
+    told = {value for name in list(facts)[:2] for value in facts[name]}
+    assert not set(values_in(*again)) & (others - told), "and asking it once more brings out no third"
+
+
+# Details of two parts
+
+
+@pytest.mark.parametrize("name", ["tier", "bulk", "discount"])
+@pytest.mark.parametrize("persona", PATIENT)
+def test_a_detail_of_two_parts_is_told_in_two_steps_and_then_again(name: str, persona: Persona) -> None:
+    tasks = [task for task in TASKS if name in read_facts(task.hidden_information)]
+    assert len(tasks) >= 5
+    for task in tasks:
+        values = list(read_facts(task.hidden_information)[name])
+        kind = BY_NAME[name]
+        first, second, third = dialogue(task, question(name), kind.follow_ups[0], kind.follow_ups[1], persona=persona)
+        assert values_in(first) == values[:-1] and values_in(second) == values_in(third) == values[-1:]
+        if persona == "terse":
+            assert second == third
+        # Any question about it is a follow-up, and others may stand between.
+        other = next(k for k in KINDS if k.name not in read_facts(task.hidden_information))
+        said = dialogue(task, question(name), other.questions[0], question(name), persona=persona)
+        assert values_in(said[0]) == values[:-1] and values_in(said[2]) == values[-1:] and not values_in(said[1])
+        # A follow-up that comes first brings out the first part.
+        assert values_in(*dialogue(task, kind.follow_ups[0], persona=persona)) == values[:-1]
+
+
+@given(ANY_TASK, SEEDS)
+def test_a_detail_of_one_part_is_told_again_whenever_it_is_asked_for(task: Task, seed: int) -> None:
+    facts = read_facts(task.hidden_information)
+    for name in facts:
+        if BY_NAME[name].parts == 1:
+            said = dialogue(task, *[question(name)] * 3, seed=seed)
+            assert [values_in(one) for one in said] == [list(facts[name])] * 3
+
+
+# Code and statements
+
+
+@pytest.mark.parametrize("persona", PERSONAS)
+def test_code_and_statements_bring_out_nothing(persona: Persona) -> None:
+    for task in TASKS[:40]:
+        facts = read_facts(task.hidden_information)
+        names = ", ".join(facts)
+        for reply in (
+            task.ground_truth,
+            f"```python\n{task.ground_truth}\n```",
+            f"```\n{' '.join(map(question, facts))}",
+            f"# {' '.join(map(question, facts))}\ndef f({names}):",
+            f"I will add {names}, the tax, the rate and a discount.",
+            f"`{question(next(iter(facts)))}` would be too much.",
+        ):
+            (said,) = dialogue(task, reply, persona=persona)
+            assert any(text in said for text in UNKNOWN) and not values_in(said)
+            first = next(iter(facts))
+            assert values_in(*dialogue(task, f"{question(first)}\n{reply}")) == values_in(
+                *dialogue(task, question(first))
+            )
+
+
+def test_code_does_not_count_as_the_first_of_two_questions() -> None:
+    task = next(task for task in TASKS if "tier" in read_facts(task.hidden_information))
+    limit, _ = read_facts(task.hidden_information)["tier"]
+    said = dialogue(task, f"```\n{question('tier')}\n```", "The extra and the limit are clear.", question("tier"))
+    assert [values_in(one) for one in said] == [[], [], [limit]]
+
+
+# Characters
+
+
+@given(ANY_TASK, SEEDS, st.permutations(KINDS))
+def test_terse_and_talkative_people_tell_the_same_values(task: Task, seed: int, kinds: list[Any]) -> None:
+    asked = [text for kind in kinds for text in (*kind.questions[:1], *kind.follow_ups[:1])]
+    plain, terse, talkative = (
+        dialogue(task, *asked, persona=persona, seed=seed)
+        for persona in ("plain", "terse", "talkative")  # type: ignore[arg-type]
+    )
+    for one, short, long in zip(plain, terse, talkative, strict=True):
+        assert values_in(one) == values_in(short) == values_in(long)
+        assert one in long and long.split(one)[0].strip() in BEFORE and long.split(one)[1].strip() in AFTER
+        assert len(short) <= len(one) < len(long)
+        assert (short == "No.") == (one in NOTHING)
+    facts = read_facts(task.hidden_information)
+    assert set(values_in(*terse)) == {value for values in facts.values() for value in values}
+
+
+def test_an_impatient_person_stops_answering_and_never_before_the_fourth_question() -> None:
+    stopped = []
+    for task in TASKS:
+        for seed in (1, 2):
+            asked = [kind.questions[0] for kind in KINDS]
+            said = dialogue(task, *asked, persona="impatient", seed=seed)
+            refused = [at for at, one in enumerate(said) if one == REFUSAL]
+            stopped.append(refused[0] if refused else len(said))
+            assert refused == list(range(stopped[-1], len(said))), "once out of patience, for good"
+            for one, kind in zip(said[: stopped[-1]], KINDS, strict=False):
+                facts = read_facts(task.hidden_information)
+                assert (one in NOTHING) == (kind.name not in facts), "before that, answers as anybody"
+    assert min(stopped) == 3
+    share = sum(at == 3 for at in stopped) / len(stopped)
+    assert 0.15 < share < 0.35, "a quarter at the fourth question"
+    assert sum(at < 10 for at in stopped) / len(stopped) > 0.8
+
+
+def test_a_forgetful_person_has_one_detail_wrong_and_corrects_it_when_asked_again() -> None:
+    slips = 0
+    for task in TASKS:
+        facts = read_facts(task.hidden_information)
+        wrong = slip(task, facts)
+        assert wrong == slip(task, facts) and (wrong is None or BY_NAME[wrong].parts == 1)
+        for name in facts:
+            if BY_NAME[name].parts > 1 or name == "label":
+                assert name != wrong
+                continue
+            said = dialogue(task, *[question(name)] * 3, persona="forgetful")
+            right = list(facts[name])
+            if name == wrong:
+                slips += 1
+                assert values_in(said[0]) != right and CORRECTION not in said[0]
+                assert [values_in(one) for one in said[1:]] == [right] * 2
+                assert all(one.startswith(CORRECTION) for one in said[1:])
+            else:
+                assert [values_in(one) for one in said] == [right] * 3 and CORRECTION not in " ".join(said)
+    assert slips == sum(slip(task, read_facts(task.hidden_information)) is not None for task in TASKS) > 100
+
+
+@given(ANY_TASK, ANY_PERSONA, SEEDS, st.lists(st.sampled_from(KINDS), min_size=1, max_size=10))
+def test_nobody_leaks_or_says_too_much(task: Task, persona: Persona, seed: int, kinds: list[Any]) -> None:
+    asked = [kind.questions[seed % 3] for kind in kinds]
+    messages = [Message("user", task.problem_description)]
+    for reply, said in zip(asked, dialogue(task, *asked, persona=persona, seed=seed), strict=True):
+        messages += [Message("assistant", reply), Message("user", said)]
+        assert 0 < len(said) <= 400 and "\n" not in said
+    assert leaks_of(task, messages, find_leak) == []
+
+
+# Settings
+
+
+def backend(**options: Any) -> Backend:
+    return Backend().configured(Settings.model_validate({"simulator": {"options": options}}))
+
+
+@pytest.mark.parametrize("persona", PERSONAS)
+def test_the_persona_is_a_setting(persona: str) -> None:
+    domain = backend(persona=persona)
+    with domain.open() as tools:
+        assert domain.scripted_user(tools).persona == persona  # type: ignore[attr-defined]
+    assert backend().scripted_user(None).persona == "plain"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"persona": "angry"}, "simulator.options: there is no persona `angry`; take one of plain, terse, talkative, "),
+        ({"persona": ["plain"]}, "simulator.options: there is no persona `['plain']`; take one of plain, "),
+        ({"person": "terse"}, "simulator.options: the scripted user has no option `person`; it has `persona`."),
+    ],
+)
+def test_an_unknown_persona_or_option_is_one_clear_sentence(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as raised:
+        backend(**options).scripted_user(None)
+    assert message in str(raised.value) and "\n" not in str(raised.value) and str(raised.value).endswith(".")
+
+
+@pytest.mark.parametrize(
+    "hidden", [None, "def f(x):\n    return x / 2", "tax: unknown", "tax: 5\nOn Sundays all is free."]
+)
+@pytest.mark.parametrize("persona", PERSONAS)
+def test_nobody_answers_about_a_foreign_task(persona: Persona, hidden: str | None) -> None:
+    foreign = Task("t", "halve", "def f(x):\n    return x / 2", (("test1", "f(1)"),), hidden_information=hidden)
+    for asked in (question("tax"), question("allowance"), "Why?"):
+        with pytest.raises(UserError, match=r"^task t: the scripted user knows nothing about it, .* `simulator.kind`"):
+            dialogue(foreign, asked, persona=persona)

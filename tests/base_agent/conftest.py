@@ -1,0 +1,3 @@
+"""The dialogues of tests/sweet."""
+
+from tests.sweet.conftest import *  # noqa: F403

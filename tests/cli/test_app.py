@@ -1,0 +1,176 @@
+"""What all commands share: -h, --version, --quiet, --json, --set, completion, Ctrl-C, and names of options."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from sweetrl import __version__
+from sweetrl.cli import app as command_line
+from sweetrl.cli import main
+from sweetrl.console.logs import LibraryLog
+from sweetrl.console.printing import note
+
+
+def commands(app: Any = main.app, before: str = "") -> dict[str, set[str]]:
+    """Every command's words -> the names of its options."""
+    group = get_command(app)
+    found: dict[str, set[str]] = {}
+    for name, one in group.commands.items():  # type: ignore[attr-defined]
+        inner = getattr(one, "commands", None)
+        for word, command in inner.items() if inner else ((name, one),):
+            found[f"{name} {word}" if inner else name] = {option for param in command.params for option in param.opts}
+    return found
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_explains_itself(command: str) -> None:
+    for name in ("-h", "--help"):
+        result = CliRunner().invoke(main.app, [*command.split(), name])
+        assert result.exit_code == 0
+        assert result.output.startswith("Usage: ") and "--quiet" in result.output
+
+
+def test_the_same_things_have_the_same_names() -> None:
+    """And every command that prints a result prints it as JSON, too."""
+    found = commands()
+    assert {name for name, options in found.items() if "--json" not in options} == {"serve"}  # it has no result
+    assert not any({"--policy", "--source", "--trajectories", "--save"} & options for options in found.values())
+
+
+def test_version() -> None:
+    for words in (["version"], ["--version"]):
+        assert CliRunner().invoke(main.app, words).output.strip() == f"sweetrl {__version__}"
+    assert json.loads(CliRunner().invoke(main.app, ["version", "--json"]).output) == {"version": __version__}
+
+
+def test_help_is_whole_sentences_and_loads_nothing() -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "sweetrl.cli.main", "-h"], capture_output=True, text=True, check=True
+    )
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    heavy = {
+        "torch",
+        "mlflow",
+        "prefect",
+        "dvc",
+        "transformers",
+        "pydantic",
+        "yaml",
+        "numpy",
+        "pyarrow",
+        "rich.console",
+    }
+    assert "typer" in imported and not imported & heavy
+    listed = done.stdout.partition("Commands:")[2]
+    assert "..." not in listed and listed.count(".\n") >= len(get_command(main.app).commands)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_there_for_the_usual_shells(shell: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "sweetrl.cli.main", "--show-completion", shell],
+        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "_SWEETRL_COMPLETE" in done.stdout
+
+
+def test_quiet_leaves_the_result_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    app = command_line.App(add_completion=False)
+
+    @app.command()
+    def work() -> None:
+        logging.getLogger("sweetrl").info("half done")
+        note("loading")
+        logging.getLogger("elsewhere").warning("an old call")
+        warnings.warn("an old name", stacklevel=1)
+        print("the result")
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").touch()
+    for words, said in (
+        ([], "half done\nloading\nwarnings of libraries are in .scratch/logs/work.log\n"),
+        (["-q"], ""),
+    ):
+        monkeypatch.setattr(sys, "argv", ["sweetrl", *words])
+        assert command_line.run_app(app) == 0
+        printed = capsys.readouterr()
+        assert (printed.out, printed.err) == ("the result\n", said)
+    kept = (tmp_path / ".scratch/logs/work.log").read_text()
+    assert kept.count("an old call") == 2 and "an old name" in kept and "half done" not in kept
+
+
+def test_an_interruption_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    app = command_line.App(add_completion=False)
+
+    @app.command(kept="finished rows are kept: give the same command again to go on")
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "argv", ["sweetrl"])
+    assert command_line.run_app(app) == 130
+    said = "interrupted; finished rows are kept: give the same command again to go on.\n"
+    assert capsys.readouterr().err == said
+
+
+def test_parameters_are_set_for_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("seed: 3\n")
+    words = ["tasks", "--split", "test", "--count", "1", "--json", "--out"]
+    found = [
+        json.loads(CliRunner().invoke(main.app, [*words, name, *more]).stdout)
+        for name, more in (("a.jsonl", []), ("b.parquet", ["--set", "seed=4", "--set", "tasks.difficulty=2"]))
+    ]
+    assert [(one["seed"], one["difficulty"]) for one in found] == [(3, 3), (4, 2)]
+    assert (tmp_path / "params.yaml").read_text() == "seed: 3\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "handed", "quiet"),
+    [
+        ("run", "flows.run", None),
+        (
+            "run -n -q --set a=1 --set b=2 --from rank --until evaluate --profile small --json",
+            "flows.run --set=a=1 --set=b=2 --profile=small --from=rank --until=evaluate --dry-run --json",
+            "1",
+        ),
+        ("ingest", "flows.ingest", None),
+        (
+            "ingest s3://team/x/ --kind tasks --again --no-push --no-event --json",
+            "flows.ingest s3://team/x/ --kind=tasks --again --no-push --no-event --json",
+            None,
+        ),
+    ],
+)
+def test_a_command_goes_on_as_its_flow(
+    words: str, handed: str, quiet: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("dvc.yaml", "params.yaml"):
+        (tmp_path / name).touch()
+    (tmp_path / "flows").mkdir()
+    monkeypatch.chdir(tmp_path)
+    called: list[Any] = []
+    monkeypatch.setattr(os, "execv", lambda *arguments: called.append((*arguments, os.environ.get("SWEETRL_QUIET"))))
+    assert CliRunner().invoke(main.app, words.split()).exit_code == 0
+    assert called == [(sys.executable, [sys.executable, "-m", *handed.split()], quiet)]
+    assert "SWEETRL_QUIET" not in os.environ
+
+
+def test_a_log_that_cannot_be_written_is_no_news(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("mine")
+    log = LibraryLog(tmp_path / "file/work.log")
+    log.handle(logging.LogRecord("asyncio", logging.ERROR, "", 0, "no files left", (), None))
+    assert capsys.readouterr().err == "" and not log.used

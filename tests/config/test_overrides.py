@@ -1,0 +1,108 @@
+"""Parameters named one by one, and YAML that says something twice: what is taken, and what is answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.config.overrides import differences, parse_changes, profile_changes, value_of, with_changes
+from sweetrl.config.settings import known_keys, load_settings
+from sweetrl.config.yaml_files import read_yaml
+from sweetrl.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+TREE: dict[str, Any] = read_yaml(ROOT / "params.yaml")
+
+
+def test_values_are_as_the_settings_read_them_and_the_tree_stays() -> None:
+    pairs = ["rank.candidates=32", "critic.learning_rate=1e-3", "suite_options.deep=[1]", "validate.lost_share=0.1"]
+    changed = with_changes(TREE, parse_changes(pairs))
+    found = {key: (before, after) for key, before, after in differences(TREE, changed)}
+    assert found == {
+        "rank.candidates": (TREE["rank"]["candidates"], 32),
+        "critic.learning_rate": (TREE["critic"]["learning_rate"], 0.001),
+        "suite_options.deep": (None, [1]),
+        "validate.lost_share": (TREE["validate"]["lost_share"], 0.1),
+    }
+    assert value_of(changed, "rank.candidates") == 32 and value_of(changed, "rank.nothing.here") is None
+
+
+@pytest.mark.parametrize(
+    ("pair", "said"),
+    [
+        ("rank.candidate=3", "unknown parameter `rank.candidate` (did you mean `rank.candidates`?)"),
+        ("candidates=3", "unknown parameter `candidates` (did you mean `rank.candidates`?)"),
+        ("rank=3", "`rank` is a section; set one of its keys, for example rank."),
+        ("rank.candidates=x", "parameter `rank.candidates` = 'x': "),
+        ("rank.candidates", "write KEY=VALUE"),
+        ("seed=[", "this is not YAML"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_was_meant(pair: str, said: str) -> None:
+    with pytest.raises(UserError) as raised:
+        with_changes(TREE, parse_changes([pair]))
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+def test_one_key_twice_is_refused() -> None:
+    with pytest.raises(UserError, match="`seed` is set twice"):
+        parse_changes(["seed=1", "seed=2"])
+
+
+def test_every_key_of_the_parameter_file_is_known() -> None:
+    assert {key for key, _, _ in differences(TREE, {})} <= set(known_keys())
+
+
+@pytest.mark.parametrize("name", [path.parent.name for path in sorted(ROOT.glob("reproduce/*/params.yaml"))])
+def test_every_profile_can_be_run(name: str) -> None:
+    changes = profile_changes(name, ROOT)
+    changed = with_changes(TREE, changes, name)
+    assert not any(key.startswith("tracking") for key in changes)
+    if "model.base" in changes:
+        assert changed["sources"]["base"] == changed["model"]["base"]
+
+
+def test_an_unknown_profile_is_answered_with_those_there_are() -> None:
+    with pytest.raises(UserError, match=r"no reproduce/fronted/params\.yaml \(did you mean `frontend`\?\); known are"):
+        profile_changes("fronted", ROOT)
+
+
+@pytest.mark.parametrize("text", ["", "- a", "hello", "settings: {1: 2}", "settings: {true: 2}", "settings: [a]"])
+def test_a_profile_that_is_none_is_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "reproduce/mine").mkdir(parents=True)
+    (tmp_path / "reproduce/mine/params.yaml").write_text(text)
+    with pytest.raises(UserError, match="expected a mapping `settings` of dotted parameters"):
+        profile_changes("mine", tmp_path)
+    for name in ("..", "x" * 5000, "mine/", "a\0b"):
+        with pytest.raises(UserError, match=r"there is no reproduce/.*known are mine"):
+            profile_changes(name, tmp_path)
+
+
+def test_a_key_and_one_below_it_cannot_both_be_set() -> None:
+    for keys in (("suite_options.a", "suite_options.a.b"), ("suite_options.a.b", "suite_options.a")):
+        with pytest.raises(UserError, match=r"`suite_options\.a` and `suite_options\.a\.b` cannot both be set"):
+            with_changes(TREE, dict.fromkeys(keys, 1))
+
+
+def test_a_key_that_is_there_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
+    """As where the example of the quick start is pasted below the section that is there."""
+    path = tmp_path / "params.yaml"
+    text = (ROOT / "params.yaml").read_text()
+    first = next(number for number, line in enumerate(text.splitlines(), 1) if line.startswith("rank:"))
+    path.write_text(text + "rank: {candidates: 32}\n")
+    last = len(text.splitlines()) + 1
+    with pytest.raises(UserError) as raised:
+        load_settings(path)
+    said = f"{path}: `rank` is there twice, in lines {first} and {last}; leave one, and put into it what both say."
+    assert str(raised.value) == said
+    path.write_text("rank: {candidates: 3, candidates: 4}\n")
+    with pytest.raises(UserError, match="`candidates` is there twice, in line 1;"):
+        load_settings(path)
+
+
+def test_anchors_may_be_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("one: &one {a: 1, b: 2}\ntwo: {<<: *one, b: 3}\n")
+    assert read_yaml(path)["two"] == {"a": 1, "b": 3}

@@ -1,0 +1,211 @@
+"""What the domain of pages says about replies, and what people see of them: in pair metrics and at a terminal."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sweetrl.backend import Backend
+from sweetrl.cli import main, show
+from sweetrl.colbench.files import read_tasks, write_trajectories
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import PretrainSettings, RankSettings, Settings
+from sweetrl.console.screen import Screen
+from sweetrl.evaluation import checks
+from sweetrl.evaluation.ranking import ranking_metrics
+from sweetrl.frontend import Frontend
+from sweetrl.frontend.suite import generate
+from sweetrl.frontend.suite.agents import demonstrate
+from sweetrl.sweet.rank import choose_pairs, mean_centered
+from sweetrl.types import ANSWER_MARKER, AgentTurn, Candidate, Message, Preference, RankedState, Trajectory
+
+FRONTEND = Frontend()
+PAGE = '<html>\n<body class="bg-white">Welcome</body></html>'
+QUESTION, SHOWN, ANSWER = "What colour is the header?", f"Is this better?\n{PAGE}", f"{ANSWER_MARKER}\n{PAGE}"
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind"),
+    [
+        (QUESTION, "question"),
+        (SHOWN, "page"),
+        (PAGE, "page"),
+        (ANSWER, "answer"),
+        (f"{ANSWER_MARKER} the last one", "answer"),
+        (f"I will ask. {PAGE} OUTPUT: Red or blue?", "question"),
+        (f"I will ask. OUTPUT: {PAGE}", "page"),
+        ("<html>cut off", "question"),
+    ],
+)
+def test_a_reply_is_a_question_a_page_or_the_answer(reply: str, kind: str) -> None:
+    assert FRONTEND.reply_type(reply) == kind
+    assert Backend().reply_type(reply) == ("answer" if kind == "answer" else "question")
+
+
+@pytest.mark.parametrize("reward", [{"turn_cost": 0.01}, {"function": "mine:brief"}])
+def test_where_the_reward_is_no_likeness_the_report_is_the_usual_one(reward: dict[str, object]) -> None:
+    domain = FRONTEND.configured(Settings.model_validate({"suite": "frontend", "reward": reward}))
+    assert domain.examine({}, [], None) is None
+    assert domain.shown_labels.reward == "Mean reward" and domain.shown_labels.success == "Equal to the reference"
+
+
+def test_what_the_prompts_ask_for_in_every_page_is_no_secret() -> None:
+    style = "https://cdn.jsdelivr.net/npm/tailwindcss@2.2.19/dist/tailwind.min.css"
+    link = f'Put in <link href="{style}" rel="stylesheet">'
+    for task in generate("train", 5, seed=3):
+        said = Trajectory(task, 0, (Message("user", task.problem_description),))
+        fragments = FRONTEND.hidden_fragments(task)
+        for system in (*map(FRONTEND.system_prompt, ("short", "full", "single")), link):
+            assert checks.leak(said, fragments, system) is None
+        for number, line in enumerate(task.ground_truth.splitlines(), start=1):
+            if line.startswith(("<header", "<section")):
+                assert (
+                    checks.leak(said, fragments, f"{link} {line}")
+                    == f"the system prompt holds line {number} of the reference"
+                )
+
+
+def test_no_prompt_gives_a_real_page_away(real_frontend_tasks: Path) -> None:
+    for task in read_tasks(real_frontend_tasks, FRONTEND):
+        said, fragments = (
+            Trajectory(task, 0, (Message("user", task.problem_description),)),
+            FRONTEND.hidden_fragments(task),
+        )
+        assert fragments
+        for name in ("short", "full", "single"):
+            assert checks.leak(said, fragments, FRONTEND.system_prompt(name)) is None
+
+
+def state(turn: int, *replies: tuple[str, float]) -> RankedState:
+    candidates = tuple(Candidate((place,), text, 2, value) for place, (text, value) in enumerate(replies))
+    return RankedState("p", 0, turn, (1,), candidates)
+
+
+STATES = [
+    state(0, (SHOWN, 0.8), (QUESTION, 0.2), (ANSWER, -0.4), (PAGE, 0.4)),
+    state(1, (ANSWER, 1.0), (SHOWN, 0.6), (QUESTION, 0.0)),
+]
+
+
+def test_pairs_count_pages_as_pages() -> None:
+    def preferred(turn: int, chosen: int, rejected: int) -> Preference:
+        return Preference("p", 0, turn, (1,), (chosen,), (rejected,), 1.0, 0.0)
+
+    preferences = [preferred(0, 0, 1), preferred(0, 3, 1), preferred(0, 0, 3), preferred(1, 0, 1), preferred(1, 1, 2)]
+    found = ranking_metrics(STATES, preferences, FRONTEND)
+    counts = {name: value for name, value in found.items() if name.startswith("pairs/")}
+    kinds = ("question", "page", "answer")
+    expected = {f"pairs/{one}_over_{other}": 0 for one in kinds for other in kinds}
+    assert counts == expected | {
+        "pairs/page_over_question": 3, "pairs/page_over_page": 1, "pairs/answer_over_page": 1
+    }  # fmt: skip
+    assert found["advantage/page"] == pytest.approx(0.6) and found["advantage/question"] == pytest.approx(0.1)
+    assert found["advantage/answer"] == pytest.approx(0.3)
+
+
+def test_pairs_without_questions_keep_pages() -> None:
+    def chosen(**how: object) -> set[tuple[str, str]]:
+        settings = RankSettings(pairs=99, selection="halves", margin=0.0, **how)  # type: ignore[arg-type]
+        pairs = choose_pairs(STATES[0].candidates, FRONTEND, settings, random.Random(0))
+        return {(good.text, bad.text) for good, bad in pairs}
+
+    assert chosen(reply_types="any") == {(SHOWN, QUESTION), (SHOWN, ANSWER), (PAGE, QUESTION), (PAGE, ANSWER)}
+    assert chosen(reply_types="no_questions") == {(SHOWN, ANSWER)}  # of three the middle one, a page, is in no half
+    assert chosen(reply_types="same") == {(SHOWN, PAGE)}
+
+
+def test_each_type_of_reply_is_centered_on_its_own_mean() -> None:
+    centered = [one.advantage for each in mean_centered(STATES, FRONTEND) for one in each.candidates]
+    assert centered == pytest.approx([0.2, 0.1, -0.7, -0.2, 0.7, 0.0, -0.1])
+
+
+# At a terminal
+
+
+def test_a_message_is_words_and_a_page() -> None:
+    assert FRONTEND.display(SHOWN) == [("", "Is this better?"), ("html", PAGE)]
+    assert FRONTEND.display(f"{PAGE}\nBetter?") == [("html", PAGE), ("", "Better?")]
+    assert FRONTEND.display(QUESTION) == [("", QUESTION)]
+    assert FRONTEND.file_of(SHOWN) == (".html", PAGE) and FRONTEND.file_of(QUESTION) is None
+
+
+def spoken(quality: float, number: int) -> Trajectory:
+    task = TASKS[number]
+    messages = demonstrate(task, PretrainSettings(poorest=quality, best=quality, informed=0.0), 5, 3).messages
+    turns = tuple(
+        AgentTurn(place, one.content, (1, 2), (-0.5, -0.5))
+        for place, one in enumerate(messages)
+        if one.role == "assistant"
+    )
+    answer, outcome = FRONTEND.final_answer(messages), FRONTEND.outcome(messages)
+    return Trajectory(task, 0, messages, turns, answer, 0.8125, outcome=outcome, policy="base", simulator="scripted")
+
+
+TASKS = list(generate("test", 2, 3, 2))
+DIALOGUES = [spoken(0.5, 0), spoken(1.0, 1)]
+
+
+@pytest.fixture
+def collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the dialogues as shards and as an official file, and no params.yaml: programs are the default."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "400")
+    TrajectoryStore(Path("data/trajectories")).write_shard(0, DIALOGUES)
+    write_trajectories(Path("official.jsonl"), DIALOGUES, 1)
+    return tmp_path
+
+
+def sweetrl(*words: str) -> str:
+    done = CliRunner().invoke(main.app, list(words))
+    assert done.exit_code == 0, done.output + str(done.exception)
+    return done.output
+
+
+def test_show_lists_dialogues_about_pages(collected: Path) -> None:
+    for listed in (sweetrl("show"), sweetrl("show", "--dialogues", "official.jsonl", "--suite", "frontend")):
+        assert all(task.id in listed for task in TASKS)
+        assert listed.count("0.81") == 2 and listed.count("answered") == 2
+
+
+@pytest.mark.parametrize(
+    "source", [(), ("--dialogues", "official.jsonl", "--suite", "frontend")], ids=["shards", "official file"]
+)
+def test_show_prints_a_dialogue_about_a_page(source: tuple[str, ...], collected: Path) -> None:
+    text = sweetrl("show", TASKS[1].id, *source)
+    assert DIALOGUES[1].messages[2].content in text, "what the user said"
+    for one in DIALOGUES[1].messages[1::2]:
+        assert all(line in text for line in one.content.splitlines()), "words and pages of the agent"
+    assert "reward 0.81: no success" in text and "hidden tests" not in text
+    assert ("2 tokens, perplexity 1.65" in text) == (not source), "official files know no tokens"
+    facts = (TASKS[1].hidden_information or "").splitlines()
+    assert facts and not any(fact in text for fact in facts), "the training-time information is shown only on demand"
+    told = sweetrl("show", "1", "--privileged", *source)
+    assert all(fact in told for fact in facts) and "reference (training time only)" in told
+
+
+def test_pages_are_highlighted_whatever_the_suite_of_params_yaml(collected: Path) -> None:
+    def printed(domain: Backend | Frontend) -> str:
+        console = Screen(file=StringIO(), width=400, force_terminal=True, color_system="standard")
+        show.show_trajectory(console, show.find(Path("data/trajectories"), domain, "1", 0), domain, privileged=True)
+        assert isinstance(console.file, StringIO)
+        return console.file.getvalue()
+
+    assert printed(Backend()) == printed(FRONTEND)
+    # In colours a tag is cut in pieces; as plain text it would be whole.
+    assert "<body class=" not in printed(FRONTEND)
+
+
+def test_a_page_in_a_reply_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    hostile = replace(
+        DIALOGUES[0], messages=(*DIALOGUES[0].messages[:1], Message("assistant", SHOWN.replace("Welcome", "\x1b[2J")))
+    )
+    TrajectoryStore(tmp_path).write_shard(0, [hostile])
+    console = Screen(file=StringIO(), width=160, color_system=None)
+    show.show_trajectory(console, show.find(tmp_path, FRONTEND, "0", 0), FRONTEND, privileged=False)
+    assert isinstance(console.file, StringIO)
+    assert "\x1b" not in console.file.getvalue() and "\ufffd[2J" in console.file.getvalue()

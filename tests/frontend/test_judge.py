@@ -1,0 +1,73 @@
+"""What a reply about a page is worth, and critics that know it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from sweetrl.backend.suite import generate as generate_programs
+from sweetrl.evaluation.ranking import judged_metrics
+from sweetrl.frontend import Frontend
+from sweetrl.frontend.suite import generate
+from sweetrl.frontend.suite.designs import read_page, write_page
+from sweetrl.frontend.suite.judge import worth
+from sweetrl.frontend.suite.tasks import read_request, wanted_design
+from sweetrl.methods.critics import OracleCritic
+from sweetrl.types import ANSWER_MARKER, Candidate, Message, RankedState, Reply, Trajectory
+
+TASK = next(iter(generate("test", 1, 4, 3)))
+WANTED, PLAIN = write_page(wanted_design(TASK)), write_page(read_request(TASK.problem_description))
+
+
+def test_more_details_right_are_worth_more():
+    name, value = wanted_design(TASK).details[0]
+    nearer = write_page(read_request(TASK.problem_description).set({name: value}))
+    assert worth(TASK, f"Look.\n{WANTED}") == worth(TASK, f"{ANSWER_MARKER}\n{WANTED}") == 1.0
+    assert 0.0 < worth(TASK, PLAIN) < worth(TASK, nearer) < 1.0
+    assert worth(TASK, f"{ANSWER_MARKER}\n{nearer}") == pytest.approx(worth(TASK, nearer) - 1.0)
+    assert worth(TASK, "What colour is the header?") == worth(TASK, "<html><body>no</body></html>") == 0.0
+    assert worth(TASK, WANTED.replace(wanted_design(TASK).title, "Other Bakery")) == 0.0
+
+
+def test_tasks_of_other_kinds_are_not_judged():
+    assert worth(replace(TASK, hidden_information=None), WANTED) is None
+    assert worth(replace(TASK, problem_description="A page, please."), WANTED) is None
+    assert worth(next(iter(generate_programs("test", 1, 4, 3))), WANTED) is None
+
+
+def test_the_oracle_ranks_pages_and_critics_are_measured_by_it():
+    dialogue = Trajectory(TASK, 0, (Message("user", TASK.problem_description),))
+    replies = [
+        Reply((number,), text) for number, text in enumerate((PLAIN, WANTED, "Blue?", f"{ANSWER_MARKER}{PLAIN}"))
+    ]
+    (((plain, wanted, asked, ended),),) = OracleCritic(Frontend()).rate([(dialogue, [replies])])
+    assert wanted > plain > asked > ended
+    advantages = (0.2, 0.1, 0.0, 0.2)  # right about 3 of the 6 pairs, undecided about one
+    candidates = tuple(Candidate(one.token_ids, one.text, 1, a) for one, a in zip(replies, advantages, strict=True))
+    found = judged_metrics([RankedState(TASK.id, 0, 0, (1,), candidates)], [dialogue], Frontend())
+    assert found == {"ranked/better_over_worse": pytest.approx(2.5 / 6)}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        lambda n: '<html><body class=""><h1>x</h1>' + "<header>" * (n // 8) + "</body></html>",
+        lambda n: '<html><body class="">' + "<h1" * (n // 3) + "</body></html>",
+        lambda n: "</body><h1>x</h1>" + '<body class="">' * (n // 15),
+    ],
+)
+def test_a_page_is_read_back_in_time_that_grows_with_it(page: Callable[[int], str]) -> None:
+    """Eight times the text: at most 20 times the time (64 times if it were quadratic)."""
+
+    def seconds(size: int) -> float:
+        began = time.process_time()
+        read_page(page(size))
+        return time.process_time() - began
+
+    for _ in range(10):  # whoever else is at work here makes some of them longer, and none shorter
+        if seconds(80_000) < 20 * max(seconds(10_000), 0.002):
+            return
+    raise AssertionError

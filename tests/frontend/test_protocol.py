@@ -1,0 +1,123 @@
+"""The official protocol of page design, rule by rule, against a reading of the rules as regular expressions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.backend import Backend
+from sweetrl.colbench.dialogue import Environment
+from sweetrl.evaluation.checks import leak, protocol
+from sweetrl.frontend import Frontend
+from sweetrl.frontend.pages import PLACEHOLDER, find_page, last_page, read_reply, without_pages
+from sweetrl.rollout.dialogue import Dialogue
+from sweetrl.types import Message, Task
+
+FRONTEND = Frontend()
+TASK = Task("p", "A page for my cafe.", '<html><body class="bg-white">x</body></html>', suite="frontend")
+ONE, TWO = '<html lang="en">\n<body>one</body></html>', "<html><body>two</body></html>"
+
+
+class Wordy:
+    name = "fixed"
+
+    def reply(self, task: Task, messages: Sequence[Message], seed: int) -> str:
+        return "Wider. " * 400
+
+
+def dialogue(*replies: str, max_turns: int = 10) -> Environment:
+    environment = Environment(TASK, FRONTEND, Wordy(), max_turns, FRONTEND.reply_characters)
+    for reply in replies:
+        environment.step(reply)
+    return environment
+
+
+@pytest.mark.parametrize(
+    ("text", "page"),
+    [
+        (f"Here: {ONE} and {TWO}", ONE),
+        ("<body>b</body> <html>h</html>", "<html>h</html>"),
+        ('so: <body class="x">b</body>.', '<body class="x">b</body>'),
+        ("<html><body>cut off</body>", "<body>cut off</body>"),
+        ("<HTML><BODY>loud</BODY></HTML>", None),
+        ("</html><html>", None),
+        ("<html", None),
+        ("no page", None),
+        ("```html\n<html>\n</html>\n```", "<html>\n</html>"),
+    ],
+)
+def test_where_a_page_is_found(text: str, page: str | None) -> None:
+    assert find_page(text) == page
+
+
+@given(
+    st.lists(
+        st.sampled_from(["<html", "<body", ">", "</html>", "</body>", " a", "\n", "x", "<html>", "<body>"]), max_size=12
+    )
+)
+def test_pages_are_those_of_the_official_expressions(parts: list[str]) -> None:
+    text = "".join(parts)
+    official = re.search(r"<html.*?>.*?</html>", text, re.S) or re.search(r"<body.*?>.*?</body>", text, re.S)
+    assert find_page(text) == (official.group() if official else None)
+
+
+def test_a_hostile_reply_is_read_in_linear_time() -> None:
+    assert find_page("<html>" * 200_000 + "<body" * 200_000) is None
+
+
+def test_a_reply_is_words_a_page_and_a_marker() -> None:
+    reply = read_reply(f"I think {TWO}. OUTPUT:Is it blue? {ONE} I WANT TO ANSWER: OUTPUT: more")
+    assert reply.html == ONE
+    assert reply.words == f"Is it blue? {PLACEHOLDER} I WANT TO ANSWER: "
+    assert reply.question == "Is it blue?"
+    assert read_reply(f"{ONE}{ONE}").words == PLACEHOLDER * 2
+    assert read_reply(ONE).question is None
+    assert without_pages(f"a {ONE}") == f"a {PLACEHOLDER}" and without_pages("a") == "a"
+
+
+def test_the_last_page_is_the_answer_marker_or_not() -> None:
+    marked = dialogue(ONE, f"{TWO} better?", "I WANT TO ANSWER: that one")
+    assert (marked.outcome, marked.answer) == ("answered", TWO)
+    inside = dialogue(ONE, f"I WANT TO ANSWER: {TWO}")
+    assert inside.answer == TWO
+    worn = dialogue(ONE, "Is it blue?", max_turns=2)
+    assert (worn.outcome, worn.answer) == ("max_turns_reached", ONE)
+    never = dialogue("Is it blue?", "I WANT TO ANSWER: <html>cut")
+    assert never.done and never.answer is None and never.outcome == "answered"
+    thought = dialogue(f"{ONE} OUTPUT:I WANT TO ANSWER: nothing")
+    assert thought.answer is None
+
+
+def test_the_users_words_are_cut_at_a_thousand() -> None:
+    assert len(dialogue(ONE).messages[-1].content) == 1000
+
+
+def test_last_page_looks_at_the_agent_only() -> None:
+    assert last_page([Message("user", ONE), Message("assistant", "hm")]) is None
+
+
+def test_prompts_are_those_of_the_suite(by_hand: Callable[..., Dialogue]) -> None:
+    short = FRONTEND.system_prompt("short")
+    assert "page" in short and short != Backend().system_prompt("short")
+    assert "tailwindcss@2.2.19" in FRONTEND.system_prompt("full")
+    assert FRONTEND.privileged_prompt(TASK) == f"The finished page is:\n{TASK.ground_truth}\n"
+    assert by_hand(TASK, Wordy()).texts[0] == ("system", short)
+
+
+def test_collected_dialogues_are_checked_by_the_same_rules(by_hand: Callable[..., Dialogue]) -> None:
+    spoken = by_hand(TASK, Wordy(), max_turns=2)
+    spoken.environment.step(ONE)
+    spoken.environment.step("done?")
+    one = spoken.close("agent")
+    assert one.answer == ONE and len(one.messages[2].content) == 1000
+    assert protocol(one, FRONTEND, 2) is None and FRONTEND.check_score(one) is None
+    assert "the answer is not what" in str(protocol(replace(one, answer="done?"), FRONTEND, 2))
+    told = replace(
+        one, messages=(one.messages[0], one.messages[1], Message("user", TASK.ground_truth), one.messages[3])
+    )
+    assert "holds line 1 of the reference" in str(leak(told, FRONTEND.hidden_fragments(TASK)))

@@ -1,0 +1,161 @@
+"""Pages that claim what nobody sees: the layout reward of each is that of its honest part, or hardly more."""
+
+from __future__ import annotations
+
+import pytest
+
+from sweetrl.browser import Renderer
+from sweetrl.browser.page import Page
+from sweetrl.frontend.layout import similarity
+
+WORDS = (
+    "Monthly sales grew by nine percent",
+    "Call us any day before noon",
+    "Our three offices are open",
+    "Order now and pay later",
+    "Fresh bread from the village",
+    "Read what others wrote",
+)
+PLACES = [(40 + 420 * (at % 3), 140 + 220 * (at // 3)) for at in range(6)]
+CARDS = "".join(
+    f'<div style="position:absolute;left:{x}px;top:{y}px;width:380px;height:180px;background:#dbeafe">'
+    f'<h2 style="margin:16px">{words.split()[0]}</h2><p style="margin:16px">{words}</p></div>'
+    for (x, y), words in zip(PLACES, WORDS, strict=True)
+)
+TEXTS = "".join(
+    f'<p style="position:absolute;margin:0;left:{x + 16}px;top:{y + 60}px">{words}</p>'
+    for (x, y), words in zip(PLACES, WORDS, strict=True)
+)
+THINGS = "".join(
+    f'<img src="https://picsum.photos/380/120" style="position:absolute;left:{x}px;top:{y}px" width=380 height=120>'
+    f'<input value="{words}" style="position:absolute;left:{x}px;top:{y + 130}px;width:380px;height:40px">'
+    for (x, y), words in zip([(x, y + 480) for x, y in PLACES], WORDS, strict=True)
+)
+HONEST = (
+    '<!doctype html><body style="margin:0;font-family:sans-serif;position:relative;height:1100px">'
+    '<div style="background:#1e3a8a;color:white;height:80px">'
+    '<h1 style="margin:0;padding:20px">Village bakery</h1></div>'
+)
+FAINT = "repeating-linear-gradient(#f0f0f0 0 1px,#fff 1px 9px)"
+BLACK = "repeating-linear-gradient(#000 0 1px,#fff 1px 20px)"
+COVER = '<div style="position:absolute;left:0;top:84px;width:1280px;height:1010px;background:{}"></div>'
+
+
+def around(content: str, style: str) -> str:
+    return f'<div style="position:absolute;inset:0;{style}">{content}</div>'
+
+
+UNSEEN = {
+    "transparent over faint lines": COVER.format(FAINT) + around(TEXTS, "color:transparent"),
+    "without fill over lines": COVER.format(BLACK) + around(TEXTS, "-webkit-text-fill-color:transparent"),
+    "under lines of its colour": around(TEXTS, "") + COVER.format(BLACK),
+    "under lines, cut out of a ground": around(
+        TEXTS, "color:transparent;background:linear-gradient(red,blue);-webkit-background-clip:text"
+    )
+    + COVER.format(BLACK),
+    "clipped away": around(CARDS, "clip-path:inset(100%)"),
+    "clipped to a point": around(CARDS, "clip-path:circle(0)"),
+    "masked": around(CARDS, "-webkit-mask-image:linear-gradient(transparent,transparent)"),
+    "filtered away": around(CARDS, "filter:opacity(0)"),
+    "white": around(TEXTS, "color:#fff"),
+    "covered": around(CARDS, "") + COVER.format("#fff"),
+    "behind": around(CARDS, "z-index:-1") + COVER.format("#fff"),
+    "turned away": around(CARDS, "transform:rotateY(180deg);backface-visibility:hidden"),
+    "scaled away": around(CARDS, "transform:scale(0.001)"),
+    "skipped": around(CARDS, "content-visibility:hidden"),
+    "things clipped away": around(THINGS, "clip-path:inset(100%)"),
+    "things covered": around(THINGS, "") + COVER.format("#fff"),
+    "things under lines": around(THINGS, "") + COVER.format(BLACK),
+    "a text that insists": COVER.format(BLACK)
+    + around(TEXTS, "").replace("margin:0", "margin:0;clip-path:inset(100%);-webkit-text-fill-color:#000!important"),
+}
+# Too pale to be told apart by whoever looks: #e8e8e8 is the darkest of these greys.
+PALE = {
+    **{f"texts in #{grey}": around(TEXTS, f"color:#{grey}") for grey in ("f8f8f8", "f2f2f2", "ececec", "e8e8e8")},
+    "large bold texts": around(TEXTS, "color:#ececec;font-size:24px;font-weight:bold"),
+    "texts drawn by a pale shadow": around(TEXTS, "color:transparent;text-shadow:0 0 1px #eee"),
+    "texts with a pale outline": around(TEXTS, "color:transparent;-webkit-text-stroke:1px #eee"),
+    "nearly filtered away": around(CARDS, "filter:opacity(0.04)"),
+    "nearly transparent": around(CARDS + THINGS, "opacity:0.07"),
+    "pale lines": COVER.format("repeating-linear-gradient(#ececec 0 1px,#fff 1px 9px)"),
+    "pale squares": COVER.format("repeating-conic-gradient(#eaeaea 0 25%,#fff 0 50%) 0 0/14px 14px"),
+    "pale borders": around(CARDS, "visibility:hidden").replace(
+        "background:#dbeafe", "visibility:visible;border:2px solid #ececec;box-sizing:border-box;color:transparent"
+    ),
+}
+# Seen as grey texture and not as words: the picture's ink counts, the words and boxes do not.
+ILLEGIBLE = {
+    "nearly filtered away": PALE["nearly filtered away"],
+    "too pale": PALE["texts in #f2f2f2"],
+    "too small": around(TEXTS, "font-size:5px"),
+}
+
+
+@pytest.fixture(scope="module")
+def reference(renderer: Renderer) -> Page:
+    return renderer.render(HONEST + CARDS + THINGS)
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_what_nobody_sees_is_worth_nothing(renderer: Renderer, reference: Page, name: str) -> None:
+    claimed = renderer.render(HONEST + UNSEEN[name])
+    # What can be seen of it: the lines that it is hidden with are in the picture.
+    drawn = "".join(COVER.format(each) for each in (FAINT, BLACK) if each in UNSEEN[name])
+    honest = renderer.render(HONEST + drawn)
+    assert similarity(claimed, reference).score <= similarity(honest, reference).score + 0.05
+    assert not any(word in element.text for element in claimed.elements for word in WORDS)
+
+
+@pytest.mark.parametrize("name", PALE)
+def test_what_is_too_pale_is_worth_nothing(renderer: Renderer, reference: Page, name: str) -> None:
+    claimed, honest = renderer.render(HONEST + PALE[name]), renderer.render(HONEST)
+    assert similarity(claimed, reference).score <= similarity(honest, reference).score + 0.05
+    assert not any(word in element.text for element in claimed.elements for word in WORDS)
+
+
+@pytest.mark.parametrize("name", ILLEGIBLE)
+def test_what_nobody_can_read_is_no_text(renderer: Renderer, reference: Page, name: str) -> None:
+    claimed, honest = renderer.render(HONEST + ILLEGIBLE[name]), renderer.render(HONEST)
+    before, after = similarity(honest, reference), similarity(claimed, reference)
+    assert after.geometry <= before.geometry + 0.001 and after.text <= before.text + 0.001
+    assert not any(word in element.text for element in claimed.elements for word in WORDS)
+
+
+def test_what_is_seen_is_worth_all(renderer: Renderer, reference: Page) -> None:
+    assert similarity(renderer.render(HONEST + CARDS + THINGS), reference).score == 1.0
+    texts = " ".join(element.text for element in reference.elements)
+    assert all(texts.count(each) == 2 for each in WORDS), "on cards and in controls"
+    assert sum(element.tag == "img" for element in reference.elements) == 6
+
+
+def test_thin_borders_of_real_designs_are_seen(renderer: Renderer, reference: Page) -> None:
+    """A border of one pixel in the grey of most designs (#e5e7eb on white) counts as much as it did."""
+    framed = CARDS.replace("background:#dbeafe", "border:1px solid #e5e7eb;box-sizing:border-box")
+    with_borders, without = renderer.render(HONEST + framed), renderer.render(HONEST + framed.replace("1px solid", "0"))
+    assert similarity(with_borders, reference).edges > similarity(without, reference).edges + 0.05
+
+
+def test_ways_of_writing_that_are_seen(renderer: Renderer) -> None:
+    """Texts cut out of a gradient, drawn by their shadow alone, on pictures, in controls, lists and marks."""
+    page = renderer.render(
+        "<!doctype html><body style='font:20px sans-serif'>"
+        "<p style='color:transparent;background:linear-gradient(red,blue);-webkit-background-clip:text'>Gradient</p>"
+        "<p style='color:transparent;text-shadow:0 0 1px #000'>Shadow</p>"
+        "<p style='background:url(https://picsum.photos/300/60);color:#fff'>Picture</p>"
+        "<p style='background:repeating-linear-gradient(45deg,#eee 0 9px,#ddd 9px 18px)'>Pattern</p>"
+        "<input placeholder=Placeholder><select><option>Choice</select><button>Button</button><ul><li>Item</ul>"
+        "<p style='color:oklch(0.45 0.2 264)'>Modern</p>"
+    )
+    shown = sorted({element.text for element in page.elements} - {""})
+    words = ["Button", "Choice", "Gradient", "Item", "Modern", "Pattern", "Picture", "Placeholder", "Shadow"]
+    assert shown == words
+
+
+def test_one_page_leaves_nothing_on_the_next(renderer: Renderer) -> None:
+    """Texts were taken out of the one document that all pages of a tab come into."""
+    html = HONEST + CARDS + THINGS
+    first = renderer.render(html)
+    renderer.render(UNSEEN["covered"])
+    for _ in range(4):
+        page = renderer.render(html)
+        assert (page.png, page.elements) == (first.png, first.elements)

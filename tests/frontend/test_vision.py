@@ -1,0 +1,134 @@
+"""The critic that looks at pages, with a tiny Qwen2-VL of random weights."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+from sweetrl.browser.page import Page
+from sweetrl.config.settings import LoraSettings, PretrainSettings
+from sweetrl.errors import UserError
+from sweetrl.frontend.suite import generate
+from sweetrl.frontend.suite.agents import demonstrate
+from sweetrl.frontend.vision import VisionCritic, fit, load_vision, prompt_values, vision_prompt, vision_prompts
+from sweetrl.lm.adapters import attach_adapter, load_adapter, save_adapter
+from sweetrl.types import Reply, Trajectory
+
+TASKS = list(generate("train", 2, 3, 2))
+
+
+def render(html: str) -> Page:
+    """A picture that tells pages apart: bars of the bytes' sums."""
+    image = Image.new("RGB", (140, 84), "white")
+    draw = ImageDraw.Draw(image)
+    for place in range(10):
+        height = sum(html[place::10].encode()) % 84
+        draw.rectangle((14 * place, 0, 14 * place + 13, height), fill=(height * 3, 255 - 2 * height, 17 * place))
+    target = io.BytesIO()
+    image.save(target, "PNG")
+    return Page(target.getvalue(), 140, 84, (), (255, 255, 255), "ok", (), "bars")
+
+
+def dialogue(quality: float, seed: int = 1) -> Trajectory:
+    return Trajectory(
+        TASKS[0],
+        int(quality * 10),
+        demonstrate(TASKS[0], PretrainSettings(poorest=quality, best=quality, informed=0.0), 3, seed).messages,
+    )
+
+
+@pytest.fixture
+def adapted(tiny_vision: Path):
+    model, processor = load_vision(tiny_vision, "float32", "cpu", tokens=16)
+    return attach_adapter(model, LoraSettings(rank=2, alpha=4.0), 3, head=True), processor
+
+
+def awake(model: torch.nn.Module) -> torch.nn.Module:
+    """Give the head and the adapter weights that matter: they start at zero."""
+    torch.manual_seed(9)
+    for name, value in model.named_parameters():
+        if value.requires_grad:
+            value.data.normal_(0.0, 0.2 if "score" in name else 0.05)
+    return model
+
+
+def test_what_is_shown_is_the_dialogue_and_both_pages():
+    one = dialogue(1.0)
+    prompt = vision_prompt(one, 1, one.messages[3].content, render)
+    words = "".join(part for part in prompt if isinstance(part, str))
+    assert "<html" not in words and "[SEE RENDERED HTML]" in words and one.messages[2].content in words
+    assert [part for part in prompt if isinstance(part, bytes)][1] == render(TASKS[0].ground_truth).png
+    assert (
+        len([part for part in vision_prompt(one, 1, "Blue?", render, privileged=False) if isinstance(part, bytes)]) == 0
+    )
+    assert len(vision_prompts(one, render)) == sum(message.role == "assistant" for message in one.messages)
+
+
+def test_the_value_is_the_heads_of_the_mean_of_all_tokens(adapted):
+    model, processor = adapted
+    prompts = vision_prompts(dialogue(0.5), render)[:2]
+    assert prompt_values(model, processor, prompts).tolist() == [0.0, 0.0]  # every turn starts at 0
+    awake(model).eval()
+    base = model.get_base_model()
+    with torch.no_grad():
+        inputs = processor.batch(prompts[:1], base.config)
+        assert inputs["pixel_values"].shape[0] == int(inputs["image_grid_thw"].prod(1).sum())
+        assert int(inputs["mm_token_type_ids"].sum()) == inputs["pixel_values"].shape[0] // 4
+        hidden = base(**inputs, output_hidden_states=True).hidden_states[-1][0]
+        expected = base.score(hidden.mean(0)).item()
+        values = prompt_values(model, processor, prompts)
+        assert values[0].item() == pytest.approx(expected, abs=1e-5)  # and padding changes nothing
+        assert values[1].item() == pytest.approx(prompt_values(model, processor, prompts[1:]).item(), abs=1e-5)
+        other = (*prompts[0][:-1], render("another page").png)
+        assert prompt_values(model, processor, [other]).item() != pytest.approx(expected, abs=1e-6)
+
+
+def test_a_step_is_that_of_eq_2(adapted):
+    model, processor = adapted
+    awake(model).eval()
+    pair = vision_prompts(dialogue(1.0), render)[:2], vision_prompts(dialogue(0.0), render)[:1]
+    margin = 0.5 * (prompt_values(model, processor, pair[0]).sum() - prompt_values(model, processor, pair[1]).sum())
+    loss = -torch.nn.functional.logsigmoid(margin)
+    learnt = [value for value in model.parameters() if value.requires_grad]
+    gradients = torch.autograd.grad(loss, learnt, allow_unused=True)
+    found: list[torch.Tensor] = []
+    step = torch.optim.AdamW.step
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            torch.optim.AdamW,
+            "step",
+            lambda self, *rest: (found.extend(p.grad.clone() for p in learnt if p.grad is not None), step(self))[1],
+        )
+        how = {"beta": 0.5, "learning_rate": 0.0, "epochs": 1, "batch_size": 1, "clip": 1e9, "seed": 0}
+        losses = fit(model, processor, [pair], **how)
+    assert losses[0] == pytest.approx(loss.item(), abs=1e-5)
+    expected = [gradient for gradient in gradients if gradient is not None]
+    assert len(found) == len(expected) > 4
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
+
+
+def test_it_learns_ranks_and_comes_back(adapted, tiny_vision: Path, tmp_path: Path):
+    model, processor = adapted
+    good, bad = dialogue(1.0), dialogue(0.0)
+    pairs = [(vision_prompts(good, render), vision_prompts(bad, render))] * 2
+    how = {"beta": 1.0, "learning_rate": 0.02, "epochs": 4, "batch_size": 2, "clip": 1.0, "seed": 0}
+    losses = fit(model, processor, pairs, **how)
+    assert losses[-1] < losses[0]
+    replies = [Reply((1,), good.messages[3].content), Reply((2,), bad.messages[3].content), Reply((3,), "Blue?")]
+    work = [(good, [[], replies])]
+    ((first, found),) = VisionCritic(model.eval(), processor, render).rate(work)
+    assert first == [] and len(set(found)) == 3
+    save_adapter(model, tmp_path / "critic", str(tiny_vision))
+    again, processor = load_vision(tiny_vision, "float32", "cpu", tokens=16)
+    loaded = VisionCritic(load_adapter(again, tmp_path / "critic"), processor, render)
+    assert loaded.rate(work)[0][1] == pytest.approx(found, abs=1e-6)
+
+
+def test_another_model_is_refused_in_one_sentence(tmp_path: Path):
+    with pytest.raises(UserError, match="no Qwen2-VL model can be loaded from there"):
+        load_vision(tmp_path, "float32", "cpu")

@@ -1,0 +1,106 @@
+"""The critic that looks at pages, through its stages: trained on pairs, loaded, ranking replies by their pictures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.browser.renderer import Renderer
+from sweetrl.colbench.find import load_domain
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import PretrainSettings, Settings, parse_settings
+from sweetrl.errors import UserError
+from sweetrl.frontend import Frontend
+from sweetrl.frontend.suite import generate
+from sweetrl.frontend.suite.agents import demonstrate
+from sweetrl.methods.critics import make_critic
+from sweetrl.paths import CRITIC, PAIRS, TRAJECTORIES
+from sweetrl.stages.train_critic import train_critic
+from sweetrl.sweet.pairs import trajectory_pairs, write_pairs
+from sweetrl.types import Reply, Trajectory
+
+TASK = next(iter(generate("train", 1, 3, 2)))
+
+
+def settings(model: str, **changes: Any) -> Settings:
+    critic = {
+        "parameterization": "vision-head", "vision": {"model": model, "tokens": 16}, "epochs": 2.0, "batch_size": 1,
+        "learning_rate": 0.01, "beta": 1.0, "lora": {"rank": 2},
+    }  # fmt: skip
+    return parse_settings({"suite": "frontend", "browser": {"tabs": 1}, "critic": critic, **changes})
+
+
+def dialogue(attempt: int, quality: float, reward: float) -> Trajectory:
+    messages = demonstrate(TASK, PretrainSettings(heed_least=quality, heed_most=quality, informed=0.0), 2, 1).messages
+    domain = Frontend()
+    return Trajectory(
+        TASK, attempt, messages, (), domain.final_answer(messages), reward, outcome=domain.outcome(messages)
+    )
+
+
+def collected() -> tuple[Trajectory, Trajectory]:
+    """Write what the stage reads; return the better and the worse of the two dialogues."""
+    good, bad = dialogue(0, 1.0, 0.9), dialogue(1, 0.0, 0.3)
+    TrajectoryStore(TRAJECTORIES).write_shard(0, [good, bad])
+    write_pairs(PAIRS, trajectory_pairs([good, bad], "all", 0.1)[0])
+    return good, bad
+
+
+def test_it_is_trained_and_ranks(
+    tiny_vision: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = settings(str(tiny_vision))
+    try:
+        with Renderer(wanted.browser) as renderer:
+            renderer.render("<p>x</p>")
+    except UserError as error:
+        pytest.skip(f"no browser here: {error}")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    good, bad = collected()
+    train_critic(wanted)
+    assert "2 steps on 1 pairs of dialogues" in capsys.readouterr().out
+    run = json.loads(Path("reports/runs/train-critic.json").read_text())
+    assert run["metrics"]["pairs"] == 1
+    assert {path.name for path in CRITIC.iterdir()} == {"adapter_config.json", "adapter_model.safetensors"}
+    critic = make_critic(load_domain(wanted), CRITIC)
+    replies = [Reply((number,), one.messages[-1].content) for number, one in enumerate((good, bad))]
+    ((values,),) = critic.rate([(good, [replies])])
+    assert len(values) == 2 and values[0] != values[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"suite": "backend"}, "`vision-head` looks at pages"), ({}, r"critic\.vision\.model: this is empty")],
+)
+def test_what_cannot_work_is_one_sentence(
+    changes: dict[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    collected()
+    with pytest.raises(UserError, match=said):
+        train_critic(settings("", **changes))
+
+
+def test_without_a_pair_there_is_nothing_to_learn(tmp_path: Path) -> None:
+    from sweetrl.sweet.critic import fit_critic
+
+    with pytest.raises(UserError, match=r"^some\.parquet: there is no pair to learn from"):
+        fit_critic(load_domain(settings("nowhere")), [], [], tmp_path, where="some.parquet")
+
+
+def test_of_several_processes_the_first_one_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its training is not shared: the others would all train the same, and write to the same folder."""
+    from sweetrl.sweet.critic import fit_critic
+
+    domain, trained = load_domain(settings("nowhere")), []
+    monkeypatch.setattr(type(domain), "fit_critic", lambda self, *given: trained.append(given[0]))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        fit_critic(domain, [], [], tmp_path)
+        assert trained == (["vision-head"] if rank == "0" else [])

@@ -1,0 +1,131 @@
+"""Direct questions are answered truthfully from the page in mind, or not at all."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from sweetrl.browser.page import Box, Element, Page
+from sweetrl.frontend.outline import outline_of
+from sweetrl.frontend.phrases import UNKNOWN, answer, true_answer
+from sweetrl.frontend.suite.agents import QUESTIONS, listen
+from sweetrl.frontend.suite.designs import NONE, Design
+from sweetrl.frontend.suite.sketch import sketch_design
+from sweetrl.frontend.suite.tasks import draw_design
+
+DESIGN = Design("gym", "Star Gym", ("offers", "gallery", "contact")).with_(
+    page_color="light blue", header_color="dark green", header_align="center", navigation_color="red",
+    offers_columns="4", offers_boxes="light pink", contact_button="pink", gallery_pictures="3", order="swapped",
+)  # fmt: skip
+PLAIN = Design("gym", "Star Gym", ("about", "hours"))
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("What colour is the header?", "The header is dark green."),
+        ("Which color should the navigation have?", "The navigation bar is red."),
+        ("Is there a footer?", "There is no footer."),
+        ("Is there a navigation bar?", "Yes, there is a navigation bar."),
+        ("What is the background of the page, which colour?", "The background of the page is light blue."),
+        ("Should the title be centred?", "The text in the header is in the centre."),
+        ("How many columns are in Our offers?", 'The section "Our offers" has 4 columns.'),
+        ("What colour are the boxes?", 'The boxes in the section "Our offers" are light pink.'),
+        ("How many pictures are there?", "There are 3 pictures."),
+        ("How large is the picture?", "The first picture is about 300 by 200 pixels."),
+        ("What colour is the button?", 'The button "Send" is pink.'),
+        (
+            "In which order do you want it?",
+            'From top to bottom: the header, the navigation bar, the section "Gallery", the section "Our offers", '
+            'the section "Contact us".',
+        ),
+        ("Is there a form? What colour is the footer?", "Yes, there is a form. There is no footer."),
+        ("What is your favourite dish?", None),
+        ("Does it look right?", None),
+        ("What colour?", None),
+    ],
+)
+def test_answers(question: str, said: str | None) -> None:
+    page = outline_of(sketch_design(DESIGN))
+    assert true_answer(question, page) == said
+    assert answer(question, page, random.Random(0)) in ([said] if said else UNKNOWN)
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Is there a picture in the header?",
+        "Are there any buttons in the navigation bar?",
+        "What colour is the button in the header?",
+        "What color is the text in the header?",
+        "What colour are the links?",
+        "Is there a picture in Our offers?",
+        "Do you want any changes to the header?",
+        "Do you want the header to be larger?",
+        "Is there a header with a shadow?",
+        "Should there be no header?",
+    ],
+)
+def test_what_is_asked_of_something_else_in_a_part_is_not_answered_by_the_part(question: str) -> None:
+    page = outline_of(sketch_design(DESIGN))
+    assert true_answer(question, page) is None
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("Do you want a blue header?", "The header is dark green."),
+        ("Is the header red?", "The header is dark green."),
+        ("Should the background of the page be white?", "The background of the page is light blue."),
+        ("I made the header blue. Is there a navigation bar at the top?", "Yes, there is a navigation bar."),
+        ("Is there a header on the page?", "Yes, there is a header."),
+        ("Is there a form at the end of the page?", "Yes, there is a form."),
+        ("Do you want me to add a footer?", "There is no footer."),
+        ("About the header: what colour (e.g. red) should it have?", "The header is dark green."),
+        ("Should there be a section called Gallery?", 'Yes, there is a section "Gallery".'),
+        ("Here it is:\nis there a form?", "Yes, there is a form."),
+    ],
+)
+def test_a_question_about_one_part_is_answered_by_what_it_asks(question: str, said: str) -> None:
+    assert true_answer(question, outline_of(sketch_design(DESIGN))) == said
+
+
+def test_what_is_not_there_is_denied() -> None:
+    page = outline_of(sketch_design(PLAIN))
+    assert true_answer("Are there any pictures?", page) == "There are no pictures."
+    assert true_answer("What colour is the button?", page) == "There are no buttons."
+    assert true_answer("How many columns are in About us?", page) == 'The section "About us" has no columns.'
+
+
+def test_what_may_be_there_in_another_form_is_not_denied() -> None:
+    bare = Page(b"", 1366, 682, (), (255, 255, 255), "ok", (), "by hand")
+    words: dict[str, Any] = {"color": (0, 0, 0), "background": None, "font_size": 16.0, "bold": False, "align": "left"}
+    words |= {"role": "", "depth": 1, "parent": -1}
+    texts = ("Home", "Shop", "All rights reserved")
+    elements = tuple(Element("a", Box(90 * n, 0, 80, 24), text, **words) for n, text in enumerate(texts))
+    full = replace(bare, elements=elements)
+    for question in ("Is there a header?", "Is there a navigation bar?", "Is there a footer?"):
+        assert true_answer(question, outline_of(full)) is None
+    assert true_answer("Is there a header?", outline_of(bare)) is None
+    assert true_answer("Is there a footer?", outline_of(bare)) == "There is no footer."
+
+
+def test_an_agent_that_asks_everything_learns_the_truth() -> None:
+    rng = random.Random(5)
+    learnt = 0
+    for _ in range(60):
+        design = draw_design(rng, 3)
+        page = outline_of(sketch_design(design))
+        plain = Design(design.topic, design.title, design.sections)
+        for name, question in QUESTIONS.items():
+            told = listen(plain, true_answer(question, page) or "")
+            for settled, value in told.details:
+                assert design[settled] == value or (settled == "about picture" and design[settled] != NONE), (
+                    question,
+                    design,
+                )
+                learnt += settled == name
+    assert learnt > 100

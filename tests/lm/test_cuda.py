@@ -1,0 +1,231 @@
+"""What a GPU computes, against the CPU and against one row at a time. Skipped where there is no CUDA device."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.config.settings import CriticSettings, LoraSettings, ModelSettings, PolicySettings
+from sweetrl.lm.data import PreferenceData, Row, collate
+from sweetrl.lm.passes import Layout, reply_logprobs
+from sweetrl.types import Prompt, Sampling
+
+VOCABULARY = 300
+
+
+@pytest.fixture(autouse=True)
+def _exact() -> Iterator[None]:
+    """Products of float32 in float32: TF32 keeps ten bits of a fraction."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("there is no CUDA device here")
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def model_on(device: str, dtype: str = "float32", moved: bool = True) -> Any:
+    """A random Llama of two layers, heads of 32, with an adapter; equal weights on every device."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from sweetrl.lm.adapters import attach_adapter
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=128,
+        intermediate_size=192,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.1,
+        max_position_embeddings=4096,
+    )
+    model = LlamaForCausalLM(config).to(getattr(torch, dtype)).eval().requires_grad_(False)
+    model = attach_adapter(model, LoraSettings(rank=4, alpha=8), seed=1)
+    if moved:
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.data = 0.1 * torch.randn(parameter.shape, dtype=parameter.dtype)
+    return model.to(device)
+
+
+def attempts(seed: int = 0, tasks: int = 4) -> PreferenceData:
+    """Three attempts at each task that open alike; every two are a pair, the first is replayed."""
+    chance = random.Random(seed)
+
+    def some(low: int, high: int) -> tuple[int, ...]:
+        return tuple(chance.randrange(10, VOCABULARY) for _ in range(chance.randint(low, high)))
+
+    rows, groups, pairs = [], [], []
+    for task in range(tasks):
+        request = some(20, 200)
+        for _ in range(3):
+            ids, spans = list(request), []
+            for _ in range(chance.randint(1, 4)):
+                reply = some(3, 60)
+                spans.append((len(ids), len(ids) + len(reply)))
+                ids += [*reply, *some(5, 30)]
+            rows.append(Row(tuple(ids), tuple(spans)))
+            groups.append(task)
+        last = len(rows)
+        pairs += [(i, j) for i in range(last - 3, last) for j in range(i + 1, last)]
+    return PreferenceData(tuple(rows), tuple(pairs), tuple(range(0, len(rows), 3)), tuple(groups))
+
+
+def on(device: str, batch: dict[str, Any]) -> dict[str, Any]:
+    from sweetrl.lm.tree_forward import to_device
+
+    return to_device(batch, device)
+
+
+def gradients(model: Any, values: Any) -> list[Any]:
+    import torch
+
+    weights = torch.linspace(-1.0, 2.0, len(values), dtype=values.dtype, device=values.device)
+    used = [one for one in model.parameters() if one.requires_grad]
+    return list(torch.autograd.grad((values * weights).sum(), used))
+
+
+def alone(model: Any, rows: Sequence[Row], device: str) -> Any:
+    import torch
+
+    return torch.cat([reply_logprobs(model, on(device, collate([row]))) for row in rows])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_trees_by_flex_attention_are_exact(seed: int) -> None:
+    """Log-probs and gradients of float32 trees are those of the rows, on the GPU and on the CPU."""
+    from sweetrl.lm.tree_forward import usable_backend
+
+    rows = attempts(seed, tasks=2 + seed).rows
+    model = model_on("cuda")
+    assert usable_backend(model) == ("flex", "")
+    for device in ("cuda", "cpu"):
+        found = reply_logprobs(model, on("cuda", Layout("flex").collate(rows)))
+        other = model_on(device)
+        expected = alone(other, rows, device)
+        assert (found.cpu() - expected.cpu()).abs().max().item() < 1e-3
+        largest = 0.0
+        for mine, theirs in zip(gradients(model, found), gradients(other, expected), strict=True):
+            largest = max(largest, theirs.abs().max().item())
+            assert (mine.cpu() - theirs.cpu()).abs().max().item() < 1e-3 * max(1.0, largest)
+
+
+def test_bfloat16_is_as_near_in_trees_as_alone() -> None:
+    """Against float32 the tree's rounding is at most twice that of the rows one by one."""
+    import torch
+
+    rows = attempts().rows
+    half, whole = model_on("cuda", "bfloat16"), model_on("cuda")
+    with torch.no_grad():
+        exact = alone(whole, rows, "cuda")
+        trees = reply_logprobs(half, on("cuda", Layout("flex").collate(rows)))
+        errors = [(one - exact).abs().mean().item() for one in (trees, alone(half, rows, "cuda"))]
+    assert 0 < errors[0] < 2 * errors[1]
+
+
+def test_attention_is_compiled_for_all_lengths_at_once() -> None:
+    """Forests of twelve lengths need a handful of compilations, not one each: torch stops compiling after eight."""
+    import torch
+    from torch._dynamo.utils import counters
+
+    model = model_on("cuda")
+    lengths = set()
+    before = counters["stats"]["unique_graphs"]
+    for seed in range(12):
+        batch = on("cuda", Layout("flex").collate(attempts(seed, tasks=1 + seed % 5).rows))
+        lengths.add(batch["input_ids"].shape[1])
+        gradients(model, reply_logprobs(model, batch))
+        with torch.no_grad():
+            reply_logprobs(model, batch)
+    assert len(lengths) > 8
+    assert counters["stats"]["unique_graphs"] - before <= 6
+
+
+@pytest.mark.parametrize("kind", ["critic", "policy"])
+def test_twenty_steps_end_with_the_weights_of_the_cpu(kind: str, tmp_path: Path) -> None:
+    from sweetrl.sweet import trainer as trainers
+
+    data = attempts()
+    common: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 20 * 4 / len(data.pairs), "checkpoints": 1}
+    common |= {"batch_size": 4, "micro_batch_size": 4}
+    weights, losses = {}, {}
+    for device, layout in (("cpu", "trees"), ("cuda", "trees"), ("cuda", "flat")):
+        model, folder, name = model_on(device, moved=False), tmp_path / f"{device}-{layout}", f"{device} {layout}"
+        more = common | {"layout": layout}
+        if kind == "critic":
+            trainer: Any = trainers.CriticTrainer(model, data, CriticSettings(beta=0.5, **more), folder, 0)
+        else:
+            trainer = trainers.PolicyTrainer(
+                model, data, PolicySettings(beta=0.5, sft_replay=0.5, **more), folder, 0, replay=0.5
+            )
+        assert trainer.layout.backend == {"cpu trees": "blocks", "cuda trees": "flex", "cuda flat": None}[name]
+        losses[name] = [entry["loss"] for entry in trainer.fit()]
+        weights[name] = {key: value.cpu() for key, value in model.state_dict().items() if "lora_" in key}
+    start = {key: value for key, value in model_on("cpu", moved=False).state_dict().items() if "lora_" in key}
+    moved = max((start[key] - value).abs().max().item() for key, value in weights["cpu trees"].items())
+    for name in ("cuda trees", "cuda flat"):
+        assert losses[name] == pytest.approx(losses["cpu trees"], abs=1e-3)
+        apart = [(weights[name][key] - value).abs().mean().item() for key, value in weights["cpu trees"].items()]
+        assert max(apart) < 0.05 * moved
+
+
+def test_a_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    """Weights and optimiser are on the GPU again: interrupted and not, the end is the same."""
+    from sweetrl.sweet import trainer as trainers
+
+    data = attempts()
+    settings = CriticSettings(epochs=4.0, batch_size=4, micro_batch_size=4, checkpoints=4, learning_rate=1e-3)
+    whole = trainers.CriticTrainer(model_on("cuda", moved=False), data, settings, tmp_path / "whole", 0)
+    expected = whole.fit()
+
+    class Stopped(Exception):
+        pass
+
+    def stop(step: int, steps: int, metrics: dict[str, float]) -> None:
+        if step > steps // 2:
+            raise Stopped
+
+    model = model_on("cuda", moved=False)
+    with pytest.raises(Stopped):
+        trainers.CriticTrainer(model, data, settings, tmp_path / "cut", 0, report=stop).fit()
+    again = trainers.CriticTrainer(model_on("cuda", moved=False), data, settings, tmp_path / "cut", 0)
+    found = again.fit()
+    assert [entry["loss"] for entry in found] == pytest.approx([entry["loss"] for entry in expected], abs=1e-4)
+
+
+def test_the_engine_says_on_the_gpu_what_it_says_on_the_cpu(tiny_model: Path) -> None:
+    """Greedy replies and their log-probs over two turns, the second with what the first has left in the cache."""
+    from sweetrl.engines.transformers import TransformersEngine
+
+    said: dict[str, list[list[Any]]] = {}
+    for device in ("cpu", "cuda"):
+        engine = TransformersEngine(tiny_model, device=device)
+        assert engine.device == device
+        session, sampling = engine.session(), Sampling(24, temperature=0.0)
+        ids = [engine.chat.open(system, "What does a parking ticket cost?") for system in ("Ask first.", "Be short.")]
+        said[device] = []
+        for turn in range(2):
+            replies = session.sample([Prompt(one, turn) for one in ids], sampling)
+            said[device].append([reply[0] for reply in replies])
+            ended = [reply[0].finish_reason == "stop" for reply in replies]
+            follow = [engine.chat.follow(end, "The rate is 7.") for end in ended]
+            ids = [one + reply[0].token_ids + more for one, reply, more in zip(ids, replies, follow, strict=True)]
+    for here, there in zip(said["cpu"], said["cuda"], strict=True):
+        assert [one.token_ids for one in here] == [one.token_ids for one in there]
+        for one, other in zip(here, there, strict=True):
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-3)
+
+
+def test_a_device_is_chosen() -> None:
+    from sweetrl.models.load import resolve_device
+
+    assert resolve_device("auto") == "cuda" and resolve_device(ModelSettings().device) == "cuda"

@@ -1,0 +1,114 @@
+"""Rows merged by common prefix: what is in a forest, its dense blocks, how it is split."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.errors import UserError
+from sweetrl.lm.data import Row
+from sweetrl.lm.forest import build_forest, fed, forest_tokens, row_cost, split_rows
+from sweetrl.lm.tree_attention import plan_blocks, seen_blocks
+
+
+@st.composite
+def row_sets(draw: st.DrawFn) -> list[Row]:
+    """Rows over few tokens, so that they begin alike by chance; some continue or repeat others."""
+    rows: list[Row] = []
+    for _ in range(draw(st.integers(1, 7))):
+        ids = draw(st.lists(st.integers(0, 2), min_size=2, max_size=12))
+        if rows and draw(st.booleans()):
+            ids = list(draw(st.sampled_from(rows)).token_ids) + ids
+        cuts = sorted(draw(st.sets(st.integers(1, len(ids)), min_size=2, max_size=4)))
+        spans = list(zip(cuts[::2], cuts[1::2], strict=False))
+        rows.append(Row(tuple(ids), tuple(spans)))
+    return rows
+
+
+@given(row_sets(), st.booleans())
+def test_a_forest_holds_every_prefix_once_and_every_row(rows: list[Row], merge: bool) -> None:
+    forest = build_forest(rows, merge)
+    prefixes = {row.token_ids[: n + 1] for row in rows for n in range(fed(row))}
+    expected = len(prefixes) if merge else sum(fed(row) for row in rows)
+    assert len(forest.token_ids) == expected == forest.cost.tokens
+    if merge:
+        assert forest_tokens(rows) == expected
+    sees = forest.ancestors()
+    # What a node sees is its own prefix, in order.
+    paths = [tuple(forest.token_ids[np.flatnonzero(line)].tolist()) for line in sees]
+    assert set(paths) == prefixes and all(
+        len(path) == depth + 1 for path, depth in zip(paths, forest.position, strict=True)
+    )
+    assert forest.cost.scores == sees.sum()
+    # Each reply token is predicted from the node of what comes before it.
+    nodes, targets = forest.predicting[forest.slot][forest.reply], forest.target[forest.reply]
+    asked = [
+        (row.token_ids[:index], row.token_ids[index]) for row in rows for a, b in row.spans for index in range(a, b)
+    ]
+    assert [(paths[node], target) for node, target in zip(nodes, targets, strict=True)] == asked
+    assert (np.diff(forest.slot) >= 0).all() and (np.diff(forest.predicting) > 0).all()
+    if merge:
+        assert len(forest.slot) == len(set(asked)) and len(forest.predicting) == len({before for before, _ in asked})
+
+
+@given(row_sets(), st.booleans())
+def test_dense_blocks_hold_every_pair_once_and_no_other(rows: list[Row], merge: bool) -> None:
+    forest = build_forest(rows, merge)
+    blocks = plan_blocks(forest)
+    count = np.zeros((len(forest.end), len(forest.end)), dtype=int)
+    for first, last in blocks.paths:
+        count[first:last, first:last] += np.tri(last - first, dtype=int)
+    for first, last, start, stop in blocks.branches:
+        count[first:last, start:stop] += 1
+    assert (count == forest.ancestors()).all()
+    assert blocks.scores == forest.cost.scores
+    # Few blocks: as many paths as there are leaves at most, and branches where something branches.
+    assert len(blocks.paths) <= len(rows) and len(blocks.branches) < len(rows)
+
+
+@given(row_sets(), st.integers(1, 5))
+def test_blocks_are_seen_wholly_in_part_or_not_at_all(rows: list[Row], block: int) -> None:
+    forest = build_forest(rows)
+    count = len(forest.end) // block
+    end, sees = forest.end[: count * block], forest.ancestors()[: count * block, : count * block]
+    parts = sees.reshape(count, block, count, block)
+    some, whole = seen_blocks(end, block)
+    assert (some == parts.any(axis=(1, 3))).all()
+    # A block is never taken for wholly seen by itself: FlexAttention then masks it node by node.
+    assert (whole == (parts.all(axis=(1, 3)) & ~np.eye(count, dtype=bool))).all()
+
+
+@given(row_sets(), st.integers(1, 40), st.randoms(use_true_random=False))
+def test_splitting_keeps_every_row_and_the_budget(rows: list[Row], limit: int, chance: random.Random) -> None:
+    groups = split_rows(rows, limit)
+    assert sorted(index for group in groups for index in group) == list(range(len(rows)))
+    for group in groups:
+        assert len(group) == 1 or forest_tokens([rows[index] for index in group]) <= limit
+    mixed = chance.sample(rows, len(rows))
+    same = build_forest(mixed)
+    assert (same.token_ids == build_forest(rows).token_ids).all() and (same.end == build_forest(rows).end).all()
+
+
+def test_a_dialogue_is_laid_out_trunk_first_and_split_at_its_turns() -> None:
+    trunk = tuple(range(100, 160))
+    turns = (10, 30, 50)
+    rows = [
+        Row(trunk[:start] + tuple(10 * turn + n + 1000 * k for n in range(5)), ((start, start + 5),))
+        for turn, start in enumerate(turns)
+        for k in range(1, 5)
+    ]
+    forest = build_forest(rows)
+    assert forest.token_ids[:50].tolist() == list(trunk[:50])
+    assert len(forest.token_ids) == 50 + 3 * 4 * 4  # the last token of a reply is only predicted
+    groups = split_rows(rows, 50 + 16)
+    assert [{index // 4 for index in group} for group in groups] == [{2}, {1, 0}]  # 30 + 16 + 16 fit
+    assert forest.cost.tokens / sum(row_cost(row).tokens for row in rows) < 0.25
+
+
+def test_a_reply_needs_something_before_it() -> None:
+    with pytest.raises(UserError, match="nothing would predict"):
+        build_forest([Row((1, 2), ((0, 2),))])

@@ -1,0 +1,442 @@
+"""The fast path against a slow, obviously right one: one sequence, one turn, one token at a time, float64."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.backend import Backend
+from sweetrl.colbench.scoring import PRICE
+from sweetrl.config.settings import (
+    CriticSettings,
+    GrpoSettings,
+    MultiTurnSettings,
+    PolicySettings,
+    RftSettings,
+    parse_settings,
+)
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate, collate_pairs, encode
+from sweetrl.lm.passes import Layout
+from sweetrl.sweet.data import critic_pairs, header_length, policy_pairs, successes
+from sweetrl.sweet.pairs import trajectory_pairs
+from sweetrl.types import Trajectory
+
+sys.path.insert(0, str(Path(__file__).parent))
+from slowly import (  # type: ignore[import-not-found]
+    PAIRS,
+    TOLERANCE,
+    adapted_model,
+    fast,
+    log_sigmoid,
+    same,
+    slow_both,
+    slow_logprobs,
+    slow_nll,
+    slow_score,
+)
+
+BACKEND = Backend()
+
+
+@pytest.fixture(scope="module", params=["float64", "float32"])
+def adapted(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
+    """The tiny model with an adapter that differs from its start, in the precision of the test."""
+    return adapted_model(tiny_model, request.param, head=False), TOLERANCE[request.param]
+
+
+def test_log_probs(adapted: Any, rows: tuple[Row, ...]) -> None:
+    import torch
+
+    from sweetrl.lm.passes import reply_logprobs
+    from sweetrl.lm.reference import reference_logprobs
+
+    model, tolerance = adapted
+    found = reply_logprobs(model, collate(rows)).tolist()
+    ours, reference = zip(*(slow_both(model, row) for row in rows), strict=True)
+    flat = [token.item() for one in ours for turn in one for token in turn]
+    assert found == pytest.approx(flat, abs=tolerance)
+    for row, one, pieces in zip(
+        rows, reference, reference_logprobs(model, rows, Layout(None, tokens=300)), strict=True
+    ):
+        assert pieces.shape == (row.reply_tokens,)
+        expected = torch.stack([token for turn in one for token in turn])
+        assert (pieces - expected).abs().max().item() <= tolerance
+
+
+def test_chunks_of_the_head_change_nothing(
+    adapted: Any, rows: tuple[Row, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sweetrl.lm import head
+
+    model, tolerance = adapted
+    batch = collate(rows[:3])
+    whole = head.flat_logprobs(model, batch).sum()
+    monkeypatch.setattr(head, "CHUNK_ROWS", 7)
+    same(model, head.flat_logprobs(model, batch).sum(), whole, tolerance)
+
+
+@pytest.mark.parametrize("normalization", ["turn", "trajectory", "none"])
+def test_critic(adapted: Any, rows: tuple[Row, ...], normalization: str) -> None:
+    from sweetrl.sweet.trainer import CriticTrainer
+
+    model, tolerance = adapted
+    settings = CriticSettings(beta=0.3, nll=0.2, normalization=normalization)  # type: ignore[arg-type]
+    data = PreferenceData(rows, PAIRS)
+    loss, metrics = fast(CriticTrainer, model, settings, data, MicroBatch(PAIRS))
+    scores = {index: slow_score(model, rows[index], normalization) for pair in PAIRS for index in pair}
+    preference = -sum(log_sigmoid(0.3 * (scores[a] - scores[b])) for a, b in PAIRS) / len(PAIRS)
+    expected = preference + 0.2 * sum(slow_nll(model, rows[a]) for a, _ in PAIRS) / len(PAIRS)
+    same(model, loss, expected, tolerance)
+    margin = sum((scores[a] - scores[b]).item() for a, b in PAIRS) / len(PAIRS)
+    assert metrics["reward/margin"] == pytest.approx(0.3 * margin, abs=1e-5)
+    assert metrics["accuracy"] == sum(scores[a] > scores[b] for a, b in PAIRS) / len(PAIRS)
+    lengths = [end - start for index in {1, 2, 5, 7} for start, end in rows[index].spans]
+    assert metrics["reply_length/rejected"] == pytest.approx(sum(lengths) / len(lengths))
+
+
+@pytest.mark.parametrize("loss_name", ["sigmoid", "ipo"])
+@pytest.mark.parametrize("normalization", ["none", "token"])
+def test_policy(adapted: Any, rows: tuple[Row, ...], normalization: str, loss_name: str) -> None:
+    from sweetrl.sweet.trainer import PolicyTrainer
+
+    model, tolerance = adapted
+    settings = PolicySettings(
+        beta=0.4,
+        nll=0.1,
+        normalization=normalization,
+        loss=loss_name,
+        label_smoothing=0.1,
+        sft_replay=0.5,
+        sft_replay_nll=0.7,
+    )  # type: ignore[arg-type]
+    # One reply a row: the last one of each dialogue.
+    single = tuple(Row(row.token_ids[: row.spans[-1][1]], row.spans[-1:]) for row in rows)
+    replay = (8, 0)
+    loss, metrics = fast(
+        PolicyTrainer, model, settings, PreferenceData(single, PAIRS, replay), MicroBatch(PAIRS, replay)
+    )
+    name = {"none": "none", "token": "trajectory"}[normalization]
+    scores = {index: slow_score(model, single[index], name) for pair in PAIRS for index in pair}
+    margins = [scores[a] - scores[b] for a, b in PAIRS]
+    if loss_name == "ipo":
+        preference = sum((margin - 1 / 0.8) ** 2 for margin in margins) / len(PAIRS)
+    else:
+        parts = [0.9 * log_sigmoid(0.4 * margin) + 0.1 * log_sigmoid(-0.4 * margin) for margin in margins]
+        preference = -sum(parts) / len(PAIRS)
+    expected = preference + 0.1 * sum(slow_nll(model, single[a]) for a, _ in PAIRS) / len(PAIRS)
+    expected = expected + 0.7 * sum(slow_nll(model, single[index]) for index in replay) / len(replay)
+    same(model, loss, expected, tolerance)
+    assert metrics["log_ratio/chosen"] == pytest.approx(sum(scores[a].item() for a, _ in PAIRS) / len(PAIRS), abs=1e-5)
+
+
+@pytest.mark.parametrize("layout", [Layout("blocks"), Layout("dense"), Layout("blocks", tokens=90), Layout(None, 500)])
+def test_candidates_scored_on_a_shared_prefix(adapted: Any, rows: tuple[Row, ...], layout: Layout) -> None:
+    """Every candidate as a dialogue of its own, against trees (whole, and split under a budget) and padded rows."""
+    from sweetrl.sweet.critic import branch_advantages
+
+    model, tolerance = adapted
+    model.eval()
+    chance = random.Random(0)
+    for trunk, other in zip(rows[:4], rows[4:8], strict=True):
+        branches = [
+            [tuple(chance.randrange(10, 500) for _ in range(length)) for length in chance.sample(range(1, 20), 4)]
+            for _ in trunk.spans
+        ]
+        for mean in (True, False):
+            found = branch_advantages(model, trunk, branches, layout, mean=mean)
+            for (start, _), replies, values in zip(trunk.spans, branches, found, strict=True):
+                for reply, value in zip(replies, values, strict=True):
+                    alone = Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),))
+                    expected = slow_score(model, alone, "turn" if mean else "none").item()
+                    assert value == pytest.approx(expected, abs=tolerance * 20, rel=tolerance)
+        # The official code's reference is given another context, without c.
+        turns = min(len(trunk.spans), len(other.spans))
+        found = branch_advantages(model, trunk, branches[:turns], layout, reference_trunk=other)
+        (start, _), (elsewhere, _) = trunk.spans[0], other.spans[0]
+        reply = branches[0][0]
+        ours, _ = slow_both(model, Row(trunk.token_ids[:start] + reply, ((start, start + len(reply)),)))
+        _, theirs = slow_both(model, Row(other.token_ids[:elsewhere] + reply, ((elsewhere, elsewhere + len(reply)),)))
+        expected = sum(a.item() - b.item() for a, b in zip(ours[0], theirs[0], strict=True)) / len(reply)
+        assert math.isclose(found[0][0], expected, abs_tol=tolerance * 20)
+
+
+def test_rejection_fine_tuning(adapted: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
+    from sweetrl.sweet.trainer import ImitationTrainer
+
+    model, tolerance = adapted
+    data = successes(trajectories[:12], chat, "Help.")
+    expected_rows = [encode(one, chat, "Help.") for one in trajectories[:12] if one.success]
+    assert list(data.rows) == expected_rows and len(expected_rows) == 4
+    paid = [
+        replace(one, reward=(one.reward or 0) - 0.1, parts={"task": one.reward or 0, PRICE: -0.1})
+        for one in trajectories[:12]
+    ]
+    assert successes(paid, chat, "Help.") == data, "what questions cost does not count"
+    wider = successes(trajectories[:12], chat, "Help.", 0.5)
+    assert list(wider.rows) == [encode(one, chat, "Help.") for one in trajectories[:12] if (one.reward or 0) >= 0.5]
+    loss, metrics = fast(ImitationTrainer, model, RftSettings(), data, MicroBatch(data.pairs))
+    expected = sum(slow_nll(model, row) for row in expected_rows) / len(expected_rows)
+    same(model, loss, expected, tolerance)
+    assert metrics["loss/nll"] == pytest.approx(loss.item())
+    turns = [end - start for row in expected_rows for start, end in row.spans]
+    assert metrics["reply_length/chosen"] == pytest.approx(sum(turns) / len(turns))
+
+
+@pytest.mark.parametrize("credit", ["trajectory", "turn"])
+def test_group_policy(
+    adapted: Any, trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path, credit: str
+) -> None:
+    """GRPO: token by token, with pi_old another adapter than pi_theta, and one attempt twice in the step."""
+    import torch
+
+    from sweetrl.methods.credit import lay_out
+    from sweetrl.methods.grpo_trainer import GroupTrainer
+
+    model, tolerance = adapted
+    settings = GrpoSettings(kl_coef=0.3, clip_ratio=0.02, credit=credit, discount=0.8)  # type: ignore[arg-type]
+    given = trajectories[:6]
+    found = lay_out(given, chat, "Help.", settings)
+    rows = [encode(one, chat, "Help.") for one in given]
+    moved = [parameter for name, parameter in model.named_parameters() if "lora_B" in name]
+    before = [parameter.data for parameter in moved]
+    for parameter in moved:
+        parameter.data = 0.3 * parameter.data
+    made = GroupTrainer.__new__(GroupTrainer)
+    made.model, made.settings, made.seed, made.steps_each, made.layout = model, settings, 0, 1, Layout(None, tokens=500)
+    made.sample = lambda iteration, model: found
+    made.accelerator = type("Alone", (), {"unwrap_model": staticmethod(lambda model: model)})()
+    made.begin(0)
+    with torch.no_grad():
+        old = [[[token.item() for token in turn] for turn in slow_logprobs(model, row)] for row in rows]
+    for parameter, data in zip(moved, before, strict=True):
+        parameter.data = data
+    pairs = tuple((n, n) for n in (0, 1, 2, 3, 4, 5, 0))
+    tensors = collate_pairs(made.data, MicroBatch(pairs), made.reference)
+    loss, metrics = made.pair_loss(made.outputs(tensors["rows"]), tensors)
+
+    each, clipped, tokens = [], 0, 0
+    for number, row in enumerate(rows):
+        ours, reference = slow_both(model, row)
+        parts = []
+        for turn, (mine, base) in enumerate(zip(ours, reference, strict=True)):
+            advantage = slow_advantage(given, number, turn, credit)
+            for place, (token, theirs) in enumerate(zip(mine, base, strict=True)):
+                ratio = torch.exp(token - old[number][turn][place])
+                bounded = min(max(ratio.item(), 0.98), 1.02)
+                outside = (ratio.item() > 1.02 and advantage > 0) or (ratio.item() < 0.98 and advantage < 0)
+                clipped += outside
+                tokens += 1
+                gain = bounded * advantage + 0.0 * token if outside else ratio * advantage
+                parts.append(-gain + 0.3 * (torch.exp(theirs - token) - 1 - (theirs - token)))
+        each.append(sum(parts) / len(parts))
+    expected = (sum(each) + each[0]) / 7
+    same(model, loss, expected, tolerance)
+    assert metrics["clip_share"] == pytest.approx(clipped / tokens)
+    assert 0 < clipped < tokens
+
+
+def slow_advantage(given: list[Trajectory], number: int, turn: int, credit: str) -> float:
+    """The advantage of one turn, from the attempts at its task."""
+    one = given[number]
+    group = [other for other in given if other.task.id == one.task.id]
+
+    def turns(other: Trajectory) -> int:
+        return sum(message.role == "assistant" for message in other.messages)
+
+    def value(other: Trajectory) -> float:
+        return (other.reward or 0.0) * (0.8 ** (turns(other) - 1 - turn) if credit == "turn" else 1.0)
+
+    values = [value(other) for other in group if credit == "trajectory" or turns(other) > turn]
+    mean = sum(values) / len(values)
+    deviation = math.sqrt(sum((other - mean) ** 2 for other in values) / len(values))
+    return (value(one) - mean) / deviation if deviation > 1e-6 else 0.0
+
+
+@pytest.mark.parametrize("loss_tokens", ["replies", "all"])
+@pytest.mark.parametrize("normalization", ["none", "token"])
+def test_multi_turn_dpo(
+    adapted: Any, trajectories: list[Trajectory], chat: ChatFormat, normalization: str, loss_tokens: str
+) -> None:
+    from sweetrl.sweet.trainer import PolicyTrainer
+
+    model, tolerance = adapted
+    settings = MultiTurnSettings(
+        beta=0.2, nll=0.3, normalization=normalization, sft_replay=0.5, sft_replay_nll=0.4, loss_tokens=loss_tokens
+    )  # type: ignore[arg-type]
+    pairs = trajectory_pairs(trajectories[:6], "all", 0.1)[0]
+    data = policy_pairs(pairs, trajectories[:6], chat, "Help.", settings)
+    loss, _ = fast(PolicyTrainer, model, settings, data, MicroBatch(data.pairs, data.replay))
+    by_attempt = {(one.task.id, one.attempt): encode(one, chat, "Help.") for one in trajectories[:6]}
+    whole = {
+        key: Row(row.token_ids, ((1, row.spans[-1][1]),)) if loss_tokens == "all" else row
+        for key, row in by_attempt.items()
+    }
+    name = "none" if normalization == "none" else "trajectory"
+    scores = {key: slow_score(model, row, name) for key, row in whole.items()}
+    found = [((p.task_id, p.chosen_attempt), (p.task_id, p.rejected_attempt)) for p in pairs]
+    assert len(found) == 6
+    expected = -sum(log_sigmoid(0.2 * (scores[good] - scores[bad])) for good, bad in found) / len(found)
+    expected = expected + 0.3 * sum(slow_nll(model, whole[good]) for good, _ in found) / len(found)
+    finals = [Row(row.token_ids, row.spans[-1:]) for (_, attempt), row in by_attempt.items() if attempt == 0]
+    expected = expected + 0.4 * sum(slow_nll(model, row) for row in finals) / len(finals)
+    same(model, loss, expected, tolerance)
+
+
+def test_the_official_critic(adapted: Any, trajectories: list[Trajectory], chat: ChatFormat, tokenizer: Any) -> None:
+    """c before the begin-of-text token, the end of the header in every span, all tokens of a trajectory as one mean."""
+    from sweetrl.sweet.trainer import CriticTrainer
+
+    model, tolerance = adapted
+    settings = parse_settings({"preset": "official", "critic": {"beta": 0.3, "nll": 0.0}}).critic
+    some = [one for one in trajectories[:3] if one.turns]
+    pairs = trajectory_pairs(some)[0]
+    data = critic_pairs(pairs, some, BACKEND, chat, "Help.", settings)
+    expected_rows = []
+    for one in some:
+        seen, prefix = encode(one, chat, "Help."), chat.reply(BACKEND.privileged_prompt(one.task))[:-1]
+        spans = tuple((len(prefix) + start - 1, len(prefix) + end) for start, end in seen.spans)
+        expected_rows.append(Row((*prefix, *seen.token_ids), spans))
+        assert tokenizer.decode(prefix).strip() == BACKEND.privileged_prompt(one.task).strip()
+    assert list(data.rows) == expected_rows
+    loss, _ = fast(CriticTrainer, model, settings, data, MicroBatch(data.pairs))
+    scores = [slow_score(model, row, "trajectory") for row in expected_rows]
+    expected = -sum(log_sigmoid(0.3 * (scores[a] - scores[b])) for a, b in data.pairs) / len(data.pairs)
+    same(model, loss, expected, tolerance)
+
+
+def test_the_official_ranking(adapted: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
+    """Header and reply without its end against the reference's reply with it, which does not know c."""
+    from sweetrl.sweet.critic import LogRatioCritic
+    from sweetrl.types import Reply
+
+    model, tolerance = adapted
+    model.eval()
+    official = parse_settings({"preset": "official"})
+    assert official.rank.reference == "unconditioned"
+    one = trajectories[0]
+    texts = ("What is the rate?", "Yes.")
+    seen = encode(one, chat, "Help.")
+    turns = [[Reply(chat.reply(text), text) for text in texts] for _ in seen.spans]
+    critic = LogRatioCritic(
+        model, BACKEND, chat, "Help.", official.critic, Layout(None, 400), conditioned_reference=False
+    )
+    (found,) = critic.rate([(one, turns)])
+    prefix = chat.reply(BACKEND.privileged_prompt(one.task))[:-1]
+    header = header_length(chat)
+    assert header >= 2 and chat.follow(True, "Seven.")[-header:] == chat.open("Help.", "Hm.")[-header:]
+    for (start, _), replies, values in zip(seen.spans, turns, found, strict=True):
+        for reply, value in zip(replies, values, strict=True):
+            ids = reply.token_ids
+            place = len(prefix) + start
+            above = Row((*prefix, *seen.token_ids[:start], *ids), ((place - header, place + len(ids) - 1),))
+            below = Row((*seen.token_ids[:start], *ids), ((start, start + len(ids)),))
+            (ours,), _ = slow_both(model, above)
+            _, (theirs,) = slow_both(model, below)
+            assert len(ours) == header + len(ids) - 1 and len(theirs) == len(ids)
+            expected = sum(token.item() for token in ours) / len(ours)
+            expected -= sum(token.item() for token in theirs) / len(theirs)
+            assert value == pytest.approx(expected, abs=20 * tolerance)
+
+
+def test_equal_weights_of_another_configuration_are_another_model(tiny_model: Path, tmp_path: Path) -> None:
+    import hashlib
+    import shutil
+
+    from sweetrl.config.settings import LoraSettings
+    from sweetrl.lm.adapters import attach_adapter
+    from sweetrl.lm.reference import digest_weights
+    from sweetrl.models.load import load_weights
+
+    def key(model: Any, adapter: bool = False) -> str:
+        found = hashlib.sha256()
+        digest_weights(found, model, adapter)
+        return found.hexdigest()
+
+    other, moved = tmp_path / "other", tmp_path / "moved"
+    for folder in (other, moved):
+        shutil.copytree(tiny_model, folder)
+    text = (other / "config.json").read_text()
+    assert '"rms_norm_eps": 1e-06' in text
+    (other / "config.json").write_text(text.replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))
+    assert key(load_weights(tiny_model, "float32")) == key(load_weights(moved, "float32"))
+    assert key(load_weights(tiny_model, "float32")) != key(load_weights(other, "float32"))
+    # An adapter's alpha is no weight, and changes what the model says.
+    plain, louder = (
+        attach_adapter(load_weights(tiny_model, "float32"), LoraSettings(rank=2, alpha=alpha), 0)
+        for alpha in (2.0, 8.0)
+    )
+    assert key(plain) == key(louder) and key(plain, adapter=True) != key(louder, adapter=True)
+
+
+def test_log_probs_of_another_kind_of_device_are_others() -> None:
+    """A processor and a GPU round differently; padded rows have no attention of their own that would tell them."""
+    from types import SimpleNamespace
+
+    from sweetrl.lm.reference import _key
+
+    def on(kind: str) -> Any:
+        place = SimpleNamespace(device=SimpleNamespace(type=kind))
+        return SimpleNamespace(parameters=lambda: iter([place]), named_parameters=lambda **_: (), state_dict=dict)
+
+    rows = [Row((1, 2, 3), ((1, 3),))]
+    assert len({_key(on(kind), rows, Layout(None), False) for kind in ("cpu", "cuda", "cpu")}) == 2
+
+
+def test_a_large_base_is_known_by_its_files(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import hashlib
+    import shutil
+
+    from sweetrl import file_hashes
+    from sweetrl.config.settings import LoraSettings
+    from sweetrl.lm.adapters import attach_adapter
+    from sweetrl.lm.reference import digest_weights
+    from sweetrl.models import load
+    from sweetrl.models.load import load_weights
+
+    monkeypatch.setattr(load, "LARGE", 1000)
+    monkeypatch.setattr("sweetrl.lm.reference.SAMPLED", 16)
+    base = tmp_path / "base"
+    shutil.copytree(tiny_model, base)
+    hashed: list[str] = []
+    true = file_hashes.file_hash
+    monkeypatch.setattr(load, "file_hash", lambda path: hashed.append(path.name) or true(path))
+
+    def key(model: Any) -> str:
+        found = hashlib.sha256()
+        digest_weights(found, model)
+        return found.hexdigest()
+
+    model = load_weights(base, "float32")
+    trained = key(model)
+    assert not hashed  # parameters that learn are digested themselves
+    frozen = key(model.requires_grad_(False))
+    assert sorted(hashed) == ["config.json", "generation_config.json", "model.safetensors"]
+    again = load_weights(base, "float32").requires_grad_(False)
+    assert key(again) == frozen != trained
+    # An adapter on it changes names, not what is known of the weights; other precision is another model.
+    hashed.clear()
+    key(attach_adapter(again, LoraSettings(rank=2), 0))
+    assert len(hashed) == 3
+    assert key(load_weights(base, "bfloat16").requires_grad_(False)) != frozen
+    # Weights that were changed in memory, a folder that has changed since, and another configuration are others.
+    model.model.layers[0].mlp.up_proj.weight.data += 1.0
+    changed = key(model)
+    model.model.layers[0].mlp.up_proj.weight.data -= 1.0
+    assert changed != frozen
+    text = (base / "config.json").read_text()
+    (base / "config.json").write_text(text.replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))
+    hashed.clear()
+    assert key(load_weights(base, "float32").requires_grad_(False)) != frozen and hashed
+    hashed.clear()
+    key(load_weights(tiny_model, "float32").requires_grad_(False))
+    assert hashed
+    hashed.clear()
+    key(model)
+    assert not hashed

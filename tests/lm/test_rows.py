@@ -1,0 +1,78 @@
+"""Rows in a file: as given, whatever they share, whoever else appends to the same file."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from sweetrl.lm.passes import _stretches
+from sweetrl.lm.rows import IndexPairs, Row, RowFile, choose, lengths_of, reply_tokens_of
+from sweetrl.paths import SCRATCH
+
+
+def some_rows(count: int = 300) -> list[Row]:
+    """Replies to the same prompts, dialogues that go on, and rows that have nothing in common."""
+    chance = random.Random(1)
+    rows, prompt = list[Row](), tuple(range(40))
+    for number in range(count):
+        if number % 7 == 0:
+            grown = prompt + tuple(chance.choices(range(200_000), k=30))
+            prompt = grown if number % 21 else grown[-chance.randint(2, 60) :]
+        reply = tuple(chance.choices(range(200_000), k=chance.randint(1, 20)))
+        middle = len(prompt) // 2
+        spans = ((len(prompt), len(prompt) + len(reply)),)
+        rows.append(Row(prompt + reply, (((1, middle), *spans) if number % 3 and middle > 1 else spans)))
+    return rows
+
+
+def test_rows_come_back_as_they_were() -> None:
+    rows = some_rows()
+    kept = RowFile(rows)
+    assert kept == rows and list(kept) == rows and kept[-1] == rows[-1] and kept[3:9:2] == rows[3:9:2]
+    assert list(lengths_of(kept)) == lengths_of(rows) and list(reply_tokens_of(kept)) == reply_tokens_of(rows)
+    assert kept != rows[:-1] and kept != [*rows[:-1], rows[0]] and kept != "rows"
+    with pytest.raises(IndexError):
+        kept[len(rows)]
+
+
+def test_what_rows_share_is_written_once() -> None:
+    prompt = tuple(range(1000))
+    shared = RowFile(Row((*prompt, number), ((1000, 1001),)) for number in range(50))
+    assert shared._file.seek(0, 2) == 4 * (1001 + 49)
+
+
+def test_chosen_rows_read_the_same_file_and_grow_by_themselves() -> None:
+    rows = some_rows()
+    kept = RowFile(rows)
+    places = [5, 6, 200, 7]
+    few = kept.choose(places)
+    few.append(rows[0])
+    kept.append(rows[1])
+    few.append(rows[2])
+    assert few == [*(rows[place] for place in places), rows[0], rows[2]] and kept == [*rows, rows[1]]
+    assert choose(tuple(rows), places) == tuple(rows[place] for place in places)
+    assert list(few.lengths) == [len(row.token_ids) for row in few]
+
+
+def test_the_file_has_no_name_and_lies_beside_unfinished_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    SCRATCH.mkdir()
+    kept = RowFile(some_rows(3))
+    assert not list(SCRATCH.iterdir()) and len(kept[0].token_ids) > 0
+    assert kept._file.fileno() and (Path(f"/proc/self/fd/{kept._file.fileno()}").readlink().parent == SCRATCH.resolve())
+
+
+def test_pairs_compare_as_tuples_do() -> None:
+    pairs = IndexPairs([(0, 1), (2, 1)])
+    assert pairs == ((0, 1), (2, 1)) and pairs != ((0, 1),) and pairs[1] == (2, 1)
+    given = ((0, 1), (2, 1))
+    assert given == pairs and not IndexPairs()
+
+
+def test_stretches_cover_all_rows_in_order() -> None:
+    lengths = [5, 5, 30, 1, 1, 1, 9]
+    found = list(_stretches(lengths, 10))
+    assert [list(one) for one in found] == [[0, 1], [2], [3, 4, 5], [6]]
+    assert list(_stretches([], 10)) == []

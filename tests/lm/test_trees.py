@@ -1,0 +1,447 @@
+"""Trees against one sequence at a time: log-probs, gradients, passes and whole training runs."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sweetrl.config.settings import CriticSettings, LoraSettings, PolicySettings
+from sweetrl.lm.data import MicroBatch, PreferenceData, Row, collate, collate_pairs
+from sweetrl.lm.forest import forest_tokens, layout_order
+from sweetrl.lm.passes import Layout, cut_step, share_of_step
+
+VOCABULARY = 24  # what the probe of a model needs
+
+
+def rms_norm(self: Any, hidden: Any) -> Any:
+    import torch
+
+    return self.weight * hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + self.variance_epsilon)
+
+
+def tiny(family: str, dtype: str = "float64", lora: bool = True, seed: int = 0, moved: bool = True) -> Any:
+    """A random model of two layers with grouped-query attention, with an adapter that has moved."""
+    import torch
+    import transformers
+
+    from sweetrl.lm.adapters import attach_adapter
+
+    torch.manual_seed(seed)
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=VOCABULARY,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        initializer_range=0.3,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,
+    )
+    model = getattr(transformers, f"{family}ForCausalLM")(config).to(getattr(torch, dtype)).eval()
+    if lora:
+        model = attach_adapter(model.requires_grad_(False), LoraSettings(rank=2, alpha=4), seed=1).to(model.dtype)
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name and moved:
+                parameter.data = 0.3 * torch.randn(parameter.shape, dtype=parameter.dtype)
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm") and dtype == "float64":
+            module.forward = MethodType(rms_norm, module)  # transformers' own goes through float32
+    return model
+
+
+@pytest.fixture(scope="module")
+def models() -> dict[tuple[str, str, bool], Any]:
+    return {
+        (family, dtype, lora): tiny(family, dtype, lora)
+        for family in ("Llama", "Qwen2")
+        for dtype in ("float64", "float32")
+        for lora in (True, False)
+    }
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Chunks of logits so small that short rows have several."""
+    from sweetrl.lm import head as logprobs
+
+    monkeypatch.setattr(logprobs, "CHUNK_ROWS", 3)
+    yield
+
+
+def alone(model: Any, rows: Sequence[Row]) -> Any:
+    """Log-probs of the reply tokens, a sequence at a time, with nothing of ours."""
+    import torch
+
+    found = []
+    for row in rows:
+        logits = model(input_ids=torch.tensor([row.token_ids])).logits[0].log_softmax(-1)
+        found += [logits[index - 1, row.token_ids[index]] for start, end in row.spans for index in range(start, end)]
+    return torch.stack(found)
+
+
+def gradients(model: Any, values: Any) -> list[Any]:
+    import torch
+
+    weights = torch.linspace(-1.0, 2.0, len(values), dtype=values.dtype)
+    used = [one for one in model.parameters() if one.requires_grad]
+    return list(torch.autograd.grad((values * weights).sum(), used))
+
+
+def compare(model: Any, rows: Sequence[Row], backend: Any, expected: Any, tolerance: float) -> None:
+    from sweetrl.lm.passes import reply_logprobs
+
+    values = reply_logprobs(model, Layout(backend).collate(rows))
+    wanted, wanted_gradients = expected
+    assert (values - wanted).abs().max().item() <= tolerance * max(1.0, wanted.abs().max().item())
+    largest = max(one.abs().max().item() for one in wanted_gradients)
+    for mine, theirs in zip(gradients(model, values), wanted_gradients, strict=True):
+        assert (mine - theirs).abs().max().item() <= tolerance * max(1.0, largest)
+
+
+def random_rows(seed: int) -> list[Row]:
+    """Rows over few tokens, so that they begin alike by chance; some continue or repeat others."""
+    chance = random.Random(seed)
+    rows: list[Row] = []
+    for _ in range(chance.randint(1, 7)):
+        ids = [chance.randrange(3) for _ in range(chance.randint(2, 12))]
+        if rows and chance.random() < 0.5:
+            ids = [*chance.choice(rows).token_ids, *ids]
+        cuts = sorted(chance.sample(range(1, len(ids) + 1), 2 * chance.randint(1, len(ids) // 2)))
+        rows.append(Row(tuple(ids), tuple(zip(cuts[::2], cuts[1::2], strict=True))))
+    return rows
+
+
+@pytest.fixture
+def eager_flex(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlexAttention as plain tensor operations on a CPU; torch has their gradients but refuses to be asked for them."""
+    from torch.nn.attention import flex_attention
+
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)
+    monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(seed=st.integers(0, 10**9))
+@pytest.mark.parametrize("family", ["Llama", "Qwen2"])
+def test_trees_are_exact(models: dict[tuple[str, str, bool], Any], eager_flex: None, family: str, seed: int) -> None:
+    """1e-9 in float64, 1e-4 in float32; all backends, LoRA on and off, with and without checkpointing."""
+    rows = random_rows(seed)
+    for lora in (True, False):
+        model = models[family, "float64", lora]
+        values = alone(model, rows)
+        expected = values.detach(), gradients(model, values)
+        for backend in ("blocks", "dense", "flex"):
+            compare(model, rows, backend, expected, 1e-9)
+        single = models[family, "float32", lora]
+        single.load_state_dict(model.state_dict())
+        compare(single, rows, "blocks", expected, 1e-4)
+        base = model.get_base_model() if lora else model
+        model.train()
+        base.gradient_checkpointing_enable({"use_reentrant": False})
+        try:
+            for backend in ("blocks", "flex"):
+                compare(model, rows, backend, expected, 1e-9)
+        finally:
+            base.gradient_checkpointing_disable()
+            model.eval()
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
+def test_bfloat16_is_as_near_in_trees_as_alone(family: str) -> None:
+    """Against the same weights in float64: what rounding costs a tree is what it costs a sequence."""
+    import torch
+
+    from sweetrl.lm.passes import reply_logprobs
+    from sweetrl.lm.tree_forward import usable_backend
+
+    rows = dialogues().rows
+    model = tiny(family, "bfloat16")
+    assert usable_backend(model) == ("blocks", "")
+    exact = tiny(family, "float64")
+    exact.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        wanted = alone(exact, rows)
+        found = reply_logprobs(model, Layout("blocks").collate(rows))
+        errors = [(one.double() - wanted).square().mean().sqrt().item() for one in (found, alone(model, rows).float())]
+    assert found.dtype == torch.float32
+    assert errors[0] < 1.5 * errors[1] < 0.2
+    values = reply_logprobs(model, Layout("blocks").collate(rows))
+    theirs = gradients(exact, alone(exact, rows))
+    for mine, other in zip(gradients(model, values), theirs, strict=True):
+        assert (mine.double() - other).norm().item() < 0.1 * other.norm().item()
+
+
+@pytest.mark.parametrize("vocabulary", [40, 64, 700, 49_152])
+def test_a_model_is_tried_on_ordinary_tokens(vocabulary: int) -> None:
+    """Not on the first or last ones, which are special: what a pretrained model makes of those is chaos in bfloat16."""
+    from sweetrl.lm.tree_forward import PROBE, probe_rows
+
+    ids = [token for row in probe_rows(vocabulary) for token in row.token_ids]
+    assert min(ids) >= 0 and max(ids) < vocabulary
+    assert vocabulary < 700 or (min(ids) >= vocabulary // 2 and max(ids) < vocabulary - 256)
+    assert [row.spans for row in probe_rows(vocabulary)] == [row.spans for row in PROBE]
+
+
+def dialogues(seed: int = 0, tasks: int = 4, attempts: int = 3) -> PreferenceData:
+    """Attempts at tasks: two of each open alike; every two attempts are a pair; the first ones are replayed."""
+    chance = random.Random(seed)
+
+    def some(low: int, high: int) -> tuple[int, ...]:
+        return tuple(chance.randrange(VOCABULARY) for _ in range(chance.randint(low, high)))
+
+    rows, groups, pairs = [], [], []
+    for task in range(tasks):
+        request, opening = some(8, 16), some(4, 4)
+        for attempt in range(attempts):
+            ids, spans = list(request), []
+            for turn in range(chance.randint(1, 3)):
+                reply = opening if turn == 0 and attempt < 2 else some(2, 7)
+                spans.append((len(ids), len(ids) + len(reply)))
+                ids += [*reply, 3, 4]
+            rows.append(Row(tuple(ids), tuple(spans)))
+            groups.append(task)
+        last = len(rows)
+        pairs += [(i, j) for i in range(last - attempts, last) for j in range(i + 1, last)]
+    return PreferenceData(tuple(rows), tuple(pairs), tuple(range(0, len(rows), attempts)), tuple(groups))
+
+
+def test_flex_attention_agrees(models: dict[tuple[str, str, bool], Any]) -> None:
+    """As torch runs it on a CPU, forward only; several blocks, and the padding to whole ones."""
+    import torch
+
+    from sweetrl.lm.passes import reply_logprobs
+
+    rows = dialogues().rows
+    for family in ("Llama", "Qwen2"):
+        model = models[family, "float64", True]
+        with torch.no_grad():
+            found = reply_logprobs(model, Layout("flex").collate(rows))
+            assert (found - alone(model, rows)).abs().max().item() < 1e-9
+
+
+def test_blocks_are_exact_without_a_fused_kernel(
+    models: dict[tuple[str, str, bool], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on devices that have none."""
+    from sweetrl.lm import tree_attention
+
+    monkeypatch.setattr(tree_attention, "_has_cpu_kernel", lambda query: False)
+    model = models["Llama", "float64", True]
+    for seed in range(3):
+        rows = random_rows(seed)
+        values = alone(model, rows)
+        compare(model, rows, "blocks", (values.detach(), gradients(model, values)), 1e-9)
+
+
+def test_without_a_tree_the_model_is_as_before(models: dict[tuple[str, str, bool], Any]) -> None:
+    import torch
+
+    from sweetrl.lm.tree_attention import install
+
+    model = tiny("Llama", "float32")
+    ids = torch.arange(20)[None] % VOCABULARY
+    mask = torch.ones_like(ids)
+    mask[0, :6] = 0
+    with torch.no_grad():
+        before = [model(input_ids=ids).logits, model(input_ids=ids, attention_mask=mask).logits]
+        sampled = model.generate(ids[:, :5], max_new_tokens=6, do_sample=False)
+        install(model)
+        assert torch.equal(model(input_ids=ids).logits, before[0])
+        assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before[1])
+        assert torch.equal(model.generate(ids[:, :5], max_new_tokens=6, do_sample=False), sampled)
+
+
+def test_models_that_cannot_be_masked_fall_back_with_a_reason(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from sweetrl.lm import tree_attention, tree_forward
+    from sweetrl.lm.tree_forward import choose_layout, usable_backend
+
+    model = tiny("Llama", "float32")
+    assert usable_backend(model) == ("blocks", "")
+    assert choose_layout(model, "flat") is None
+    with monkeypatch.context() as patch:  # a CUDA device whose FlexAttention cannot be compiled
+        patch.setattr(tree_forward, "choose_backend", lambda device: "flex")
+        patch.setattr(tree_attention, "_flex", lambda query: 1 / 0)
+        assert usable_backend(model) == ("blocks", "")
+    base = model.get_base_model()
+    computed = base.model.forward
+    # A model that ignores masks and tree alike: what it says of itself would not tell.
+    base.model.forward = lambda input_ids, use_cache, **other: computed(input_ids=input_ids, use_cache=False)
+    with caplog.at_level(logging.WARNING, logger="sweetrl"):
+        assert choose_layout(model, "trees") is None
+    assert "flat batches instead of trees: llama gives other log-probs in a tree" in caplog.text
+    base.model.forward = computed
+    base.config.layer_types = ["full_attention", "sliding_attention"]
+    assert usable_backend(model) == (None, "llama has layers of kind sliding_attention")
+    assert torch.is_grad_enabled()
+
+
+def test_a_trained_head_gets_its_gradient_and_a_frozen_one_costs_no_recomputation() -> None:
+    import torch
+
+    from sweetrl.lm.head import slot_logprobs
+
+    torch.manual_seed(0)
+    hidden = torch.randn(7, 6, dtype=torch.float64, requires_grad=True)
+    slot, target = torch.tensor([0, 0, 0, 2, 3, 6, 6]), torch.tensor([1, 5, 5, 2, 0, 23, 7])
+    weights = torch.randn(7, dtype=torch.float64)
+    for bias in (True, False):
+        for trained in (True, False):
+            head = torch.nn.Linear(6, VOCABULARY, bias=bias, dtype=torch.float64).requires_grad_(trained)
+            inputs = [hidden, *(one for one in head.parameters() if trained)]
+            expected = head(hidden).log_softmax(1)[slot, target]
+            found = slot_logprobs(head, hidden, slot, target)
+            assert (found - expected).abs().max().item() < 1e-12
+            for mine, theirs in zip(
+                torch.autograd.grad((found * weights).sum(), inputs),
+                torch.autograd.grad((expected * weights).sum(), inputs),
+                strict=True,
+            ):
+                assert (mine - theirs).abs().max().item() < 1e-12
+
+
+# --- steps and training ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [Layout("blocks", 60), Layout("blocks"), Layout(None, 100)])
+def test_a_step_is_the_same_however_it_is_cut(models: dict[tuple[str, str, bool], Any], layout: Layout) -> None:
+    """Loss and gradient of a whole step against its passes, in one process and in the shares of three."""
+    import torch
+
+    from sweetrl.lm.passes import reply_logprobs
+    from sweetrl.lm.reference import reference_logprobs
+    from sweetrl.sweet.trainer import PolicyTrainer
+
+    model, data = models["Llama", "float64", True], dialogues(tasks=3)
+    step = MicroBatch(data.pairs[:8], data.replay)
+    reference = reference_logprobs(model, data.rows, layout)
+    trainer = PolicyTrainer.__new__(PolicyTrainer)
+    trainer.settings = PolicySettings(beta=0.3, nll=0.2, sft_replay_nll=0.5)
+    used = [one for one in model.parameters() if one.requires_grad]
+
+    def loss_of(one: MicroBatch, how: Layout) -> Any:
+        batch = collate_pairs(data, one, reference, lay_out=how.collate)
+        batch["share"] = len(one.pairs) / len(step.pairs), len(one.replay) / len(step.replay)
+        return trainer.pair_loss(reply_logprobs(model, batch["rows"]), batch)[0]
+
+    whole = loss_of(step, Layout(None))
+    expected = torch.autograd.grad(whole, used)
+    for ranks in (1, 3):
+        passes = [
+            one
+            for rank in range(ranks)
+            for one in cut_step(data, share_of_step(data, step, layout, rank, ranks), layout, most_pairs=3)
+        ]
+        assert sorted(pair for one in passes for pair in one.pairs) == sorted(step.pairs)
+        assert sorted(replay_row for one in passes for replay_row in one.replay) == sorted(step.replay)
+        assert all(1 <= len(one.pairs) <= 3 for one in passes)
+        total = sum(loss_of(one, layout) for one in passes)
+        assert total.item() == pytest.approx(whole.item(), abs=1e-9)
+        for mine, theirs in zip(torch.autograd.grad(total, used), expected, strict=True):
+            assert (mine - theirs).abs().max().item() < 1e-9
+
+
+def test_passes_keep_to_the_budget_and_neighbours_together() -> None:
+    data = dialogues(tasks=4)
+    step = MicroBatch(tuple(random.Random(0).sample(data.pairs, 12)))
+    layout = Layout("blocks", 70)
+    for one in cut_step(data, step, layout, most_pairs=12):
+        rows = [data.rows[index] for pair in one.pairs for index in pair]
+        assert len(one.pairs) == 1 or forest_tokens(rows) <= 70
+    order = [data.groups[index] for index in layout_order(data.rows)]
+    assert len([1 for a, b in pairwise(order) if a != b]) == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["critic", "policy"])
+def test_fifty_steps_end_with_the_weights_of_the_flat_path(kind: str, tmp_path: Path) -> None:
+    from sweetrl.sweet import trainer as trainers
+
+    data = dialogues()
+    epochs = 50 * 4 / len(data.pairs)
+    common: dict[str, Any] = {"learning_rate": 1e-3, "epochs": epochs, "checkpoints": 1}
+    common |= {"batch_size": 4, "micro_batch_size": 4}
+    weights, losses = [], []
+    for layout, tokens, gradient_checkpointing in (
+        ("flat", 16384, False),
+        ("trees", 16384, False),
+        ("trees", 60, True),
+    ):
+        model = tiny("Llama", "float64", moved=False)
+        more = common | {"layout": layout, "tokens": tokens, "gradient_checkpointing": gradient_checkpointing}
+        folder = tmp_path / f"{layout}-{tokens}"
+        if kind == "critic":
+            trainer: Any = trainers.CriticTrainer(model, data, CriticSettings(beta=0.5, **more), folder, 0)
+        else:
+            trainer = trainers.PolicyTrainer(
+                model, data, PolicySettings(beta=0.5, sft_replay=0.5, **more), folder, 0, replay=0.5
+            )
+        history = trainer.fit()
+        assert len(history) == 50
+        losses.append([entry["loss"] for entry in history])
+        assert (history[0]["computed"] < 0.9) == (layout == "trees")
+        weights.append({name: value for name, value in model.state_dict().items() if "lora_" in name})
+    for other, curve in zip(weights[1:], losses[1:], strict=True):
+        assert curve == pytest.approx(losses[0], abs=1e-6)  # the Trainer adds losses up in float32
+        assert max((other[name] - value).abs().max().item() for name, value in weights[0].items()) < 1e-9
+    start = tiny("Llama", "float64", moved=False).state_dict()
+    assert max((start[name] - value).abs().max().item() for name, value in weights[0].items()) > 1e-3
+
+
+def test_reference_log_probs_are_kept_by_weights_and_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from sweetrl.lm import reference
+
+    model, rows = tiny("Llama", "float32"), dialogues().rows
+    first = reference.reference_logprobs(model, rows, Layout("blocks"), tmp_path)
+    with torch.no_grad(), model.disable_adapter():
+        assert (torch.cat(list(first)) - alone(model, rows)).abs().max().item() < 1e-4
+    assert len(list(tmp_path.iterdir())) == 1
+    computed: list[int] = []
+    true = reference._computed
+    monkeypatch.setattr(reference, "_computed", lambda *given: computed.append(1) or true(*given))
+    again = reference.reference_logprobs(model, rows, Layout("blocks"), tmp_path)
+    assert not computed and all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    # Other rows, another layout or other base weights are another file; another adapter is not.
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data += 1.0
+    reference.reference_logprobs(model, rows, Layout("blocks"), tmp_path)
+    assert len(computed) == 0
+    reference.reference_logprobs(model, rows[:-1], Layout("blocks"), tmp_path)
+    reference.reference_logprobs(model, rows, Layout(None), tmp_path)
+    model.get_base_model().lm_head.weight.data[0, 0] += 1.0
+    reference.reference_logprobs(model, rows, Layout("blocks"), tmp_path)
+    assert len(computed) == 3 and len(list(tmp_path.iterdir())) == 4
+
+
+def test_an_adapter_that_starts_trained_is_its_own_reference(tmp_path: Path) -> None:
+    from sweetrl.sweet.trainer import CriticTrainer
+
+    data = dialogues()
+    options = CriticSettings(learning_rate=1e-3, batch_size=4, micro_batch_size=4, epochs=1)
+    first = CriticTrainer(tiny("Llama", "float32"), data, options, tmp_path, 0).fit()[0]
+    assert first["loss/preference"] == pytest.approx(0.6931, abs=1e-4)
+    assert first["reward/margin"] == pytest.approx(0.0, abs=1e-5)
+
+
+def test_flat_batches_and_trees_say_the_same_of_turns() -> None:
+    rows = dialogues().rows
+    flat, trees = collate(rows), Layout("blocks").collate(rows)
+    for name in ("turn", "turn_row", "turn_index", "tokens"):
+        assert flat[name].equal(trees[name])
+    assert trees["input_ids"].numel() == forest_tokens(rows) < flat["input_ids"].numel()

@@ -1,0 +1,297 @@
+"""Attempts in groups: what their turns have found out, and which turn gets what for it, against slow plain sums."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.backend import Backend
+from sweetrl.config.settings import GrpoSettings
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import UserError
+from sweetrl.lm.data import Row, encode
+from sweetrl.lm.passes import Layout
+from sweetrl.methods import credit
+from sweetrl.methods.credit import feedback_gains, lay_out, reference_gains, turn_credits, turn_gains
+from sweetrl.types import ANSWER_MARKER, Message, Trajectory
+
+sys.path.insert(0, str(Path(__file__).parent))
+from slowly import TOLERANCE, adapted_model, slow_logprobs  # type: ignore[import-not-found]
+
+BACKEND = Backend()
+SYSTEM = "You help a user."
+LAYOUTS = [Layout("blocks"), Layout("dense"), Layout("blocks", tokens=90), Layout(None, 500)]
+
+
+@pytest.fixture(scope="module", params=["float64", "float32"])
+def policy(request: pytest.FixtureRequest, tiny_model: Path) -> Any:
+    """A policy that is not the base any more, in the precision of the test."""
+    return adapted_model(tiny_model, request.param, head=False).eval(), TOLERANCE[request.param]
+
+
+def mean_logprob(model: Any, row: Row) -> float:
+    import torch
+
+    with torch.no_grad():
+        (values,) = slow_logprobs(model, row)
+    return sum(value.item() for value in values) / len(values)
+
+
+def slow_feedback(model: Any, one: Trajectory, chat: ChatFormat, placeholder: str) -> list[float]:
+    """For each turn: the next reply after the user's answer, and after the placeholder in its place."""
+    replies = [index for index, message in enumerate(one.messages) if message.role == "assistant"]
+    gains = []
+    for turn, index in enumerate(replies[:-1]):
+        other = list(one.messages)
+        other[index + 1] = Message("user", placeholder)
+        values = []
+        for told in (one, replace(one, messages=tuple(other))):
+            row = encode(told, chat, SYSTEM)
+            start, stop = row.spans[turn + 1]
+            values.append(mean_logprob(model, Row(row.token_ids[:stop], ((start, stop),))))
+        gains.append(values[0] - values[1])
+    return gains
+
+
+def slow_reference(model: Any, one: Trajectory, chat: ChatFormat, kind: str, most: int | None = None) -> list[float]:
+    """For each state: the reference program in the place of the reply, behind the marker and the fence."""
+    row, values = encode(one, chat, SYSTEM), []
+    opening = chat.reply(f"{ANSWER_MARKER}\n```python\n")[:-1]
+    whole = chat.reply(f"{ANSWER_MARKER}\n```python\n{one.task.ground_truth}")[:-1]
+    assert whole[: len(opening)] == opening
+    for start, _ in row.spans:
+        ids = row.token_ids[:start] + (whole if most is None else whole[: len(opening) + most])
+        value = mean_logprob(model, Row(ids, ((start + len(opening), len(ids)),)))
+        values.append(math.exp(value) if kind == "prob_diff" else value)
+    return [values[turn + 1] - values[turn] for turn in range(len(values) - 1)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_the_users_answers_change(
+    policy: Any, trajectories: list[Trajectory], chat: ChatFormat, layout: Layout
+) -> None:
+    model, tolerance = policy
+    some = trajectories[:9]  # with replies that were cut, and imported ones
+    rows = [encode(one, chat, SYSTEM) for one in some]
+    found = feedback_gains(model, some, rows, chat, layout, "I cannot say.")
+    for one, values in zip(some, found, strict=True):
+        expected = slow_feedback(model, one, chat, "I cannot say.")
+        assert values == pytest.approx(expected, abs=20 * tolerance) and all(values)
+    assert {len(values) for values in found} > {1, 4}
+
+
+@pytest.mark.parametrize("kind", ["prob_diff", "log_prob_diff"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_what_turns_add_to_the_reference(
+    policy: Any, trajectories: list[Trajectory], chat: ChatFormat, layout: Layout, kind: Any
+) -> None:
+    model, tolerance = policy
+    some = trajectories[:9]
+    rows = [encode(one, chat, SYSTEM) for one in some]
+    found = reference_gains(model, some, rows, BACKEND, chat, layout, kind)
+    for one, values in zip(some, found, strict=True):
+        assert values == pytest.approx(slow_reference(model, one, chat, kind), abs=20 * tolerance) and all(values)
+
+
+def test_the_answer_that_was_given_informs_and_the_placeholder_does_not(
+    policy: Any, make_trajectory: Callable[..., Trajectory], chat: ChatFormat
+) -> None:
+    """Where the user says just the placeholder, nothing has been found out."""
+    model, tolerance = policy
+    one = make_trajectory(2, 0)
+    messages = list(one.messages)
+    messages[2] = Message("user", "Nothing at all.")
+    told = replace(one, messages=tuple(messages))
+    (found,) = feedback_gains(model, [told], [encode(told, chat, SYSTEM)], chat, Layout(None), "Nothing at all.")
+    assert found[0] == pytest.approx(0.0, abs=tolerance) and all(abs(value) > 1e-6 for value in found[1:])
+
+
+def test_a_context_without_room(
+    policy: Any, trajectories: list[Trajectory], chat: ChatFormat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tolerance = policy
+    some = [*trajectories[:3], *trajectories[6:9]]
+    rows = [encode(one, chat, SYSTEM) for one in some]
+    opening, program = (len(ids) for ids in credit._reference_ids(some[0].task, BACKEND, chat))
+    furthest = max(row.spans[-1][0] for row in rows[:3])
+
+    def limit(count: int) -> None:
+        monkeypatch.setattr(credit, "context_limit", lambda model: count)
+
+    limit(furthest + opening + 5)  # five tokens of the first task's reference, for all of its attempts
+    assert program > 5
+    found = reference_gains(model, some, rows, BACKEND, chat, Layout(None))
+    for one, values in zip(some[:3], found[:3], strict=True):
+        assert values == pytest.approx(slow_reference(model, one, chat, "prob_diff", 5), abs=20 * tolerance)
+    limit(furthest + opening)
+    found = reference_gains(model, some, rows, BACKEND, chat, Layout(None))
+    assert all(values == [0.0] * (len(row.spans) - 1) for values, row in zip(found[:3], rows, strict=False))
+    limit(max(len(row.token_ids) for row in rows) + 1)
+    long = " ".join(["nothing"] * 50)
+    assert feedback_gains(model, some[:1], rows[:1], chat, Layout(None), long)[0][-1] == 0.0
+
+
+def test_a_single_turn_finds_out_nothing(policy: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
+    model, _ = policy
+    one = trajectories[0]
+    brief = replace(one, messages=(one.messages[0], one.messages[-1]), turns=())
+    rows = [encode(brief, chat, SYSTEM)]
+    assert feedback_gains(model, [brief], rows, chat, Layout(None), "No.") == [[]]
+    assert reference_gains(model, [brief], rows, BACKEND, chat, Layout(None)) == [[]]
+
+
+def test_no_reference_is_one_sentence(policy: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
+    one = replace(trajectories[0], task=replace(trajectories[0].task, ground_truth=""))
+    with pytest.raises(UserError, match=r"task train-00000: grpo\.credit `igpo` needs a reference"):
+        reference_gains(policy[0], [one], [encode(one, chat, SYSTEM)], BACKEND, chat, Layout(None))
+
+
+def test_the_settings_say_what_is_measured(policy: Any, trajectories: list[Trajectory], chat: ChatFormat) -> None:
+    model, tolerance = policy
+    some = trajectories[:2]
+    rows = [encode(one, chat, SYSTEM) for one in some]
+    settings = GrpoSettings(credit="infopo", observation_placeholder="Hm.")
+    found = turn_gains(model, some, rows, BACKEND, chat, settings)
+    assert found[1] == pytest.approx(slow_feedback(model, some[1], chat, "Hm."), abs=20 * tolerance)
+    settings = GrpoSettings(credit="igpo", info_gain_type="log_prob_diff", layout="flat")
+    found = turn_gains(model, some, rows, BACKEND, chat, settings)
+    assert found[1] == pytest.approx(slow_reference(model, some[1], chat, "log_prob_diff"), abs=20 * tolerance)
+
+
+# Which turn gets what
+
+
+def moments(values: Sequence[float]) -> tuple[float, float]:
+    mean = sum(values) / len(values)
+    return mean, math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
+
+
+def standard(value: float, values: Sequence[float]) -> float:
+    mean, deviation = moments(values)
+    return (value - mean) / deviation if deviation > 1e-6 else 0.0
+
+
+def slow_credits(
+    rewards: Sequence[float], gains: Sequence[Sequence[float]], groups: Sequence[int], settings: GrpoSettings
+) -> list[list[float]]:
+    found = []
+    for reward, own, group in zip(rewards, gains, groups, strict=True):
+        members = [number for number, other in enumerate(groups) if other == group]
+        outcomes = [rewards[number] for number in members]
+        informed = [gain for number in members for gain in gains[number]]
+        turns = []
+        if settings.credit == "infopo":
+            gate = 1 / (1 + math.exp(moments(outcomes)[1] / settings.intrinsic_gate_temperature))
+            for gain in (*own, None):
+                info = 0.0 if gain is None else standard(gain, informed)
+                turns.append(standard(reward, outcomes) + settings.intrinsic_weight * gate * info)
+        else:
+            together = settings.info_gain_norm_mode == "joint"
+            each = [standard(gain, [*informed, *outcomes] if together else informed) for gain in own]
+            each.append(standard(reward, [*informed, *outcomes] if together else outcomes))
+            for turn in range(len(each)):
+                turns.append(sum(value * settings.discount**later for later, value in enumerate(each[turn:])))
+        found.append(turns)
+    return found
+
+
+attempts = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.25, 1.0]), st.lists(st.floats(-2, 2).map(lambda x: round(x, 3)), max_size=4)),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(
+    attempts,
+    st.sampled_from(["infopo", "joint", "separate"]),
+    st.sampled_from([1.0, 0.8]),
+    st.sampled_from([0.05, 0.5]),
+)
+def test_credits(made: list[tuple[float, list[float]]], kind: str, discount: float, temperature: float) -> None:
+    how: dict[str, Any] = {"credit": "infopo"} if kind == "infopo" else {"credit": "igpo", "info_gain_norm_mode": kind}
+    settings = GrpoSettings(discount=discount, intrinsic_weight=0.7, intrinsic_gate_temperature=temperature, **how)
+    rewards, gains = [reward for reward, _ in made], [gain for _, gain in made]
+    groups = [number // 3 for number in range(len(made))]
+    found = turn_credits(rewards, [len(gain) + 1 for gain in gains], groups, settings, gains)
+    expected = slow_credits(rewards, gains, groups, settings)
+    assert [len(turns) for turns in found] == [len(turns) for turns in expected]
+    for turns, slow in zip(found, expected, strict=True):
+        assert turns == pytest.approx(slow, abs=1e-6)
+
+
+def test_information_counts_where_rewards_say_nothing() -> None:
+    """InfoPO's gate: half open where all attempts earn the same, closed where their rewards differ much."""
+    settings = GrpoSettings(credit="infopo", intrinsic_weight=1.0)
+    gains = [[1.0], [-1.0]]
+    tied = turn_credits([0.0, 0.0], [2, 2], [0, 0], settings, gains)
+    assert tied[0] == pytest.approx((0.5, 0.0)) and tied[1] == pytest.approx((-0.5, 0.0))
+    apart = turn_credits([1.0, 0.0], [2, 2], [0, 0], settings, gains)
+    assert apart[0] == pytest.approx((1.0, 1.0), abs=1e-3) and apart[1] == pytest.approx((-1.0, -1.0), abs=1e-3)
+
+
+def test_attempts_are_laid_out_with_what_their_turns_found_out(
+    make_trajectory: Callable[..., Trajectory], chat: ChatFormat
+) -> None:
+    given_ = [make_trajectory(0, n, 0.5) for n in range(3)]
+    lost = make_trajectory(0, 3, None, outcome="lost")
+    asked: list[tuple[list[Trajectory], list[Row]]] = []
+
+    def informs(dialogues: Sequence[Trajectory], rows: Sequence[Row]) -> list[list[float]]:
+        asked.append((list(dialogues), list(rows)))
+        return [[float(number + turn) for turn in range(len(row.spans) - 1)] for number, row in enumerate(rows)]
+
+    found = lay_out([*given_, lost], chat, "Help.", GrpoSettings(credit="infopo"), informs)
+    assert asked == [(given_, list(found.rows))], "lost attempts are not asked about"
+    gains = informs(given_, found.rows)
+    expected = slow_credits([0.5] * 3, gains, [0] * 3, GrpoSettings(credit="infopo"))
+    for values, slow in zip(found.advantages, expected, strict=True):
+        assert values == pytest.approx(slow)
+    flat = [gain for some in gains for gain in some]
+    assert found.metrics["info_gain"] == pytest.approx(sum(flat) / len(flat))
+    assert found.metrics["groups_with_signal"] == 1.0, "equal rewards are no longer silent"
+    with pytest.raises(ValueError, match="needs to know"):
+        lay_out(given_, chat, "Help.", GrpoSettings(credit="igpo"))
+
+
+def test_attempts_are_compared_within_their_task_only(
+    make_trajectory: Callable[..., Trajectory], chat: ChatFormat
+) -> None:
+    rewards = [[1.0, 0.0, 0.5], [0.2, 0.2, 0.2]]
+    given = [make_trajectory(task, n, reward) for task, row in enumerate(rewards) for n, reward in enumerate(row)]
+    lost = make_trajectory(0, 3, None, outcome="lost")
+    found = lay_out([*given, lost], chat, "Help.", GrpoSettings())
+    assert found.rows == tuple(encode(one, chat, "Help.") for one in given)
+    assert found.groups == (0, 0, 0, 1, 1, 1)
+    deviation = (((0.5**2) * 2) / 3) ** 0.5
+    for row, values, expected in zip(
+        found.rows, found.advantages, [0.5 / deviation, -0.5 / deviation, 0.0, 0.0, 0.0, 0.0], strict=True
+    ):
+        assert values == pytest.approx((expected,) * len(row.spans))
+    assert found.metrics["return"] == pytest.approx(2.1 / 6)
+    assert found.metrics["success"] == pytest.approx(1 / 6)
+    assert found.metrics["groups_with_signal"] == 0.5
+    assert found.metrics["turns"] == sum(len(row.spans) for row in found.rows) / 6
+
+
+def test_a_turn_is_compared_with_turns_of_its_number() -> None:
+    settings = GrpoSettings(credit="turn", discount=0.5)
+    found = turn_credits([1.0, 0.4], [1, 2], [0, 0], settings)
+    # Turn 0: returns 1 and 0.2; turn 1: only the second attempt has one.
+    assert found[0] == pytest.approx((1.0,))
+    assert found[1] == pytest.approx((-1.0, 0.0))
+    whole = turn_credits([1.0, 0.4], [1, 2], [0, 0], GrpoSettings())
+    assert whole[0] == pytest.approx((1.0,)) and whole[1] == pytest.approx((-1.0, -1.0))
+
+
+def test_nothing_scored_is_one_sentence(make_trajectory: Callable[..., Trajectory], chat: ChatFormat) -> None:
+    with pytest.raises(UserError, match="nothing to learn from"):
+        lay_out([make_trajectory(0, 0, None, outcome="lost")], chat, "Help.", GrpoSettings())

@@ -1,0 +1,161 @@
+"""On-policy training: the policy that is asked is the one of the moment, it gets better, and it resumes."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sweetrl.config.settings import GrpoSettings, LoraSettings, ModelSettings
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.lm.data import Row
+from sweetrl.methods.credit import Attempts
+
+sys.path.insert(0, str(Path(__file__).parent))
+from slowly import move, plain_model, slow_logprobs  # type: ignore[import-not-found]
+
+LORA = LoraSettings(rank=4, alpha=8)
+SETTINGS = GrpoSettings(
+    learning_rate=1e-2,
+    iterations=4,
+    tasks=2,
+    group_size=2,
+    batch_size=2,
+    micro_batch_size=2,
+    warmup_ratio=0,
+    checkpoints=4,
+    lora=LORA,
+)
+
+
+def fresh(tiny_model: Path, dropout: float = 0.0) -> Any:
+    from sweetrl.lm.adapters import attach_adapter, load_base
+
+    lora = LORA.model_copy(update={"dropout": dropout})
+    return attach_adapter(load_base(ModelSettings(base=str(tiny_model), device="cpu"))[0], lora, seed=0)
+
+
+def sampler(chat: ChatFormat, asked: list[tuple[int, float]]) -> Any:
+    """Two tasks, each with a good and a bad reply; notes how likely the model that asks finds the good one."""
+    from sweetrl.lm.passes import Layout
+    from sweetrl.lm.reference import row_logprobs
+
+    replies = [chat.reply("What is the rate per hour?"), chat.reply("I do not know.")]
+    rows = []
+    for request in ("I want a function.", "I want the price of a ticket."):
+        start = chat.open("Help.", request)
+        rows += [Row(start + reply, ((len(start), len(start) + len(reply)),)) for reply in replies]
+
+    def sample(iteration: int, model: Any) -> Attempts:
+        good = sum(row_logprobs(model, rows[:1], Layout(None))[0]).item()  # type: ignore[arg-type]
+        asked.append((iteration, good))
+        return Attempts(tuple(rows), ((1.0,), (-1.0,)) * 2, (0, 0, 1, 1), {"return": 0.5, "success": 0.5})
+
+    return sample
+
+
+def test_iterations_ask_the_policy_of_the_moment_and_raise_what_is_better(
+    tiny_model: Path, chat: ChatFormat, tmp_path: Path
+) -> None:
+    from sweetrl.methods.grpo_trainer import GroupTrainer
+
+    asked: list[tuple[int, float]] = []
+    trainer = GroupTrainer(fresh(tiny_model), sampler(chat, asked), SETTINGS, tmp_path, 0)
+    history = trainer.fit()
+    assert [iteration for iteration, _ in asked] == [0, 1, 2, 3]
+    likely = [good for _, good in asked]
+    assert likely == sorted(likely) and likely[-1] > likely[0] + 0.5, "each iteration sees what the one before learnt"
+    assert len(history) == 8
+    first, second = history[0], history[1]
+    # At the first step of an iteration the policy is the one that sampled.
+    assert first["ratio"] == pytest.approx(1.0, abs=1e-5) and first["clip_share"] == 0.0
+    assert first["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert second["ratio"] != pytest.approx(1.0, abs=1e-5)
+    assert history[-1]["kl"] > 0.0
+    for name in ("loss", "grad_norm", "tokens_per_second", "return", "success", "seconds_sampling"):
+        assert name in first, name
+
+
+@pytest.mark.parametrize("killed_at", [3, 4])
+def test_a_killed_run_goes_on_from_an_iterations_end_with_the_same_bytes(
+    tiny_model: Path, chat: ChatFormat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
+) -> None:
+    from sweetrl.lm.adapters import save_adapter
+    from sweetrl.methods.grpo_trainer import GroupTrainer
+
+    weights = []
+    for name in ("undisturbed", "killed"):
+        asked: list[tuple[int, float]] = []
+        if name == "killed":
+            log = GroupTrainer.log
+
+            def dies(self: Any, logs: Any, *more: Any, log: Any = log) -> None:
+                log(self, logs, *more)
+                if self.state.global_step == killed_at:
+                    raise KeyboardInterrupt
+
+            with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+                patch.setattr(GroupTrainer, "log", dies)
+                GroupTrainer(fresh(tiny_model, 0.1), sampler(chat, asked), SETTINGS, tmp_path / name, 0).fit()
+        trainer = GroupTrainer(fresh(tiny_model, 0.1), sampler(chat, asked), SETTINGS, tmp_path / name, 0)
+        assert len(trainer.fit()) == 8
+        save_adapter(trainer.model, tmp_path / name / "adapter", "base")
+        weights.append((tmp_path / name / "adapter/adapter_model.safetensors").read_bytes())
+    assert [iteration for iteration, _ in asked] == [0, 1, 1, 2, 3]
+    assert weights[0] == weights[1]
+
+
+def test_checkpoints_of_a_long_training_lie_between_its_entries_of_metrics(tiny_model: Path, tmp_path: Path) -> None:
+    """2,100 steps are logged two by two; 3 an iteration, 35 iterations a checkpoint, would cut an entry in two."""
+    from sweetrl.methods.grpo_trainer import GroupTrainer
+
+    long = SETTINGS.model_copy(update={"iterations": 700, "epochs": 1.5, "checkpoints": 20})
+    arguments = GroupTrainer(fresh(tiny_model), lambda *_: None, long, tmp_path, 0).args  # type: ignore[arg-type,return-value]
+    assert (arguments.logging_steps, arguments.save_steps) == (2, 108)
+
+
+def test_self_distillation_compares_with_the_base_that_sees_c(
+    tiny_model: Path, chat: ChatFormat, tmp_path: Path
+) -> None:
+    """credit: privileged, against slow sums: log pi_ref(a | o, c) - log pi_old(a | o), and no reward."""
+    import torch
+
+    from sweetrl.methods.grpo_trainer import GroupTrainer
+
+    asked: list[tuple[int, float]] = []
+    plain = sampler(chat, asked)
+    requests = ("I want a function.", "I want the price of a ticket.")
+
+    def sample(iteration: int, model: Any) -> Attempts:
+        found = plain(iteration, model)
+        informed = []
+        for number, row in enumerate(found.rows):
+            reply = row.token_ids[slice(*row.spans[0])]
+            start = chat.open("The rate is 7. Help.", requests[number // 2])
+            informed.append(Row(start + reply, ((len(start), len(start) + len(reply)),)))
+        return replace(found, advantages=((0.0,),) * 4, informed=tuple(informed))
+
+    trainer = GroupTrainer(fresh(tiny_model), sample, SETTINGS, tmp_path, 0)
+    move(trainer.model)
+    trainer.begin(0)
+    base = plain_model(tiny_model, "float32").eval()
+    assert trainer.reference is not None
+    with torch.no_grad():
+        for row, informed, found in zip(
+            trainer.attempts.rows, trainer.attempts.informed, trainer.reference, strict=True
+        ):
+            (old,), (reference,), (teacher,) = (
+                slow_logprobs(*each) for each in ((trainer.model.eval(), row), (base, row), (base, informed))
+            )
+            expected = [
+                [a.item(), b.item(), c.item() - a.item()] for a, b, c in zip(old, reference, teacher, strict=True)
+            ]
+            assert found.numpy() == pytest.approx(np.array(expected), abs=1e-4)
+            assert abs(found[:, 2]).max() > 1e-2
+    history = trainer.fit()
+    assert all(math.isfinite(one["loss"]) for one in history)

@@ -1,0 +1,53 @@
+"""What the tests of handing over write: a small random agent's adapter, its results, a dvc.lock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from sweetrl.file_hashes import dvc_hash
+from sweetrl.io import write_json
+
+MODEL = "agent-to-hand-over"
+
+
+def write_adapter(root: Path, seed: int) -> None:
+    """Write models/policy: a random adapter, far enough from nothing that its replies are its own."""
+    import torch
+
+    from sweetrl.config.settings import LoraSettings, ModelSettings
+    from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
+
+    model, _ = load_base(ModelSettings(base=str(root / "models/base")))
+    adapted = attach_adapter(model, LoraSettings(rank=4), seed)
+    generator = torch.Generator().manual_seed(seed)
+    for name, value in adapted.named_parameters():
+        if "lora_B" in name:
+            value.data = torch.randn(value.shape, generator=generator) * 0.3
+    save_adapter(adapted, root / "models/policy", "models/base")
+
+
+def write_results(root: Path, reward: float) -> None:
+    """Write reports and the dvc.lock that knows them."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    def estimate(value: float) -> dict[str, float]:
+        return {"value": value, "low": value - 0.1, "high": value + 0.1, "n": 40}
+
+    rows = [{"task_id": f"t{n}", "policy": "trained", "reward": reward} for n in range(4)]
+    (root / "reports").mkdir(exist_ok=True)
+    parquet.write_table(pa.Table.from_pylist(rows), root / "reports/results.parquet")
+    measured = {
+        name: {"success": estimate(v), "reward": estimate(v)} for name, v in (("base", 0.2), ("trained", reward))
+    }
+    difference = {**estimate(reward - 0.2), "p_value": 0.0001, "test": "exact McNemar"}
+    report = {"confidence": 0.9, "policies": measured, "difference": {"success": difference, "reward": difference}}
+    write_json(root / "reports/evaluation.json", report)
+    outs = [{"path": path, "md5": dvc_hash(root / path)} for path in ("models/policy", "reports/evaluation.json")]
+    outs.append({"path": "data/trajectories", "md5": "0123abcd.dir"})
+    agent = {"max_turns": 3, "max_new_tokens": 12, "temperature": 0.0}
+    seen = {"seed": 7, "suite": "backend", "method": "sweet", "agent": agent, "simulator": {"kind": "scripted"}}
+    stage = {"cmd": "x", "params": {"params.yaml": seen}, "outs": outs}
+    (root / "dvc.lock").write_text(yaml.safe_dump({"stages": {"all": stage}}))

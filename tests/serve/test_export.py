@@ -1,0 +1,335 @@
+"""Exported folders: read by transformers and peft alone, with a card that says what is known and what is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from sweetrl.config.settings import Settings
+from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash
+from sweetrl.models.licences import base_licence
+from sweetrl.serve import export as handover
+from sweetrl.serve import source
+from sweetrl.serve.card import model_card
+from sweetrl.serve.source import copy_version
+from sweetrl.tracking import chat_agent
+from sweetrl.tracking.chat_agent import AgentConfig
+from sweetrl.tracking.registry import register_policy
+from tests.serve.made import write_adapter
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ("I want a function that computes the price of a ticket.", "The rate is 7.", "price(hours)")
+
+
+def greedy(model: Any, adapter: Path | None, system: str) -> list[str]:
+    """What the agent says, greedily, to three requests."""
+    from sweetrl.engines.transformers import TransformersEngine
+    from sweetrl.types import Prompt, Sampling
+
+    engine = TransformersEngine(model, adapter, threads=1)
+    prompts = [Prompt(engine.chat.open(system, words), 0) for words in WORDS]
+    return [one[0].text for one in engine.sample(prompts, Sampling(12, 0.0))]
+
+
+def metadata(card: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(card.split("---\n")[1])
+    return found
+
+
+def test_a_merged_folder_replies_as_base_and_adapter_do(project: Path, settings: Settings, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = tmp_path / "merged"
+    handover.export("models/policy", settings, out, merge=True)
+    talk = json.loads((out / "agent.json").read_text())
+    apart = greedy(project / "models/base", project / "models/policy", talk["system_prompt"])
+    assert greedy(out, None, talk["system_prompt"]) == apart
+    assert apart != greedy(project / "models/base", None, talk["system_prompt"])
+    # And with transformers alone, as the card says.
+    tokenizer, model = AutoTokenizer.from_pretrained(out), AutoModelForCausalLM.from_pretrained(out)
+    for words, reply in zip(WORDS, apart, strict=True):
+        messages = [{"role": "system", "content": talk["system_prompt"]}, {"role": "user", "content": words}]
+        ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        said = model.generate(**ids, max_new_tokens=talk["max_new_tokens"])[0, ids["input_ids"].shape[1] :]
+        assert tokenizer.decode(said, skip_special_tokens=True) == reply
+    assert (out / "chat_template.jinja").exists() and (out / "generation_config.json").exists()
+    assert not list(out.glob("adapter_*")) and not list(out.glob("*.bin"))
+    assert talk["max_turns"] == 3
+
+
+def test_an_adapter_folder_has_its_tokenizer_and_its_card(project: Path, settings: Settings, tmp_path: Path) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+    from peft import AutoPeftModelForCausalLM, PeftModel
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = tmp_path / "adapter"
+    handover.export("models/policy", settings, out)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(project / "models/base"), out)
+    assert model.peft_config["default"].r == 4 and AutoTokenizer.from_pretrained(out).chat_template
+    named = model.peft_config["default"]
+    assert (named.base_model_name_or_path, named.revision) == ("./models/base", None)
+    assert AutoPeftModelForCausalLM.from_pretrained(out).peft_config["default"].r == 4  # we are in the project
+    with pytest.raises(HFValidationError):  # elsewhere, nobody's repository on the hub is meant
+        validate_repo_id(named.base_model_name_or_path)
+    assert source.from_folder(out, settings).base == "models/base"
+    card = (out / "README.md").read_text()
+    assert metadata(card)["library_name"] == "peft" and metadata(card)["license"] == "unknown"
+    assert dvc_hash(project / "models/policy") in card and dvc_hash(project / "models/base") in card
+    assert "data/trajectories | 0123abcd.dir" in card
+    assert "0.500 [0.400, 0.600]" in card and "90% intervals" in card and "p < 0.001 (exact McNemar)" in card
+    assert "licence of the base | unknown: the base's folder states none" in card
+    assert "| agent.max_turns | 3 |" in card and "eprint        = {2503.15478}" in card
+    assert "scripted. What real people experience was not measured" in card
+
+
+def test_a_critic_is_no_agent(
+    project: Path, settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    critic, copy, headed = project / "models/critic", tmp_path / "copy", tmp_path / "headed"
+    for folder in (critic, copy, headed):
+        shutil.copytree(project / "models/policy", folder)
+    config = json.loads((headed / "adapter_config.json").read_text())
+    (headed / "adapter_config.json").write_text(json.dumps(config | {"modules_to_save": ["score"]}))
+    sentence = "this is a critic, which rates what an agent says and does not talk; name an agent: models/policy"
+    for folder in (Path("models/critic"), critic, headed):
+        with pytest.raises(UserError, match=sentence):
+            handover.export(str(folder), settings, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    monkeypatch.setattr(chat_agent, "data_hashes", lambda root: {"models/critic": dvc_hash(copy)})
+    with pytest.raises(UserError, match=sentence):  # by its content, wherever it lies
+        source.from_folder(copy, settings)
+    shutil.rmtree(critic)
+
+
+def test_a_registered_version_is_exported_with_its_lineage(project: Path, settings: Settings, tmp_path: Path) -> None:
+    version = register_policy(settings, project).version
+    out = tmp_path / "registered"
+    handed = handover.export(f"{settings.tracking.model}@challenger", settings, out, merge=True)
+    assert handed.version == version
+    card = (out / "README.md").read_text()
+    assert f"# {settings.tracking.model} version {version}" in card
+    assert re.search(r"registered \| 20\d\d-", card) and "0.500 [0.400, 0.600]" in card and "0123abcd.dir" in card
+    talk = json.loads((out / "agent.json").read_text())
+    assert greedy(out, None, talk["system_prompt"]) == greedy(
+        project / "models/base", project / "models/policy", talk["system_prompt"]
+    )
+
+
+def test_results_of_another_policy_are_left_out(project: Path, settings: Settings, tmp_path: Path) -> None:
+    report = project / "reports/evaluation.json"
+    before = report.read_text()
+    report.write_text(before.replace("0.2", "0.9"))
+    try:
+        handover.export("models/policy", settings, tmp_path / "out")
+    finally:
+        report.write_text(before)
+    assert "No evaluation of exactly this adapter is recorded" in (tmp_path / "out/README.md").read_text()
+
+
+def test_the_card_has_the_parameters_that_the_stages_saw(project: Path, settings: Settings, tmp_path: Path) -> None:
+    today = settings.model_copy(update={"seed": 99, "method": "rft"})
+    handover.export("models/policy", today, tmp_path / "out")
+    card = (tmp_path / "out/README.md").read_text()
+    assert "| seed | 7 |" in card and "| seed | 99 |" not in card
+    assert "suite `backend` and method `sweet`" in card and "rft" not in card
+
+
+def test_nothing_is_said_of_an_adapter_that_dvc_does_not_know(
+    project: Path, settings: Settings, tmp_path: Path
+) -> None:
+    kept = shutil.copytree(project / "models/policy", tmp_path / "kept")
+    write_adapter(project, 5)
+    try:
+        handover.export("models/policy", settings, tmp_path / "out")
+        adapter = dvc_hash(project / "models/policy")
+    finally:
+        shutil.rmtree(project / "models/policy")
+        shutil.copytree(kept, project / "models/policy")
+    card = (tmp_path / "out/README.md").read_text()
+    assert f"| adapter | {adapter} |" in card and "data/trajectories" not in card and "models/policy" not in card
+    assert "The data that it was trained on are not recorded." in card and "The parameters are not recorded." in card
+    assert "| commit | unknown |" in card and "| dvc.lock | unknown |" in card
+    assert "a method that is not recorded" in card and "No evaluation of exactly this adapter is recorded" in card
+
+
+@pytest.mark.parametrize(
+    ("base", "content", "named"),
+    [("models/base", "0123.dir", False), ("org/name", "", True), ("a/path/of/mine", "", False), ("gpt2", "", True)],
+)
+def test_the_card_names_a_base_to_the_hub_only_by_the_hubs_name(
+    base: str, content: str, named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no folder of the project is
+    handed = source.Handed("agent", "1", tmp_path, str(tmp_path), AgentConfig(base, content))
+    for merged in (True, False):
+        assert metadata(model_card(handed, source.Facts("4567.dir"), merged)).get("base_model") == (
+            base if named else None
+        )
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "revision"),
+    [
+        (AgentConfig("org/name", base_revision="0a1b"), "org/name", "0a1b"),
+        (AgentConfig("org/name"), "org/name", None),
+        (AgentConfig("models/base", "0123.dir"), "./models/base", None),
+        (AgentConfig("./models/base", "0123.dir"), "./models/base", None),
+        (AgentConfig("../base", "0123.dir"), "../base", None),
+        (AgentConfig("/models/base", "0123.dir"), "/models/base", None),
+    ],
+)
+def test_pefts_auto_classes_look_for_a_base_on_the_hub_only_if_it_is_there(
+    config: AgentConfig, name: str, revision: str | None
+) -> None:
+    assert handover.named_base(config) == {"base_model_name_or_path": name, "revision": revision}
+
+
+def test_what_cannot_be_exported_is_one_sentence_and_leaves_nothing(
+    project: Path, settings: Settings, tmp_path: Path
+) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine.txt").write_text("keep")
+    with pytest.raises(UserError, match="there is something here already"):
+        handover.export("models/policy", settings, full)
+    other = settings.model_copy(update={"model": settings.model.model_copy(update={"base": "models/other"})})
+    with pytest.raises(UserError, match=r"trained on models/base, but `model.base` in params.yaml is models/other"):
+        handover.export("models/policy", other, tmp_path / "out")
+    with pytest.raises(UserError, match="no version is registered yet"):
+        handover.export("nobody@champion", settings, tmp_path / "out")
+    with pytest.raises(UserError, match=r"adapter_config\.json"):
+        handover.export("models/base", settings, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
+    assert [path.name for path in full.iterdir()] == ["mine.txt"]
+
+
+def test_a_place_that_takes_no_folder_is_one_sentence(project: Path, settings: Settings, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for out in (tmp_path / "file/x", tmp_path / "file/x/y", Path("/proc/x")):
+        with pytest.raises(UserError, match=rf"{out}: no folder can be made here"):
+            handover.export("models/policy", settings, out)
+
+
+def test_of_two_exports_into_one_folder_one_is_refused(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    refused = pytest.raises(UserError, match="out: something else was written here in the meantime; name a new folder")
+    with refused, handover.new_folder(out) as first, handover.new_folder(out) as second:
+        (first / "a").write_text("first")
+        (second / "a").write_text("second")
+    assert (out / "a").read_text() == "second" and [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.parametrize("said", [{}, {"do_sample": False}])
+def test_a_base_that_has_sampling_values_alone_is_merged(
+    said: dict[str, Any], project: Path, settings: Settings, tmp_path: Path
+) -> None:
+    """As many fine-tunes have them: transformers loads such a generation config, and does not save it."""
+    config = project / "models/base/generation_config.json"
+    before = config.read_text()
+    plain = {key: value for key, value in json.loads(before).items() if key != "do_sample"}
+    try:
+        config.write_text(json.dumps({**plain, **said, "temperature": 0.6, "top_p": 0.9}))
+        handover.export("models/policy", settings, tmp_path / "out", merge=True)
+        config.write_text(json.dumps({**plain, "early_stopping": True}))
+        with pytest.raises(UserError, match=r"generation_config\.json cannot be saved again .*early_stopping"):
+            handover.export("models/policy", settings, tmp_path / "no", merge=True)
+    finally:
+        config.write_text(before)
+    saved = json.loads((tmp_path / "out/generation_config.json").read_text())
+    assert (saved["temperature"], saved["top_p"], saved["do_sample"]) == (0.6, 0.9, True)
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("flavors: {sklearn: {}}", "version 3: its MLmodel does not say how an agent talks, so sweetrl has not"),
+        ("flavors: {python_function: {config: {max_turns: 3}}}", "version 3: its MLmodel does not say"),
+        ("[]", "version 3: its MLmodel does not say"),
+        ("a: [", "MLmodel: line 1: this is not YAML"),
+    ],
+)
+def test_a_version_that_somebody_else_registered_is_named(text: str, said: str, tmp_path: Path) -> None:
+    class Others:
+        name = "agent"
+
+        def get(self, reference: str) -> SimpleNamespace:
+            return SimpleNamespace(version=3)
+
+        def download(self, version: object, path: str, folder: Path) -> Path:
+            (folder / path).write_text(text)
+            return folder / path
+
+    with pytest.raises(UserError, match=said):
+        copy_version(Others(), "champion", tmp_path)  # type: ignore[arg-type]
+
+
+def test_the_shipped_bases_have_the_licence_of_the_project(tmp_path: Path) -> None:
+    """They are known by content, because their folders cannot say it."""
+    for name in ("base", "base-frontend"):
+        content = dvc_hash(ROOT / "models" / name)
+        assert base_licence(ROOT / "models" / name, content) == "apache-2.0", name
+        assert base_licence(ROOT / "models" / name) == ""
+    (tmp_path / "LICENSE").write_text("Another License")
+    assert base_licence(tmp_path, content) == "Another License", "a folder speaks for itself first"
+
+
+def test_a_licence_is_read_from_the_card_or_the_licence_file(tmp_path: Path) -> None:
+    assert base_licence(tmp_path) == ""
+    (tmp_path / "LICENSE").write_text("\n  Apache License\nVersion 2.0\n")
+    assert base_licence(tmp_path) == "Apache License"
+    for wrong in ("license: [", "license: 2024-13-45", "[" * 3000, "license: a\nlicense: b"):
+        (tmp_path / "README.md").write_text(f"---\n{wrong}\n---\n# Base\n")
+        assert base_licence(tmp_path) == "Apache License"
+    (tmp_path / "README.md").write_text("---\nlicense: apache-2.0\n---\n# Base\n")
+    assert base_licence(tmp_path) == "apache-2.0"
+    (tmp_path / "README.md").write_text("---\nlicense: [\n---\n")
+    assert base_licence(tmp_path) == "Apache License"
+
+
+def test_a_folder_is_pushed_as_a_private_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    said: list[Any] = []
+
+    class Hub:
+        def create_repo(self, repo_id: str, **how: Any) -> str:
+            said.append((repo_id, how))
+            return f"https://hub.example/{repo_id}"
+
+        def upload_folder(self, **how: Any) -> None:
+            said.append(how)
+            if how["repo_id"] == "me/forbidden":
+                raise OSError("403 Forbidden: no write token\nmore")
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Hub)
+    assert handover.push(tmp_path, "me/agent", "agent version 2") == "https://hub.example/me/agent"
+    assert said[0] == ("me/agent", {"private": True, "exist_ok": True})
+    assert said[1]["folder_path"] == str(tmp_path) and "agent version 2" in said[1]["commit_message"]
+    with pytest.raises(UserError, match=r"me/forbidden: the Hub did not take the folder \(403 Forbidden"):
+        handover.push(tmp_path, "me/forbidden", "agent")
+
+
+def test_the_command_exports_and_pushes(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from typer.testing import CliRunner
+
+    from sweetrl.cli.main import app
+
+    pushed: list[Any] = []
+    monkeypatch.setattr(handover, "push", lambda *what: pushed.append(what) or "https://hub.example/me/agent")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["export", "models/policy", "--out", str(out), "--push", "me/agent"])
+    assert done.exit_code == 0, done.output
+    assert "adapter_model.safetensors" in done.output and "uploaded\thttps://hub.example/me/agent" in done.output
+    assert pushed == [(out, "me/agent", "policy")] and os.environ["HF_HUB_OFFLINE"] == "0"

@@ -1,0 +1,148 @@
+"""Adapters by the name that a request gives, from the registry; vLLM itself is stood in for by its two classes."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from sweetrl.config.settings import Settings
+from sweetrl.file_hashes import dvc_hash
+from sweetrl.serve.vllm_resolver import MODELS, _other_base, find_adapter, register
+from sweetrl.tracking.chat_agent import AgentConfig
+from sweetrl.tracking.registry import Registry, register_policy
+from tests.serve.made import MODEL
+
+
+@pytest.fixture(scope="module")
+def champion(project: Path, settings: Settings) -> str:
+    registry = Registry(settings.tracking, project)
+    number = register_policy(settings, project).version
+    registry.promote(number, "the first")
+    return number
+
+
+@pytest.fixture(autouse=True)
+def store(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{project}/mlflow.db")
+
+
+def test_an_alias_and_a_number_are_the_registered_adapter(project: Path, champion: str) -> None:
+    for name in (f"{MODEL}@champion", f"{MODEL}/{champion}"):
+        found = find_adapter(name, str(project / "models/base"), frozenset({MODEL}))
+        assert found is not None
+        assert dvc_hash(found) == dvc_hash(project / "models/policy")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt-4",
+        "other@champion",
+        f"{MODEL}@nobody",
+        f"{MODEL}/999",
+        f"{MODEL}/99999999999999999999",
+        f"../{MODEL}@champion",
+        f"{MODEL}@a b",
+        MODEL,
+        "",
+    ],
+)
+def test_other_names_are_none_of_ours(project: Path, champion: str, name: str) -> None:
+    assert find_adapter(name, str(project / "models/base"), frozenset({MODEL})) is None
+
+
+def test_another_base_is_refused(
+    project: Path, champion: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert find_adapter(f"{MODEL}@champion", str(tmp_path), frozenset({MODEL})) is None
+    assert "another base than the server's" in caplog.text
+    assert find_adapter(f"{MODEL}@champion", "meta/other", frozenset({MODEL})) is None
+    assert "the server has meta/other" in caplog.text
+
+
+def test_who_is_refused_costs_no_copy_of_the_adapter(
+    project: Path, champion: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied: list[str] = []
+    download = Registry.download
+
+    def counted(registry: Registry, version: Any, path: str, folder: Path) -> Path:
+        copied.append(path)
+        return download(registry, version, path, folder)
+
+    monkeypatch.setattr(Registry, "download", counted)
+    assert find_adapter(f"{MODEL}@champion", "meta/other", frozenset({MODEL})) is None
+    assert copied == ["MLmodel"]
+
+
+@pytest.mark.parametrize(
+    ("served", "right"),
+    [
+        ("org/name", True),
+        ("/cache/hub/models--org--name/snapshots/0123", True),
+        ("/cache/hub/models--org--name/snapshots/0123/", True),
+        ("/cache/hub/models--org--name/snapshots/4567", False),
+        ("/cache/hub/models--org--other/snapshots/0123", False),
+        ("/cache/hub/models--org--name/refs/0123", False),
+        ("0123", False),
+    ],
+)
+def test_the_hubs_cache_of_the_base_is_the_base(served: str, right: bool) -> None:
+    """With HF_HUB_OFFLINE=1 vLLM calls the base by the folder that it has in the cache."""
+    said = _other_base(AgentConfig("org/name", base_revision="0123"), served)
+    assert said == (
+        "" if right else f"the adapter was trained on org/name (revision 0123), and the server has {served}."
+    )
+    unknown = _other_base(AgentConfig("org/name"), "/cache/hub/models--org--name/snapshots/4567")
+    assert unknown == "", "of which revision it was is not known"
+
+
+@dataclass
+class Asked:
+    lora_name: str
+    lora_int_id: int
+    lora_path: str
+
+
+@pytest.fixture
+def resolvers(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    request, resolver = ModuleType("vllm.lora.request"), ModuleType("vllm.lora.resolver")
+    request.LoRARequest = Asked  # type: ignore[attr-defined]
+    resolver.LoRAResolver = object  # type: ignore[attr-defined]
+    resolver.LoRAResolverRegistry = type("R", (), {"register_resolver": staticmethod(found.__setitem__)})  # type: ignore[attr-defined]
+    for name, module in (
+        ("vllm", ModuleType("vllm")),
+        ("vllm.lora", ModuleType("vllm.lora")),
+        ("vllm.lora.request", request),
+        ("vllm.lora.resolver", resolver),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)
+    return found
+
+
+def test_nothing_is_registered_unless_models_are_named(
+    resolvers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(MODELS, raising=False)
+    register()
+    assert resolvers == {}
+
+
+def test_vllm_gets_a_request_with_the_adapters_path(
+    project: Path, champion: str, resolvers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(MODELS, f"another, {MODEL}")
+    register()
+    (resolver,) = resolvers.values()
+    asked = asyncio.run(resolver.resolve_lora(str(project / "models/base"), f"{MODEL}@champion"))
+    assert asked.lora_name == f"{MODEL}@champion"
+    assert (Path(asked.lora_path) / "adapter_config.json").exists()
+    assert asyncio.run(resolver.resolve_lora(str(project / "models/base"), "gpt-4")) is None

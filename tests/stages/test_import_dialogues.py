@@ -1,0 +1,278 @@
+"""`sweetrl import`: files in, shards out; unequal attempts, bad rows, held-out tasks, rewards."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sweetrl.backend.suite import generate
+from sweetrl.cli.main import app
+from sweetrl.colbench.files import trajectory_row, write_trajectories
+from sweetrl.colbench.scoring import PRICE
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.errors import UserError
+from sweetrl.types import Message, Task, Trajectory
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def import_(*words: Any) -> tuple[dict[str, str], list[Trajectory]]:
+    """What the command prints, and the dialogues that it writes to `out`."""
+    done = CliRunner().invoke(app, ["import", "--out", "out", *map(str, words)])
+    if isinstance(done.exception, UserError):
+        raise done.exception
+    assert done.exit_code == 0, done.output + str(done.exception)
+    return dict(line.split("\t") for line in done.stdout.splitlines()), list(TrajectoryStore("out"))
+
+
+def chat(request: str, reply: str, **values: Any) -> dict[str, Any]:
+    said = [{"role": "user", "content": request}, {"role": "assistant", "content": reply}]
+    return {"messages": said, "reward": 0.5} | values
+
+
+def write(name: str, *rows: Any) -> str:
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    Path(name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return name
+
+
+def attempts(tasks: Sequence[Task], rewards: Sequence[float | None] = (0.5, 0.5)) -> list[Trajectory]:
+    """Attempts at each task, block by block: at first a wrong program, then the reference."""
+    return [
+        Trajectory(
+            task,
+            number,
+            (
+                Message("user", task.problem_description),
+                Message("assistant", f"I WANT TO ANSWER:\n{task.ground_truth if number else 'pass'}"),
+            ),
+            answer=f"{task.ground_truth if number else 'pass'}",
+            reward=reward,
+        )
+        for number, reward in enumerate(rewards)
+        for task in tasks
+    ]
+
+
+def test_attempts_are_counted_by_task_whatever_their_number_and_file() -> None:
+    first = write("a.jsonl", chat("One?", "x", reward=1), chat("Two?", "x"), chat("One?", "y"))
+    second = write("b.jsonl", chat("One?", "z"), "", chat("Three?", "x"), chat("Mine", "x", task_id="a-00001x"))
+    facts, found = import_(first, second)
+    assert [(one.task.id, one.attempt) for one in found] == [
+        ("a-00000", 0), ("a-00001", 0), ("a-00000", 1), ("a-00000", 2), ("b-00000", 0), ("a-00001x", 0)
+    ]  # fmt: skip
+    assert [one.extra["source"] for one in found] == [*(f"a.jsonl:{at}" for at in (1, 2, 3)),
+                                                     *(f"b.jsonl:{at}" for at in (1, 3, 4))]  # fmt: skip
+    assert (facts["dialogues"], facts["tasks"], facts["recorded rewards"], facts["bad rows"]) == ("6", "4", "6", "0")
+    assert facts["for rft"] == "enough"
+    assert facts["for multi-turn-dpo"].startswith("2 preference pairs are fewer than 20 (validate.minimum_pairs)")
+    assert facts["for sweet"].startswith("6 of 6 dialogues have no reference")
+
+
+def test_a_task_without_a_name_takes_none_that_is_taken() -> None:
+    found = import_(write("a.jsonl", chat("One?", "x", task_id="a-00000"), chat("Two?", "x"), chat("Three?", "x")))[1]
+    assert [one.task.id for one in found] == ["a-00000", "a-00001", "a-00002"]
+
+
+def test_equal_files_give_equal_bytes_and_nothing_is_overwritten() -> None:
+    name = write("a.jsonl", *(chat(f"{number}?", "x") for number in range(5)))
+    import_(name)
+    first = {path.name: path.read_bytes() for path in Path("out").iterdir()}
+    with pytest.raises(UserError, match="out: this is there already"):
+        import_(name)
+    Path("out").rename("before")
+    import_(name)
+    assert {path.name: path.read_bytes() for path in Path("out").iterdir()} == first
+    assert sorted(path.name for path in Path().iterdir()) == ["a.jsonl", "before", "out"]
+
+
+def test_official_files_keep_names_and_are_scored() -> None:
+    tasks = list(generate("train", 3, seed=1))
+    write_trajectories(Path("k.jsonl"), attempts(tasks), 2)
+    _, found = import_("k.jsonl")
+    assert [(one.task, one.attempt) for one in found] == [(task, number) for number in (0, 1) for task in tasks]
+    assert [one.reward for one in found] == [0.0] * 3 + [1.0] * 3
+    assert all(one.tests for one in found)
+
+
+def test_recorded_rewards_can_be_kept() -> None:
+    tasks = list(generate("train", 2, seed=1))
+    write_trajectories(Path("k.jsonl"), attempts(tasks, (0.25, 1.0)), 2)
+    facts, found = import_("k.jsonl", "--keep-rewards")
+    assert [one.reward for one in found] == [0.25, 0.25, 1.0, 1.0] and not any(one.tests for one in found)
+    assert facts["recorded rewards"] == "4"
+    Path("out").rename("before")
+    write_trajectories(Path("none.jsonl"), attempts(tasks, (None,)), 1)
+    with pytest.raises(UserError, match=r"none\.jsonl: line 1: the row has no `reward`"):
+        import_("none.jsonl", "--keep-rewards")
+
+
+def test_a_part_of_an_official_file_without_ids_has_unequal_attempts() -> None:
+    """What write_trajectories refuses is read: five rows of three tasks, which have no names."""
+    tasks = list(generate("train", 3, seed=1))
+    rows = [trajectory_row(one) for one in attempts(tasks)][:5]
+    for row in rows:
+        del row["task"]["id"]
+    _, found = import_(write("part.jsonl", *rows), "--keep-rewards")
+    assert [(one.task.id, one.attempt) for one in found] == [
+        ("part-00000", 0), ("part-00001", 0), ("part-00002", 0), ("part-00000", 1), ("part-00001", 1)
+    ]  # fmt: skip
+
+
+def test_bad_rows_are_named_all_at_once_or_put_aside() -> None:
+    good = chat("One?", "x", task_id="one")
+    bad: list[Any] = ["{", chat("", "x"), {"words": []}, chat("Other?", "x", task_id="one"), '{"a": 1, "a": 2}']
+    long = [{"role": "user" if at % 2 == 0 else "assistant", "content": "x"} for at in range(40)]
+    name = write("a.jsonl", good, *bad, {"messages": long, "reward": 0.5})
+    with pytest.raises(UserError, match="bad rows: 6, of which 5 may be left out") as error:
+        import_(name, "--skip-bad", 5)
+    lines = str(error.value).splitlines()[1:]
+    assert [line.partition("line ")[2].partition(":")[0] for line in lines] == ["2", "3", "4", "5", "6", ""]
+    assert "this is not JSON" in lines[0] and "neither a logged dialogue" in lines[2]
+    assert "another task is called 'one' in a.jsonl: line 1" in lines[3] and lines[5] == "- and 1 more"
+    assert sorted(path.name for path in Path().iterdir()) == ["a.jsonl"]  # nothing half-written
+    facts, found = import_(name, "--skip-bad", 6)
+    assert len(found) == 1 and facts["bad rows"] == "6"
+    kept = [json.loads(line) for line in Path("out/bad-rows.jsonl").read_text().splitlines()]
+    assert [one["line"] for one in kept] == [2, 3, 4, 5, 6, 7] and {one["file"] for one in kept} == {"a.jsonl"}
+    assert kept[0]["row"] == "{" and kept[0]["why"].startswith("this is not JSON")
+    assert "at most 10 are allowed; raise agent.max_turns" in kept[5]["why"]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (json.dumps(chat("One?", "x")).replace("0.5", "1" * 400), "`reward` is too large a number"),
+        (json.dumps(chat("One?", "x")).replace("0.5", "1e999"), "`reward` is too large a number"),
+        ('{"a\\ud800": 1, "a\\ud800": 2}', "is there twice"),
+    ],
+)
+def test_no_number_and_no_key_ends_an_import_with_a_trace(row: str, said: str) -> None:
+    Path("params.yaml").write_text('reward: {function: "math:fsum"}\n')  # whose bounds are infinite
+    name = write("a.jsonl", row, chat("Two?", "x"))
+    with pytest.raises(UserError, match=f"line 1: .*{said}"):
+        import_(name)
+    assert len(import_(name, "--skip-bad", 1)[1]) == 1
+
+
+def test_what_params_yaml_allows_is_allowed_unless_the_command_says_otherwise() -> None:
+    name = write("a.jsonl", "{", chat("Two?", "x"))
+    Path("params.yaml").write_text("collect: {skip_bad: 1}\n")
+    with pytest.raises(UserError, match="bad rows: 1, of which 0 may be left out"):
+        import_(name, "--skip-bad", 0)
+    assert len(import_(name)[1]) == 1
+
+
+def test_an_answer_is_there_and_is_what_the_last_message_says() -> None:
+    rows = [trajectory_row(one) for one in attempts(list(generate("train", 2, seed=1)))]
+    del rows[0]["answer"]
+    rows[1]["answer"] = "def other(): ..."
+    with pytest.raises(UserError) as error:
+        import_(write("k.jsonl", *rows))
+    assert "line 1: the key `answer` is missing" in str(error.value)
+    assert "line 2: `answer` is not what the dialogue's last message says" in str(error.value)
+
+
+def test_a_servers_own_files_are_no_logs() -> None:
+    from sweetrl.stages.import_dialogues import trajectory_files
+
+    Path("served").mkdir()
+    write("served/.open.jsonl", {"dialogue": "a"})
+    write("served/served-1.jsonl", chat("One?", "x"))
+    assert [path.name for path in trajectory_files(Path("served"))] == ["served-1.jsonl"]
+
+
+def test_bytes_that_are_no_text_are_a_bad_row() -> None:
+    Path("a.jsonl").write_bytes(json.dumps(chat("One?", "x")).encode() + b"\n\xff\xfe\n")
+    with pytest.raises(UserError, match=r"a\.jsonl: line 2: byte 1 is not UTF-8"):
+        import_("a.jsonl")
+    assert len(import_("a.jsonl", "--skip-bad", 1)[1]) == 1
+
+
+def test_dialogues_about_held_out_tasks_are_left_out(write_tasks: Callable[..., Path]) -> None:
+    tasks = list(generate("train", 4, seed=1))
+    write_tasks(Path("test.jsonl"), [replace(task, id="") for task in tasks[:1]])
+    write_trajectories(Path("k.jsonl"), attempts(tasks[:2]), 2)
+    log = write("log.jsonl", chat(tasks[0].problem_description, "x"), chat("One?", "x"))
+    Path("test.jsonl").write_text(Path("test.jsonl").read_text().replace('"id": "", ', ""))
+    facts, found = import_("k.jsonl", log, "--held-out", "test.jsonl")
+    assert {one.task.problem_description for one in found} == {tasks[1].problem_description, "One?"}
+    assert (facts["held out"], facts["dialogues"]) == ("3", "3")
+    with pytest.raises(UserError, match=r"there are no dialogues to take \(1 are about held-out tasks\)"):
+        Path("out").rename("before")
+        import_(write("log.jsonl", chat(tasks[0].problem_description, "x")), "--held-out", "test.jsonl")
+
+
+def test_dialogues_that_break_off_are_lost_and_too_many_are_an_error() -> None:
+    tasks = list(generate("train", 3, seed=1))
+    rows = [trajectory_row(one) for one in attempts(tasks)]
+    rows[0]["dialogue_history"] = rows[0]["dialogue_history"][:1]
+    name = write("k.jsonl", *rows)
+    with pytest.raises(UserError, match=r"1 of 6 dialogues end before the agent replies"):
+        import_(name)
+    Path("params.yaml").write_text("collect: {lost_share: 0.5}\n")
+    found = import_(name)[1]
+    assert (found[0].outcome, found[0].reward, found[0].error[:12]) == ("lost", None, "the file's d")
+
+
+def test_the_price_of_questions_is_taken_off_recorded_rewards() -> None:
+    Path("params.yaml").write_text("reward: {turn_cost: 0.1}\n")
+    asked = chat("One?", "Which?")
+    asked["messages"] += [{"role": "user", "content": "This."}, {"role": "assistant", "content": "So."}]
+    (one,) = import_(write("a.jsonl", asked))[1]
+    assert one.reward == pytest.approx(0.4) and one.parts[PRICE] == pytest.approx(-0.1)
+
+
+def test_a_price_is_taken_off_once_by_those_who_read_our_own_files() -> None:
+    Path("params.yaml").write_text("reward: {turn_cost: 0.1}\n")
+    (task,) = generate("train", 1, seed=1)
+    said = ("assistant", "Which?"), ("user", "This."), ("assistant", f"I WANT TO ANSWER:\n{task.ground_truth}")
+    messages = (Message("user", task.problem_description), *(Message(*one) for one in said))
+    ours = Trajectory(task, 0, messages, answer=task.ground_truth, reward=0.9, parts={"task": 1.0, PRICE: -0.1})
+    write_trajectories(Path("k.jsonl"), [ours], 1)
+    (one,) = import_("k.jsonl", "--keep-rewards")[1]
+    assert one.reward == pytest.approx(0.9) and one.parts == {"task": 1.0, PRICE: pytest.approx(-0.1)} and one.success
+
+
+def test_memory_does_not_grow_with_the_number_of_dialogues() -> None:
+    """A shard's dialogues are alive at a time, and not those of other shards."""
+    import gc
+
+    from sweetrl.colbench.find import load_domain
+    from sweetrl.config.settings import Settings, parse_settings
+    from sweetrl.stages.import_dialogues import Importer
+
+    settings: Settings = parse_settings({"collect": {"shard": 10}})
+    name = write("a.jsonl", *(chat(f"{number}?", "x") for number in range(200)))
+    importer = Importer(load_domain(settings), [Path(name)])
+    survey = importer.survey(Path("bad.jsonl"))
+    alive = 0
+    for index, members in importer.read(survey, lambda index: True):
+        assert len(members) == 10
+        if index == 19:
+            known = (one for one in gc.get_objects() if type(one) is Trajectory)
+            alive = sum(one.extra.get("source", "").startswith("a.jsonl") for one in known)
+    assert 10 <= alive <= 30
+
+
+def test_real_tasks_are_imported_and_scored(real_backend_tasks: Path) -> None:
+    """Dialogues about real ColBench tasks that a test writes itself: the reference is the answer."""
+    from sweetrl.colbench.files import read_tasks
+    from sweetrl.colbench.find import find_domain
+
+    tasks = list(read_tasks(real_backend_tasks, find_domain("backend")))[:8]
+    write_trajectories(Path("k.jsonl"), attempts(tasks), 2)
+    _, found = import_("k.jsonl")
+    assert len(found) == 16
+    wrong, right = found[:8], found[8:]
+    assert sum(one.reward or 0.0 for one in wrong) == 0.0
+    assert sum(one.reward or 0.0 for one in right) > 6.0

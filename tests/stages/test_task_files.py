@@ -1,0 +1,70 @@
+"""`sweetrl tasks`: the tasks of a split as a file, equal to those of the stage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from sweetrl.cli.main import app
+from sweetrl.colbench.find import find_domain, load_domain
+from sweetrl.colbench.store import read_task_table
+from sweetrl.config.settings import Settings
+from sweetrl.errors import UserError
+from sweetrl.stages.standalone import read_any_tasks
+from sweetrl.stages.tasks import split_tasks
+from sweetrl.stages.tasks import tasks as stage
+from sweetrl.types import Task
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+    Path("params.yaml").write_text("seed: 3\ntasks: {train: 12, validation: 4, test: 5, difficulty: 2}\n")
+
+
+def tasks(split: str, out: str, *words: Any) -> tuple[dict[str, str], list[Task]]:
+    """What the command prints, and the tasks that it writes."""
+    done = CliRunner().invoke(app, ["tasks", "--split", split, "--out", out, *map(str, words)])
+    if isinstance(done.exception, UserError):
+        raise done.exception
+    assert done.exit_code == 0, done.output + str(done.exception)
+    facts = dict(line.split("\t") for line in done.stdout.splitlines())
+    return facts, read_any_tasks(Path(out), find_domain(facts["domain"]))
+
+
+@pytest.mark.parametrize("suite", ["backend", "frontend"])
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_they_are_those_of_the_stage(suite: str, split: str) -> None:
+    sizes = {"train": 12, "validation": 4, "test": 5, "difficulty": 1}
+    wanted = split_tasks(load_domain(Settings.model_validate({"seed": 8, "suite": suite, "tasks": sizes})))[split]
+    some = ["--suite", suite, "--seed", 8, "--difficulty", 1]
+    facts, found = tasks(split, "some.jsonl", "--count", 3, *some)
+    assert found == wanted[:3]
+    assert (facts["domain"], facts["tasks"], facts["seed"], facts["difficulty"]) == (suite, "3", "8", "1")
+    assert tasks(split, "all.parquet", *some)[1] == wanted
+
+
+def test_without_more_they_are_those_of_params_yaml() -> None:
+    stage(Settings.model_validate({"seed": 3, "tasks": {"train": 12, "validation": 4, "test": 5, "difficulty": 2}}))
+    for split in ("train", "validation", "test"):
+        assert tasks(split, f"{split}.jsonl")[1] == read_task_table(Path(f"data/tasks/{split}.parquet"))
+
+
+def test_more_than_the_stage_makes_go_on_behind_them_and_never_into_another_split() -> None:
+    more = tasks("validation", "more.jsonl", "--count", 9)[1]
+    train = tasks("train", "train.jsonl")[1]
+    assert more[:4] == tasks("validation", "four.jsonl")[1] and len(more) == 9
+    assert not {task.id for task in more} & {task.id for task in train}
+    with pytest.raises(UserError, match=r"`tasks\.train` is 12, and the tasks behind are for validation"):
+        tasks("train", "many.jsonl", "--count", 13)
+
+
+def test_nothing_is_overwritten() -> None:
+    Path("there.jsonl").write_text("mine")
+    with pytest.raises(UserError, match=r"there\.jsonl: this is there already"):
+        tasks("test", "there.jsonl")
+    assert Path("there.jsonl").read_text() == "mine"

@@ -1,0 +1,184 @@
+"""Critics that are not trained: controls and the judge; and the way a trained head is saved and loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.backend import Backend
+from sweetrl.backend.suite import ScriptedSimulator, generate
+from sweetrl.backend.suite.agents import read_request, write_answer
+from sweetrl.backend.suite.details import BY_NAME, KINDS
+from sweetrl.backend.suite.tasks import read_facts
+from sweetrl.config.settings import JudgeSettings
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import UserError
+from sweetrl.methods.critics import JudgeCritic, OracleCritic, RandomCritic, first_wins, rivals
+from sweetrl.types import Completion, Message, Prompt, Reply, Sampling, Trajectory, Usage
+
+
+def replies(*texts: str) -> list[Reply]:
+    return [Reply((index,), text) for index, text in enumerate(texts)]
+
+
+def synthetic_dialogue() -> tuple[Trajectory, list[str]]:
+    """One question asked and answered, then a second turn; and replies to it from best to worst."""
+    for task in generate("train", 200, 3, 3):
+        request, facts = read_request(task.problem_description), read_facts(task.hidden_information)
+        if set(request.named) - facts.keys() and len(facts) > 2 and BY_NAME[next(iter(facts))].parts == 1:
+            break
+    first, second, *_ = facts
+    messages = [Message("user", task.problem_description), Message("assistant", BY_NAME[first].questions[0])]
+    messages += [Message("user", ScriptedSimulator().reply(task, messages, 1)), Message("assistant", "Hm?")]
+    others = [kind for kind in KINDS if kind.name not in facts]
+    hinted = next(kind for kind in others if kind.name in request.named)
+    relevant = [kind for kind in others if kind.name in request.domain.relevant]
+    plausible = next(kind for kind in relevant if kind.name not in request.named)
+    irrelevant = next(kind for kind in others if kind.name not in request.domain.relevant)
+    texts = [kind.questions[0] for kind in (BY_NAME[second], hinted, plausible, irrelevant)]
+    texts.append(write_answer(request, {}))  # without what was told
+    texts.append(write_answer(request, {first: facts[first]}))  # true to what was told, and too early
+    return Trajectory(task, 0, tuple(messages)), texts
+
+
+def test_the_oracle_knows_good_replies_from_bad() -> None:
+    dialogue, texts = synthetic_dialogue()
+    ((nothing, values),) = OracleCritic(Backend()).rate([(dialogue, [[], replies(*texts)])])
+    assert nothing == [] and values == sorted(values, reverse=True) and len(set(values)) == len(values) == 6
+    code = replies(f"```\n{texts[0]}\n```", f"I will think of this: `{texts[0]}`.", "How are you?", texts[3])
+    ((_, worthless),) = OracleCritic(Backend()).rate([(dialogue, [[], code])])
+    assert worthless == [values[3]] * 4, "code and statements ask for nothing, whatever they talk of"
+
+
+def test_the_oracle_agrees_with_every_contrast() -> None:
+    from sweetrl.backend.suite.judge import WORTH
+
+    assert all(WORTH[better] > WORTH[worse] for better, worse in Backend.contrasts)  # type: ignore[index]
+
+
+def test_the_oracle_refuses_other_tasks(trajectories: list[Trajectory]) -> None:
+    with pytest.raises(
+        UserError, match="task train-00000: the oracle knows only how tasks of a synthetic suite were made"
+    ):
+        OracleCritic(Backend()).rate([(trajectories[0], [replies("What is the rate?")])])
+
+
+def test_random_numbers_depend_on_seed_state_and_reply_only(trajectories: list[Trajectory]) -> None:
+    some = replies("a", "b", "c")
+    ((first, second),) = RandomCritic(1).rate([(trajectories[0], [some, some])])
+    ((alone,),) = RandomCritic(1).rate([(trajectories[0], [some[:1]])])
+    ((other, _),) = RandomCritic(2).rate([(trajectories[0], [some, some])])
+    assert alone == first[:1] and len({*first, *second, *other}) == 9
+    assert all(0.0 <= value < 1.0 for value in first)
+
+
+class FakeJudge:
+    """Prefers the longer reply, or what stands first, or says nothing."""
+
+    name = "fake"
+
+    def __init__(self, chat: ChatFormat, habit: str):
+        self.tokenizer, self.habit, self.texts = chat.tokenizer, habit, []  # type: ignore[var-annotated]
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        assert sampling.temperature == 0.0 and sampling.n == 1
+        found = []
+        for prompt in prompts:
+            text = self.tokenizer.decode(prompt.token_ids)
+            self.texts.append(text)
+            one, other = text.split("Reply A:")[1].split("Reply B:")
+            other = other.split("Which reply")[0]
+            longer = "A" if len(one.strip()) > len(other.strip()) else "B"
+            said = {"longer": f"A is short or B is. {longer}", "first": "A", "silent": "I cannot say."}[self.habit]
+            found.append([Completion((1,), (0.0,), said, "stop")])
+        return found
+
+    def session(self) -> Any:
+        return self
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+@pytest.mark.parametrize("habit", ["longer", "first", "silent"])
+def test_the_judge_ranks_by_won_comparisons(chat: ChatFormat, trajectories: list[Trajectory], habit: str) -> None:
+    engine = FakeJudge(chat, habit)
+    critic = JudgeCritic(Backend(), engine, chat, JudgeSettings(comparisons=8), seed=3)
+    some = replies("x" * 9, "x" * 2, "x" * 25, "x" * 14)
+    ((values, none),) = critic.rate([(trajectories[0], [some, []])])
+    assert none == [] and len(engine.texts) == 4 * 3, "every pair in both orders"
+    if habit == "longer":
+        assert values == pytest.approx([1 / 3, 0.0, 1.0, 2 / 3])
+    else:
+        assert values == [0.5] * 4, "a liking for the first place cancels"
+    assert all(trajectories[0].task.ground_truth.split()[-1] in text for text in engine.texts)
+
+
+def test_a_judge_without_privilege_does_not_see_the_reference(chat: ChatFormat, trajectories: list[Trajectory]) -> None:
+    engine = FakeJudge(chat, "longer")
+    JudgeCritic(Backend(), engine, chat, JudgeSettings(), 3, privileged=False).rate(
+        [(trajectories[0], [replies("a", "b")])]
+    )
+    assert engine.texts and not any("round(hours" in text for text in engine.texts)
+
+
+@given(st.integers(0, 12), st.integers(1, 20), st.integers(0, 99))
+def test_every_reply_meets_equally_many_rivals(count: int, comparisons: int, seed: int) -> None:
+    pairs = rivals(count, comparisons, seed)
+    assert len(pairs) == len(set(pairs)) and all(first < second for first, second in pairs)
+    met = [sum(number in pair for pair in pairs) for number in range(count)]
+    assert len(set(met)) <= 1
+    if count > 1:
+        assert min(comparisons, count - 1) <= met[0] <= max(comparisons + 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("B", 0.0), ("A is good, B bad.\nA", 1.0), ("neither", 0.5), ("", 0.5), ("**B**.", 0.0)]
+)
+def test_verdicts_are_read_from_their_end(text: str, share: float) -> None:
+    assert first_wins(text) == share
+
+
+def test_a_head_is_saved_and_loaded_with_its_adapter(tiny_model: Path, tmp_path: Path) -> None:
+    import torch
+
+    from sweetrl.config.settings import LoraSettings, ModelSettings
+    from sweetrl.lm.adapters import attach_adapter, load_adapter, load_base, save_adapter
+    from sweetrl.lm.data import Row, collate
+    from sweetrl.lm.heads import turn_values
+
+    settings = ModelSettings(base=str(tiny_model), device="cpu", threads=1)
+    model = attach_adapter(load_base(settings)[0], LoraSettings(rank=2), seed=0, head=True).eval()
+    batch = collate([Row(tuple(range(5, 25)), ((3, 6), (9, 20)))])
+    assert turn_values(model, batch, "mean").tolist() == [0.0, 0.0]
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameter.data = 0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(len(name)))
+    save_adapter(model, tmp_path, "models/base")
+    loaded = load_adapter(load_base(settings)[0], tmp_path)
+    assert not any(parameter.requires_grad for parameter in loaded.parameters())
+    for pooling in ("mean", "last"):
+        with torch.no_grad():
+            expected = turn_values(model, batch, pooling)
+            assert expected.abs().min() > 0 and torch.equal(turn_values(loaded, batch, pooling), expected)
+
+
+def test_replies_that_are_known_as_text_alone_have_their_places_too(
+    chat: ChatFormat, make_trajectory: Callable[..., Trajectory]
+) -> None:
+    """A dialogue that was built of messages: without them its turns would have no advantages."""
+    from sweetrl.sweet.critic import own_replies
+
+    sampled, told = (make_trajectory(3, 1, sampled=known) for known in (True, False))
+    assert sampled.turns and not told.turns
+    said = [one.content for one in told.messages if one.role == "assistant"]
+    assert [[reply.text for reply in turn] for turn in own_replies(told, chat)] == [[text] for text in said]
+    assert own_replies(told, chat)[-1] == own_replies(sampled, chat)[-1] == [Reply(chat.reply(said[-1]), said[-1])]

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.errors import UserError
+from sweetrl.sweet.pairs import index_pairs, read_pairs, trajectory_pairs, write_pairs
+from sweetrl.types import Message, Task, Trajectory, TrajectoryPair
+
+rewards = st.one_of(st.none(), st.integers(0, 10).map(lambda tenths: tenths / 10))
+outcomes = st.sampled_from(["answered", "answered", "max_turns_reached", "lost"])
+batches = st.lists(st.lists(st.tuples(rewards, outcomes), max_size=5), max_size=5)
+
+
+def batch(attempts: list) -> list[Trajectory]:
+    return [
+        Trajectory(Task(f"t{task}", "", ""), attempt, (Message("user", ""),), reward=reward, outcome=outcome)
+        for task, tries in enumerate(attempts)
+        for attempt, (reward, outcome) in enumerate(tries)
+    ]
+
+
+@given(batches, st.sampled_from(["official", "all"]), st.sampled_from([0.1, 0.3, 1.0]))
+def test_pairs_obey_the_rules(attempts: list, rule: str, gap: float) -> None:
+    trajectories = batch(attempts)
+    pairs, counts = trajectory_pairs(trajectories, rule, gap)  # type: ignore[arg-type]
+    known = {(one.task.id, one.attempt): one for one in trajectories}
+    for pair in pairs:
+        chosen, rejected = known[pair.task_id, pair.chosen_attempt], known[pair.task_id, pair.rejected_attempt]
+        assert (chosen.reward, rejected.reward) == (pair.chosen_reward, pair.rejected_reward)
+        assert pair.chosen_reward > pair.rejected_reward
+        assert "lost" not in (chosen.outcome, rejected.outcome)
+        if rule == "all":
+            assert pair.chosen_reward - pair.rejected_reward >= gap - 1e-6
+    assert len(set(pairs)) == len(pairs)
+    # By brute force, task by task.
+    expected = 0
+    for tries in attempts:
+        usable = [reward for reward, outcome in tries if reward is not None and outcome != "lost"]
+        if rule == "official":
+            expected += sum(reward < 1 for reward in usable) if 1.0 in usable else 0
+        else:
+            expected += sum(a - b >= gap - 1e-6 for a in usable for b in usable)
+    assert len(pairs) == counts.pairs == expected
+    assert counts.trajectories == len(trajectories)
+    assert counts.unusable == sum(r is None or o == "lost" for tries in attempts for r, o in tries)
+    assert counts.tasks_with_pairs == len({pair.task_id for pair in pairs})
+
+
+def test_official_takes_the_first_success_only() -> None:
+    pairs, counts = trajectory_pairs(
+        batch([[(0.5, "answered"), (1.0, "answered"), (1.0, "answered"), (0.0, "answered")]])
+    )
+    assert [(pair.chosen_attempt, pair.rejected_attempt) for pair in pairs] == [(1, 0), (1, 3)]
+    assert counts.equal == 1
+
+
+def test_pairs_keep_their_order_and_bytes_on_disk(tmp_path: Path) -> None:
+    pairs, _ = trajectory_pairs(batch([[(1.0, "answered"), (0.2, "answered"), (0.0, "max_turns_reached")]]), "all", 0.1)
+    write_pairs(tmp_path / "a.parquet", pairs)
+    write_pairs(tmp_path / "b.parquet", pairs)
+    assert read_pairs(tmp_path / "a.parquet") == pairs
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+    write_pairs(tmp_path / "empty.parquet", [])
+    assert read_pairs(tmp_path / "empty.parquet") == []
+
+
+def test_bad_pair_files_are_named(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pytest.raises(UserError, match="there is no such file"):
+        read_pairs(tmp_path / "pairs.parquet")
+    (tmp_path / "text.parquet").write_text("no")
+    with pytest.raises(UserError, match="not a Parquet file"):
+        read_pairs(tmp_path / "text.parquet")
+    pq.write_table(pa.table({"task_id": ["a"]}), tmp_path / "half.parquet")
+    with pytest.raises(UserError, match="`chosen_attempt` is missing"):
+        read_pairs(tmp_path / "half.parquet")
+
+
+def test_finding_pairs_loads_each_trajectory_once(make_trajectory: Callable[..., Trajectory]) -> None:
+    trajectories = [make_trajectory(0, attempt) for attempt in range(4)]
+    task = trajectories[0].task.id
+    pairs = [TrajectoryPair(task, 2, 0, 1.0, 0.0), TrajectoryPair(task, 2, 3, 1.0, 0.5)]
+    found: list[Trajectory] = []
+    indices = index_pairs(pairs, trajectories, found.append)
+    assert [one.attempt for one in found] == [0, 2, 3]
+    assert indices == [(1, 0), (1, 2)]
+    with pytest.raises(UserError, match=r"pairs: row 0: attempt 9 at task"):
+        index_pairs([TrajectoryPair(task, 9, 0, 1.0, 0.0)], trajectories, found.append)
+
+
+def test_official_takes_the_first_success_whatever_it_has_cost() -> None:
+    """With a price of questions (`reward.turn_cost`) no success has a reward of 1."""
+    paid = [(0.6, False), (0.8, True), (0.9, True), (-0.1, False)]
+    attempts = [
+        replace(one, solved=solved)
+        for one, (_, solved) in zip(batch([[(reward, "answered") for reward, _ in paid]]), paid, strict=True)
+    ]
+    pairs, counts = trajectory_pairs(attempts)
+    assert [(pair.chosen_attempt, pair.rejected_attempt) for pair in pairs] == [(1, 0), (1, 3)]
+    assert (counts.equal, counts.too_close) == (1, 0)
+    pairs, _ = trajectory_pairs(attempts, "all", 0.1)
+    assert (2, 1) in {(pair.chosen_attempt, pair.rejected_attempt) for pair in pairs}, "the shorter success is better"

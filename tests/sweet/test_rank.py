@@ -1,0 +1,420 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sweetrl.backend import Backend
+from sweetrl.backend.suite import generate
+from sweetrl.backend.suite.agents import read_request, write_answer
+from sweetrl.backend.suite.details import BY_NAME, KINDS
+from sweetrl.backend.suite.tasks import read_facts
+from sweetrl.colbench.domain import Domain
+from sweetrl.config.settings import CriticSettings, LoraSettings, PolicySettings, RankSettings
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.errors import UserError
+from sweetrl.evaluation.ranking import judged_metrics, ranking_metrics
+from sweetrl.frontend import Frontend
+from sweetrl.frontend.suite import generate as generate_pages
+from sweetrl.frontend.suite.designs import BY_NAME as PAGE_DETAILS
+from sweetrl.frontend.suite.designs import read_page, write_page
+from sweetrl.lm.data import encode
+from sweetrl.lm.passes import model_layout
+from sweetrl.protocols import Critic
+from sweetrl.sweet import preferences as files
+from sweetrl.sweet import rank
+from sweetrl.sweet.candidates import sample_candidates
+from sweetrl.sweet.critic import LogRatioCritic
+from sweetrl.types import (
+    ANSWER_MARKER,
+    Candidate,
+    Completion,
+    Message,
+    Prompt,
+    RankedState,
+    Sampling,
+    Trajectory,
+    Usage,
+)
+
+SYSTEM = "You help a user."
+BACKEND, FRONTEND = Backend(), Frontend()
+TEXTS = ["Is there a maximum?", "What is the rate per hour?", f"{ANSWER_MARKER}\n```python\ndef price(hours):\n```"]
+
+candidate = st.builds(
+    lambda number, count, advantage: Candidate(
+        (number,), ("", ANSWER_MARKER, "<html>")[number % 3] + str(number // 3), count, advantage / 4
+    ),
+    st.integers(0, 11),
+    st.integers(1, 5),
+    st.integers(-8, 8),
+)
+candidates = st.lists(candidate, max_size=8, unique_by=lambda one: one.token_ids)
+settings = st.builds(
+    RankSettings,
+    pairs=st.integers(1, 4),
+    margin=st.sampled_from([0.0, 0.5]),
+    selection=st.sampled_from(["halves", "extremes"]),
+    distinct=st.booleans(),
+    reply_types=st.sampled_from(["any", "same", "no_questions"]),
+)
+
+
+@given(candidates, st.sampled_from([BACKEND, FRONTEND]), settings, st.integers(0, 9))
+def test_chosen_pairs_obey_the_settings(found: list[Candidate], domain: Domain, rules: RankSettings, seed: int) -> None:
+    pairs = rank.choose_pairs(found, domain, rules, random.Random(seed))
+    assert len(pairs) <= rules.pairs
+    for good, bad in pairs:
+        assert good.text != bad.text
+        assert good.advantage > bad.advantage
+        assert good.advantage - bad.advantage >= rules.margin
+        types = domain.reply_type(good.text), domain.reply_type(bad.text)
+        assert rules.reply_types != "same" or types[0] == types[1]
+        assert rules.reply_types != "no_questions" or "question" not in types
+    if rules.reply_types == "any" and rules.distinct and found:
+        ordered = sorted((one.advantage for one in found), reverse=True)
+        half = len(found) // 2
+        for good, bad in pairs:
+            assert good.advantage >= ordered[max(half - 1, 0)] and bad.advantage <= ordered[-half]
+            if rules.selection == "extremes":
+                assert (good.advantage, bad.advantage) == (ordered[0], ordered[-1])
+        assert len(set(pairs)) == len(pairs)
+    assert pairs == rank.choose_pairs(found, domain, rules, random.Random(seed))
+
+
+def test_mean_centered_advantages_compare_questions_with_answers() -> None:
+    def state(turn: int, *replies: tuple[str, int, float]) -> RankedState:
+        many = tuple(Candidate((place,), text, count, value) for place, (text, count, value) in enumerate(replies))
+        return RankedState("t", 0, turn, (1,), many)
+
+    answer = f"{ANSWER_MARKER} x"
+    states = [
+        state(0, ("needed", 3, 0.1), ("other", 1, -0.3), (answer, 4, -0.9)),
+        state(1, ("needed", 4, -0.1), (answer, 2, -0.3), (answer + "y", 2, -0.5)),
+    ]
+    # Questions: (0.3 - 0.3 - 0.4) / 8 = -0.05; answers: (-3.6 - 0.6 - 1.0) / 8 = -0.65.
+    found = [[one.advantage for one in each.candidates] for each in rank.mean_centered(states, BACKEND)]
+    assert found == [pytest.approx([0.15, -0.25, -0.25]), pytest.approx([-0.05, 0.35, 0.15])]
+    rules = RankSettings(pairs=1, selection="extremes", reply_types="mean_centered")
+    first, second = rank.choose_preferences(states, BACKEND, rules, 0)
+    assert (first.chosen_ids, second.chosen_ids) == ((0,), (1,))  # ask first, then answer
+    assert second.chosen_advantage == pytest.approx(0.35)
+    assert second.rejected_ids == (0,)
+    assert {one.chosen_ids for one in rank.choose_preferences(states, BACKEND, RankSettings(reply_types="any"), 0)} == {
+        (0,)
+    }
+
+
+def test_repeated_replies_are_drawn_more_often_unless_distinct() -> None:
+    found = [Candidate((1,), "a", 7, 1.0), Candidate((2,), "b", 1, 0.5), Candidate((3,), "c", 8, 0.0)]
+    rules = RankSettings(pairs=1, distinct=False)
+    drawn = Counter(rank.choose_pairs(found, BACKEND, rules, random.Random(seed))[0][0].text for seed in range(200))
+    assert drawn["a"] > 150 and drawn["b"] > 5
+    whole = RankSettings(pairs=64, distinct=False)
+    assert len(rank.choose_pairs(found, BACKEND, whole, random.Random(0))) == 64
+
+
+def test_one_dominant_reply_gives_no_pair_with_itself() -> None:
+    rules = RankSettings(distinct=False)
+    assert rank.choose_pairs([Candidate((1,), "a", 16, 1.0)], BACKEND, rules, random.Random(0)) == []
+
+
+class FakeEngine:
+    """Draws from TEXTS by the prompt's seed; remembers what it saw."""
+
+    name = "fake"
+
+    def __init__(self, chat: ChatFormat):
+        self.chat, self.seen = chat, list[Prompt]()
+
+    def sample(self, prompts: Sequence[Prompt], sampling: Sampling) -> list[list[Completion]]:
+        self.seen += prompts
+        result = []
+        for prompt in prompts:
+            chance = random.Random(prompt.seed)
+            texts = [chance.choice(TEXTS) for _ in range(sampling.n)]
+            result.append([Completion(self.chat.reply(text), (), text, "stop") for text in texts])
+        return result
+
+    def usage(self) -> Usage:
+        return Usage()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def make_critic(tiny_model: Path, chat: ChatFormat) -> Callable[..., Critic]:
+    """Makes critics that see c or not, with one adapter that differs from its start."""
+    import torch
+
+    from sweetrl.config.settings import ModelSettings
+    from sweetrl.lm.adapters import attach_adapter, load_base
+
+    base, _ = load_base(ModelSettings(base=str(tiny_model), device="cpu"))
+    model = attach_adapter(base, LoraSettings(rank=4), seed=1)
+    torch.manual_seed(3)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            parameter.data = 0.1 * torch.randn(parameter.shape)
+    model.eval()
+
+    def make(privileged: bool = True) -> Critic:
+        view = CriticSettings(privileged=privileged)
+        return LogRatioCritic(model, BACKEND, chat, SYSTEM, view, model_layout(model, "trees"))
+
+    return make
+
+
+def rank_with(critic: Critic, dialogues: list[Trajectory], engine: FakeEngine, chat: ChatFormat) -> list[RankedState]:
+    rows = [(dialogue, encode(dialogue, chat, SYSTEM)) for dialogue in dialogues]
+    return rank.rank_sampled(rows, sample_candidates(rows, engine, Sampling(64, n=16), seed=5), critic)
+
+
+@pytest.fixture(scope="module")
+def ranked(
+    make_critic: Callable[..., Critic], chat: ChatFormat, trajectories: list[Trajectory]
+) -> tuple[list[RankedState], FakeEngine]:
+    engine = FakeEngine(chat)
+    states = rank_with(make_critic(), trajectories[:8], engine, chat)
+    return states, engine
+
+
+def test_every_turn_of_every_dialogue_is_a_state(
+    ranked: tuple[list[RankedState], FakeEngine], trajectories: list[Trajectory], chat: ChatFormat
+) -> None:
+    states, engine = ranked
+    expected = [
+        (one.task.id, one.attempt, turn, row.token_ids[:start])
+        for one in trajectories[:8]
+        for row in [encode(one, chat, SYSTEM)]
+        for turn, (start, _) in enumerate(row.spans)
+    ]
+    assert [(one.task_id, one.attempt, one.turn, one.prompt_ids) for one in states] == expected
+    assert [prompt.token_ids for prompt in engine.seen] == [one[3] for one in expected]
+    assert len({prompt.seed for prompt in engine.seen}) == len(states)
+    for state in states:
+        assert sum(one.count for one in state.candidates) == 16
+        assert len({one.token_ids for one in state.candidates}) == len(state.candidates) <= 3
+        assert len({one.advantage for one in state.candidates}) == len(state.candidates)
+
+
+def test_c_never_reaches_what_the_policy_learns_from(
+    ranked: tuple[list[RankedState], FakeEngine],
+    trajectories: list[Trajectory],
+    chat: ChatFormat,
+    tokenizer: Any,
+) -> None:
+    states, _ = ranked
+    preferences = list(rank.choose_preferences(states, BACKEND, RankSettings(), seed=5))
+    replay = list(rank.find_replay(trajectories, chat, SYSTEM))
+    data = files.preference_rows(preferences, replay, PolicySettings(sft_replay=1.0, sft_replay_turns="all"))
+    texts = [tokenizer.decode(row.token_ids) for row in data.rows]
+    references = {one.task.ground_truth for one in trajectories}
+    assert not any(reference in text for text in texts for reference in references)
+    # A row is the actor's own prompt and one reply, and only the reply is learnt from.
+    for preference, (chosen, rejected) in zip(preferences, data.pairs, strict=True):
+        for index, reply in ((chosen, preference.chosen_ids), (rejected, preference.rejected_ids)):
+            row = data.rows[index]
+            assert row.token_ids == preference.prompt_ids + reply
+            assert row.spans == ((len(preference.prompt_ids), len(row.token_ids)),)
+
+
+def test_the_critic_does_see_c(
+    make_critic: Callable[..., Critic],
+    chat: ChatFormat,
+    trajectories: list[Trajectory],
+    ranked: tuple[list[RankedState], FakeEngine],
+) -> None:
+    critic = make_critic(privileged=False)
+    blind = rank_with(critic, trajectories[:1], FakeEngine(chat), chat)
+    seeing = ranked[0][: len(blind)]
+    assert [one.prompt_ids for one in blind] == [one.prompt_ids for one in seeing]
+    assert all(a.candidates != b.candidates for a, b in zip(blind, seeing, strict=True))
+
+
+def test_ranking_again_gives_the_same_whatever_the_block(
+    make_critic: Callable[..., Critic],
+    chat: ChatFormat,
+    trajectories: list[Trajectory],
+    ranked: tuple[list[RankedState], FakeEngine],
+) -> None:
+    critic, again = make_critic(), []
+    for first in range(0, 8, 3):
+        block = trajectories[first : min(first + 3, 8)]
+        again += rank_with(critic, block, FakeEngine(chat), chat)
+    assert again == ranked[0]
+
+
+def test_replies_that_the_critic_has_no_room_to_read_are_left_out(
+    make_trajectory: Callable[..., Trajectory], chat: ChatFormat
+) -> None:
+    """c stands before them: the actor's context holds more of a dialogue than the critic's."""
+    from sweetrl.methods.critics import RandomCritic
+    from sweetrl.sweet.data import critic_row
+
+    dialogue = make_trajectory(0, 0)
+    row = encode(dialogue, chat, SYSTEM)
+    reply = row.token_ids[slice(*row.spans[-1])]
+    limit = len(critic_row(dialogue, BACKEND, chat, SYSTEM, CriticSettings()).token_ids) + 1
+    longer = {(*reply, *range(3, 3 + more)): ("x", 1) for more in range(4)}
+    sampled = [[longer] * len(row.spans)]
+    for privileged, expected in ((True, 2), (False, 4)):
+        room = rank.room_for_replies(BACKEND, chat, SYSTEM, privileged, limit)
+        states = rank.rank_sampled([(dialogue, row)], sampled, RandomCritic(0), room)
+        assert len(states) == len(row.spans) and len(states[-1].candidates) == expected
+        assert [one.token_ids for one in states[-1].candidates] == list(longer)[:expected]
+    assert len(rank.rank_sampled([(dialogue, row)], sampled, RandomCritic(0))[-1].candidates) == 4
+
+
+def test_files_keep_everything_and_equal_bytes(
+    ranked: tuple[list[RankedState], FakeEngine], trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path
+) -> None:
+    states, _ = ranked
+    preferences = list(rank.choose_preferences(states, BACKEND, RankSettings(), seed=5))
+    replay = list(rank.find_replay(trajectories, chat, SYSTEM))
+    assert preferences and len(replay) == sum(one.success for one in trajectories)
+    written: list[list[bytes]] = []
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        files.write_candidates(folder / files.CANDIDATES, states)
+        files.write_preferences(folder / files.PREFERENCES, preferences)
+        files.write_replay(folder / files.SFT_REPLAY, replay)
+        written.append([path.read_bytes() for path in sorted(folder.iterdir())])
+    assert written[0] == written[1]
+    assert files.read_candidates(tmp_path / "a" / files.CANDIDATES) == states
+    assert files.read_preferences(tmp_path / "a" / files.PREFERENCES) == preferences
+    assert files.read_replay(tmp_path / "a" / files.SFT_REPLAY) == replay
+    with pytest.raises(UserError, match="run the stage `rank` first"):
+        files.read_preferences(tmp_path / "no.parquet")
+    with pytest.raises(UserError, match="column `turn` is missing"):
+        files.read_preferences(tmp_path / "a" / files.SFT_REPLAY)
+
+
+def test_replay_is_final_replies_or_whole_dialogues(trajectories: list[Trajectory], chat: ChatFormat) -> None:
+    replay = list(rank.find_replay(trajectories, chat, SYSTEM))
+    final = files.preference_rows([], replay, PolicySettings(sft_replay=0.5))
+    whole = files.preference_rows([], replay, PolicySettings(sft_replay=0.5, sft_replay_turns="all"))
+    assert len(final.replay) == len(replay)
+    assert all(
+        final.rows[index].spans == replay_row.row.spans[-1:]
+        for index, replay_row in zip(final.replay, replay, strict=True)
+    )
+    assert [whole.rows[index] for index in whole.replay] == [replay_row.row for replay_row in replay]
+    assert files.preference_rows([], replay, PolicySettings()).replay == ()
+
+
+def test_dialogues_are_drawn_by_seed_and_never_lost_ones(make_trajectory: Callable[..., Trajectory]) -> None:
+    pool = [make_trajectory(n, 0, outcome="lost" if n % 3 == 0 else "answered") for n in range(30)]
+    picked = rank.choose_dialogues(pool, 0.25, seed=1)
+    assert len(picked) == 5 and not any(one.outcome == "lost" for one in picked)
+    assert picked == rank.choose_dialogues(pool, 0.25, seed=1) != rank.choose_dialogues(pool, 0.25, seed=2)
+    assert picked == sorted(picked, key=lambda one: one.task.id)
+
+
+def test_metrics_say_what_is_preferred_to_what(ranked: tuple[list[RankedState], FakeEngine]) -> None:
+    states, _ = ranked
+    preferences = list(rank.choose_preferences(states, BACKEND, RankSettings(), seed=5))
+    metrics = ranking_metrics(states, preferences, BACKEND)
+    assert metrics["candidates"] == 16 * len(states)
+    assert sum(value for name, value in metrics.items() if "_over_" in name) == metrics["pairs"] == len(preferences)
+    assert metrics["margin"] > 0
+    assert {name for name in metrics if name.startswith("pairs/")} == {
+        f"pairs/{good}_over_{bad}" for good in ("question", "answer") for bad in ("question", "answer")
+    }
+    assert {"advantage/question", "advantage/answer", "advantage/turn_01"} <= set(metrics)
+
+
+def test_metrics_say_whether_the_critic_knows_good_from_bad() -> None:
+    task = next(iter(generate("train", 1, 3, 3)))
+    facts, request = read_facts(task.hidden_information), read_request(task.problem_description)
+    needed = BY_NAME[next(iter(facts))].questions
+    irrelevant = BY_NAME[next(kind.name for kind in KINDS if kind.name not in request.domain.relevant)].questions
+    messages = (Message("user", task.problem_description), Message("assistant", needed[0]))
+    dialogue = Trajectory(task=task, attempt=0, messages=messages, answer=None, outcome="max_turns_reached", reward=0.0)
+
+    def judged(advantages: tuple[float, float, float, float]) -> dict[str, float]:
+        texts = (needed[0], needed[1], irrelevant[0], irrelevant[1])
+        candidates = tuple(
+            Candidate((n,), text, n + 1, value) for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
+        )
+        return judged_metrics([RankedState(task.id, 0, 0, (1,), candidates)], [dialogue], BACKEND)
+
+    metrics = judged((0.2, 0.1, 0.1, -0.4))
+    assert metrics["ranked/needed_over_irrelevant"] == 3.5 / 4  # a tie is half a win
+    assert metrics["judged/needed/share"] == 0.3 and metrics["judged/irrelevant/share"] == 0.7
+    assert metrics["judged/needed/advantage"] == pytest.approx((0.2 + 2 * 0.1) / 3)
+    assert judged((-1.0, -1.0, 0.0, 0.0))["ranked/needed_over_irrelevant"] == 0.0
+
+
+def test_metrics_say_whether_the_critic_heeds_the_request() -> None:
+    for task in generate("train", 200, 3, 3):
+        facts, request = read_facts(task.hidden_information), read_request(task.problem_description)
+        false = [name for name in request.named if name not in facts]
+        if false:
+            break
+    first = next(iter(facts))
+    unhinted = next(name for name in request.domain.relevant if name not in request.named)
+    texts = [BY_NAME[name].questions[0] for name in (first, false[0], unhinted)]
+    texts.append(f"`{texts[0]}` is what I would ask.")  # code and statements ask for nothing
+    texts.append(write_answer(request, {}))
+    messages = (Message("user", task.problem_description), Message("assistant", texts[0]))
+    dialogue = Trajectory(task=task, attempt=0, messages=messages, answer=None, outcome="max_turns_reached", reward=0.0)
+    advantages = (0.3, 0.4, -0.1, 0.0, -0.5)
+    candidates = tuple(
+        Candidate((n,), text, n + 1, value) for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
+    )
+    metrics = judged_metrics([RankedState(task.id, 0, 0, (1,), candidates)], [dialogue], BACKEND)
+    found = {name.removeprefix("ranked/"): value for name, value in metrics.items() if name.startswith("ranked/")}
+    assert found == {
+        "needed_over_hinted": 0.0,
+        "needed_over_plausible": 1.0,
+        "needed_over_premature": 1.0,
+        "hinted_over_plausible": 1.0,
+        "hinted_over_premature": 1.0,
+    }
+    shares = {name.split("/")[1] for name in metrics if name.startswith("judged/") and name.endswith("/share")}
+    assert shares == {"needed", "hinted", "plausible", "unclear", "premature"}
+
+
+def test_pages_are_compared_with_pages() -> None:
+    texts = ("Blue?", "How?", "<html>1</html>", "<html>2</html>", "I WANT TO ANSWER:<html>1</html>")
+    candidates = [Candidate((n,), text, 1, 0.1 * n) for n, text in enumerate(texts)]
+    assert [FRONTEND.reply_type(one.text) for one in candidates] == ["question", "question", "page", "page", "answer"]
+    pairs = rank.choose_pairs(candidates, FRONTEND, RankSettings(reply_types="same", pairs=9), random.Random(0))
+    assert {(good.text, bad.text) for good, bad in pairs} == {("How?", "Blue?"), ("<html>2</html>", "<html>1</html>")}
+    known = [RankedState("t", 0, 0, (1,), tuple(candidates))]
+    (state,) = rank.mean_centered(known, FRONTEND)
+    assert [round(one.advantage, 3) for one in state.candidates] == [-0.05, 0.05, -0.05, 0.05, 0.0]
+    preferences = list(rank.choose_preferences(known, FRONTEND, RankSettings(reply_types="no_questions", pairs=9), 0))
+    assert {(one.chosen_ids, one.rejected_ids) for one in preferences} == {((4,), (2,))}, "no question is in a pair"
+    metrics = ranking_metrics(known, preferences, FRONTEND)
+    assert metrics["pairs/answer_over_page"] == metrics["pairs"] == 1
+    assert metrics["advantage/page"] == pytest.approx(0.25) and metrics["advantage/question"] == pytest.approx(0.05)
+
+
+def test_metrics_say_whether_the_critic_knows_the_better_page() -> None:
+    """Where replies have a worth and no verdict: every two of different worth are compared."""
+    task = next(iter(generate_pages("train", 1, 3, 3)))
+    wanted = read_page(task.ground_truth)
+    assert wanted is not None
+    other = next(value for value in PAGE_DETAILS["page color"].values if value != wanted["page color"])
+    worse = write_page(wanted.set({"page color": other}))
+    dialogue = Trajectory(task, 0, (Message("user", task.problem_description), Message("assistant", "Hm?")))
+
+    def judged(*advantages: float) -> dict[str, float]:
+        texts = (task.ground_truth, f"{ANSWER_MARKER} {task.ground_truth}", worse, "Which order do you want?")
+        found = tuple(
+            Candidate((n,), text, 1, value) for n, (text, value) in enumerate(zip(texts, advantages, strict=True))
+        )
+        return judged_metrics([RankedState(task.id, 0, 0, (1,), found)], [dialogue], FRONTEND)
+
+    # Worth 1, 1, less, and 0: five pairs, as the first two are worth the same.
+    assert judged(0.3, 0.2, 0.1, 0.0) == judged(0.2, 0.3, 0.1, 0.0) == {"ranked/better_over_worse": 1.0}
+    assert judged(0.3, 0.1, 0.1, 0.1) == {"ranked/better_over_worse": 3.5 / 5}  # a tie is half a win
+    assert judged(0.0, 0.0, 0.1, 0.2) == {"ranked/better_over_worse": 0.0}

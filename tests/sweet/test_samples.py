@@ -1,0 +1,118 @@
+"""Candidates that were sampled once are ranked by other critics without sampling, and never stand in for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.api.learning import rank_replies
+from sweetrl.backend import Backend
+from sweetrl.config.settings import parse_settings
+from sweetrl.sweet import candidates as asked
+from sweetrl.sweet import samples
+from sweetrl.types import Trajectory
+
+
+def ranked(base: Path, dialogues: list[Trajectory], cache: Path | None, seed: int = 5, **rank: Any) -> list[Any]:
+    wanted = {"critic": "random", "share": 0.3, "candidates": 3, "block": 4, **rank}
+    settings = parse_settings(
+        {
+            "seed": seed,
+            "model": {"base": str(base), "device": "cpu", "threads": 1},
+            "agent": {"max_new_tokens": 6},
+            "rank": wanted,
+        }
+    )
+    found = rank_replies(Backend().configured(settings), None, dialogues, cache=cache).states
+    return [(one.prompt_ids, [(each.token_ids, each.text, each.count) for each in one.candidates]) for one in found]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many dialogues were sampled for, call by call."""
+    made: list[int] = []
+    original = asked.sample_candidates
+
+    def counted(rows: Any, *more: Any) -> Any:
+        made.append(len(rows))
+        return original(rows, *more)
+
+    monkeypatch.setattr(asked, "sample_candidates", counted)
+    return made
+
+
+def test_what_is_kept_is_what_would_be_sampled(
+    tiny_model: Path,
+    trajectories: list[Trajectory],
+    tmp_path: Path,
+    calls: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = ranked(tiny_model, trajectories, None)
+    sampled = sum(calls)
+    assert sampled > 4 and ranked(tiny_model, trajectories, tmp_path) == plain
+    calls.clear()
+    for other in ({}, {"critic": "privileged-ratio"}, {"margin": 0.5, "pairs": 1}):
+        assert ranked(tiny_model, trajectories, tmp_path, **other) == plain, other
+    assert not calls, "nothing was sampled again"
+    for changed in ({"candidates": 2}, {"seed": 6}, {"block": 5}):
+        calls.clear()
+        ranked(tiny_model, trajectories, tmp_path, **changed)
+        assert calls, changed
+    calls.clear()
+    monkeypatch.setattr(samples, "_FORMAT", samples._FORMAT + 1)  # as when the sampling code has changed
+    ranked(tiny_model, trajectories, tmp_path)
+    assert calls
+
+
+def test_a_broken_file_is_sampled_again(
+    tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path, calls: list[int]
+) -> None:
+    plain = ranked(tiny_model, trajectories, tmp_path)
+    first, second, *_ = sorted(tmp_path.glob("*.parquet"))
+    first.write_bytes(b"PAR1 and no more")
+    second.write_bytes(b"")
+    calls.clear()
+    assert ranked(tiny_model, trajectories, tmp_path) == plain
+    assert len(calls) == 2
+
+
+def test_another_model_has_its_own(
+    tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path, calls: list[int]
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    with torch.no_grad():
+        next(model.parameters()).mul_(1.5)
+    model.save_pretrained(tmp_path / "other")
+    AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path / "other")
+    ranked(tiny_model, trajectories, tmp_path / "cache")
+    calls.clear()
+    ranked(tmp_path / "other", trajectories, tmp_path / "cache")
+    assert calls
+
+
+def test_what_ends_a_reply_and_what_its_tokens_read_as_are_part_of_the_key(
+    tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path
+) -> None:
+    """Somebody mends a base's generation config, or its tokenizer: weights and prompts are what they were."""
+    import json
+    import shutil
+
+    base = Path(shutil.copytree(tiny_model, tmp_path / "base"))
+    first = ranked(base, trajectories, tmp_path / "cache")
+    said = next(ids for _, candidates in first for ids, _, _ in candidates if len(ids) == 6)
+    config = json.loads((base / "generation_config.json").read_text())
+    config["eos_token_id"] = [config["eos_token_id"], said[3]]
+    (base / "generation_config.json").write_text(json.dumps(config))
+    ending = ranked(base, trajectories, tmp_path / "cache")
+    assert ending == ranked(base, trajectories, None) != first
+    tokenizer = json.loads((base / "tokenizer.json").read_text())
+    tokenizer["decoder"] = {"type": "Replace", "pattern": {"String": "a"}, "content": "A"}
+    (base / "tokenizer.json").write_text(json.dumps(tokenizer))
+    reading = ranked(base, trajectories, tmp_path / "cache")
+    assert reading == ranked(base, trajectories, None) != ending

@@ -1,0 +1,250 @@
+"""Nothing holds all dialogues, whatever reads them: few live at a time, and memory hardly grows with their number."""
+
+from __future__ import annotations
+
+import gc
+import random
+import tracemalloc
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sweetrl.api.learning import rank_replies
+from sweetrl.backend.domain import Backend
+from sweetrl.colbench import store as stores
+from sweetrl.colbench.store import TrajectoryStore
+from sweetrl.config.settings import CriticSettings, MultiTurnSettings, PolicySettings, RankSettings, parse_settings
+from sweetrl.engines.chat import ChatFormat
+from sweetrl.lm.data import plan
+from sweetrl.methods.base import TrainingJob
+from sweetrl.sweet import preferences as files
+from sweetrl.sweet import rank
+from sweetrl.sweet.data import critic_attempts, critic_pairs, policy_pairs, successes
+from sweetrl.sweet.pairs import DataCounts, index_pairs, trajectory_pairs
+from sweetrl.sweet.preferences import Blocks, preference_rows
+from sweetrl.types import Candidate, RankedState, Task, Trajectory
+from sweetrl.validation.tables import Rows, TrajectoryTable, pair_rows, places
+
+SYSTEM = "You help a user."
+COUNT, SHARD = 150, 30
+BLOCK = 4
+
+
+@pytest.fixture(scope="module")
+def store(make_trajectory: Callable[..., Trajectory], tmp_path_factory: pytest.TempPathFactory) -> TrajectoryStore:
+    """150 dialogues, 15 attempts at each of ten tasks, in five shards."""
+    found = TrajectoryStore(tmp_path_factory.mktemp("dialogues") / "shards")
+    made = [make_trajectory(n // 15, n % 15, float(n % 3 == 0), seed=n) for n in range(COUNT)]
+    for number in range(COUNT // SHARD):
+        found.write_shard(number, made[number * SHARD : (number + 1) * SHARD])
+    return found
+
+
+class Living:
+    """How many dialogues of the store lived at once, at most."""
+
+    def __init__(self) -> None:
+        self.most = self.made = 0
+        self._now = 0
+
+    def born(self, one: Trajectory) -> Trajectory:
+        self.made += 1
+        self._now += 1
+        self.most = max(self.most, self._now)
+        weakref.finalize(one, self._gone)
+        return one
+
+    def _gone(self) -> None:
+        self._now -= 1
+
+
+@pytest.fixture
+def living(monkeypatch: pytest.MonkeyPatch) -> Living:
+    counted, true = Living(), stores._trajectory
+    monkeypatch.setattr(stores, "_trajectory", lambda record: counted.born(true(record)))
+    return counted
+
+
+def test_a_list_would_be_noticed(store: TrajectoryStore, living: Living) -> None:
+    held = list(store)
+    assert living.most == len(held) == COUNT
+
+
+def reads(store: TrajectoryStore, chat: ChatFormat, folder: Path) -> dict[str, Callable[[], object]]:
+    """All that reads collected dialogues between `collect` and the trainers."""
+    domain = Backend()
+    rules: Any = "all"
+
+    def validate() -> None:
+        table, data = TrajectoryTable(domain, 10, SYSTEM), DataCounts(domain)
+        pairs, _ = data.read(table.watch(store.read(), places(store)))
+        pair_rows(pairs, table.rows())
+
+    def pairs() -> Any:
+        return trajectory_pairs(store.outlines(), rules)[0]
+
+    critic = CriticSettings(reference="unconditioned")
+    multi_turn = MultiTurnSettings(sft_replay=0.5)
+    job = TrainingJob(parse_settings({}), domain, None, folder)  # type: ignore[arg-type]
+    job.__dict__.update(chat=chat, system=SYSTEM)
+    return {
+        "validate": validate,
+        "train-critic": lambda: critic_pairs(pairs(), store, domain, chat, SYSTEM, critic),
+        "train-critic, value function": lambda: critic_attempts(store, domain, chat, SYSTEM, critic),
+        "rft": lambda: successes(store, chat, SYSTEM),
+        "multi-turn-dpo": lambda: policy_pairs(pairs(), store, chat, SYSTEM, multi_turn),
+        "a method of one's own": lambda: job.rows(store),
+        "replay": lambda: files.write_replay(folder / "replay.parquet", rank.find_replay(store, chat, SYSTEM)),
+        "any pairs": lambda: index_pairs(pairs(), store, lambda one: None),
+    }
+
+
+NAMES = ("validate", "train-critic", "train-critic, value function", "rft", "multi-turn-dpo", "a method of one's own")
+
+
+@pytest.mark.parametrize("name", [*NAMES, "replay", "any pairs"])
+def test_stages_read_dialogues_one_by_one(
+    name: str, store: TrajectoryStore, chat: ChatFormat, living: Living, tmp_path: Path
+) -> None:
+    read = reads(store, chat, tmp_path)[name]
+    gc.disable()  # a cycle would count as held
+    try:
+        assert read() is not None or name in ("validate", "replay")
+    finally:
+        gc.enable()
+    assert living.made >= COUNT and living.most <= 3
+
+
+def test_ranking_reads_dialogues_block_by_block(
+    store: TrajectoryStore, tiny_model: Path, living: Living, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    wanted = {"critic": "random", "share": 0.5, "block": BLOCK, "pairs": 1, "reply_types": "mean_centered"}
+    settings = parse_settings({"model": {"base": str(tiny_model), "device": "cpu", "threads": 1}, "rank": wanted})
+
+    def sample(rows: Any, *more: Any) -> Any:
+        return [[{(turn + 7, 8): ("One?", 1), (9,): ("Two?", 1)} for turn in range(len(row.spans))] for _, row in rows]
+
+    monkeypatch.setattr("sweetrl.sweet.candidates.sample_candidates", sample)
+    blocks = Blocks(tmp_path)
+    found = rank_replies(
+        Backend().configured(settings), None, store, blocks, progress=lambda more: None, out=tmp_path / "out"
+    )
+    assert found.metrics["dialogues"] == COUNT / 2 and found.metrics["replay"] == COUNT / 3
+    assert len(found.states) == found.metrics["states"] > COUNT and found.preferences
+    assert living.made > COUNT and living.most <= 2 * BLOCK + 1, "a block, and the next one"
+
+
+def test_the_store_picks_what_is_asked_for(store: TrajectoryStore, living: Living) -> None:
+    everything = list(TrajectoryStore(store.folder))
+    for wanted in ([], [0], [29, 30, 149], list(range(0, COUNT, 7)), list(range(COUNT))):
+        before = living.made
+        assert list(store.pick(wanted)) == [everything[place] for place in wanted]
+        assert living.made - before == len(wanted), "others are not made"
+    outlines = [(one.task.id, one.attempt, one.reward, one.success, one.outcome) for one in store.outlines()]
+    assert outlines == [(one.task.id, one.attempt, one.reward, one.success, one.outcome) for one in everything]
+
+
+# Memory: what is kept of a dialogue of 400 tokens, which would be 14 KB as a tuple of numbers
+
+KEPT = 2500  # bytes a dialogue
+
+
+def dialogues(count: int, make: Callable[..., Trajectory], chat: ChatFormat) -> Iterator[Trajectory]:
+    """Dialogues whose token ids are all different numbers, made when they are asked for."""
+    for number in range(count):
+        one = make(number // 5, number % 5, float(number % 2), seed=number)
+        last = one.turns[-1]
+        ids = tuple(300 + (number * 7 + place) % 900 for place in range(400))
+        turns = (*one.turns[:-1], type(last)(last.message_index, last.raw, ids, (), "stop"))
+        yield Trajectory(one.task, one.attempt, one.messages, turns, one.answer, one.reward, seed=number)
+
+
+class Again:
+    """Something that can be read again and again and holds nothing."""
+
+    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
+        self.make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.make()
+
+
+def peak(work: Callable[[], object]) -> int:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        kept = work()
+        return tracemalloc.get_traced_memory()[1] + 0 * bool(kept)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["critic", "rft", "multi-turn-dpo", "sweet"])
+def test_memory_hardly_grows_with_dialogues(
+    kind: str, make_trajectory: Callable[..., Trajectory], chat: ChatFormat
+) -> None:
+    def work(count: int) -> Callable[[], object]:
+        source: Iterable[Trajectory] = Again(lambda: dialogues(count, make_trajectory, chat))
+
+        def states() -> Iterator[RankedState]:
+            for one in source:
+                prompt = one.turns[-1].token_ids
+                chance = random.Random(one.seed)
+                replies = [tuple(chance.choices(range(300, 1200), k=9)) for _ in range(2)]
+                some = tuple(Candidate(ids, f"{ids}", 1, chance.random()) for ids in replies)
+                yield RankedState(one.task.id, one.attempt, 0, prompt, some)
+
+        def made() -> object:
+            pairs = trajectory_pairs(source)[0]
+            if kind == "critic":
+                data = critic_pairs(pairs, source, Backend(), chat, SYSTEM, CriticSettings(reference="unconditioned"))
+            elif kind == "rft":
+                data = successes(source, chat, SYSTEM)
+            elif kind == "multi-turn-dpo":
+                data = policy_pairs(pairs, source, chat, SYSTEM, MultiTurnSettings(sft_replay=0.5))
+            else:
+                rules = RankSettings(pairs=1, margin=0.0)
+                found = rank.choose_preferences(Again(states), Backend(), rules, 7)  # type: ignore[arg-type]
+                replay = rank.find_replay(source, chat, SYSTEM)
+                data = preference_rows(found, replay, PolicySettings(sft_replay=0.5, sft_replay_turns="all"))
+            return data, plan(data, 2.0, 4, 7, 0.5 if data.replay else 0.0, 4)
+
+        return made
+
+    few, many = (peak(work(count)) for count in (20, 80))
+    assert (many - few) / 60 < KEPT
+
+
+def test_written_rows_are_read_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large files have several row groups, which are read alike; a table stays what it was when it is replaced."""
+    import pyarrow.parquet as pq
+
+    states = [RankedState(f"t{n % 9}", n, 0, (n,) * 50, (Candidate((n, 1), f"{n}", 1, 0.5),)) for n in range(500)]
+    path = tmp_path / "candidates.parquet"
+    files.write_candidates(path, states)
+    assert pq.read_metadata(path).num_row_groups == 1
+    found = files.read_candidates(path)
+    monkeypatch.setattr(files, "_GROUP", 20_000)
+    files.write_candidates(path, iter(states))
+    assert pq.read_metadata(path).num_row_groups > 3
+    assert found == states and files.read_candidates(path) == states
+    assert files.read_candidates(path)[499] == states[499] and files.read_candidates(path)[-3:] == states[-3:]
+
+
+def test_a_task_is_named_once() -> None:
+    """Of 225,000 dialogues there are millions of pairs: each takes a few dozen bytes."""
+    made = [Trajectory(Task("task", "", ""), attempt, (), reward=float(attempt % 2)) for attempt in range(40)]
+    pairs = trajectory_pairs(made, "all")[0]
+    assert len({id(pair.task_id) for pair in pairs}) == 1 and not hasattr(pairs[0], "__dict__")
+
+
+def test_rows_of_a_table_are_columns() -> None:
+    rows = [{"row": "a", "reward": 0.5}, {"row": "b", "reward": None}]
+    kept = Rows(rows)
+    assert list(kept) == rows and kept[-1] == rows[1] and kept.columns == {"row": ["a", "b"], "reward": [0.5, None]}
+    assert not Rows() and list(Rows()) == [] and Rows().column("row") == []
+    with pytest.raises(IndexError):
+        kept[2]
