@@ -8,6 +8,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3 python; do \
 ARGS ?=
 # Processes of the everyday tests, one thread each; a file's tests stay together, and the longest files come early.
 TEST_WORKERS ?= 2
+# Folders of tests beside packages of their own; the core's tests run without them.
+PACKAGES := browser hostile interop reproduce sandbox serve viewer
 # The limit holds for `model.threads`, too: threads that wait for one another beside another busy process cost ten times.
 ONE_THREAD := OMP_NUM_THREADS=1 OMP_THREAD_LIMIT=1
 
@@ -37,7 +39,7 @@ WORKERS ?=
 # How long `make fuzz` looks, in seconds of processor time.
 SECONDS ?= 600
 
-.PHONY: help environment run iterations reproduce test test-all test-vllm test-ray lint same-bytes format docs base-model ui browser
+.PHONY: help environment run iterations reproduce test test-packages test-all test-vllm test-ray lint same-bytes format docs base-model ui browser
 # Where the site of the docs is written.
 SITE ?= build/docs
 
@@ -56,8 +58,13 @@ iterations: environment ## collect and train again with the current policy, `ite
 reproduce: environment $(if $(filter smollm2%,$(PROFILE)),smollm2) ## the paper's tables in small, variant by variant (PROFILE=small, hours, or full; WORKERS=2 at a time)
 	@cd reproduce/$(PROFILE) && python -m sweetrl.reproduce all $(WORKERS)
 
-test: environment ## the everyday tests
-	@$(ONE_THREAD) $(BIN)/python -m pytest -m "not slow" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+EVERYDAY = $(ONE_THREAD) $(BIN)/python -m pytest -m "not slow" -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
+
+test: environment ## the everyday tests of the core
+	@$(EVERYDAY) $(PACKAGES:%=--ignore=tests/%) $(ARGS)
+
+test-packages: environment ## those of the packages that know nothing of training: sandbox, browser, viewer, serving, interop, reproduction
+	@$(EVERYDAY) $(PACKAGES:%=tests/%) $(ARGS)
 
 # Of the examples only the own domain: the guides, which are run whole, have the own method and the own reward.
 test-flows: environment ## what takes minutes: the whole pipeline, the examples, an MLflow server, stages killed half-way
@@ -65,7 +72,7 @@ test-flows: environment ## what takes minutes: the whole pipeline, the examples,
 	  tests/end_to_end/test_docs_commands.py tests/end_to_end/test_clean_clone.py tests/end_to_end/test_train.py \
 	  tests/end_to_end/test_examples.py::test_an_own_domain_is_trained_evaluated_and_registered \
 	  tests/end_to_end/test_examples.py::test_a_change_of_its_source_collects_again tests/tracking \
-	  tests/stages tests/rollout tests/stages tests/flows tests/tasks tests/api tests/methods tests/reproduce tests/test_docs.py \
+	  tests/stages tests/rollout tests/flows tests/tasks tests/api tests/methods tests/reproduce tests/test_docs.py \
 	  tests/frontend/test_synthetic.py tests/base_agent/test_base_model.py tests/base_agent/test_base_pages.py \
 	  tests/base_agent/test_headroom_benchmark.py tests/lm/test_trees.py $(ARGS)
 
