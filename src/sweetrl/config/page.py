@@ -60,13 +60,13 @@ def _section(field: FieldInfo) -> type[BaseModel] | None:
 
 
 def _table(fields: dict[str, FieldInfo]) -> str:
-    rows = ["| key | default | allowed | what it is |", "|---|---|---|---|"]
+    rows = ["| key and default | allowed | what it is |", "|---|---|---|"]
     for name, field in fields.items():
         default = field.get_default(call_default_factory=True)
         default = str(default).lower() if isinstance(default, bool) else default
         text = (field.description or "").replace("|", "\\|")
-        shown = "" if default in ("", None) else f"`{default}`"
-        rows.append(f"| `{field.alias or name}` | {shown} | {_allowed(field)} | {text} |")
+        shown = "" if default in ("", None) else f": {default}"
+        rows.append(f"| `{field.alias or name}{shown}` | {_allowed(field)} | {text} |")
     return "\n".join(rows)
 
 
