@@ -275,3 +275,13 @@ def test_one_version_everywhere() -> None:
     citation = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     assert __version__ == project["version"] == citation["version"]
     assert citation["license"] == "Apache-2.0" and "2503.15478" in str(citation["references"])
+
+
+def test_the_walk_of_a_trajectory_names_files_and_functions_that_are_there() -> None:
+    page = (REPOSITORY / "docs/architecture.md").read_text(encoding="utf-8")
+    steps = re.findall(r"`([\w/]+\.py)`(?: \(([^)]*)\))?", page.partition("## A walk")[2].partition("## Rooms")[0])
+    assert len(steps) > 30
+    for path, names in steps:
+        source = (REPOSITORY / "src/sweetrl" / path).read_text(encoding="utf-8")
+        for name in re.findall(r"`(?:\w+\.)?(\w+)`", names):
+            assert re.search(rf"^\s*(?:def|class) {name}\b", source, re.MULTILINE), f"{path}: {name}"
