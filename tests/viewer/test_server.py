@@ -70,8 +70,7 @@ def test_other_sites_read_nothing(client: httpx.Client, path: str, headers: dict
     ],
 )
 def test_other_sites_change_nothing(client: httpx.Client, headers: dict[str, str]) -> None:
-    assert client.post("/api/live/begin", content='{"task": "0"}', headers=headers).status_code == 403
-    assert client.get("/api/live").json()["status"] == "none"
+    assert client.post("/api/dialogue/0/run", content="{}", headers=headers).status_code == 403
 
 
 def test_names_of_this_machine_are_answered(client: httpx.Client) -> None:
@@ -104,8 +103,7 @@ def test_tests_are_run_again_with_every_value(client: httpx.Client, viewer: View
 def test_what_cannot_be_had_is_said(client: httpx.Client) -> None:
     refused = client.post("/api/dialogue/0/heat", json={})
     assert refused.status_code == 400 and "no trained log-ratio critic" in refused.json()["error"]
-    assert client.post("/api/live/say", json={"words": "x"}).status_code == 400
-    assert client.post("/api/live/say", json={"words": "x" * 5000}).status_code == 422
+    assert client.post("/api/dialogue/0/nothing", json={}).status_code == 422
 
 
 def test_pages_are_drawn_with_their_difference_from_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,7 +52,7 @@ def _write(viewer: Viewer, folder: Path, sample: int) -> None:
         (folder / "report.html").write_text(report, encoding="utf-8")
     sizes = {"shard": SHARD, "words_shard": WORDS, "dialogues_shard": DIALOGUES}
     meta = catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.tracked) | sizes
-    _script(folder / META, "meta", meta | {"heat": False, "live": False, "server": False})
+    _script(folder / META, "meta", meta | {"heat": False, "server": False})
     for number, first in enumerate(range(0, catalogue.count, SHARD)):
         _script(folder / f"data/rows-{number}.js", f"rows-{number}", catalogue.rows(first // SHARD))
     for number, first in enumerate(range(0, catalogue.count, WORDS)):

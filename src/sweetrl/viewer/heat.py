@@ -60,14 +60,6 @@ class Heat:
             write_json(path, found)
             return found
 
-    def advantages(self, one: Trajectory) -> list[float]:
-        """Return the advantage of each agent turn of a dialogue, which may be unfinished."""
-        from sweetrl.sweet.critic import own_replies
-
-        with self._lock:
-            critic = self._loaded()
-            return [turn[0] for turn in critic.rate([(one, own_replies(one, critic.chat))])[0]]
-
     def _loaded(self) -> LogRatioCritic:
         from sweetrl.file_hashes import dvc_hash
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from pydantic import BaseModel, Field
 from starlette.requests import Request
 
 from sweetrl.config.settings import Settings
@@ -23,7 +22,6 @@ from sweetrl.errors import UserError
 from sweetrl.listening import listening, other_site, own_name, serve_app
 from sweetrl.viewer.dialogue import Dialogues, pictures, runs
 from sweetrl.viewer.heat import Heat
-from sweetrl.viewer.live import Live
 from sweetrl.viewer.overview import linked_report, overview
 from sweetrl.viewer.sources import Target
 
@@ -47,21 +45,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-LONGEST = 4_000  # characters of what a user may say
-
-
-class Begin(BaseModel):
-    """What begins a live dialogue: the task's id or number, who is talked with, and the seed of its sampling."""
-
-    task: str = Field("0", max_length=500)
-    policy: str = Field("auto", max_length=500)
-    seed: int = Field(0, ge=0, lt=2**31)
-
-
-class Say(BaseModel):
-    """What the user says."""
-
-    words: str = Field(min_length=1, max_length=LONGEST)
 
 
 @dataclass(frozen=True)
@@ -72,7 +55,6 @@ class Viewer:
     dialogues: Dialogues
     settings: Settings
     heat: Heat
-    live: Live
 
     def compute(self, what: Literal["run", "heat", "pictures"], one: Trajectory, domain: Domain) -> Any:
         """Return what is computed of a dialogue on demand: test runs, token log-ratios, or pictures of pages."""
@@ -125,7 +107,7 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/api/meta")
     def meta() -> dict[str, Any]:
-        more = {"heat": viewer.heat.there, "live": True, "server": True}
+        more = {"heat": viewer.heat.there, "server": True}
         return catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.tracked) | more
 
     @app.get("/api/rows/{shard}")
@@ -143,22 +125,6 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
     @app.post("/api/dialogue/{row}/{what}")
     def computed(row: int, what: Literal["run", "heat", "pictures"]) -> Any:
         return viewer.compute(what, *viewer.dialogues.read(row))
-
-    @app.get("/api/live")
-    def live() -> dict[str, Any]:
-        return viewer.live.state()
-
-    @app.post("/api/live/begin")
-    def begin(wanted: Begin) -> dict[str, Any]:
-        return viewer.live.begin(wanted.task, wanted.policy, wanted.seed)
-
-    @app.post("/api/live/say")
-    def say(said: Say) -> dict[str, Any]:
-        return viewer.live.say(said.words)
-
-    @app.post("/api/live/leave")
-    def leave() -> dict[str, Any]:
-        return viewer.live.leave()
 
     return app
 

@@ -1,4 +1,4 @@
-"""A dialogue in the page with a model, advantages and token log-ratios by a critic, and dialogues of the past."""
+"""Token log-ratios by a critic, curves of tracked runs, and dialogues of the past."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from chromium import Chromium, serving, wait_for
 from made import TESTS, dialogue
 
+from sweetrl.cli.show import load_critic
+from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
@@ -60,7 +61,8 @@ def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_
     one = type(one)(**{**one.__dict__, "turns": turns})
     found = heat.ratios(one)
     means = [sum(ratio for _, ratio in turn) / len(turn) for turn in found]
-    assert means == pytest.approx(heat.advantages(one), abs=2e-5) and max(map(abs, means)) > 1e-3
+    expected = load_critic(load_domain(chosen), critic).advantages(one)
+    assert means == pytest.approx(expected, abs=2e-5) and max(map(abs, means)) > 1e-3
     assert "".join(text for text, _ in found[0]).startswith(one.turns[0].raw)
     assert heat.ratios(one) == found == own_ratios(heat._loaded(), one)
     with pytest.raises(UserError, match="no trained log-ratio critic"):
@@ -93,49 +95,10 @@ def test_a_critic_that_is_trained_again_is_loaded_again(
     heat = Heat(Domains(chosen), folder)
     one = dialogue(TESTS[0], ["zero"], TESTS[0].ground_truth, 3, "base")
     one = replace(one, turns=tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns))
-    first = (heat.ratios(one), heat.advantages(one))
+    first = heat.ratios(one)
     weights = load_file(folder / "adapter_model.safetensors")
     save_file({name: -2 * value for name, value in weights.items()}, folder / "adapter_model.safetensors")
-    again = (heat.ratios(one), heat.advantages(one))
-    fresh = Heat(Domains(chosen), folder)
-    assert again == (fresh.ratios(one), fresh.advantages(one))
-    assert again[1] != pytest.approx(first[1], abs=1e-4) and again[0] != first[0]
-
-
-def test_a_dialogue_is_held_in_the_page(
-    project: Path, settings: Settings, tiny_model: Path, critic: Path, chromium: Chromium, tmp_path: Path
-) -> None:
-    other = tmp_path / "project"
-    shutil.copytree(project, other)
-    shutil.copytree(critic, other / "models/critic")
-    viewer = open_viewer(str(other), small(settings, tiny_model), tmp_path / "links")
-    viewer.live.tasks = None  # generated ones: the project has no task table
-    with serving(viewer) as address:
-        tab = chromium.tab()
-        tab.go(f"{address}#/talk?policy=base")
-        tab.click("form .button.primary")
-        tab.until("!!document.querySelector('.status.waiting')", 90)
-        asked = viewer.live.state()
-        assert asked["dialogue"]["messages"][-1]["role"] == "assistant" and len(asked["advantages"]) == 1
-        assert "Advantage" in tab.text(".messages")
-        hostile = "<b onclick=x>seven</b>"
-        tab.js(f"document.querySelector('textarea').value = {json.dumps(hostile)}; 0")
-        tab.click(".say .button.primary")
-        wait_for(lambda: viewer.live.state()["status"] == "done", 90)
-        tab.until("!!document.querySelector('.status.done')")
-        assert hostile in tab.text(".messages") and tab.js("document.querySelectorAll('.messages b').length") == 0
-        assert "not solved" in tab.text("main") and tab.js("document.querySelectorAll('.tests tbody tr').length") == 10
-        done = viewer.live.state()
-        assert [one["role"] for one in done["dialogue"]["messages"]] == ["user", "assistant", "user", "assistant"]
-        assert done["dialogue"]["simulator"] == "human" and len(done["advantages"]) == 2
-        tab.click(".pagehead .button")
-        tab.click("form .button.primary")
-        tab.until("!!document.querySelector('.status.waiting')", 90)
-        tab.click(".pagehead .button")
-        wait_for(lambda: viewer.live.state()["status"] == "lost", 60)
-        assert viewer.live.state()["error"] == "you left the dialogue"
-        assert tab.errors == []
-        tab.close()
+    assert heat.ratios(one) == Heat(Domains(chosen), folder).ratios(one) != first
 
 
 def test_dialogues_of_a_registered_version_come_from_the_cache(
@@ -217,7 +180,6 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
     import io
 
     from sweetrl.cli import play, show
-    from sweetrl.colbench.find import load_domain
     from sweetrl.console.screen import Screen
     from sweetrl.types import Message
 
@@ -228,8 +190,8 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
     one = show.find(folder, domain, TESTS[1].id, 0)
     more = show.known_more(one, domain, critic, True)
     show.show_trajectory(console, one, domain, False, more)
-    expected = Heat(Domains(chosen), critic).advantages(one)
-    assert more["advantages"] == pytest.approx(expected, abs=1e-6)
+    assert len(more["advantages"]) == len(one.turns)
+    expected = more["advantages"]
     text = written.getvalue()
     assert all(f"advantage {value:+.3f}" in text for value in expected)
     assert "expected" in text and all(run["expected"] in text for run in more["runs"]) and len(more["runs"]) == 10
