@@ -19,7 +19,7 @@ from sweetrl.file_hashes import dvc_hash
 from sweetrl.tracking import lineage as lineage_module
 from sweetrl.tracking.runs import DataInput
 from sweetrl.types import AgentTurn
-from sweetrl.viewer.heat import Heat, own_ratios
+from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.overview import TrackedRuns, verdict
 from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.run import open_viewer
@@ -64,41 +64,31 @@ def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_
     expected = load_critic(load_domain(chosen), critic).advantages(one)
     assert means == pytest.approx(expected, abs=2e-5) and max(map(abs, means)) > 1e-3
     assert "".join(text for text, _ in found[0]).startswith(one.turns[0].raw)
-    assert heat.ratios(one) == found == own_ratios(heat._loaded(), one)
+    assert heat.ratios(one) == found
     with pytest.raises(UserError, match="no trained log-ratio critic"):
         Heat(Domains(chosen), critic / "nowhere").ratios(one)
 
 
-def test_ratios_in_the_cache_are_of_the_same_settings_and_secrets(
-    settings: Settings, tiny_model: Path, critic: Path
+def test_ratios_in_the_cache_are_of_the_same_weights_settings_and_secrets(
+    settings: Settings, tiny_model: Path, critic: Path, tmp_path: Path
 ) -> None:
+    from safetensors.torch import load_file, save_file
+
     chosen = small(settings, tiny_model)
     one = dialogue(TESTS[1], ["zero"], TESTS[1].ground_truth, 3, "base")
     one = replace(one, turns=tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns))
     first = Heat(Domains(chosen), critic).ratios(one)
     other = chosen.model_copy(update={"rank": chosen.rank.model_copy(update={"reference": "unconditioned"})})
-    heat = Heat(Domains(other), critic)
-    assert heat.ratios(one) == own_ratios(heat._loaded(), one) != first
     secret = replace(one, task=replace(one.task, ground_truth="def other():\n    return 7"))
-    heat = Heat(Domains(chosen), critic)
-    assert heat.ratios(secret) == own_ratios(heat._loaded(), secret) != first
-    assert heat.ratios(one) == first
-
-
-def test_a_critic_that_is_trained_again_is_loaded_again(
-    settings: Settings, tiny_model: Path, critic: Path, tmp_path: Path
-) -> None:
-    from safetensors.torch import load_file, save_file
-
-    chosen, folder = small(settings, tiny_model), tmp_path / "critic"
-    shutil.copytree(critic, folder)
-    heat = Heat(Domains(chosen), folder)
-    one = dialogue(TESTS[0], ["zero"], TESTS[0].ground_truth, 3, "base")
-    one = replace(one, turns=tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns))
-    first = heat.ratios(one)
-    weights = load_file(folder / "adapter_model.safetensors")
-    save_file({name: -2 * value for name, value in weights.items()}, folder / "adapter_model.safetensors")
-    assert heat.ratios(one) == Heat(Domains(chosen), folder).ratios(one) != first
+    again = shutil.copytree(critic, tmp_path / "critic") / "adapter_model.safetensors"
+    save_file({name: -2 * value for name, value in load_file(again).items()}, again)
+    found = [
+        Heat(Domains(other), critic).ratios(one),
+        Heat(Domains(chosen), critic).ratios(secret),
+        Heat(Domains(chosen), again.parent).ratios(one),
+    ]
+    assert all(each != first for each in found)
+    assert Heat(Domains(chosen), critic).ratios(one) == first
 
 
 def test_dialogues_of_a_registered_version_come_from_the_cache(

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.requests import Request
+from starlette.staticfiles import StaticFiles
 
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sweetrl")
 
-KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+ASSETS = Path(__file__).parent / "static"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -74,7 +74,6 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
         exception_handlers={
             UserError: _answer(400),
             IndexError: _answer(404, "There is no such dialogue."),
-            RequestValidationError: _answer(422, "The viewer refused that; check what you entered."),
             OSError: _answer(500, "A file that this needs cannot be read any more; start `sweetrl view` again."),
         },
     )
@@ -89,14 +88,9 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/")
     def page() -> HTMLResponse:
-        return HTMLResponse(asset("index.html"))
+        return HTMLResponse((ASSETS / "index.html").read_text(encoding="utf-8"))
 
-    @app.get("/static/{name}")
-    def static(name: str) -> Response:
-        kind = KINDS.get(name[name.rfind(".") :])
-        if kind is None or name not in asset_names():
-            return JSONResponse({"error": "There is no such file."}, 404)
-        return Response(asset(name), media_type=kind)
+    app.mount("/static", StaticFiles(directory=ASSETS))
 
     @app.get("/report.html")
     def report() -> Response:
@@ -150,16 +144,6 @@ def refusal(request: Request, host: str) -> str:
     if request.method not in ("GET", "HEAD") and not as_json:
         return "Changes are asked for as JSON."
     return ""
-
-
-def asset_names() -> list[str]:
-    """Return the names of the page's files."""
-    return sorted(one.name for one in (resources.files("sweetrl.viewer") / "static").iterdir() if one.is_file())
-
-
-def asset(name: str) -> str:
-    """Return one of the page's files."""
-    return (resources.files("sweetrl.viewer") / "static" / name).read_text(encoding="utf-8")
 
 
 def serve(viewer: Viewer, host: str, port: int, opened: Callable[[str], None]) -> None:
