@@ -20,7 +20,7 @@ from sweetrl.tracking import lineage as lineage_module
 from sweetrl.tracking.runs import DataInput
 from sweetrl.types import AgentTurn
 from sweetrl.viewer.heat import Heat
-from sweetrl.viewer.overview import TrackedRuns, verdict
+from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.sources import find_target
@@ -140,16 +140,6 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
         find_target("agent/3", settings, tmp_path / "once more")
     with pytest.raises(UserError, match="no such folder"):
         find_target("nothing", settings, tmp_path)
-
-
-def test_a_critic_is_told_in_words() -> None:
-    assert [verdict(share) for share in (1.0, 0.9, 0.7, 0.5, 0.1)] == [
-        "knows them apart",
-        "mostly right",
-        "somewhat better than chance",
-        "chance",
-        "the wrong way round",
-    ]
 
 
 def test_curves_are_those_of_the_training_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
