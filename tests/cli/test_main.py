@@ -15,8 +15,9 @@ from typer.testing import CliRunner
 
 from sweetrl.cli import main, play, show
 from sweetrl.colbench.files import write_trajectories
-from sweetrl.colbench.find import find_domain
+from sweetrl.colbench.find import find_domain, load_domain
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
+from sweetrl.config.settings import Settings
 from sweetrl.console.screen import Screen
 from sweetrl.engines.make import Agent
 from sweetrl.engines.policy import Policy
@@ -332,6 +333,15 @@ def test_play_without_a_run_makes_tasks_of_its_own(tmp_path: Path, monkeypatch: 
     assert task == play.find_task("1", None, BACKEND)
     with pytest.raises(UserError, match="give a number"):
         play.find_task("t-1", None, BACKEND)
+
+
+@pytest.mark.parametrize("number", ["3", "999999999999", "9" * 400])
+def test_a_task_that_nobody_will_make_is_not_waited_for(number: str) -> None:
+    """Without a table of tasks they are made up to the one that is asked for."""
+    few = load_domain(Settings(tasks=Settings().tasks.model_copy(update={"test": 3})))
+    assert play.find_task("0002", None, few) == play.find_task("2", None, few)
+    with pytest.raises(UserError, match=f"no number {number[:20]}; give a lower one"):
+        play.find_task(number, None, few)
 
 
 def test_play_names_the_tasks_there_are(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:

@@ -44,6 +44,7 @@ def write_results(root: Path, reward: float) -> None:
     }
     difference = {**estimate(reward - 0.2), "p_value": 0.0001, "test": "exact McNemar"}
     report = {"confidence": 0.9, "policies": measured, "difference": {"success": difference, "reward": difference}}
+    report["labels"] = {"success": "success", "reward": "reward"}
     write_json(root / "reports/evaluation.json", report)
     outs = [{"path": path, "md5": dvc_hash(root / path)} for path in ("models/policy", "reports/evaluation.json")]
     outs.append({"path": "data/trajectories", "md5": "0123abcd.dir"})

@@ -220,15 +220,6 @@ def test_a_place_that_takes_no_folder_is_one_sentence(project: Path, settings: S
             handover.export("models/policy", settings, out)
 
 
-def test_of_two_exports_into_one_folder_one_is_refused(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    refused = pytest.raises(UserError, match="out: something else was written here in the meantime; name a new folder")
-    with refused, handover.new_folder(out) as first, handover.new_folder(out) as second:
-        (first / "a").write_text("first")
-        (second / "a").write_text("second")
-    assert (out / "a").read_text() == "second" and [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
 @pytest.mark.parametrize("said", [{}, {"do_sample": False}])
 def test_a_base_that_has_sampling_values_alone_is_merged(
     said: dict[str, Any], project: Path, settings: Settings, tmp_path: Path

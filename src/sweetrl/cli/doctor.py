@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 Status = Literal["ok", "warn", "fail"]
 MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "bold red")}
 
-PYTHONS = ((3, 11), (3, 12))
-TOOLS = ("dvc", "mlflow", "prefect", "great_expectations", "transformers", "peft")
-CORE = ("transformers", "peft")  # needed by whoever has the library alone, too
+PIPELINE = ("dvc", "mlflow", "prefect", "great_expectations")  # packages of the extra `pipeline`
+TOOLS = ("transformers", "peft", *PIPELINE)
 LOCK = Path("requirements.lock")
 GIB = 2**30
 
@@ -42,7 +41,7 @@ class Check:
 def examine() -> list[Check]:
     """Run every check in turn; one that fails to run is itself a finding."""
     found: list[Check] = []
-    for look in (python, packages, tools, git, memory, disk, torch, isolation, project, browser, services):
+    for look in (python, packages, git, machine, torch, isolation, project, browser, services):
         try:
             found.extend(look())
         except Exception as error:
@@ -73,15 +72,21 @@ def report(checks: list[Check], console: Screen) -> None:
 
 
 def python() -> Iterator[Check]:
-    """The interpreter's version."""
-    seen, advice = f"{platform.python_version()} ({sys.executable})", "make the environment with Python 3.11 or 3.12"
-    yield Check("python", "ok", seen) if sys.version_info[:2] in PYTHONS else Check("python", "fail", seen, advice)
+    """The interpreter."""
+    yield Check("python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
 def packages() -> Iterator[Check]:
-    """Whether the installed packages are the locked ones."""
+    """Whether the installed packages are the locked ones; without the lock, whether the large ones are there."""
     if not LOCK.exists():
         yield Check("packages", "warn", f"no {LOCK} in {Path.cwd()}", "run `sweetrl doctor` from the project's root")
+        for name in TOOLS:
+            if have := _version(name):
+                yield Check(name, "ok", have)
+            elif name in PIPELINE:
+                yield Check(name, "warn", "not installed", "the pipeline needs it: `pip install 'sweetrl[pipeline]'`")
+            else:
+                yield Check(name, "fail", "not installed", "`pip install sweetrl`")
         return
     pins = read_lock(LOCK)
     other = {name: have for name in pins if (have := _version(name)) != pins[name]}
@@ -90,8 +95,9 @@ def packages() -> Iterator[Check]:
         return
     shown = [f"{name} {have or 'missing'} (locked {pins[name]})" for name, have in other.items()][:3]
     more = f" and {len(other) - 3} more" if len(other) > 3 else ""
-    status: Status = "fail" if None in other.values() else "warn"
-    yield Check("packages", status, ", ".join(shown) + more, f"`pip install -r {LOCK}`")
+    yield Check(
+        "packages", "fail" if None in other.values() else "warn", ", ".join(shown) + more, f"`pip install -r {LOCK}`"
+    )
 
 
 def read_lock(path: Path) -> dict[str, str]:
@@ -108,18 +114,6 @@ def read_lock(path: Path) -> dict[str, str]:
     return pins
 
 
-def tools() -> Iterator[Check]:
-    """The large libraries, by their installed versions (importing them all would take a quarter of a minute)."""
-    for name in TOOLS:
-        have = _version(name)
-        if have is None and not LOCK.exists() and name not in CORE:
-            yield Check(name, "warn", "not installed", "the pipeline needs it: `pip install 'sweetrl[pipeline]'`")
-        elif have is None:
-            yield Check(name, "fail", "not installed", f"`pip install -r {LOCK}`")
-        else:
-            yield Check(name, "ok", have)
-
-
 def git() -> Iterator[Check]:
     """Git, and whether we stand in a repository: DVC and lineage need both."""
     import subprocess
@@ -132,19 +126,14 @@ def git() -> Iterator[Check]:
         yield Check("git", "ok", subprocess.run(["git", "--version"], capture_output=True, text=True).stdout.split()[2])
 
 
-def memory() -> Iterator[Check]:
-    """Memory and cores."""
+def machine() -> Iterator[Check]:
+    """Memory, cores, and free space where we stand."""
     import psutil
 
-    total = psutil.virtual_memory().total / GIB
+    total, free = psutil.virtual_memory().total / GIB, shutil.disk_usage(Path.cwd()).free / GIB
     seen = f"{total:.1f} GiB memory, {os.cpu_count()} cores"
     advice = "4 GiB are comfortable; smaller `collect.batch` and `evaluate.batch` need less"
     yield Check("machine", "ok", seen) if total >= 3.5 else Check("machine", "warn", seen, advice)
-
-
-def disk() -> Iterator[Check]:
-    """Free space where we stand."""
-    free = shutil.disk_usage(Path.cwd()).free / GIB
     status: Status = "ok" if free >= 5 else "warn" if free >= 1 else "fail"
     yield Check("disk", status, f"{free:.1f} GiB free", "" if free >= 5 else "a run needs 1 GiB, several need more")
 
@@ -156,17 +145,18 @@ def torch() -> Iterator[Check]:
     except (ImportError, OSError) as error:
         yield Check("torch", "fail", str(error), f"`pip install -r {LOCK}`")
         return
-    seen = f"{library.__version__}, {library.get_num_threads()} threads"
+    seen = f"{library.__version__}, {library.get_num_threads()} threads, "
     if library.cuda.is_available():
         properties = library.cuda.get_device_properties(0)
-        seen += f", {library.cuda.device_count()} x {properties.name} ({properties.total_memory / GIB:.0f} GiB)"
+        seen += f"{library.cuda.device_count()} x {properties.name} ({properties.total_memory / GIB:.0f} GiB)"
     else:
-        seen += ", no GPU (none is needed for the embedded run)"
+        seen += "no GPU (none is needed for the embedded run)"
     yield Check("torch", "ok", seen)
     threads, cores = _settings().model.threads, os.cpu_count() or 1
     if threads > cores:
-        seen = f"model.threads {threads} on {cores} cores"
-        yield Check("threads", "warn", seen, "set `model.threads` to the cores you have")
+        yield Check(
+            "threads", "warn", f"model.threads {threads} on {cores} cores", "set `model.threads` to the cores you have"
+        )
 
 
 def isolation() -> Iterator[Check]:
@@ -214,21 +204,20 @@ def project() -> Iterator[Check]:
 
 
 def _base(base: str) -> Check:
+    from sweetrl.models.check import check_tokenizer, check_weights
+
     folder = Path(base)
     if not folder.exists() and not folder.is_absolute() and base.count("/") == 1 and not folder.parent.is_dir():
         return Check("base model", "ok", f"{base}, from the hub's cache")
     missing = [name for name in ("config.json", "tokenizer.json", "*.safetensors") if not any(folder.glob(name))]
-    if folder.is_dir():
-        from sweetrl.models.check import check_tokenizer, check_weights
-
-        try:
-            check_weights(folder)
-            check_tokenizer(folder)
-        except UserError as error:
-            return Check("base model", "fail", str(error), "docs/real-models.md says what a model's folder may hold")
     if missing:
         advice = "`git pull` or `make base-model`; or point `model.base` in params.yaml at another"
         return Check("base model", "fail", f"{base}: no {', '.join(missing)}", advice)
+    try:
+        check_weights(folder)
+        check_tokenizer(folder)
+    except UserError as error:
+        return Check("base model", "fail", str(error), "docs/real-models.md says what a model's folder may hold")
     size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) / 2**20
     return Check("base model", "ok", f"{base}, {size:,.1f} MiB")
 
@@ -257,27 +246,21 @@ def browser() -> Iterator[Check]:
 
 def services() -> Iterator[Check]:
     """The servers that the environment points to answer; without any, everything is embedded."""
+    import httpx
+
     for name, variable in (("mlflow server", "MLFLOW_TRACKING_URI"), ("prefect server", "PREFECT_API_URL")):
         address = os.environ.get(variable, "")
         if not address.startswith(("http://", "https://")):
             yield Check(name, "ok", f"embedded ({variable} names no server)")
             continue
-        problem, shown = _unreachable(address.rstrip("/") + "/health"), without_login(address)
-        if problem:
-            yield Check(name, "fail", f"{shown}: {problem}", f"start the server or unset {variable} to run embedded")
-        else:
+        shown = without_login(address)
+        try:
+            httpx.get(f"{address.rstrip('/')}/health", timeout=3, follow_redirects=True).raise_for_status()
             yield Check(name, "ok", shown)
-
-
-def _unreachable(address: str, seconds: float = 3.0) -> str:
-    """Why a health page does not answer; empty if it does."""
-    import httpx
-
-    try:
-        with httpx.stream("GET", address, timeout=seconds, follow_redirects=True) as answer:  # without the page itself
-            return "" if answer.status_code < 400 else f"status {answer.status_code}"
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return str(error) or type(error).__name__
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            why = f"status {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else str(error)
+            advice = f"start the server or unset {variable} to run embedded"
+            yield Check(name, "fail", f"{shown}: {why or type(error).__name__}", advice)
 
 
 def _settings() -> Settings:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sweetrl.evaluation.report import p_value, percent, points
@@ -199,17 +200,11 @@ def _questions(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
     other = "reward" if measure == "success" else "success"
     labels, drawn = results["labels"], []
     for name in temperatures:
-        cloud = [
-            (row["label"], row["at"][name]["questions"], row["at"][name][measure]) for row in rows if name in row["at"]
-        ]
-
-        def draw(cloud: Any = cloud, name: str = name) -> str:
-            return figures.cloud(
-                cloud, ("questions in a dialogue", f"{labels[measure]}, {at(name)}"), f"questions-{slug(name)}"
-            )
-
+        measured = [(row["label"], row["at"][name]) for row in rows if name in row["at"]]
+        cloud = [(label, found["questions"], found[measure]) for label, found in measured]
+        axes, file = ("questions in a dialogue", f"{labels[measure]}, {at(name)}"), f"questions-{slug(name)}"
         says = f"Questions: {labels[measure]} against questions asked, {at(name)}"
-        drawn.append(Figure(f"questions-{slug(name)}", says, draw))
+        drawn.append(Figure(file, says, partial(figures.cloud, cloud, axes, file)))
     forms: list[tuple[str, str, Callable[[Any], str]]] = [
         ("questions", "questions", lambda one: number(one["value"])),
         ("success_per_question", f"{labels['success']} a question", interval),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from sweetrl.evaluation.report import percent
@@ -47,13 +48,10 @@ def _faults(results: Results, rows: Sequence[Row]) -> Iterator[Part]:
         ]
         drawn = [(key, title) for key, title, form in known if form is percent and key in _DRAWN]
         estimates = [(label, {key: _plain(found[key]) for key, _ in drawn if key in found}) for label, found in these]
-
-        def draw(estimates: Any = estimates, drawn: Any = drawn, name: str = name) -> str:
-            return figures.bars(estimates, drawn, f"share, {at(name)}", f"faults-{slug(name)}")
-
-        figure = Figure(f"faults-{slug(name)}", f"What goes wrong, {at(name)}", draw)
+        title, file = f"What goes wrong, {at(name)}", f"faults-{slug(name)}"
+        figure = Figure(file, title, partial(figures.bars, estimates, drawn, f"share, {at(name)}", file))
         table = [Table(["", *(title for _, title, _ in known)], body)] if these else []
-        yield Part(f"What goes wrong, {at(name)}", [figure] if drawn else [], table)
+        yield Part(title, [figure] if drawn else [], table)
 
 
 _DRAWN = ("premature_answers", "repeated_questions", "irrelevant_questions", "unhinted_questions")
@@ -102,21 +100,14 @@ def _picking(results: Results) -> Iterator[Part]:
         names = sorted((name for name in curves if name in order), key=order.__getitem__)
         series = {VARIANTS[name].label: [(float(one["n"]), one["success"]) for one in curves[name]] for name in names}
         numbers = [one["n"] for one in curves[names[0]]] if names else []
-
-        def draw(series: Any = series, seed: str = seed) -> str:
-            return figures.curves(series, "N", f"best-of-n-{seed}")
-
         body = [
-            [
-                VARIANTS[name].label,
-                *(interval(one["success"]) for one in curves[name]),
-                cell(gaps, name, gap),
-            ]
+            [VARIANTS[name].label, *(interval(one["success"]) for one in curves[name]), cell(gaps, name, gap)]
             for name in names
         ]
         head = ["critic", *(f"N = {n}" for n in numbers), "SWEET-RL minus this, mean over N > 1"]
         title = f"{PICKING}: Best-of-N, success (seed {seed})"
-        yield Part(title, [Figure(f"best-of-n-{seed}", title, draw)], [Table(head, body)] if names else [])
+        figure = Figure(f"best-of-n-{seed}", title, partial(figures.curves, series, "N", f"best-of-n-{seed}"))
+        yield Part(title, [figure], [Table(head, body)] if names else [])
 
 
 def _tuning(results: Results) -> Iterator[Part]:

@@ -45,10 +45,12 @@ def bars(
             for place, (row, found) in enumerate(rows):
                 if key not in found:
                     continue
-                axes.barh(place + shift, found[key]["value"], thick * 0.92, color=color, alpha=0.85, zorder=2)
-                _whisker(axes, found[key], place + shift)
+                one, height = found[key], place + shift
+                axes.barh(height, one["value"], thick * 0.92, color=color, alpha=0.85, zorder=2)
+                if "low" in one:
+                    axes.plot([one["low"], one["high"]], [height, height], color=INK, linewidth=1.1, zorder=3)
                 ticks = (seeds or {}).get((row, key), ())
-                axes.plot(ticks, [place + shift] * len(ticks), "|", color=INK, markersize=4.5, alpha=0.7, zorder=4)
+                axes.plot(ticks, [height] * len(ticks), "|", color=INK, markersize=4.5, alpha=0.7, zorder=4)
             axes.barh([0], [0], color=color, label=label)
         if marked is not None:
             places = [place for place, (_, found) in enumerate(rows) if marked[0] in found]
@@ -66,11 +68,6 @@ def bars(
         if len(series) > 1 or marked is not None:
             _legend(axes)
     return chart.svg
-
-
-def _whisker(axes: Axes, estimate: Estimate, place: float) -> None:
-    if "low" in estimate:
-        axes.plot([estimate["low"], estimate["high"]], [place, place], color=INK, linewidth=1.1, zorder=3)
 
 
 def _legend(axes: Axes) -> None:

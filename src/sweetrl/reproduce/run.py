@@ -42,21 +42,27 @@ VARIANT_LISTS = ("variants", "large", "online")  # in a profile's params.yaml; e
 
 
 class Profile:
-    """What reproduce/<name>/params.yaml says, over the project's own params.yaml."""
+    """What reproduce/<name>/params.yaml says, over the project's own params.yaml.
+
+    The first of `seeds` comes first everywhere. Every variant is measured at all `temperatures`, beside the one that is
+    chosen. `personas` are users other than the one who was trained with; policies meet them at `persona_temperatures`.
+    """
 
     def __init__(self, folder: Path = Path()) -> None:
         self.folder = folder
-        path = folder / "params.yaml"
-        if not path.exists() or not (folder / ROOT / "params.yaml").exists():
+        path, root = folder / "params.yaml", folder / ROOT
+        if not path.exists() or not (root / "params.yaml").exists():
             raise UserError(f"{path.resolve()}: no profile of a reproduction; run `make reproduce` in the project.")
         self.values: dict[str, Any] = _mapping(path)
         for key in ("profile", "seeds", "variants", "temperatures", "choose", "settings"):
             if key not in self.values:
                 raise UserError(f"{path}: `{key}` is missing; reproduce/small/params.yaml shows what a profile says.")
-        project = _mapping(folder / ROOT / "params.yaml")
+        project = _mapping(root / "params.yaml")
         # Rows say how they are trained; what the project itself is set to would train all of them so.
         ours = {"method": "sweet", "iterations": 1}
-        self.settings = merged(project, ours, self.values["settings"], self._absolute(project["tracking"]))
+        store = absolute_tracking(project["tracking"], root)  # the project's, wherever a stage runs
+        tracking = {f"tracking.{name}": store[name] for name in ("uri", "artifacts")}
+        self.settings = merged(project, ours, self.values["settings"], tracking)
         self._own: Mapping[str, Mapping[str, Any]] = self.values.get("variant_settings") or {}
         if not isinstance(self._own, dict) or not all(isinstance(one, dict) for one in self._own.values()):
             raise UserError(f"{path}: `variant_settings` is no mapping; write `NAME: {{critic.epochs: 2.0}}` in it.")
@@ -64,26 +70,15 @@ class Profile:
             merged(self.settings, self.variant(name).settings)  # what is not there is said before anything runs
         self.warm_start_settings: Mapping[str, Any] = self.values.get("warm_start_settings") or {}
         merged(self.settings, self.warm_start_settings)
-
-    def _absolute(self, tracking: Mapping[str, Any]) -> dict[str, Any]:
-        """The embedded store stays the project's, wherever a stage runs."""
-        found = absolute_tracking(tracking, self.folder / ROOT)
-        return {f"tracking.{name}": found[name] for name in ("uri", "artifacts")}
+        self.seeds = [int(seed) for seed in self.values["seeds"]]
+        self.temperatures = [float(temperature) for temperature in self.values["temperatures"]]
+        self.personas = [str(persona) for persona in self.values.get("personas", [])]
+        self.persona_temperatures = [float(each) for each in self.values.get("persona_temperatures", [])]
 
     @property
     def domain(self) -> Domain:
         """What is measured, and so what the tables say."""
         return load_domain(parse_settings(self.settings, "reproduce"))
-
-    @property
-    def warms_up(self) -> bool:
-        """Whether its base is a pretrained model after a warm start of the reproduction's own."""
-        return bool(self.settings["warm_start"]["base"])
-
-    @property
-    def seeds(self) -> list[int]:
-        """The seeds, the first one first."""
-        return [int(seed) for seed in self.values["seeds"]]
 
     @property
     def variants(self) -> list[Variant]:
@@ -100,21 +95,6 @@ class Profile:
         seeds = [int(seed) for seed in self.values.get(f"{variant.folder}_seeds", self.seeds)]
         fewer = self.values.get("fewer_seeds", {"count": 0, "variants": []})
         return seeds[: int(fewer["count"])] if variant.name in fewer["variants"] else seeds
-
-    @property
-    def personas(self) -> list[str]:
-        """The users other than the one who was trained with."""
-        return [str(persona) for persona in self.values.get("personas", [])]
-
-    @property
-    def persona_temperatures(self) -> list[float]:
-        """The temperatures at which policies meet these users."""
-        return [float(temperature) for temperature in self.values.get("persona_temperatures", [])]
-
-    @property
-    def temperatures(self) -> list[float]:
-        """The temperatures at which every variant is measured; beside them there is the chosen one."""
-        return [float(temperature) for temperature in self.values["temperatures"]]
 
     @property
     def claims(self) -> list[Claim]:
@@ -248,9 +228,9 @@ def variant(profile: Profile, name: str, seed: int) -> None:
     write_json(out / PARAMETERS, {**made_of, "parameters": parameters})
     if one.trained:
         shutil.copytree(folder / POLICY, out / POLICY.name)
-    for source in ("models/critic", "data/preferences"):
-        if one.ranks and (folder / source / "skipped.json").exists() is False and (folder / source).exists():
-            shutil.copytree(folder / source, out / Path(source).name)
+    for source in (folder / "models/critic", folder / "data/preferences"):
+        if one.ranks and source.exists() and not (source / "skipped.json").exists():
+            shutil.copytree(source, out / source.name)
     for kind in ("data", "models") if settings.iterations > 1 else ():
         shutil.copytree(folder / kind / "iterations", out / "iterations" / kind)
     publish(out, Path(one.folder) / name / str(seed))

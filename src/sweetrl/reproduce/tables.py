@@ -166,8 +166,12 @@ def difference(
 ) -> dict[str, Hierarchical] | None:
     """`one` minus `other` in success and reward, on the seeds and tasks that both finished; None for fewer than 2."""
     mine, theirs = one.scored(condition, held_out), other.scored(condition, held_out)
-    pairs = [_paired(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
-    pairs = [some for some in pairs if some]
+    pairs = []
+    for seed in mine:
+        other_by_task = {result.task_id: result for result in theirs.get(seed, ())}
+        both = [(result, other_by_task[result.task_id]) for result in mine[seed] if result.task_id in other_by_task]
+        if both:
+            pairs.append(both)
     if sum(map(len, pairs)) < 2:
         return None
 
@@ -189,11 +193,6 @@ def _success(result: Result) -> float:
 
 def _reward(result: Result) -> float:
     return result.reward or 0.0
-
-
-def _paired(mine: Sequence[Result], theirs: Sequence[Result]) -> list[tuple[Result, Result]]:
-    known = {result.task_id: result for result in theirs}
-    return [(result, known[result.task_id]) for result in mine if result.task_id in known]
 
 
 def _validation(one: Measured) -> dict[str, dict[str, float]]:
@@ -225,15 +224,11 @@ def _training(one: Measured) -> dict[str, float]:
     for name, (stage, metric) in _SHOWN.items():
         values = [facts[stage]["metrics"][metric] for facts in one.stages.values() if metric in _metrics(facts, stage)]
         if values:
-            found[name] = statistics.fmean(values)
-    for name, stages in (("seconds", None), ("measuring_seconds", ("evaluate",))):
-        spent = [_seconds(facts, stages) for facts in one.stages.values()]
-        found[name] = statistics.fmean(spent or [0.0])
+            found[name] = _mean(values)
+    spent = [{stage: float(said["seconds"]) for stage, said in facts.items()} for facts in one.stages.values()]
+    found["seconds"] = _mean(sum(seconds.values()) for seconds in spent)
+    found["measuring_seconds"] = _mean(seconds.get("evaluate", 0.0) for seconds in spent)
     return found
-
-
-def _seconds(facts: Mapping[str, Any], stages: Sequence[str] | None) -> float:
-    return sum(float(said["seconds"]) for stage, said in facts.items() if stages is None or stage in stages)
 
 
 def _on_the_way(one: Measured) -> list[float]:

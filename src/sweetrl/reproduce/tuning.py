@@ -32,7 +32,7 @@ from sweetrl.io import digest, read_json
 from sweetrl.reproduce.evaluate import OUT
 from sweetrl.reproduce.outcomes import SUMMARY
 from sweetrl.reproduce.run import Profile, inputs, run_plan, train, workspace
-from sweetrl.reproduce.variants import VARIANTS, Variant, merged
+from sweetrl.reproduce.variants import VARIANTS, merged
 
 TUNING = Path("tuning.yaml")
 
@@ -53,7 +53,8 @@ def tune(profile: Profile, name: str, seed: int) -> None:
     plan = {"temperatures": [], "choose": {"grid": profile.temperatures, "tasks": count}, "personas": []}
     for number, changes in enumerate(grid, start=1):
         tree = merged(profile.tree(seed, one.settings), changes)
-        mark = _mark(profile, one, tree, source, plan)
+        settings, base = profile.decisive(one, tree)
+        mark = digest(settings, plan, [base, dvc_hash(source / "tasks")])
         if any(run["digest"] == mark for run in read_tuning(path)):
             print(f"tune {name} {seed}: {number} of {len(grid)} is in {path}", flush=True)
             continue
@@ -67,12 +68,6 @@ def tune(profile: Profile, name: str, seed: int) -> None:
         add(path, {**run, "at": rates, "digest": mark})
         shutil.rmtree(folder)
         print(f"tune {name} {seed}: {number} of {len(grid)} is done; {path}", flush=True)
-
-
-def _mark(profile: Profile, one: Variant, tree: Mapping[str, Any], source: Path, plan: Mapping[str, Any]) -> str:
-    """The digest of what decides a run: its settings, the base and the seed's tasks, and how it is measured."""
-    settings, base = profile.decisive(one, tree)
-    return digest(settings, dict(plan), [base, dvc_hash(source / "tasks")])
 
 
 def add(path: Path, run: Mapping[str, Any]) -> None:

@@ -41,7 +41,7 @@ def parts(profile: Profile) -> dict[str, set[str]]:
 
     A part that needs one which the profile does not list is a UserError.
     """
-    first = {"warm-start"} if profile.warms_up else set[str]()
+    first = {"warm-start"} if profile.settings["warm_start"]["base"] else set[str]()
     found: dict[str, set[str]] = {name: set() for name in first}
     found |= {f"seed-data@{seed}": first for seed in profile.seeds}
     if profile.values.get("large"):

@@ -114,24 +114,19 @@ def _origin(handed: Handed, facts: Facts, licence: str) -> Iterator[str]:
 
 def _results(evaluation: Mapping[str, Any]) -> Iterator[str]:
     yield "## Results\n"
-    policies = evaluation.get("policies")
-    if not isinstance(policies, Mapping) or "trained" not in policies:
+    if not evaluation:
         yield "No evaluation of exactly this adapter is recorded.\n"
         return
-    labels = evaluation.get("labels") or {}
-    level = f"{evaluation.get('confidence', 0.95):.0%}"
-    yield f"On held-out tasks that no stage trained on; in brackets: {level} intervals.\n"
+    before, after = (evaluation["policies"][policy] for policy in ("base", "trained"))
+    yield f"On held-out tasks that no stage trained on; in brackets: {evaluation['confidence']:.0%} intervals.\n"
     yield "| | base | this agent | difference |\n|---|---|---|---|"
     for measure in ("success", "reward"):
-        cells = [_estimate(policies.get(policy, {}).get(measure)) for policy in ("base", "trained")]
-        difference = (evaluation.get("difference") or {}).get(measure)
-        shown = _estimate(difference)
-        if isinstance(difference, Mapping) and isinstance(difference.get("p_value"), float):
-            p = difference["p_value"]
-            shown += f", p {'< 0.001' if p < 0.001 else f'= {p:.3f}'} ({difference.get('test')})"
-        yield f"| {labels.get(measure, measure)} | {cells[0]} | {cells[1]} | {shown} |"
-    success = policies["trained"].get("success") or {}
-    yield f"\nTasks: {success.get('n', UNKNOWN)}.\n"
+        difference = evaluation["difference"][measure]
+        p = difference["p_value"]
+        test = f"p {'< 0.001' if p < 0.001 else f'= {p:.3f}'} ({difference['test']})"
+        estimates = [_estimate(each) for each in (before[measure], after[measure], difference)]
+        yield f"| {evaluation['labels'][measure]} | {' | '.join(estimates)}, {test} |"
+    yield f"\nTasks: {after['success']['n']}.\n"
 
 
 def _limits(handed: Handed, facts: Facts, merged: bool) -> Iterator[str]:
@@ -154,7 +149,5 @@ def _table(header: tuple[str, str], rows: Mapping[str, Any]) -> Iterator[str]:
     yield ""
 
 
-def _estimate(value: Any) -> str:
-    if not isinstance(value, Mapping) or not {"value", "low", "high"} <= value.keys():
-        return "not measured"
-    return f"{value['value']:.3f} [{value['low']:.3f}, {value['high']:.3f}]"
+def _estimate(interval: Mapping[str, float]) -> str:
+    return f"{interval['value']:.3f} [{interval['low']:.3f}, {interval['high']:.3f}]"

@@ -238,7 +238,15 @@ def _written(
         "created": int(time.time()),
         "model": handed.name,
         "system_fingerprint": f"version-{handed.version}" if handed.version else None,
-        "choices": [_choice(number, completion) for number, completion in enumerate(completions)],
+        "choices": [
+            {
+                "index": number,
+                "message": {"role": "assistant", "content": completion.text, "refusal": None},
+                "finish_reason": completion.finish_reason,
+                "logprobs": None,
+            }
+            for number, completion in enumerate(completions)
+        ],
         "usage": {
             "prompt_tokens": prompt_tokens,
             "completion_tokens": generated,
@@ -246,11 +254,6 @@ def _written(
         },
         "sweetrl": {"version": handed.version, "turn": request.turn, "max_turns": handed.config.max_turns},
     }
-
-
-def _choice(number: int, completion: Completion) -> dict[str, Any]:
-    message = {"role": "assistant", "content": completion.text, "refusal": None}
-    return {"index": number, "message": message, "finish_reason": completion.finish_reason, "logprobs": None}
 
 
 def _events(written: dict[str, Any], with_usage: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -22,6 +21,8 @@ from sweetrl.serve.card import model_card
 from sweetrl.serve.source import Handed, facts_of, fetch
 from sweetrl.tracking.chat_agent import AgentConfig
 
+TALK = ("system_prompt", "max_turns", "max_new_tokens", "temperature", "top_p")  # what agent.json has
+
 
 def export(reference: str, settings: Settings, out: Path, merge: bool = False) -> Handed:
     """Write the agent that `reference` names into the new folder `out`; return which it is.
@@ -35,7 +36,7 @@ def export(reference: str, settings: Settings, out: Path, merge: bool = False) -
         tokenizer = load_tokenizer(handed.base)
         tokenizer.save_pretrained(folder)
         _write_model(handed, tokenizer, folder, merge)
-        write_json(folder / "agent.json", _talk(handed))
+        write_json(folder / "agent.json", {key: value for key, value in handed.config.as_dict().items() if key in TALK})
         write_text(folder / "README.md", model_card(handed, facts, merge))
         return handed
 
@@ -73,12 +74,7 @@ def new_folder(out: Path) -> Iterator[Path]:
         yield temporary
         for path in (temporary, *temporary.iterdir()):  # weights are written for their owner alone
             path.chmod(usual_mode(path.is_dir()))
-        try:
-            temporary.replace(out)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                raise
-            raise UserError(f"{out}: something else was written here in the meantime; name a new folder.") from error
+        temporary.replace(out)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -146,11 +142,6 @@ def no_progress_bar() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()
-
-
-def _talk(handed: Handed) -> dict[str, Any]:
-    talk = {"system_prompt", "max_turns", "max_new_tokens", "temperature", "top_p"}
-    return {key: value for key, value in handed.config.as_dict().items() if key in talk}
 
 
 def contents(folder: Path) -> list[tuple[str, str]]:

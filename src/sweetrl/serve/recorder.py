@@ -71,7 +71,8 @@ class Recorder:
         except BlockingIOError as error:
             self._lock.close()
             raise UserError(f"{folder}: another server keeps dialogues there; name a folder for this one.") from error
-        self._keep_out_of_git()
+        if not (folder / ".gitignore").exists():  # `git add -A` would put people's words into a checkout's history
+            write_text(folder / ".gitignore", "*\n")
         self._part: Path | None = None
         self._begun = 0.0
         self._size = 0
@@ -164,12 +165,6 @@ class Recorder:
         """Hand the last file on and let others have the folder."""
         self.rotate()
         self._lock.close()
-
-    def _keep_out_of_git(self) -> None:
-        """Let git pass the folder over: in a checkout `git add -A` would put people's words into its history."""
-        ignored = self.folder / ".gitignore"
-        if not ignored.exists():
-            write_text(ignored, "*\n")
 
     def _recover(self) -> None:
         """Take up what a server before has left: open dialogues, and files without their name."""

@@ -17,7 +17,7 @@ from sweetrl.viewer.index import Catalogue
 from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.ranked import Ranked
 from sweetrl.viewer.rows import is_fault, verdicts
-from sweetrl.viewer.sources import Ranking, Source
+from sweetrl.viewer.sources import Source
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
@@ -56,18 +56,15 @@ class Dialogues:
             return {"row": row, "source": source.name, "task": {"id": task}, "messages": None}
         domain = self.catalogue.domains.of(one.task.suite)
         found = plain(one, domain)
-        for ranking in source.rankings:
-            self._rank(found["turns"], one, domain, ranking)
+        for ranking in source.rankings:  # what each critic thought of what else was sampled
+            ranked = self.ranked(ranking.folder)
+            pairs = ranked.pairs.of(one.task.id, one.attempt)
+            for state in ranked.states.of(one.task.id, one.attempt):
+                if state.turn < len(found["turns"]):
+                    own = [pair for pair in pairs if pair.turn == state.turn]
+                    shown = _state(state, own, ranked.ratios(state), one, domain)
+                    found["turns"][state.turn]["rankings"][ranking.name] = shown
         return {"row": row, "source": source.name, **found, "cost": self.tracked.cost(source, one)}
-
-    def _rank(self, turns: list[dict[str, Any]], one: Trajectory, domain: Domain, ranking: Ranking) -> None:
-        """Put what a critic thought of what else was sampled to the turns of a dialogue."""
-        ranked = self.ranked(ranking.folder)
-        pairs = ranked.pairs(one.task.id, one.attempt)
-        for state in ranked.states(one.task.id, one.attempt):
-            if state.turn < len(turns):
-                these = [pair for pair in pairs if pair.turn == state.turn]
-                turns[state.turn]["rankings"][ranking.name] = _state(state, these, ranked.ratios(state), one, domain)
 
 
 def plain(one: Trajectory, domain: Domain) -> dict[str, Any]:
@@ -86,7 +83,7 @@ def plain(one: Trajectory, domain: Domain) -> dict[str, Any]:
         "answer": one.answer,
         "messages": [_message(each, domain) for each in one.messages],
         "turns": _turns(one, domain),
-        "tests": _tests(one),
+        "tests": [{**asdict(test), "call": dict(one.task.test_cases).get(test.name, "")} for test in one.tests],
         "can_run": can_run(one),
         "has_pages": any(pages_of(one, domain)),
         "extra": dict(one.extra),
@@ -180,11 +177,6 @@ def _task(task: Task, domain: Domain) -> dict[str, Any]:
         "answer": domain.shown_labels.answer,
         "tests": [{"name": name, "call": call} for name, call in task.test_cases],
     }
-
-
-def _tests(one: Trajectory) -> list[dict[str, Any]]:
-    calls = dict(one.task.test_cases)
-    return [{**asdict(test), "call": calls.get(test.name, "")} for test in one.tests]
 
 
 def _state(

@@ -20,7 +20,7 @@ from sweetrl.types import Trajectory
 from sweetrl.viewer.dialogue import can_run, pages_of
 from sweetrl.viewer.index import SHARD
 from sweetrl.viewer.overview import linked_report, overview
-from sweetrl.viewer.server import POLICY, Viewer, asset, asset_names
+from sweetrl.viewer.server import ASSETS, POLICY, Viewer
 
 WORDS, DIALOGUES = 1_000, 50  # rows in a file
 META = Path("data/meta.js")
@@ -45,14 +45,15 @@ def export(viewer: Viewer, out: Path, sample: int) -> int:
 def _write(viewer: Viewer, folder: Path, sample: int) -> None:
     catalogue = viewer.dialogues.catalogue
     (folder / "data").mkdir(parents=True)
-    for name in asset_names():
-        (folder / name).write_text(_for_a_disk(asset(name)) if name == "index.html" else asset(name), encoding="utf-8")
+    for path in ASSETS.iterdir():
+        text = path.read_text(encoding="utf-8")
+        (folder / path.name).write_text(_for_a_disk(text) if path.name == "index.html" else text, encoding="utf-8")
     report = linked_report(viewer.target, "index.html")
     if report is not None:
         (folder / "report.html").write_text(report, encoding="utf-8")
     sizes = {"shard": SHARD, "words_shard": WORDS, "dialogues_shard": DIALOGUES}
     meta = catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.tracked) | sizes
-    _script(folder / META, "meta", meta | {"heat": False, "live": False, "server": False})
+    _script(folder / META, "meta", meta | {"heat": False, "server": False})
     for number, first in enumerate(range(0, catalogue.count, SHARD)):
         _script(folder / f"data/rows-{number}.js", f"rows-{number}", catalogue.rows(first // SHARD))
     for number, first in enumerate(range(0, catalogue.count, WORDS)):

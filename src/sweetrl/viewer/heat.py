@@ -10,6 +10,7 @@ import math
 import threading
 from collections.abc import Iterable
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +28,10 @@ DECIDING = ("suite", "suite_options", "preset", "agent", "critic", "rank")
 
 
 class Heat:
-    """The critic in `folder`, loaded at the first question, and again when it has changed; one question at a time."""
+    """The critic in `folder`, loaded at the first question; one question at a time."""
 
     def __init__(self, domains: Domains, folder: Path) -> None:
         self.domains, self.folder = domains, folder
-        self._critic: LogRatioCritic | None = None
-        self._hash = ""
         self._lock = threading.Lock()
 
     @property
@@ -44,53 +43,37 @@ class Heat:
 
     def ratios(self, one: Trajectory) -> list[list[list[Any]]]:
         """Return for each agent turn its tokens as [text, log-ratio]; UserError where there is no critic."""
+        from sweetrl.sweet.critic import own_replies
+        from sweetrl.sweet.rank import token_ratios
+
         if not self.there:
             raise UserError(f"{self.folder}: there is no trained log-ratio critic and its base here; train one first.")
         with self._lock:
-            critic = self._loaded()
+            critic, weights = self._critic
             settings = self.domains.settings.model_dump(mode="json", by_alias=True)
             ids = [list(turn.token_ids) for turn in one.turns]
-            said = [each.content for each in one.messages]
-            key = digest(self._hash, [settings[name] for name in DECIDING], asdict(one.task), one.attempt, ids, said)
+            words = [message.content for message in one.messages]
+            key = digest(weights, [settings[name] for name in DECIDING], asdict(one.task), one.attempt, ids, words)
             path = cache_folder() / "heat" / f"{key}.json"
-            if path.exists():
-                kept: list[list[list[Any]]] = read_json(path)
-                return kept
-            found = own_ratios(critic, one)
-            write_json(path, found)
-            return found
+            if not path.exists():
+                _, by_turn = token_ratios(critic, one, own_replies(one, critic.chat))
+                write_json(path, [shown_tokens(tokens) for turn in by_turn for tokens in turn.replies])
+            ratios: list[list[list[Any]]] = read_json(path)
+            return ratios
 
-    def advantages(self, one: Trajectory) -> list[float]:
-        """Return the advantage of each agent turn of a dialogue, which may be unfinished."""
-        from sweetrl.sweet.critic import own_replies
-
-        with self._lock:
-            critic = self._loaded()
-            return [turn[0] for turn in critic.rate([(one, own_replies(one, critic.chat))])[0]]
-
-    def _loaded(self) -> LogRatioCritic:
+    @cached_property
+    def _critic(self) -> tuple[LogRatioCritic, str]:
+        """The critic, and the hashes of its weights."""
         from sweetrl.file_hashes import dvc_hash
+        from sweetrl.methods.critics import make_critic
+        from sweetrl.sweet.critic import LogRatioCritic
 
         settings = self.domains.settings
         weights = dvc_hash(self.folder) + dvc_hash(Path(settings.model.base))
-        if self._critic is None or self._hash != weights:
-            from sweetrl.methods.critics import make_critic
-            from sweetrl.sweet.critic import LogRatioCritic
-
-            trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
-            made = make_critic(self.domains.of(settings.suite).configured(trained), self.folder)
-            assert isinstance(made, LogRatioCritic)
-            self._critic, self._hash = made, weights
-        return self._critic
-
-
-def own_ratios(critic: LogRatioCritic, one: Trajectory) -> list[list[list[Any]]]:
-    """Return for each agent turn the tokens of what was said there, each as [text, log-ratio]."""
-    from sweetrl.sweet.critic import own_replies
-    from sweetrl.sweet.rank import token_ratios
-
-    _, found = token_ratios(critic, one, own_replies(one, critic.chat))
-    return [shown_tokens(tokens) for state in found for tokens in state.replies]
+        trained = settings.model_copy(update={"rank": settings.rank.model_copy(update={"critic": "trained"})})
+        critic = make_critic(self.domains.of(settings.suite).configured(trained), self.folder)
+        assert isinstance(critic, LogRatioCritic)
+        return critic, weights
 
 
 def shown_tokens(tokens: Iterable[tuple[str, float]]) -> list[list[Any]]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from sweetrl.console.printing import note
 from sweetrl.console.progress import Meter
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import file_hash, identity
+from sweetrl.file_hashes import file_hash
 from sweetrl.io import atomic_path, digest
 from sweetrl.paths import project_cache
 from sweetrl.types import Task, Trajectory
@@ -44,27 +44,22 @@ TEXT = "text"  # the column of the words
 class Index:
     """The index of one source: its table, how many rows, and how the critic ranks kinds of replies.
 
-    `seen` are the files that it was made of, each with its identity and its hash.
+    `seen` are the files that it was made of, each with its hash.
     """
 
     source: Source
     table: Path
     count: int
     contrasts: dict[str, list[float]]
-    seen: Sequence[tuple[Path, tuple[int, ...], str]] = ()
+    seen: Sequence[tuple[Path, str]]
 
     def check(self) -> None:
         """Raise a UserError where a file has changed since: its rows would be other dialogues than the table says."""
-        for path, state, content in self.seen:
-            try:
-                same = identity(path) == state or file_hash(path) == content
-            except OSError:
-                same = False
-            if not same:
-                raise UserError(
-                    f"{self.source.name}: these dialogues are not those that the table was made of any more; start "
-                    "`sweetrl view` again."
-                )
+        if not all(path.exists() and file_hash(path) == content for path, content in self.seen):
+            raise UserError(
+                f"{self.source.name}: these dialogues are not those that the table was made of any more; start "
+                "`sweetrl view` again."
+            )
 
 
 @dataclass(frozen=True)
@@ -234,12 +229,12 @@ def open_index(source: Source, domains: Domains) -> Index:
     import pyarrow.parquet as pq
 
     try:
-        seen = [(path, identity(path), file_hash(path)) for path in source.files]
+        seen = [(path, file_hash(path)) for path in source.files]
     except OSError as error:
         raise UserError(
             f"{error.filename}: this file cannot be read ({error.strerror}); see to it, or remove it."
         ) from error
-    hashes = [[path.name, content] for path, _, content in seen]
+    hashes = [[path.name, content] for path, content in seen]
     said = {name: value for name, value in asdict(source).items() if name not in ("path", "rankings")}
     key = digest(FORMAT, KINDS, said, source.kind, hashes, domains.key)
     folder = cache_folder()
@@ -287,8 +282,8 @@ def _rows(source: Source, domains: Domains, contrasts: Contrasts) -> Iterator[di
         return
     ranked = Ranked(source.rankings[0].folder) if source.rankings else None
     for file, at, one in _dialogues(source, domains):
-        states = ranked.states(one.task.id, one.attempt) if ranked else []
-        pairs = ranked.count_pairs(one.task.id, one.attempt) if ranked else 0
+        states = ranked.states.of(one.task.id, one.attempt) if ranked else []
+        pairs = ranked.pairs.count(one.task.id, one.attempt) if ranked else 0
         words = "\n".join((one.task.id, *(message.content for message in one.messages))).lower()
         yield {**row_of(one, source, domains, states, pairs, contrasts), TEXT: words, "file": file, "at": at}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -104,12 +103,7 @@ class Domains:
         suite, code = self.settings.suite, ""
         if is_plugin("domains", suite) and (source := source_of("domains", suite)).is_file():
             code = file_hash(source)
-        return [suite, self.settings.model_dump(mode="json")["suite_options"], code, self.max_turns]
-
-    @property
-    def max_turns(self) -> int:
-        """Agent turns in a dialogue, at most."""
-        return self.settings.agent.max_turns
+        return [suite, self.settings.model_dump(mode="json")["suite_options"], code, self.settings.agent.max_turns]
 
 
 def row_of(
@@ -119,9 +113,8 @@ def row_of(
     from sweetrl.evaluation.metrics import result_of
 
     domain = domains.of(one.task.suite)
-    result = result_of(one, source.method or one.policy, domain, domains.max_turns)
+    result = result_of(one, source.method or one.policy, domain, domains.settings.agent.max_turns)
     judged = verdicts(one, domain)
-    first = next(((index, found) for index, found in enumerate(judged) if is_fault(found)), None)
     row = row_of_result(result, source) | {
         "attempt": one.attempt,
         "method": source.method or one.policy or "unknown",
@@ -129,9 +122,9 @@ def row_of(
         "tokens": sum(len(turn.token_ids) for turn in one.turns) or None,
         "words": True,
     }
-    if any(found is not None for found in judged):
-        row["first_fault"] = NO_FAULT if first is None else _fault_name(first[1])
-        row["fault_turn"] = None if first is None else first[0] + 1
+    if any(judged):
+        faults = ((turn, found.verdict) for turn, found in enumerate(judged, 1) if found and is_fault(found))
+        row["fault_turn"], row["first_fault"] = next(faults, (None, NO_FAULT))
     return row | _ranked(one, domain, states, pairs, contrasts)
 
 
@@ -157,7 +150,11 @@ def row_of_result(result: Result, source: Source) -> dict[str, Any]:
         "words": False,
     }
     same = ("reward", "success", "turns", "questions", "held_out", "details", *FAULTS)
-    return row | {name: getattr(result, name) for name in same} | {"premature": _number(result.premature)}
+    return (
+        row
+        | {name: getattr(result, name) for name in same}
+        | {"premature": None if result.premature is None else int(result.premature)}
+    )
 
 
 def verdicts(one: Trajectory, domain: Domain) -> list[Judgment | None]:
@@ -172,10 +169,6 @@ def verdicts(one: Trajectory, domain: Domain) -> list[Judgment | None]:
 def is_fault(found: Judgment | None) -> bool:
     """Whether a turn went wrong: a verdict, and nothing that it is worth."""
     return found is not None and bool(found.verdict) and found.worth <= 0
-
-
-def _fault_name(found: Judgment | None) -> str:
-    return found.verdict if found else ""
 
 
 def _ranked(
@@ -207,11 +200,5 @@ def _ranked(
 
 def _needed_is_last(judged: Sequence[tuple[str, float]]) -> bool:
     """Whether the reply with the least advantage is a needed question, and another kind of reply lies above it."""
-    kinds = Counter(verdict for verdict, _ in judged)
-    if not 0 < kinds[NEEDED] < len(judged):
-        return False
-    return min(judged, key=lambda one: one[1])[0] == NEEDED
-
-
-def _number(truth: bool | None) -> int | None:
-    return None if truth is None else int(truth)
+    kinds = {verdict for verdict, _ in judged}
+    return len(kinds) > 1 and min(judged, key=lambda reply: reply[1])[0] == NEEDED

@@ -10,11 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sweetrl.paths import CRITIC, TEST_TASKS
+from sweetrl.paths import CRITIC
 from sweetrl.viewer.dialogue import Dialogues
 from sweetrl.viewer.heat import Heat
 from sweetrl.viewer.index import open_catalogue
-from sweetrl.viewer.live import Live
 from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.sources import find_sources, find_target
@@ -33,9 +32,7 @@ def open_viewer(name: str, settings: Settings, scratch: Path) -> Viewer:
     catalogue = open_catalogue(find_sources(target.folder), domains)
     heat = Heat(domains, target.folder / CRITIC)
     tracked = TrackedRuns(settings, target.runs)
-    tasks = target.folder / TEST_TASKS if target.folder.is_dir() else TEST_TASKS
-    live = Live(settings, tasks if tasks.exists() else None, heat)
-    return Viewer(target, Dialogues(catalogue, tracked), settings, heat, live)
+    return Viewer(target, Dialogues(catalogue, tracked), settings, heat)
 
 
 def open_browser(address: str) -> None:

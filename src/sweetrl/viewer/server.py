@@ -9,21 +9,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from fastapi import FastAPI
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, Response
-from pydantic import BaseModel, Field
 from starlette.requests import Request
+from starlette.staticfiles import StaticFiles
 
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.listening import listening, other_site, own_name, serve_app
 from sweetrl.viewer.dialogue import Dialogues, pictures, runs
 from sweetrl.viewer.heat import Heat
-from sweetrl.viewer.live import Live
 from sweetrl.viewer.overview import linked_report, overview
 from sweetrl.viewer.sources import Target
 
@@ -33,7 +31,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("sweetrl")
 
-KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+ASSETS = Path(__file__).parent / "static"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -47,21 +45,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-LONGEST = 4_000  # characters of what a user may say
-
-
-class Begin(BaseModel):
-    """What begins a live dialogue: the task's id or number, who is talked with, and the seed of its sampling."""
-
-    task: str = Field("0", max_length=500)
-    policy: str = Field("auto", max_length=500)
-    seed: int = Field(0, ge=0, lt=2**31)
-
-
-class Say(BaseModel):
-    """What the user says."""
-
-    words: str = Field(min_length=1, max_length=LONGEST)
 
 
 @dataclass(frozen=True)
@@ -72,7 +55,6 @@ class Viewer:
     dialogues: Dialogues
     settings: Settings
     heat: Heat
-    live: Live
 
     def compute(self, what: Literal["run", "heat", "pictures"], one: Trajectory, domain: Domain) -> Any:
         """Return what is computed of a dialogue on demand: test runs, token log-ratios, or pictures of pages."""
@@ -92,7 +74,6 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
         exception_handlers={
             UserError: _answer(400),
             IndexError: _answer(404, "There is no such dialogue."),
-            RequestValidationError: _answer(422, "The viewer refused that; check what you entered."),
             OSError: _answer(500, "A file that this needs cannot be read any more; start `sweetrl view` again."),
         },
     )
@@ -107,14 +88,9 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/")
     def page() -> HTMLResponse:
-        return HTMLResponse(asset("index.html"))
+        return HTMLResponse((ASSETS / "index.html").read_text(encoding="utf-8"))
 
-    @app.get("/static/{name}")
-    def static(name: str) -> Response:
-        kind = KINDS.get(name[name.rfind(".") :])
-        if kind is None or name not in asset_names():
-            return JSONResponse({"error": "There is no such file."}, 404)
-        return Response(asset(name), media_type=kind)
+    app.mount("/static", StaticFiles(directory=ASSETS))
 
     @app.get("/report.html")
     def report() -> Response:
@@ -125,7 +101,7 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
 
     @app.get("/api/meta")
     def meta() -> dict[str, Any]:
-        more = {"heat": viewer.heat.there, "live": True, "server": True}
+        more = {"heat": viewer.heat.there, "server": True}
         return catalogue.meta() | overview(catalogue, viewer.settings, viewer.target, viewer.dialogues.tracked) | more
 
     @app.get("/api/rows/{shard}")
@@ -143,22 +119,6 @@ def make_app(viewer: Viewer, host: str = "127.0.0.1") -> FastAPI:
     @app.post("/api/dialogue/{row}/{what}")
     def computed(row: int, what: Literal["run", "heat", "pictures"]) -> Any:
         return viewer.compute(what, *viewer.dialogues.read(row))
-
-    @app.get("/api/live")
-    def live() -> dict[str, Any]:
-        return viewer.live.state()
-
-    @app.post("/api/live/begin")
-    def begin(wanted: Begin) -> dict[str, Any]:
-        return viewer.live.begin(wanted.task, wanted.policy, wanted.seed)
-
-    @app.post("/api/live/say")
-    def say(said: Say) -> dict[str, Any]:
-        return viewer.live.say(said.words)
-
-    @app.post("/api/live/leave")
-    def leave() -> dict[str, Any]:
-        return viewer.live.leave()
 
     return app
 
@@ -184,16 +144,6 @@ def refusal(request: Request, host: str) -> str:
     if request.method not in ("GET", "HEAD") and not as_json:
         return "Changes are asked for as JSON."
     return ""
-
-
-def asset_names() -> list[str]:
-    """Return the names of the page's files."""
-    return sorted(one.name for one in (resources.files("sweetrl.viewer") / "static").iterdir() if one.is_file())
-
-
-def asset(name: str) -> str:
-    """Return one of the page's files."""
-    return (resources.files("sweetrl.viewer") / "static" / name).read_text(encoding="utf-8")
 
 
 def serve(viewer: Viewer, host: str, port: int, opened: Callable[[str], None]) -> None:

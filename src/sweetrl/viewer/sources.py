@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from configparser import ConfigParser
-from configparser import Error as ConfigError
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -32,7 +31,6 @@ from sweetrl.paths import (
     RUNS,
     TRAJECTORIES,
 )
-from sweetrl.text import printable
 
 if TYPE_CHECKING:
     from sweetrl.config.settings import Settings
@@ -133,30 +131,26 @@ def _shards(path: Path, folder: Path) -> Source:
     seed = parts[parts.index("seed-data") + 1] if "seed-data" in parts[:-1] else ""
     iteration = parts[parts.index("iterations") + 1] if "iterations" in parts[:-1] else ""
     turn = int(iteration) if iteration.isdecimal() else 1
+    stage, method = "dialogues", "" if path == folder else path.name
     if path.name == "trajectories":
-        return Source(name, path, "shards", "collect", "", seed, round=turn)
-    if path.parent.name == "evaluation":
-        return Source(name, path, "shards", "evaluate", path.name, seed, round=turn)
-    return Source(name, path, "shards", "dialogues", "" if path == folder else path.name, seed, round=turn)
+        stage, method = "collect", ""
+    elif path.parent.name == "evaluation":
+        stage = "evaluate"
+    return Source(name, path, "shards", stage, method, seed, round=turn)
 
 
-def _measured(path: Path) -> dict[str, tuple[float | None, str]]:
+def _measured(path: Path) -> dict[str, tuple[float, str]]:
     """What a study's summary says of its files of results: by their names the temperature and the user.
 
     A file of this name may be somebody else's: what is not of that form says nothing.
     """
-    summary = read_json(path)
-    rows = summary.get("measured") if isinstance(summary, dict) else None
-    found: dict[str, tuple[float | None, str]] = {}
-    for row in rows if isinstance(rows, list) else ():
-        if isinstance(row, dict) and isinstance(row.get("file"), str):
-            temperature, persona = row.get("temperature"), row.get("persona")
-            number = isinstance(temperature, int | float) and not isinstance(temperature, bool)
-            found[row["file"]] = (temperature if number else None, persona if isinstance(persona, str) else "")
-    return found
+    try:
+        return {row["file"]: (float(row["temperature"]), row["persona"]) for row in read_json(path)["measured"]}
+    except (KeyError, TypeError, ValueError):
+        return {}
 
 
-def _results(path: Path, folder: Path, said: Mapping[str, tuple[float | None, str]]) -> Source:
+def _results(path: Path, folder: Path, said: Mapping[str, tuple[float, str]]) -> Source:
     """Measured results: METHOD/SEED/t0.25-terse.parquet, and beside them what each file is."""
     name = _name(path, folder)
     if path.name not in said:
@@ -180,12 +174,7 @@ def _rankings(paths: list[Path], folder: Path) -> dict[Path, list[Ranking]]:
 
 
 def _name(path: Path, folder: Path) -> str:
-    name = path.relative_to(folder).as_posix() if path != folder else path.resolve().name
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:  # an address and a table hold it
-        raise UserError(f"{printable(str(path))}: this name is not UTF-8; rename it.") from error
-    return name
+    return path.relative_to(folder).as_posix() if path != folder else path.resolve().name
 
 
 def _stem(path: Path) -> str:
@@ -311,10 +300,6 @@ def _cached(cache: Path, found: str, name: str, path: Path) -> Path:
 
 def _cache() -> Path:
     """DVC's cache of the project that we stand in."""
-    settings = ConfigParser()
-    try:
-        settings.read([".dvc/config", ".dvc/config.local"], encoding="utf-8")
-        folder = settings.get("cache", "dir", fallback="cache")
-    except (ConfigError, UnicodeDecodeError):
-        folder = "cache"
-    return Path(".dvc") / folder / "files" / "md5"
+    settings = ConfigParser(interpolation=None)
+    settings.read([".dvc/config", ".dvc/config.local"], encoding="utf-8")
+    return Path(".dvc") / settings.get("cache", "dir", fallback="cache") / "files" / "md5"

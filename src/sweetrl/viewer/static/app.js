@@ -19,7 +19,6 @@
   const PAGES = [
     ["dialogues", "Dialogues"],
     ["overview", "Overview"],
-    ["talk", "Talk"],
   ];
 
   function route() {
@@ -40,15 +39,12 @@
     else if (page === "overview") {
       refresh = () => sweetrl.overview.show(main, search).catch(failed);
       refresh();
-    } else if (page === "talk") sweetrl.talk.show(main, search).catch(failed);
-    else refresh = list.show(main, search);
+    } else refresh = list.show(main, search);
   }
   sweetrl.route = route;
 
   function bar() {
-    const links = PAGES.filter(([key]) => key !== "talk" || data.meta.live).map(([key, label]) =>
-      h("a", { href: `#/${key}`, "data-page": key }, label),
-    );
+    const links = PAGES.map(([key, label]) => h("a", { href: `#/${key}`, "data-page": key }, label));
     const tool = (
       /** @type {any} */ picture,
       /** @type {string} */ name,
@@ -82,7 +78,7 @@
     ["j or ↓, k or ↑", "next and previous dialogue"],
     ["Enter", "open"],
     ["u or Esc", "back to the list"],
-    ["1, 2, 3", "dialogues, overview, talk"],
+    ["1, 2", "dialogues, overview"],
     ["n, p", "next and previous turn of the agent"],
     ["c", "choose a dialogue to put beside this one"],
     ["e", "open or fold everything that was sampled"],
@@ -135,7 +131,6 @@
       t: theme,
       1: () => sweetrl.go("#/dialogues"),
       2: () => sweetrl.go("#/overview"),
-      3: () => data.meta.live && sweetrl.go("#/talk"),
       u: () => click("back"),
       Escape: () => click("back"),
       j: () => (page === "dialogue" ? click("next") : list.move?.(1)),

@@ -195,7 +195,7 @@
         h("p", { class: "card" }, "Only the numbers of this dialogue are kept, not its words."),
         h("div", { class: "card" }, numbers(row)),
       );
-    const chat = conversation(dialogue, []);
+    const chat = conversation(dialogue);
     return h(
       "section",
       { class: "side", "aria-label": `Dialogue by ${method}` },
@@ -209,15 +209,15 @@
     );
   }
 
-  /** The messages after the request, as a chat. @param {any} dialogue @param {number[]} advantages of turns, where they are not in a ranking */
-  function conversation(dialogue, advantages) {
+  /** The messages after the request, as a chat. @param {any} dialogue */
+  function conversation(dialogue) {
     const turns = new Map(
       dialogue.turns.map((/** @type {any} */ one, /** @type {number} */ place) => [
         one.message,
         { ...one, number: place },
       ]),
     );
-    const scale = parts.scaleOf(dialogue, advantages);
+    const scale = parts.scaleOf(dialogue);
     const marks = data.terms(list.state.q || "");
     const copyLook = { class: "button quiet copyone", "aria-label": "Copy this message", title: "Copy this message" };
     const chat = h("ol", { class: "messages", "aria-label": "Dialogue" });
@@ -241,7 +241,7 @@
             button(icon("copy"), () => sweetrl.copy(sweetrl.files.said(message), "Message"), copyLook),
           ),
           h("div", { class: "bubble" }, parts.pieces(message.pieces, marks)),
-          turn ? below(turn, scale, advantages[turn.number]) : null,
+          turn ? below(turn, scale) : null,
         ),
       );
     });
@@ -250,8 +250,8 @@
     return chat;
   }
 
-  /** What is known of one turn of the agent. @param {any} turn @param {number} scale @param {number | undefined} advantage */
-  function below(turn, scale, advantage) {
+  /** What is known of one turn of the agent. @param {any} turn @param {number} scale */
+  function below(turn, scale) {
     const rankings = Object.entries(turn.rankings);
     const own = rankings
       .map(([name, state]) => [name, /** @type {any} */ (state).candidates.find((/** @type {any} */ one) => one.said)])
@@ -264,7 +264,6 @@
         `${turn.rankings[name].candidates.indexOf(one) + 1} of ${turn.rankings[name].candidates.length}`,
       ),
     );
-    if (advantage !== undefined) bars.push(advantageLine("", advantage, scale, ""));
     const cost = [
       turn.tokens ? plural(turn.tokens, "token") : "",
       turn.perplexity ? `perplexity ${turn.perplexity.toFixed(2)}` : "",
@@ -493,5 +492,5 @@
     );
   }
 
-  sweetrl.dialogue = { show, conversation, request };
+  sweetrl.dialogue = { show };
 })();

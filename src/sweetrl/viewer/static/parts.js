@@ -19,9 +19,10 @@
     );
   }
 
-  /** The advantage at which bars of a dialogue are full: one far outlier must not flatten the others. @param {any} dialogue @param {number[]} [more] */
-  function scaleOf(dialogue, more = []) {
-    const values = [...more.map(Math.abs)];
+  /** The advantage at which bars of a dialogue are full: one far outlier must not flatten the others. @param {any} dialogue */
+  function scaleOf(dialogue) {
+    /** @type {number[]} */
+    const values = [];
     for (const turn of dialogue.turns || [])
       for (const state of Object.values(turn.rankings))
         for (const one of /** @type {any} */ (state).candidates)

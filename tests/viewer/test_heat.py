@@ -1,4 +1,4 @@
-"""A dialogue in the page with a model, advantages and token log-ratios by a critic, and dialogues of the past."""
+"""Token log-ratios by a critic, curves of tracked runs, and dialogues of the past."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from chromium import Chromium, serving, wait_for
 from made import TESTS, dialogue
 
+from sweetrl.cli.show import load_critic
+from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.tracking import lineage as lineage_module
 from sweetrl.tracking.runs import DataInput
 from sweetrl.types import AgentTurn
-from sweetrl.viewer.heat import Heat, own_ratios
-from sweetrl.viewer.overview import TrackedRuns, verdict
+from sweetrl.viewer.heat import Heat
+from sweetrl.viewer.overview import TrackedRuns
 from sweetrl.viewer.rows import Domains
 from sweetrl.viewer.run import open_viewer
 from sweetrl.viewer.sources import find_target
@@ -60,82 +61,34 @@ def test_token_ratios_have_the_advantage_as_their_mean(settings: Settings, tiny_
     one = type(one)(**{**one.__dict__, "turns": turns})
     found = heat.ratios(one)
     means = [sum(ratio for _, ratio in turn) / len(turn) for turn in found]
-    assert means == pytest.approx(heat.advantages(one), abs=2e-5) and max(map(abs, means)) > 1e-3
+    expected = load_critic(load_domain(chosen), critic).advantages(one)
+    assert means == pytest.approx(expected, abs=2e-5) and max(map(abs, means)) > 1e-3
     assert "".join(text for text, _ in found[0]).startswith(one.turns[0].raw)
-    assert heat.ratios(one) == found == own_ratios(heat._loaded(), one)
+    assert heat.ratios(one) == found
     with pytest.raises(UserError, match="no trained log-ratio critic"):
         Heat(Domains(chosen), critic / "nowhere").ratios(one)
 
 
-def test_ratios_in_the_cache_are_of_the_same_settings_and_secrets(
-    settings: Settings, tiny_model: Path, critic: Path
+def test_ratios_in_the_cache_are_of_the_same_weights_settings_and_secrets(
+    settings: Settings, tiny_model: Path, critic: Path, tmp_path: Path
 ) -> None:
+    from safetensors.torch import load_file, save_file
+
     chosen = small(settings, tiny_model)
     one = dialogue(TESTS[1], ["zero"], TESTS[1].ground_truth, 3, "base")
     one = replace(one, turns=tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns))
     first = Heat(Domains(chosen), critic).ratios(one)
     other = chosen.model_copy(update={"rank": chosen.rank.model_copy(update={"reference": "unconditioned"})})
-    heat = Heat(Domains(other), critic)
-    assert heat.ratios(one) == own_ratios(heat._loaded(), one) != first
     secret = replace(one, task=replace(one.task, ground_truth="def other():\n    return 7"))
-    heat = Heat(Domains(chosen), critic)
-    assert heat.ratios(secret) == own_ratios(heat._loaded(), secret) != first
-    assert heat.ratios(one) == first
-
-
-def test_a_critic_that_is_trained_again_is_loaded_again(
-    settings: Settings, tiny_model: Path, critic: Path, tmp_path: Path
-) -> None:
-    from safetensors.torch import load_file, save_file
-
-    chosen, folder = small(settings, tiny_model), tmp_path / "critic"
-    shutil.copytree(critic, folder)
-    heat = Heat(Domains(chosen), folder)
-    one = dialogue(TESTS[0], ["zero"], TESTS[0].ground_truth, 3, "base")
-    one = replace(one, turns=tuple(AgentTurn(turn.message_index, turn.raw) for turn in one.turns))
-    first = (heat.ratios(one), heat.advantages(one))
-    weights = load_file(folder / "adapter_model.safetensors")
-    save_file({name: -2 * value for name, value in weights.items()}, folder / "adapter_model.safetensors")
-    again = (heat.ratios(one), heat.advantages(one))
-    fresh = Heat(Domains(chosen), folder)
-    assert again == (fresh.ratios(one), fresh.advantages(one))
-    assert again[1] != pytest.approx(first[1], abs=1e-4) and again[0] != first[0]
-
-
-def test_a_dialogue_is_held_in_the_page(
-    project: Path, settings: Settings, tiny_model: Path, critic: Path, chromium: Chromium, tmp_path: Path
-) -> None:
-    other = tmp_path / "project"
-    shutil.copytree(project, other)
-    shutil.copytree(critic, other / "models/critic")
-    viewer = open_viewer(str(other), small(settings, tiny_model), tmp_path / "links")
-    viewer.live.tasks = None  # generated ones: the project has no task table
-    with serving(viewer) as address:
-        tab = chromium.tab()
-        tab.go(f"{address}#/talk?policy=base")
-        tab.click("form .button.primary")
-        tab.until("!!document.querySelector('.status.waiting')", 90)
-        asked = viewer.live.state()
-        assert asked["dialogue"]["messages"][-1]["role"] == "assistant" and len(asked["advantages"]) == 1
-        assert "Advantage" in tab.text(".messages")
-        hostile = "<b onclick=x>seven</b>"
-        tab.js(f"document.querySelector('textarea').value = {json.dumps(hostile)}; 0")
-        tab.click(".say .button.primary")
-        wait_for(lambda: viewer.live.state()["status"] == "done", 90)
-        tab.until("!!document.querySelector('.status.done')")
-        assert hostile in tab.text(".messages") and tab.js("document.querySelectorAll('.messages b').length") == 0
-        assert "not solved" in tab.text("main") and tab.js("document.querySelectorAll('.tests tbody tr').length") == 10
-        done = viewer.live.state()
-        assert [one["role"] for one in done["dialogue"]["messages"]] == ["user", "assistant", "user", "assistant"]
-        assert done["dialogue"]["simulator"] == "human" and len(done["advantages"]) == 2
-        tab.click(".pagehead .button")
-        tab.click("form .button.primary")
-        tab.until("!!document.querySelector('.status.waiting')", 90)
-        tab.click(".pagehead .button")
-        wait_for(lambda: viewer.live.state()["status"] == "lost", 60)
-        assert viewer.live.state()["error"] == "you left the dialogue"
-        assert tab.errors == []
-        tab.close()
+    again = shutil.copytree(critic, tmp_path / "critic") / "adapter_model.safetensors"
+    save_file({name: -2 * value for name, value in load_file(again).items()}, again)
+    found = [
+        Heat(Domains(other), critic).ratios(one),
+        Heat(Domains(chosen), critic).ratios(secret),
+        Heat(Domains(chosen), again.parent).ratios(one),
+    ]
+    assert all(each != first for each in found)
+    assert Heat(Domains(chosen), critic).ratios(one) == first
 
 
 def test_dialogues_of_a_registered_version_come_from_the_cache(
@@ -189,16 +142,6 @@ def test_dialogues_of_a_registered_version_come_from_the_cache(
         find_target("nothing", settings, tmp_path)
 
 
-def test_a_critic_is_told_in_words() -> None:
-    assert [verdict(share) for share in (1.0, 0.9, 0.7, 0.5, 0.1)] == [
-        "knows them apart",
-        "mostly right",
-        "somewhat better than chance",
-        "chance",
-        "the wrong way round",
-    ]
-
-
 def test_curves_are_those_of_the_training_runs(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
@@ -217,7 +160,6 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
     import io
 
     from sweetrl.cli import play, show
-    from sweetrl.colbench.find import load_domain
     from sweetrl.console.screen import Screen
     from sweetrl.types import Message
 
@@ -228,8 +170,8 @@ def test_show_and_play_say_what_is_expected_and_what_the_critic_thinks(
     one = show.find(folder, domain, TESTS[1].id, 0)
     more = show.known_more(one, domain, critic, True)
     show.show_trajectory(console, one, domain, False, more)
-    expected = Heat(Domains(chosen), critic).advantages(one)
-    assert more["advantages"] == pytest.approx(expected, abs=1e-6)
+    assert len(more["advantages"]) == len(one.turns)
+    expected = more["advantages"]
     text = written.getvalue()
     assert all(f"advantage {value:+.3f}" in text for value in expected)
     assert "expected" in text and all(run["expected"] in text for run in more["runs"]) and len(more["runs"]) == 10
