@@ -315,6 +315,35 @@ def test_only_domains_know_domains() -> None:
             assert not any(one.startswith(("sweetrl.backend", "sweetrl.frontend")) for one in imports(path)), name
 
 
+def test_below_the_stages_nothing_takes_all_settings() -> None:
+    """Who takes sections says what it reads; a domain carries what dialogues with it and their critics are made by."""
+    above = {"stages", "cli", "api", "viewer", "reproduce", "ingest", "serve", "interop"}
+    carriers = {
+        "colbench/domain.py": {"_settings", "settings", "configured"},
+        "backend/domain.py": {"configured"},
+        "frontend/domain.py": {"configured"},
+        "colbench/find.py": {"load_domain"},
+    }
+    package = REPOSITORY / "src/sweetrl"
+    taken: dict[str, set[str]] = {}
+    for path in tracked("src/sweetrl/*.py"):
+        place = path.relative_to(package)
+        if place.parts[0] in above or place == Path("config/settings.py"):
+            continue
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                name = node.name
+                annotations = [one.annotation for one in ast.walk(node.args) if isinstance(one, ast.arg)]
+                annotations.append(node.returns)
+            elif isinstance(node, ast.AnnAssign):
+                name, annotations = ast.unparse(node.target), [node.annotation]
+            else:
+                continue
+            if any(re.search(r"\bSettings\b", ast.unparse(one)) for one in annotations if one is not None):
+                taken.setdefault(place.as_posix(), set()).add(name)
+    assert taken == carriers
+
+
 def test_importing_the_package_loads_nothing() -> None:
     """`import sweetrl` is free: names are imported when they are used."""
     code = "import sys; before = set(sys.modules); import sweetrl; print(*sorted(set(sys.modules) - before))"
