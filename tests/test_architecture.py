@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib import metadata
@@ -316,32 +317,18 @@ def test_only_domains_know_domains() -> None:
 
 
 def test_below_the_stages_nothing_takes_all_settings() -> None:
-    """Who takes sections says what it reads; a domain carries what dialogues with it and their critics are made by."""
+    """Annotations name sections; only a domain carries the rest, for those who make dialogues and critics with it."""
     above = {"stages", "cli", "api", "viewer", "reproduce", "ingest", "serve", "interop"}
-    carriers = {
-        "colbench/domain.py": {"_settings", "settings", "configured"},
-        "backend/domain.py": {"configured"},
-        "frontend/domain.py": {"configured"},
-        "colbench/find.py": {"load_domain"},
-    }
-    package = REPOSITORY / "src/sweetrl"
-    taken: dict[str, set[str]] = {}
-    for path in tracked("src/sweetrl/*.py"):
-        place = path.relative_to(package)
-        if place.parts[0] in above or place == Path("config/settings.py"):
+    carriers = {"colbench/domain.py": 3, "colbench/find.py": 1, "backend/domain.py": 1, "frontend/domain.py": 1}
+    taken: Counter[str] = Counter()
+    for name, path in files_of("src/sweetrl").items():
+        place = name.removeprefix("src/sweetrl/")
+        if place.partition("/")[0] in above or place == "config/settings.py":
             continue
         for node in ast.walk(parsed(path)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                name = node.name
-                annotations = [one.annotation for one in ast.walk(node.args) if isinstance(one, ast.arg)]
-                annotations.append(node.returns)
-            elif isinstance(node, ast.AnnAssign):
-                name, annotations = ast.unparse(node.target), [node.annotation]
-            else:
-                continue
-            if any(re.search(r"\bSettings\b", ast.unparse(one)) for one in annotations if one is not None):
-                taken.setdefault(place.as_posix(), set()).add(name)
-    assert taken == carriers
+            annotations = [getattr(node, part, None) for part in ("annotation", "returns")]
+            taken[place] += sum(bool(re.search(r"\bSettings\b", ast.unparse(one))) for one in annotations if one)
+    assert +taken == carriers
 
 
 def test_importing_the_package_loads_nothing() -> None:
