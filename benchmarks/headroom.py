@@ -56,7 +56,7 @@ def main() -> None:
     wanted = settings.tasks.model_copy(update={"train": max(1, options.dialogues), "validation": options.tasks})
     domain = load_domain(settings.model_copy(update={"tasks": wanted}))
     tasks = split_tasks(domain)
-    base = Policy.of(settings)
+    base = Policy(settings.model, settings.engine)
     rows = [line(f"base, T = {one:g}", at(domain, base, tasks["validation"], one)) for one in options.temperatures]
     if options.attempts:
         often = at(domain, base, tasks["validation"][:FOUND], 1.0, options.attempts)

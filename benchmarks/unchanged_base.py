@@ -31,7 +31,7 @@ ROWS = {
         "from sweetrl.file_hashes import dvc_hash\nf = lambda p: (dvc_hash(p), dvc_hash(p)); a = (Path('models/base'),)"
     ),
     "registration after that: the base of the agent": (
-        "from sweetrl.tracking.chat_agent import agent_config as f\n"
+        "from sweetrl.stages.registration import config_of as f\n"
         "from sweetrl.config.settings import Settings; a = (Settings(), Path())"
     ),
 }

@@ -28,7 +28,7 @@ class BestAttempt(Method):
 
     def data(self, job):
         """Lay out the best attempts; the default trainer imitates their replies."""
-        lead = self.settings_of(job.settings).lead
+        lead = job.settings.lead
         attempts = {}
         for one in job.inputs.trajectories():
             if one.reward is not None:

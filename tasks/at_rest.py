@@ -8,9 +8,9 @@ from pathlib import Path
 from sweetrl.config.settings import load_settings
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY
+from sweetrl.stages.registration import known_registration
 from sweetrl.stages.scratch import remove_recorded
 from sweetrl.text import without_login
-from sweetrl.tracking.lineage import known_registration
 from sweetrl.tracking.store import tracking_enabled, tracking_uri
 from tasks.pipeline import Selection, left, skipped, stage_states
 from tasks.training import Outcome, Steps

@@ -18,18 +18,9 @@ from sweetrl.gate.decision import Decision, as_row, first_decision, pair_version
 from sweetrl.gate.decision import decide as decide_comparison
 from sweetrl.io import digest, write_json, write_text
 from sweetrl.paths import GATE_REPORT, HASHES, POLICY, RESULTS, TEST_TASKS
+from sweetrl.stages.registration import evaluation_key, evaluation_tags
 from sweetrl.tracking import comparisons
-from sweetrl.tracking.registry import (
-    CHALLENGER,
-    CHAMPION,
-    GATE,
-    Registration,
-    Registry,
-    evaluation_key,
-    evaluation_tags,
-    model_id,
-    read_rewards,
-)
+from sweetrl.tracking.registry import CHALLENGER, CHAMPION, GATE, Registration, Registry, model_id, read_rewards
 from tasks.fresh import drawing
 from tasks.pipeline import StageFailed, failure, policy_of, stage_environment
 from tasks.process import TimeLimitExceeded, run_program

@@ -12,7 +12,8 @@ from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 
 from sweetrl.config.settings import Settings
-from sweetrl.tracking.registry import Registration, register_policy
+from sweetrl.stages.registration import register_policy
+from sweetrl.tracking.registry import Registration
 from tasks import ingestion, workspace
 from tasks.outages import stop_asking
 from tasks.pipeline import StageFailed, StageResult, execute_stage, policy_of

@@ -15,10 +15,10 @@ from typing import Any
 from sweetrl.config.settings import Settings, load_settings
 from sweetrl.io import read_json
 from sweetrl.paths import EVALUATION, POLICY, REPORT
+from sweetrl.stages.registration import known_registration, register_policy
 from sweetrl.text import without_login
 from sweetrl.tracking.dvc_lock import data_hashes
-from sweetrl.tracking.lineage import known_registration
-from sweetrl.tracking.registry import Registration, headline, register_policy, run_note
+from sweetrl.tracking.registry import Registration, headline, run_note
 from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
 from sweetrl.tracking.store import NOTE, embedded_database, tracking_enabled, tracking_uri
 from tasks.journal import promoting

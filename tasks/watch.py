@@ -11,8 +11,9 @@ from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.gate.drift import Look, look
 from sweetrl.paths import TEST_TASKS
+from sweetrl.stages.registration import evaluation_key
 from sweetrl.tracking import comparisons
-from sweetrl.tracking.registry import CHAMPION, Registry, evaluation_key
+from sweetrl.tracking.registry import CHAMPION, Registry
 from tasks.promotion import bring_up_to_date, evaluate_version
 
 

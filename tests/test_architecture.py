@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
 from importlib import metadata
@@ -313,6 +314,21 @@ def test_only_domains_know_domains() -> None:
             assert not (asked and words), f"{where}: {ast.unparse(node)}"
         if name not in importing:
             assert not any(one.startswith(("sweetrl.backend", "sweetrl.frontend")) for one in imports(path)), name
+
+
+def test_below_the_stages_nothing_takes_all_settings() -> None:
+    """Annotations name sections; only a domain carries the rest, for those who make dialogues and critics with it."""
+    above = {"stages", "cli", "api", "viewer", "reproduce", "ingest", "serve", "interop"}
+    carriers = {"colbench/domain.py": 3, "colbench/find.py": 1, "backend/domain.py": 1, "frontend/domain.py": 1}
+    taken: Counter[str] = Counter()
+    for name, path in files_of("src/sweetrl").items():
+        place = name.removeprefix("src/sweetrl/")
+        if place.partition("/")[0] in above or place == "config/settings.py":
+            continue
+        for node in ast.walk(parsed(path)):
+            annotations = [getattr(node, part, None) for part in ("annotation", "returns")]
+            taken[place] += sum(bool(re.search(r"\bSettings\b", ast.unparse(one))) for one in annotations if one)
+    assert +taken == carriers
 
 
 def test_importing_the_package_loads_nothing() -> None:

@@ -19,11 +19,12 @@ from typing import Any
 import pytest
 import yaml
 
+from sweetrl.api.learning import own_settings
 from sweetrl.browser.binary import find_browser
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import parse_settings
 from sweetrl.errors import UserError
-from sweetrl.methods.base import load_method
+from sweetrl.methods.base import find_method
 from sweetrl.types import Message
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -100,7 +101,7 @@ def test_settings_in_the_guides_are_taken(change: dict[str, Any], monkeypatch: p
     settings = parse_settings(tree, "the guide")
     if not settings.suite.startswith(ELSEWHERE):
         load_domain(settings)
-        load_method(settings).settings_of(settings)
+        own_settings(find_method(settings.method), settings)
 
 
 def commands() -> Iterator[Any]:

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from sweetrl import Domain, Method, Settings, plugins
+from sweetrl.api.calls import chosen
 from sweetrl.colbench.find import find_domain, load_domain
 from sweetrl.config.settings import load_settings, parse_settings
 from sweetrl.errors import UserError
-from sweetrl.methods.base import find_method, load_method
+from sweetrl.methods.base import find_method
 from sweetrl.paths import ROOT_VARIABLE
 from sweetrl.types import Task, Trajectory
 
@@ -134,7 +135,7 @@ def test_a_built_in_domain_is_found_by_its_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", plugins.BUILT_IN["methods"])
 def test_a_built_in_method_is_found_by_its_name(name: str) -> None:
-    method = load_method(parse_settings({"method": name}))
+    method = find_method(parse_settings({"method": name}).method)
     assert isinstance(method, Method) and method.name == name
 
 
@@ -189,12 +190,10 @@ def test_settings_choose_by_name_or_path() -> None:
             "simulator": {"kind": "mine.things:Terse"},
         }
     )
-    assert set(plugins.chosen(settings).values()) == {
-        f"mine.things:{name}" for name in ("Forms", "Best", "brief", "Terse")
-    }
+    assert set(chosen(settings).values()) == {f"mine.things:{name}" for name in ("Forms", "Best", "brief", "Terse")}
     assert type(load_domain(settings)).__name__ == "Forms"
-    assert type(load_method(settings)).__name__ == "Best"
-    assert plugins.chosen(Settings()) == {"domains": "backend", "methods": "sweet", "rewards": "", "simulators": ""}
+    assert type(find_method(settings.method)).__name__ == "Best"
+    assert chosen(Settings()) == {"domains": "backend", "methods": "sweet", "rewards": "", "simulators": ""}
 
 
 # Wrong names
@@ -301,7 +300,11 @@ def test_a_module_that_lacks_something_itself_says_what(project: Path, text: str
 def test_the_projects_own_sources_are_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ROOT_VARIABLE, raising=False)
     monkeypatch.chdir(REPOSITORY)
-    assert plugins.check_sources(load_settings()) == {}
+    assert check_sources(load_settings()) == {}
+
+
+def check_sources(settings: Settings, root: Path | None = None) -> dict[str, Path]:
+    return plugins.check_sources(chosen(settings), settings.sources, root)
 
 
 def chosen_with(sources: dict[str, str]) -> Settings:
@@ -310,9 +313,9 @@ def chosen_with(sources: dict[str, str]) -> Settings:
 
 @pytest.mark.parametrize("declared", ["mine/things.py", "mine", "."])
 def test_sources_name_the_file_or_a_folder_around_it(project: Path, declared: str) -> None:
-    found = plugins.check_sources(chosen_with({"suite": declared}))
+    found = check_sources(chosen_with({"suite": declared}))
     assert found == {"suite": project / "mine" / "things.py"}, "what is built in is no plugin"
-    assert plugins.check_sources(chosen_with({})) == found, "nothing is said where nothing is declared"
+    assert check_sources(chosen_with({})) == found, "nothing is said where nothing is declared"
 
 
 def test_sources_that_are_elsewhere_are_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,27 +324,27 @@ def test_sources_that_are_elsewhere_are_refused(project: Path, monkeypatch: pyte
         "mine/things.py, so that DVC sees its changes."
     )
     with pytest.raises(UserError) as raised:
-        plugins.check_sources(chosen_with({"suite": "src"}))
+        check_sources(chosen_with({"suite": "src"}))
     assert str(raised.value) == said
     (project / "stage").mkdir()
     monkeypatch.setenv(ROOT_VARIABLE, str(project))  # a stage that runs in a folder of its own
     monkeypatch.chdir(project / "stage")
     with pytest.raises(UserError) as raised:
-        plugins.check_sources(chosen_with({"suite": "src"}))
+        check_sources(chosen_with({"suite": "src"}))
     assert str(raised.value) == said
 
 
 def test_a_built_in_domains_source_is_its_folder() -> None:
     settings = parse_settings({"suite": "frontend", "sources": {"suite": "src/sweetrl/backend"}})
     with pytest.raises(UserError, match="is written in src/sweetrl/frontend, but `sources"):
-        plugins.check_sources(settings, REPOSITORY)
+        check_sources(settings, REPOSITORY)
     right = parse_settings({"suite": "frontend", "sources": {"suite": "src/sweetrl/frontend"}})
-    assert plugins.check_sources(right, REPOSITORY) == {}
+    assert check_sources(right, REPOSITORY) == {}
 
 
 def test_what_lies_outside_of_the_project_is_not_looked_for_in_it(installed: Path, project: Path) -> None:
     settings = parse_settings({"reward": {"function": "brief"}, "sources": {"reward": "mine"}})
-    assert plugins.check_sources(settings, project) == {"reward": installed / "shop" / "__init__.py"}
+    assert check_sources(settings, project) == {"reward": installed / "shop" / "__init__.py"}
 
 
 def test_the_source_of_every_kind_is_the_file_that_it_is_written_in(project: Path) -> None:
@@ -368,7 +371,7 @@ def test_the_source_of_what_is_made_of_other_code_is_the_file_that_makes_it(proj
         assert plugins.source_of(group, f"mine.made:{name}") == project / "mine" / "made.py"
     settings = parse_settings({"reward": {"function": "mine.made:half"}, "sources": {"reward": "mine/things.py"}})
     with pytest.raises(UserError, match=r"`reward.function: mine.made:half` is written in mine/made.py, but"):
-        plugins.check_sources(settings, project)
+        check_sources(settings, project)
 
 
 @pytest.mark.parametrize("name", ["builtins:len", "operator:eq"])

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import os
 import sys
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -21,7 +22,7 @@ from sweetrl.errors import UserError
 from sweetrl.paths import ROOT_VARIABLE
 
 if TYPE_CHECKING:
-    from sweetrl.config.settings import Settings
+    from sweetrl.config.settings import SourceSettings
     from sweetrl.protocols import RewardFunction
 
 Group = Literal["domains", "methods", "rewards", "simulators"]
@@ -150,16 +151,6 @@ def _entry_points(group: Group) -> dict[str, str]:
 # Sources, for DVC and for lineage
 
 
-def chosen(settings: Settings) -> dict[Group, str]:
-    """Return what the settings choose of each group; empty where the domain's own is taken."""
-    return {
-        "domains": settings.suite,
-        "methods": settings.method,
-        "rewards": settings.reward.function,
-        "simulators": "" if settings.simulator.kind in SIMULATORS else settings.simulator.kind,
-    }
-
-
 def source_of(group: Group, name: str) -> Path:
     """Return the file in which what `name` names is written: a class or function, or else where it is made.
 
@@ -181,30 +172,30 @@ def source_of(group: Group, name: str) -> Path:
     return Path(source).resolve()
 
 
-def check_sources(settings: Settings, root: Path | None = None) -> dict[str, Path]:
-    """Return the sources of what is chosen and not built in, by their key in `sources`.
+def check_sources(chosen: Mapping[Group, str], sources: SourceSettings, root: Path | None = None) -> dict[str, Path]:
+    """Return the sources of what is `chosen` of each group and not built in, by their key in `sources`.
 
     Raises UserError where `sources` does not name the file (or a folder around it) of something that lies in the
     project: DVC would not see that it has changed. `root` is the project's folder (default: where we are).
     """
     root = (root or Path(os.environ.get(ROOT_VARIABLE) or Path.cwd())).resolve()
     found: dict[str, Path] = {}
-    for group, name in chosen(settings).items():
+    for group, name in chosen.items():
         key, place = KEYS[group]
         if not name:
             continue
         source = source_of(group, name)
         if is_plugin(group, name):
             found[place] = source
-        if not source.is_relative_to(root) or not getattr(settings.sources, place):
+        if not source.is_relative_to(root) or not getattr(sources, place):
             continue
-        declared = (root / getattr(settings.sources, place)).resolve()
+        declared = (root / getattr(sources, place)).resolve()
         if not source.is_relative_to(declared):
             shown = source.relative_to(root)
             if not is_plugin(group, name) and shown.parent.name == name:
                 shown = shown.parent
             raise UserError(
                 f"params.yaml: `{key}: {name}` is written in {shown}, but `sources.{place}` is "
-                f"{getattr(settings.sources, place)}; set it to {shown}, so that DVC sees its changes."
+                f"{getattr(sources, place)}; set it to {shown}, so that DVC sees its changes."
             )
     return found

@@ -18,7 +18,7 @@ from sweetrl.config.settings import (
     parse_settings,
 )
 from sweetrl.errors import UserError
-from sweetrl.methods.base import load_method
+from sweetrl.methods.base import find_method
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -158,11 +158,10 @@ def test_the_official_preset_sets_its_switches_and_nothing_else() -> None:
 
 def test_a_single_turn_agent_is_evaluated_in_one_turn_and_collects_in_all() -> None:
     single = parse_settings({"method": "single-turn", "agent": {"prompt": "full"}})
-    evaluated = load_method(single).at_evaluation(single)
-    assert evaluated.agent.max_turns == 1 and evaluated.agent.prompt == "single"
+    evaluated = find_method(single.method).at_evaluation(single.agent)
+    assert evaluated.max_turns == 1 and evaluated.prompt == "single"
     assert single.agent.max_turns == 10
-    sweet = parse_settings({})
-    assert load_method(sweet).at_evaluation(sweet) is sweet
+    assert find_method("sweet").at_evaluation(single.agent) is single.agent
 
 
 def test_what_a_domain_decides_is_left_to_it_by_default() -> None:

@@ -16,7 +16,8 @@ import pytest
 import yaml
 
 from sweetrl.config.settings import EngineSettings, Settings, load_settings
-from sweetrl.tracking.registry import Registry, register_policy
+from sweetrl.stages.registration import register_policy
+from sweetrl.tracking.registry import Registry
 from tests.integration.conftest import REGISTRY_PORT, URL
 from tests.serve.made import MODEL, write_adapter, write_results
 from tests.serve.serving import Running, running, until

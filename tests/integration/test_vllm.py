@@ -157,7 +157,7 @@ def test_candidates_are_those_of_this_process(served: EngineSettings, tmp_path: 
         return parse_settings({**values, "engine": engine.model_dump()})
 
     here = settings(EngineSettings(), 1.0)
-    dialogues = list(rollouts.collect(Backend().configured(here), Policy.of(here), 16, attempts=1))
+    dialogues = list(rollouts.collect(Backend().configured(here), Policy(here.model, here.engine), 16, attempts=1))
     states: dict[tuple[str, float], list[RankedState]] = {}
     for name, engine in (("vllm", served), ("transformers", EngineSettings())):
         for temperature in (0.0, 1.0):

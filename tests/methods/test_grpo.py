@@ -172,7 +172,7 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
     from contextlib import contextmanager
     from types import SimpleNamespace
 
-    from sweetrl.methods.base import TrainingJob
+    from sweetrl.api.learning import training_job
     from sweetrl.methods.grpo import Grpo
 
     done: list[str] = []
@@ -198,7 +198,7 @@ def test_of_several_processes_one_has_the_server_and_the_users_and_writes(
     domain: Any = None
     for rank, expected in (("1", []), ("0", ["opened", "opened", "written"])):
         monkeypatch.setenv("RANK", rank)
-        found = Grpo().train(TrainingJob(settings(), domain, inputs, tmp_path))
+        found = Grpo().train(training_job(Grpo(), settings(), domain, inputs, tmp_path))
         assert (done, bool(found.metrics)) == (expected, rank == "0")
 
 

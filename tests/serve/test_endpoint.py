@@ -19,7 +19,8 @@ from sweetrl.errors import UserError
 from sweetrl.serve import endpoint as endpoint_module
 from sweetrl.serve.alias import sampler
 from sweetrl.serve.endpoint import serve
-from sweetrl.tracking.registry import Registry, register_policy
+from sweetrl.stages.registration import register_policy
+from sweetrl.tracking.registry import Registry
 from tests.serve.made import MODEL, write_adapter, write_results
 from tests.serve.serving import REQUEST, Running, running, until
 

@@ -19,8 +19,9 @@ from sweetrl.config.settings import EngineSettings, ModelSettings, Settings
 from sweetrl.errors import UserError
 from sweetrl.serve.alias import Follower
 from sweetrl.serve.source import Handed
+from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.chat_agent import AgentConfig
-from sweetrl.tracking.registry import Registry, register_policy
+from sweetrl.tracking.registry import Registry
 from tests.serve.made import MODEL, write_adapter, write_results
 from tests.serve.serving import REQUEST, running, until
 

@@ -21,9 +21,9 @@ from sweetrl.serve import export as handover
 from sweetrl.serve import source
 from sweetrl.serve.card import model_card
 from sweetrl.serve.source import copy_version
+from sweetrl.stages.registration import register_policy
 from sweetrl.tracking import chat_agent
 from sweetrl.tracking.chat_agent import AgentConfig
-from sweetrl.tracking.registry import register_policy
 from tests.serve.made import write_adapter
 
 ROOT = Path(__file__).resolve().parents[2]

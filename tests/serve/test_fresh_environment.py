@@ -14,7 +14,8 @@ import pytest
 
 from sweetrl.config.settings import Settings
 from sweetrl.engines.vllm_server import free_port
-from sweetrl.tracking.registry import Registry, register_policy
+from sweetrl.stages.registration import register_policy
+from sweetrl.tracking.registry import Registry
 
 pytestmark = pytest.mark.slow  # an environment with torch and mlflow is installed: some minutes
 

@@ -14,8 +14,9 @@ import pytest
 from sweetrl.config.settings import Settings
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.serve.vllm_resolver import MODELS, _other_base, find_adapter, register
+from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.chat_agent import AgentConfig
-from sweetrl.tracking.registry import Registry, register_policy
+from sweetrl.tracking.registry import Registry
 from tests.serve.made import MODEL
 
 

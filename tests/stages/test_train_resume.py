@@ -280,7 +280,7 @@ class Best(sweetrl.Method):
     settings_type = Options
 
     def data(self, job):
-        least = self.settings_of(job.settings).least
+        least = job.settings.least
         return job.rows(one for one in job.inputs.trajectories() if one.reward >= least)
 """
 

@@ -33,6 +33,11 @@ def settings_of(**changes: Any) -> Settings:
     return parse_settings(values)
 
 
+def sections(settings: Settings) -> tuple[Any, ...]:
+    """What `demonstrations` takes of the settings."""
+    return settings.warm_start, settings.pretrain, settings.agent, settings.tasks.difficulty
+
+
 @pytest.fixture
 def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a pretrained model in bfloat16, whose card, licence and origin are there."""
@@ -124,7 +129,7 @@ def test_readers_come_first_and_an_actor_is_shown_what_it_may_see(tiny_model: Pa
             return demonstrate(self, task, skill, max_turns, seed)
 
     domain.__class__ = Watched
-    data = demonstrations(domain, chat, settings, 2048)
+    data = demonstrations(domain, chat, *sections(settings), 2048)
     assert [skill == READING for skill in skills] == [True] * 20 + [False] * 20
     assert (len(data.rows), data.readers, data.too_long) == (40, 20, 0)
     steps = steps_of(data, settings.warm_start)
@@ -191,8 +196,8 @@ def test_what_does_not_fit_is_left_out_and_nothing_at_all_is_one_sentence(tiny_m
 
     settings, chat = settings_of(), ChatFormat(load_tokenizer(tiny_model))
     domain: Domain = load_domain(settings)
-    lengths = sorted(len(row.token_ids) for row in demonstrations(domain, chat, settings, 2048).rows)
-    some = demonstrations(domain, chat, settings, lengths[4])
+    lengths = sorted(len(row.token_ids) for row in demonstrations(domain, chat, *sections(settings), 2048).rows)
+    some = demonstrations(domain, chat, *sections(settings), lengths[4])
     assert (len(some.rows), some.too_long) == (5, 5)
     with pytest.raises(UserError, match="none of 10 demonstrations fits into the model's context of 20 tokens"):
-        demonstrations(domain, chat, settings, 20)
+        demonstrations(domain, chat, *sections(settings), 20)

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from sweetrl.api.learning import rank_replies
+from sweetrl.api.learning import rank_replies, training_job
 from sweetrl.backend.domain import Backend
 from sweetrl.colbench import store as stores
 from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import CriticSettings, MultiTurnSettings, PolicySettings, RankSettings, parse_settings
 from sweetrl.engines.chat import ChatFormat
 from sweetrl.lm.data import plan
-from sweetrl.methods.base import TrainingJob
+from sweetrl.methods.base import find_method
 from sweetrl.sweet import preferences as files
 from sweetrl.sweet import rank
 from sweetrl.sweet.data import critic_attempts, critic_pairs, policy_pairs, successes
@@ -88,7 +88,7 @@ def reads(store: TrajectoryStore, chat: ChatFormat, folder: Path) -> dict[str, C
 
     critic = CriticSettings(reference="unconditioned")
     multi_turn = MultiTurnSettings(sft_replay=0.5)
-    job = TrainingJob(parse_settings({}), domain, None, folder)  # type: ignore[arg-type]
+    job = training_job(find_method("rft"), parse_settings({}), domain, None, folder)  # type: ignore[arg-type]
     job.__dict__.update(chat=chat, system=SYSTEM)
     return {
         "validate": validate,

@@ -16,9 +16,10 @@ import pytest
 from sweetrl.config.settings import GateSettings, Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
+from sweetrl.stages.registration import register_policy
 from sweetrl.tracking import comparisons, packing
 from sweetrl.tracking.gate_plan import plan
-from sweetrl.tracking.registry import Registration, Registry, model_id, register_policy
+from sweetrl.tracking.registry import Registration, Registry, model_id
 from sweetrl.tracking.store import connect
 from tasks import promotion, training
 from tasks.fresh import drawing, fresh_test_first
@@ -64,7 +65,7 @@ def rewards(rate: float, seed: int) -> dict[str, float | None]:
     return {task: float(generator.random() < rate) for task in TASKS}
 
 
-def save(path: Path, scratch: Path, settings: Settings, adapter: Path, base: Path | None, config: object) -> None:
+def save(path: Path, scratch: Path, adapter: Path, base: Path | None, config: object) -> None:
     """A version of the adapter alone: what else is in one takes MLflow a second each time."""
     shutil.copytree(adapter, path / "artifacts/policy")
 
@@ -237,7 +238,7 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
     registry.attach_evaluation(version, project.root, {})
     again = judge(project.settings, project.root, version, no_words)
     assert again.decision is not None and again.decision.number == 4
-    planned = plan(project.settings, project.root)
+    planned = plan(project.settings.gate, project.settings.tracking, 0.95, 1000, project.root)
     assert (planned.champion, planned.number, planned.seen) == (champion, 5, 4)
     mean = sum(one["discordance"] for one in comparisons.noted(registry, champion, "comparison").values()) / 4
     assert planned.discordance == pytest.approx(mean)

@@ -16,9 +16,10 @@ from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.engines.vllm_server import free_port
 from sweetrl.errors import UserError
 from sweetrl.io import write_json
+from sweetrl.stages.registration import register_policy
 from sweetrl.tracking.comparisons import measured
 from sweetrl.tracking.lineage import lineage
-from sweetrl.tracking.registry import Registry, register_policy
+from sweetrl.tracking.registry import Registry
 from sweetrl.tracking.runs import RunLog
 
 pytestmark = pytest.mark.slow  # the server takes half a minute to start

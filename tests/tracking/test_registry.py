@@ -16,9 +16,10 @@ from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UnknownVersion, UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import write_json
+from sweetrl.stages.registration import evaluation_key, known_registration, register_policy
 from sweetrl.tracking.comparisons import measured
-from sweetrl.tracking.lineage import known_registration, lineage, split_reference
-from sweetrl.tracking.registry import Registry, evaluation_key, register_policy
+from sweetrl.tracking.lineage import lineage, split_reference
+from sweetrl.tracking.registry import Registry
 from sweetrl.tracking.runs import RunLog
 
 
@@ -112,7 +113,7 @@ def test_what_is_registered_is_known_without_mlflow_until_the_store_changes(
     assert known is not None and (known.version, known.created, known.aliases) == (first, False, ("challenger",))
     asked: list[Path | None] = []
     monkeypatch.setattr(
-        "sweetrl.tracking.lineage.Registry",
+        "sweetrl.stages.registration.Registry",
         lambda tracking, root: asked.append(root) or Registry(tracking, root),
     )
     assert known_registration(settings, project) == known and not asked

@@ -55,7 +55,7 @@ def traced(stores: dict[str, TrajectoryStore], **changes: Any) -> tuple[int, dic
     """Log what the settings want; return how many were logged, the traces by policy and task, and the run."""
     settings = parse_settings({"seed": 3, "tracking": changes})
     run = RunLog(settings.tracking, "evaluate")
-    count = log_dialogues(run, stores, settings)
+    count = log_dialogues(run, stores, settings.tracking, settings.seed)
     run.log_metrics({"success": 0.5})
     run.finish()
     assert run.store is not None and run.run_id is not None

@@ -17,7 +17,7 @@ from sweetrl.colbench.prompts import prompt_files
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.io import digest, read_json, write_json
-from sweetrl.plugins import Group, chosen, is_plugin, source_of
+from sweetrl.plugins import SIMULATORS, Group, is_plugin, source_of
 from sweetrl.types import Task
 
 if TYPE_CHECKING:
@@ -83,6 +83,16 @@ def training_call(env: Domain, inputs: Iterable[Iterable[Any] | None], *code: An
     return digest(_tree(settings), _contents(settings), rows.hexdigest(), [_code(one) for one in (env, *code)])
 
 
+def chosen(settings: Settings) -> dict[Group, str]:
+    """Return what the settings choose of each group; empty where the domain's own is taken."""
+    return {
+        "domains": settings.suite,
+        "methods": settings.method,
+        "rewards": settings.reward.function,
+        "simulators": "" if settings.simulator.kind in SIMULATORS else settings.simulator.kind,
+    }
+
+
 def named_files(settings: Settings) -> list[Path]:
     """Return the prompts of a user's own and the recording that is replayed, as far as they are there.
 
@@ -90,7 +100,10 @@ def named_files(settings: Settings) -> list[Path]:
     """
     simulator = settings.simulator
     recording = Path(simulator.recording) if simulator.kind == "replay" and simulator.recording else None
-    return [*prompt_files(settings).values(), *([recording] if recording is not None and recording.exists() else [])]
+    return [
+        *prompt_files(settings.agent, settings.judge, simulator).values(),
+        *([recording] if recording is not None and recording.exists() else []),
+    ]
 
 
 def claim(folder: Path, call: str) -> None:

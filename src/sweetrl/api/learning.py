@@ -22,7 +22,8 @@ from sweetrl.types import Preference, RankedState, Task, Trajectory
 
 if TYPE_CHECKING:
     from sweetrl.colbench.domain import Domain
-    from sweetrl.methods.base import Method
+    from sweetrl.config.settings import TrainerSettings
+    from sweetrl.methods.base import Inputs, Method, TrainingJob
     from sweetrl.protocols import Critic, Work
     from sweetrl.sweet.candidates import LocalSampler, ServerSampler
     from sweetrl.sweet.preferences import Blocks, Ranking, Replay
@@ -204,7 +205,7 @@ def train(
     settings, `out` is the folder of the adapter (by default a temporary one): the same call goes on where a killed one
     was.
     """
-    from sweetrl.methods.base import TrainingJob, find_method
+    from sweetrl.methods.base import find_method
 
     chosen = find_method(method) if isinstance(method, str) else method
     own = {chosen.section: options} if chosen.section else {"method_options": options}
@@ -217,8 +218,46 @@ def train(
     call = partial(training_call, configured, [dialogues, pairs, tasks, *ranked], chosen)
     folder, scratch = _places("policy", out, call)
     inputs = GivenInputs(dialogues, pairs, ranking, tasks)
-    job = TrainingJob(settings, configured, inputs, scratch, StepProgress(f"train {chosen.name}"))
+    job = training_job(chosen, settings, configured, inputs, scratch, StepProgress(f"train {chosen.name}"))
     return policy.adapted(_moved(chosen.train(job).adapter, folder))
+
+
+def training_job(
+    method: Method,
+    settings: Settings,
+    domain: Domain,
+    inputs: Inputs,
+    scratch: Path,
+    progress: StepProgress | None = None,
+    cache: Path | None = None,
+) -> TrainingJob:
+    """Return the training of a policy by `method` that the settings describe (sweetrl.methods.base.TrainingJob)."""
+    from sweetrl.methods.base import TrainingJob
+
+    return TrainingJob(
+        own_settings(method, settings),
+        settings.model,
+        settings.agent,
+        settings.engine,
+        settings.collect,
+        settings.critic,
+        settings.rank,
+        settings.tracking,
+        settings.seed,
+        domain,
+        inputs,
+        scratch,
+        progress,
+        cache,
+    )
+
+
+def own_settings(method: Method, settings: Settings) -> TrainerSettings:
+    """Return the settings of `method`: its section, or its `method_options`; a UserError names a key that is wrong."""
+    if method.section:
+        own: TrainerSettings = getattr(settings, method.section)
+        return own
+    return section(method.settings_type, settings.method_options, f"params.yaml: method_options of {method.name}")
 
 
 def _readable_again(dialogues: Iterable[Trajectory]) -> Iterable[Trajectory]:

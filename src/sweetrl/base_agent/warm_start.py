@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.base_agent.pretraining import READING, demonstrate
-from sweetrl.config.settings import Settings, WarmStartSettings
+from sweetrl.config.settings import AgentSettings, PretrainSettings, WarmStartSettings
 from sweetrl.errors import UserError
 from sweetrl.lm.data import MicroBatch, PreferenceData, encode, plan
 from sweetrl.lm.rows import RowFile
@@ -49,21 +49,29 @@ class Demonstrated:
     too_long: int
 
 
-def demonstrations(domain: Domain, chat: Chat, settings: Settings, limit: int) -> Demonstrated:
+def demonstrations(
+    domain: Domain,
+    chat: Chat,
+    settings: WarmStartSettings,
+    skill: PretrainSettings,
+    agent: AgentSettings,
+    difficulty: int,
+    limit: int,
+) -> Demonstrated:
     """Lay out `warm_start.dialogues` demonstrations of at most `limit` tokens, each about a task of its own.
 
+    `skill` is that of the demonstrators, `difficulty` that of the tasks; `agent` says for how many turns they talk.
     A domain with fewer tasks shows some of them again. UserError where the domain has no demonstrator, no task, or none
     that fits.
     """
-    wanted, skill, agent = settings.warm_start, settings.pretrain, settings.agent
-    reading = round(skill.reading * wanted.dialogues)
+    reading = round(skill.reading * settings.dialogues)
     rows, readers, informed, too_long = RowFile(), 0, 0, 0
-    for index, task in enumerate(_endless_tasks(domain, wanted, settings.tasks.difficulty)):
-        if index == wanted.dialogues:
+    for index, task in enumerate(_endless_tasks(domain, settings, difficulty)):
+        if index == settings.dialogues:
             break
         reads = index < reading
         one = skill.model_copy(update=READING) if reads else skill
-        seed = wanted.seed * 1_000_003 + index
+        seed = settings.seed * 1_000_003 + index
         shown = demonstrate(task, domain, one, agent.max_turns, agent.prompt, seed)
         row = encode(Trajectory(task, 0, shown.messages), chat, shown.system)
         if len(row.token_ids) > limit:
@@ -74,16 +82,16 @@ def demonstrations(domain: Domain, chat: Chat, settings: Settings, limit: int) -
         informed += shown.informed
     if not len(rows):
         raise UserError(
-            f"{domain.spec}: none of {wanted.dialogues} demonstrations fits into the model's context of {limit} "
+            f"{domain.spec}: none of {settings.dialogues} demonstrations fits into the model's context of {limit} "
             "tokens; take a model with a longer one."
         )
     return Demonstrated(rows, readers, informed, too_long)
 
 
-def _endless_tasks(domain: Domain, wanted: WarmStartSettings, difficulty: int) -> Iterator[Any]:
+def _endless_tasks(domain: Domain, settings: WarmStartSettings, difficulty: int) -> Iterator[Any]:
     while True:
         none = True
-        for task in islice(domain.pretraining_tasks(wanted.dialogues, wanted.seed, difficulty), wanted.dialogues):
+        for task in islice(domain.pretraining_tasks(settings.dialogues, settings.seed, difficulty), settings.dialogues):
             none = False
             yield task
         if none:

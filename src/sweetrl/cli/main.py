@@ -150,7 +150,10 @@ def gate(
 
     from sweetrl.tracking.gate_plan import plan
 
-    planned = plan(settings_here(), Path(), difference, tasks, discordance)
+    settings = settings_here()
+    count = tasks or min(settings.evaluate.tasks, settings.tasks.test)
+    confidence = settings.evaluate.confidence
+    planned = plan(settings.gate, settings.tracking, confidence, count, Path(), difference, discordance)
     print_facts("the next comparison at the gate", list(planned.rows()), asdict(planned) if as_json else None)
 
 

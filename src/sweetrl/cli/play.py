@@ -187,7 +187,7 @@ def load_agent(policy: str, settings: Settings) -> Policy:
     """
     from sweetrl.engines.policy import Policy
 
-    return Policy.of(settings, _adapter(policy, settings))
+    return Policy(settings.model, settings.engine, _adapter(policy, settings))
 
 
 def _adapter(policy: str, settings: Settings) -> Path | None:

@@ -13,7 +13,7 @@ from sweetrl.errors import UserError
 from sweetrl.text import printable
 
 if TYPE_CHECKING:
-    from sweetrl.config.settings import Settings
+    from sweetrl.config.settings import AgentSettings, JudgeSettings, SimulatorSettings
 
 # The agent's prompts by the names that params.yaml uses; a domain says what they are. Others are named by their file.
 AGENT_PROMPTS = ("short", "full", "single")
@@ -72,11 +72,11 @@ def load_prompt(name_or_path: str) -> str:
     return text
 
 
-def prompt_files(settings: Settings) -> dict[str, Path]:
-    """Return the prompt files of the user's own that `settings` name, by their keys; none that is not there."""
-    named = {"agent.prompt": settings.agent.prompt, "judge.prompt": settings.judge.prompt}
-    if settings.simulator.kind in ("llm", "vision"):
-        named["simulator.prompt"] = settings.simulator.prompt
+def prompt_files(agent: AgentSettings, judge: JudgeSettings, simulator: SimulatorSettings) -> dict[str, Path]:
+    """Return the prompt files of the user's own that the sections name, by their keys; none that is not there."""
+    named = {"agent.prompt": agent.prompt, "judge.prompt": judge.prompt}
+    if simulator.kind in ("llm", "vision"):
+        named["simulator.prompt"] = simulator.prompt
     own = {key: Path(name) for key, name in named.items() if name not in ("", *AGENT_PROMPTS) and not _shipped(name)}
     return {key: path for key, path in own.items() if os.path.isfile(path)}  # noqa: PTH113 - any name, however long
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from sweetrl.config.settings import EngineSettings, ModelSettings, Settings, section
+from sweetrl.config.settings import EngineSettings, ModelSettings, section
 from sweetrl.engines.make import Agent, adapter_lora_rank, make_agent, serving
 
 
@@ -40,11 +40,6 @@ class Policy:
         """Return the agent at servers of one model; `options` are those of section `engine` (`kind: openai`)."""
         values = {"kind": "openai", **options, "urls": " ".join(urls), "model": model}
         return cls(engine=section(EngineSettings, values, "Policy.server"), adapter=_path(adapter))
-
-    @classmethod
-    def of(cls, settings: Settings, adapter: str | Path | None = None) -> Policy:
-        """Return the agent that params.yaml describes, with `adapter` on its base."""
-        return cls(settings.model, settings.engine, _path(adapter))
 
     @property
     def name(self) -> str:

@@ -191,13 +191,16 @@ class Frontend(Domain):
         """Train a head on a vision-language model (`vision-head`)."""
         from sweetrl.frontend.vision_critic import fit_vision_critic
 
-        return fit_vision_critic(self.settings, dialogues, pairs, scratch, where)
+        chosen = self.settings
+        return fit_vision_critic(
+            chosen.critic, chosen.model, chosen.browser, chosen.seed, dialogues, pairs, scratch, where
+        )
 
     def load_critic(self, kind: str, folder: Path) -> Critic:
         """Load such a critic."""
         from sweetrl.frontend.vision_critic import load_vision_critic
 
-        return load_vision_critic(self.settings, folder)
+        return load_vision_critic(self.settings.critic, self.settings.model, self.settings.browser, folder)
 
     # Evaluation and report
 

@@ -12,13 +12,17 @@ from sweetrl.types import TrainingResult
 
 if TYPE_CHECKING:
     from sweetrl.browser.renderer import Renderer
-    from sweetrl.config.settings import Settings
+    from sweetrl.config.settings import BrowserSettings, CriticSettings, ModelSettings
+    from sweetrl.config.training import VisionSettings
     from sweetrl.frontend.vision import VisionCritic, VisionProcessor, VisionPrompt
     from sweetrl.types import Trajectory, TrajectoryPair
 
 
 def fit_vision_critic(
-    settings: Settings,
+    critic: CriticSettings,
+    model_settings: ModelSettings,
+    browser: BrowserSettings,
+    seed: int,
     dialogues: Iterable[Trajectory],
     pairs: Sequence[TrajectoryPair],
     scratch: Path,
@@ -30,28 +34,27 @@ def fit_vision_critic(
     from sweetrl.lm.adapters import attach_adapter, save_adapter
     from sweetrl.sweet.pairs import index_pairs
 
-    wanted = settings.critic
     if not pairs:
         raise UserError(f"{where}: there is no pair to learn from; bring more attempts at each task.")
-    model, processor = _load(settings)
+    model, processor = _load(critic.vision, model_settings)
     found: list[Trajectory] = []
     places = index_pairs(pairs, dialogues, found.append, where)
-    adapted = attach_adapter(model, wanted.lora, settings.seed, head=True)
+    adapted = attach_adapter(model, critic.lora, seed, head=True)
     started = time.monotonic()
-    with Renderer(settings.browser) as renderer:
-        prompts = Pairs(found, places, renderer, wanted.privileged)
+    with Renderer(browser) as renderer:
+        prompts = Pairs(found, places, renderer, critic.privileged)
         losses = fit(
             adapted,
             processor,
             prompts,
-            beta=wanted.beta,
-            learning_rate=wanted.learning_rate,
-            epochs=max(1, round(wanted.epochs)),
-            batch_size=wanted.batch_size,
-            clip=wanted.max_grad_norm,
-            seed=settings.seed,
+            beta=critic.beta,
+            learning_rate=critic.learning_rate,
+            epochs=max(1, round(critic.epochs)),
+            batch_size=critic.batch_size,
+            clip=critic.max_grad_norm,
+            seed=seed,
         )
-    save_adapter(adapted, scratch / "adapter", wanted.vision.model)
+    save_adapter(adapted, scratch / "adapter", critic.vision.model)
     return TrainingResult(
         scratch / "adapter",
         f"{len(losses)} steps on {len(prompts)} pairs of dialogues, loss {losses[-1]:.4f}",
@@ -85,21 +88,21 @@ class Pairs(Sequence[tuple[list["VisionPrompt"], list["VisionPrompt"]]]):
         return chosen, rejected
 
 
-def load_vision_critic(settings: Settings, folder: Path) -> VisionCritic:
+def load_vision_critic(
+    critic: CriticSettings, model_settings: ModelSettings, browser: BrowserSettings, folder: Path
+) -> VisionCritic:
     """Load the trained critic from `folder`; its browser is closed when the process ends."""
     from sweetrl.browser.renderer import Renderer
     from sweetrl.frontend.vision import VisionCritic
     from sweetrl.lm.adapters import load_adapter
 
-    model, processor = _load(settings)
-    critic = load_adapter(model, folder)
-    return VisionCritic(critic, processor, Renderer(settings.browser).render, settings.critic.privileged)
+    model, processor = _load(critic.vision, model_settings)
+    return VisionCritic(load_adapter(model, folder), processor, Renderer(browser).render, critic.privileged)
 
 
-def _load(settings: Settings) -> tuple[Any, VisionProcessor]:
+def _load(vision: VisionSettings, model: ModelSettings) -> tuple[Any, VisionProcessor]:
     from sweetrl.frontend.vision import load_vision
 
-    vision = settings.critic.vision
     if not vision.model:
         raise UserError("critic.vision.model: this is empty; name the Qwen2-VL model that looks at the pages.")
-    return load_vision(vision.model, settings.model.dtype, settings.model.device, vision.tokens)
+    return load_vision(vision.model, model.dtype, model.device, vision.tokens)

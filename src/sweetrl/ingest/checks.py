@@ -16,7 +16,7 @@ from sweetrl.colbench.files import read_tasks
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.jsonl import decode_line, parse_row, raw_lines
 from sweetrl.errors import UserError
-from sweetrl.methods.base import load_method
+from sweetrl.methods.base import find_method
 from sweetrl.stages.import_dialogues import Importer, Naming, Rewards
 from sweetrl.sweet.pairs import DataCounts
 from sweetrl.validation.suites import Limits, Table, pairs_table, run_tables, tasks_table, trajectories_table
@@ -75,7 +75,7 @@ class DialogueChecks:
     ) -> dict[Place, str]:
         from sweetrl.colbench.files import task_digest
 
-        domain, settings, method = self.domain, self.settings, load_method(self.settings)
+        domain, settings, method = self.domain, self.settings, find_method(self.settings.method)
 
         def dialogues(rewards: Rewards) -> Iterator[Trajectory]:
             for place, path, line in _lines(files):

@@ -26,9 +26,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from sweetrl.config.settings import Settings, TrainerSettings, section
+from sweetrl.config.settings import (
+    AgentSettings,
+    CollectSettings,
+    CriticSettings,
+    EngineSettings,
+    ModelSettings,
+    RankSettings,
+    TrackingSettings,
+    TrainerSettings,
+)
 from sweetrl.errors import UserError
 from sweetrl.plugins import construct, find
 from sweetrl.sweet.training import train_adapter
@@ -80,11 +89,20 @@ class Inputs(Protocol):
 class TrainingJob:
     """One training of a policy: who learns what, and where unfinished work lies.
 
-    `inputs` is what there is to learn from, `scratch` the folder of unfinished work, `progress` takes every step's
-    metrics, `cache` keeps the reference's log-probs.
+    `settings` are the method's own (its `settings_type`), `agent`, `engine`, `collect`, `critic` and `rank` the
+    sections that say how dialogues are made and rated. `inputs` is what there is to learn from, `scratch` the folder of
+    unfinished work, `progress` takes every step's metrics, `cache` keeps the reference's log-probs.
     """
 
-    settings: Settings
+    settings: Any
+    model: ModelSettings
+    agent: AgentSettings
+    engine: EngineSettings
+    collect: CollectSettings
+    critic: CriticSettings
+    rank: RankSettings
+    tracking: TrackingSettings
+    seed: int
     domain: Domain
     inputs: Inputs
     scratch: Path
@@ -97,12 +115,12 @@ class TrainingJob:
         from sweetrl.engines.chat import ChatFormat
         from sweetrl.models.load import load_tokenizer
 
-        return ChatFormat(load_tokenizer(self.settings.model.base))
+        return ChatFormat(load_tokenizer(self.model.base))
 
     @cached_property
     def system(self) -> str:
         """The agent's system prompt."""
-        return self.domain.system_prompt(self.settings.agent.prompt)
+        return self.domain.system_prompt(self.agent.prompt)
 
     def rows(self, trajectories: Iterable[Trajectory]) -> PreferenceData:
         """Return the replies of whole dialogues, each learnt on its own (by likelihood, or by its return)."""
@@ -129,14 +147,7 @@ class Method:
     once: str = ""
     """Why there is nothing to do after the first of several iterations; empty: each one trains anew."""
 
-    def settings_of(self, settings: Settings) -> TrainerSettings:
-        """Return the method's own settings; a wrong one is a UserError that names its key."""
-        if self.section:
-            own: TrainerSettings = getattr(settings, self.section)
-            return own
-        return section(self.settings_type, settings.method_options, f"params.yaml: method_options of {self.name}")
-
-    def why_skipped(self, artifact: Artifact, settings: Settings) -> str | None:
+    def why_skipped(self, artifact: Artifact, rank: RankSettings) -> str | None:
         """Say why the stage that makes `artifact` has nothing to do, or None where it has."""
         if artifact in self.needs:
             return None
@@ -147,27 +158,25 @@ class Method:
         """Say what is missing in collected dialogues for this method to learn from, or None; before any training."""
         return None
 
-    def dialogues(self, settings: Settings) -> int:
-        """Return how many dialogues the policy has learnt from at the end."""
-        return settings.iterations * settings.collect.tasks * settings.collect.attempts
+    def dialogues(self, settings: Any, collect: CollectSettings, iterations: int) -> int:
+        """Return how many dialogues the policy has learnt from at the end; `settings` are the method's own."""
+        return iterations * collect.tasks * collect.attempts
 
-    def at_evaluation(self, settings: Settings) -> Settings:
-        """Return the settings of the agent that is evaluated (and registered)."""
-        if settings.evaluate.temperature is None:
-            return settings
-        return settings.model_copy(update={"agent": settings.evaluated_agent})
+    def at_evaluation(self, agent: AgentSettings) -> AgentSettings:
+        """Return how the agent talks when it is evaluated, where params.yaml says `agent`."""
+        return agent
 
     def data(self, job: TrainingJob) -> PreferenceData:
         """Return what is learnt from."""
         raise UserError(f"method: {self.name} has no `data` to learn from; give the class the method, or a `train`.")
 
-    def trainer(self, settings: Settings) -> type[PreferenceTrainer]:
-        """Return the trainer; by default one that imitates."""
+    def trainer(self, settings: Any) -> type[PreferenceTrainer]:
+        """Return the trainer by the method's own settings; by default one that imitates."""
         from sweetrl.sweet.trainer import ImitationTrainer
 
         return ImitationTrainer
 
-    def replay(self, settings: Settings) -> float:
+    def replay(self, settings: Any) -> float:
         """Return how many rows of `data`'s replay are learnt beside each pair."""
         return 0.0
 
@@ -175,24 +184,21 @@ class Method:
         """Train an adapter on the base model; a killed run goes on from its last checkpoint in `job.scratch`."""
         from sweetrl.lm.adapters import load_base
 
-        own, data = self.settings_of(job.settings), self.data(job)
+        data = self.data(job)
         return train_adapter(
             self.trainer(job.settings),
-            load_base(job.settings.model),
+            load_base(job.model),
             data,
-            own,
             job.settings,
             job.scratch,
+            job.model.base,
+            job.seed,
+            job.tracking,
             "train-policy",
             job.progress,
             self.replay(job.settings),
             job.cache,
         )
-
-
-def load_method(settings: Settings) -> Method:
-    """Return the method that `method` names."""
-    return find_method(settings.method)
 
 
 def find_method(name: str) -> Method:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweetrl.config.settings import MultiTurnSettings, RftSettings, Settings
+from sweetrl.config.settings import AgentSettings, MultiTurnSettings, PolicySettings, RftSettings
 from sweetrl.methods.base import Method, TrainingJob
 from sweetrl.types import TrainingResult
 
@@ -28,18 +28,18 @@ class MultiTurnDpo(Method):
         """Pairs of whole dialogues as the actor saw them."""
         from sweetrl.sweet.data import policy_pairs
 
-        settings, inputs = job.settings.multi_turn_dpo, job.inputs
-        return policy_pairs(inputs.pairs(), inputs.trajectories(), job.chat, job.system, settings, inputs.where)
+        inputs = job.inputs
+        return policy_pairs(inputs.pairs(), inputs.trajectories(), job.chat, job.system, job.settings, inputs.where)
 
-    def trainer(self, settings: Settings) -> type[PreferenceTrainer]:
+    def trainer(self, settings: MultiTurnSettings) -> type[PreferenceTrainer]:
         """Preferences, with likelihood terms."""
         from sweetrl.sweet.trainer import PolicyTrainer
 
         return PolicyTrainer
 
-    def replay(self, settings: Settings) -> float:
+    def replay(self, settings: MultiTurnSettings) -> float:
         """As params.yaml says."""
-        return settings.multi_turn_dpo.sft_replay
+        return settings.sft_replay
 
 
 class Rft(Method):
@@ -62,14 +62,14 @@ class Rft(Method):
         """The attempts with a reward of `rft.min_reward` or more."""
         from sweetrl.sweet.data import successes
 
-        return successes(job.inputs.trajectories(), job.chat, job.system, job.settings.rft.min_reward)
+        return successes(job.inputs.trajectories(), job.chat, job.system, job.settings.min_reward)
 
 
 class ZeroShot(Method):
     """Nothing is trained: the adapter's B is 0, so that the policy is the base, to the bit."""
 
     name = "zero-shot"
-    section = "policy"  # whose adapter's shape is taken
+    section, settings_type = "policy", PolicySettings  # whose adapter's shape is taken
     trains = False
 
     @property
@@ -81,10 +81,9 @@ class ZeroShot(Method):
         """Write an adapter that changes nothing."""
         from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
-        settings = job.settings
-        model, _ = load_base(settings.model)
-        adapted = attach_adapter(model, settings.policy.lora, settings.seed)
-        save_adapter(adapted, job.scratch / "adapter", settings.model.base)
+        model, _ = load_base(job.model)
+        adapted = attach_adapter(model, job.settings.lora, job.seed)
+        save_adapter(adapted, job.scratch / "adapter", job.model.base)
         return TrainingResult(
             job.scratch / "adapter",
             f"the method `{self.name}` trains nothing: the adapter leaves the base as it is",
@@ -97,10 +96,7 @@ class SingleTurn(ZeroShot):
 
     name = "single-turn"
 
-    def at_evaluation(self, settings: Settings) -> Settings:
+    def at_evaluation(self, agent: AgentSettings) -> AgentSettings:
         """One turn is left, and the prompt `full` becomes the one that asks for an answer at once."""
-        settings = super().at_evaluation(settings)
-        prompt = "single" if settings.agent.prompt == "full" else settings.agent.prompt
-        return settings.model_copy(
-            update={"agent": settings.agent.model_copy(update={"max_turns": 1, "prompt": prompt})}
-        )
+        prompt = "single" if agent.prompt == "full" else agent.prompt
+        return agent.model_copy(update={"max_turns": 1, "prompt": prompt})

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.config.settings import GrpoSettings, Settings
+from sweetrl.config.settings import CollectSettings, GrpoSettings
 from sweetrl.console.progress import first_process
 from sweetrl.errors import UserError
 from sweetrl.methods.base import Method, TrainingJob
@@ -39,9 +39,9 @@ class Grpo(Method):
     needs = frozenset({"tasks"})
     once = "the method `grpo` samples with the current policy by itself; raise grpo.iterations"
 
-    def dialogues(self, settings: Settings) -> int:
+    def dialogues(self, settings: GrpoSettings, collect: CollectSettings, iterations: int) -> int:
         """Those that it makes itself."""
-        return settings.grpo.iterations * settings.grpo.tasks * settings.grpo.group_size
+        return settings.iterations * settings.tasks * settings.group_size
 
     def train(self, job: TrainingJob) -> TrainingResult:
         """Train the policy on its own attempts."""
@@ -50,42 +50,40 @@ class Grpo(Method):
         from sweetrl.methods.grpo_trainer import GroupTrainer
         from sweetrl.rollout.context import open_environment
 
-        settings, grpo, scratch = job.settings, job.settings.grpo, job.scratch
-        if grpo.credit == "privileged" and not settings.critic.privileged:
+        grpo, scratch = job.settings, job.scratch
+        if grpo.credit == "privileged" and not job.critic.privileged:
             raise UserError(
                 "grpo.credit: `privileged` is what c changes, and with `critic.privileged: false` nobody sees c; "
                 "set it to true, or take another credit."
             )
         tasks = job.inputs.tasks()
-        model, tokenizer = load_base(settings.model)
+        model, tokenizer = load_base(job.model)
         started = time.monotonic()
         with ExitStack() as stack:
             if first_process():  # of several processes that train the first one alone samples
-                engine = stack.enter_context(
-                    serving(settings.engine, settings.model, scratch / "server.log", grpo.lora.rank)
-                )
+                engine = stack.enter_context(serving(job.engine, job.model, scratch / "server.log", grpo.lora.rank))
                 environment = stack.enter_context(open_environment(job.domain))
 
             def sample(iteration: int, policy: Any) -> Attempts:
                 """Let the current policy attempt the iteration's tasks."""
                 folder = scratch / f"iteration-{iteration:04d}"
-                save_adapter(policy, folder / "adapter", settings.model.base)
-                agent = make_agent(engine, settings.model, folder / "adapter", settings.collect.batch)
+                save_adapter(policy, folder / "adapter", job.model.base)
+                agent = make_agent(engine, job.model, folder / "adapter", job.collect.batch)
                 try:
                     return attempts(tasks, environment.context(agent), folder / "dialogues", job, iteration, policy)
                 finally:
                     agent.engine.close()
 
             trainer = GroupTrainer(
-                attach_adapter(model, grpo.lora, settings.seed),
+                attach_adapter(model, grpo.lora, job.seed),
                 sample,
                 grpo,
                 scratch,
-                settings.seed,
+                job.seed,
                 tokenizer.pad_token_id or 0,
                 job.progress,
             )
-            report_to(trainer, settings.tracking, "train-policy")
+            report_to(trainer, job.tracking, "train-policy")
             try:
                 history = trainer.fit()
             finally:
@@ -94,9 +92,9 @@ class Grpo(Method):
         seconds = time.monotonic() - started
         if not first_process():
             return TrainingResult(scratch / "adapter", "", {}, trainer.model)
-        save_adapter(trainer.model, scratch / "adapter", settings.model.base)
+        save_adapter(trainer.model, scratch / "adapter", job.model.base)
         final = last_fifth(history, FINAL)
-        dialogues = self.dialogues(settings)
+        dialogues = self.dialogues(grpo, job.collect, 1)
         return TrainingResult(
             scratch / "adapter",
             f"{len(history)} steps on {dialogues:,} dialogues of its own, success {history[0]['success']:.1%} at first "
@@ -118,17 +116,17 @@ def attempts(
     from sweetrl.rollout.run import batch_of, rollout_scored
     from sweetrl.sweet.rank import rankable
 
-    settings, grpo = job.settings, job.settings.grpo
-    chosen = batch_of(tasks, settings.collect.first + iteration * grpo.tasks, grpo.tasks)
+    grpo = job.settings
+    chosen = batch_of(tasks, job.collect.first + iteration * grpo.tasks, grpo.tasks)
     store = rollout_scored(
         [(task, attempt) for task in chosen for attempt in range(grpo.group_size)],
         context,
         TrajectoryStore(folder),
-        seed=part_seed(settings.seed, "iteration", iteration + 1),
-        policy_name=f"{settings.model.base} after {iteration} iterations",
-        batch=settings.collect.batch,
-        shard=settings.collect.shard,
-        lost_share=settings.collect.lost_share,
+        seed=part_seed(job.seed, "iteration", iteration + 1),
+        policy_name=f"{job.model.base} after {iteration} iterations",
+        batch=job.collect.batch,
+        shard=job.collect.shard,
+        lost_share=job.collect.lost_share,
     )
     chat = context.chat or job.chat
 
@@ -136,7 +134,7 @@ def attempts(
         return turn_gains(policy, dialogues, rows, job.domain, chat, grpo)
 
     def privileged(dialogue: Trajectory) -> Row:
-        return critic_row(dialogue, job.domain, chat, job.system, settings.critic)
+        return critic_row(dialogue, job.domain, chat, job.system, job.critic)
 
     dialogues: Sequence[Trajectory] = list(store.read())
     if grpo.credit == "privileged":

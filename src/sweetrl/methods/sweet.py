@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sweetrl.config.settings import PolicySettings, Settings
+from sweetrl.config.settings import PolicySettings, RankSettings
 from sweetrl.methods.base import Artifact, Method, TrainingJob
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ class Sweet(Method):
     needs = frozenset({"trajectories", "pairs", "critic", "preferences"})
     learns_from = frozenset({"preferences"})
 
-    def why_skipped(self, artifact: Artifact, settings: Settings) -> str | None:
+    def why_skipped(self, artifact: Artifact, rank: RankSettings) -> str | None:
         """No critic is trained where another one ranks."""
-        if artifact == "critic" and settings.rank.critic != "trained":
-            return f"replies are ranked by `{settings.rank.critic}`"
-        return super().why_skipped(artifact, settings)
+        if artifact == "critic" and rank.critic != "trained":
+            return f"replies are ranked by `{rank.critic}`"
+        return super().why_skipped(artifact, rank)
 
     def missing_data(self, counts: DataCounts) -> str | None:
         """A trained critic compares dialogues about one task; what c says cannot be seen where there is no c."""
@@ -46,12 +46,12 @@ class Sweet(Method):
         from sweetrl.sweet.preferences import preference_rows
         from sweetrl.sweet.rank import mean_centered
 
-        policy, inputs = job.settings.policy, job.inputs
+        policy, inputs = job.settings, job.inputs
         if policy.objective == "dpo":
             preferences, replay = inputs.preferences()
             return preference_rows(preferences, replay if policy.sft_replay else [], policy)
         states = inputs.candidates()
-        centred = mean_centered(states, job.domain) if job.settings.rank.reply_types == "mean_centered" else states
+        centred = mean_centered(states, job.domain) if job.rank.reply_types == "mean_centered" else states
         temperature = policy.advantage_temperature or None
         equal = policy.states == "equal"
         data = listwise_rows(centred, policy.count_power, temperature, LEAST_WEIGHT, equal)
@@ -59,12 +59,12 @@ class Sweet(Method):
             return data
         return with_replay(data, inputs.preferences()[1], policy.sft_replay_turns == "final")
 
-    def trainer(self, settings: Settings) -> type[PreferenceTrainer]:
+    def trainer(self, settings: PolicySettings) -> type[PreferenceTrainer]:
         """Preferences with likelihood terms, or weighted likelihood."""
         from sweetrl.sweet.trainer import ListwiseTrainer, PolicyTrainer
 
-        return ListwiseTrainer if settings.policy.objective == "listwise" else PolicyTrainer
+        return ListwiseTrainer if settings.objective == "listwise" else PolicyTrainer
 
-    def replay(self, settings: Settings) -> float:
+    def replay(self, settings: PolicySettings) -> float:
         """As params.yaml says."""
-        return settings.policy.sft_replay
+        return settings.sft_replay

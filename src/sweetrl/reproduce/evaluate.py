@@ -19,7 +19,7 @@ from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import publish, read_json, write_json
-from sweetrl.methods.base import load_method
+from sweetrl.methods.base import find_method
 from sweetrl.paths import POLICY, TEST_TASKS, VALIDATION_TASKS
 from sweetrl.stages.run import stage_main, stage_run
 
@@ -39,7 +39,8 @@ def evaluate(settings: Settings) -> None:
     from sweetrl.engines.policy import Policy
     from sweetrl.evaluation.metrics import write_results
 
-    settings = load_method(settings).at_evaluation(settings)
+    agent = find_method(settings.method).at_evaluation(settings.evaluated_agent)
+    settings = settings.model_copy(update={"agent": agent})
     plan = read_json(PLAN)
     grid, count = plan["choose"]["grid"], plan["choose"]["tasks"]
     validation = read_task_table(VALIDATION_TASKS)[:count]
@@ -56,7 +57,7 @@ def evaluate(settings: Settings) -> None:
         scratch = run.scratch(*inputs, PLAN)
         tried: dict[str, Any] = {}
         measured: list[dict[str, Any]] = []
-        with opened_player(settings, Policy.of(settings, adapter), scratch) as player:
+        with opened_player(settings, Policy(settings.model, settings.engine, adapter), scratch) as player:
             domain = player.environment.domain
             for temperature in grid:
                 found, _ = player.play(f"validation-t{temperature:g}", validation, temperature)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 import sweetrl
+from sweetrl.api.learning import own_settings
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.io import digest, private_folder, publish, read_json, write_json
-from sweetrl.methods.base import load_method
+from sweetrl.methods.base import find_method
 from sweetrl.paths import LAST_POLICY, POLICY
 from sweetrl.reproduce.claims import CLAIMS, Claim, read_claims, record
 from sweetrl.reproduce.evaluate import OUT, PLAN
@@ -221,7 +222,9 @@ def variant(profile: Profile, name: str, seed: int) -> None:
     done = [stage for stage in (*STAGES, "iterate") if finished(folder, stage)]
     summary = {"variant": name, "seed": seed, "stages": {stage: _facts(folder, stage) for stage in done}}
     if one.table == ONLINE:
-        summary["dialogues"] = load_method(settings).dialogues(settings)
+        method = find_method(settings.method)
+        own = own_settings(method, settings)
+        summary["dialogues"] = method.dialogues(own, settings.collect, settings.iterations)
     write_json(out / SUMMARY, summary)
     tree = profile.tree(seed, one.settings)  # the store's place is nobody's result
     parameters = {key: values for key, values in tree.items() if key != "tracking"}

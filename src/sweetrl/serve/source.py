@@ -15,7 +15,8 @@ from sweetrl.io import read_json
 from sweetrl.models.load import check_adapter
 from sweetrl.paths import EVALUATION, POLICY
 from sweetrl.plugins import KEYS, SIMULATORS
-from sweetrl.tracking.chat_agent import AgentConfig, agent_config, find_base, refuse_critic
+from sweetrl.stages.registration import config_of as config_in_project
+from sweetrl.tracking.chat_agent import AgentConfig, find_base, refuse_critic
 from sweetrl.tracking.dvc_lock import LockedStage, locked_stages, stages_behind
 from sweetrl.tracking.lineage import lineage, split_reference
 from sweetrl.tracking.registry import Registry, cost, stage_runs
@@ -104,7 +105,7 @@ def from_folder(adapter: Path, settings: Settings) -> Handed:
             f"{adapter}: the adapter was trained on {trained_on}, but `model.base` in params.yaml is "
             f"{settings.model.base}; set `model.base` to the adapter's base."
         )
-    talk = agent_config(settings, Path.cwd())
+    talk = config_in_project(settings, Path.cwd())
     return Handed(adapter.resolve().name, "", adapter, find_base(talk), talk)
 
 

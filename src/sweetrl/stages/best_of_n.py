@@ -60,7 +60,7 @@ def pick(settings: Settings, critics: Mapping[str, tuple[Settings, Path]]) -> No
         with (
             ExitStack() as stack,
             open_environment(load_domain(settings)) as environment,
-            Policy.of(settings).serving(scratch / "server.log") as served,
+            Policy(settings.model, settings.engine).serving(scratch / "server.log") as served,
             Meter("best-of-n", len(tasks), "tasks") as meter,
         ):
             agent = served.open()

@@ -41,13 +41,12 @@ def collect(settings: Settings) -> None:
             mine=run.mine,
             spent=run.log_metrics,
         )
-        store = rollouts.collect(
-            load_domain(settings), Policy.of(settings), tasks, out=scratch / "shards", running=running
-        )
+        policy = Policy(settings.model, settings.engine)
+        store = rollouts.collect(load_domain(settings), policy, tasks, out=scratch / "shards", running=running)
         if not run.share.whole:
             return
         metrics = summarize(store)
-        log_dialogues(run.log, {"collect": store}, settings)
+        log_dialogues(run.log, {"collect": store}, settings.tracking, settings.seed)
         publish(store.folder, TRAJECTORIES)
         run.log_metrics(metrics)
         log_costs(run, scratch, "costs*.jsonl")
@@ -74,7 +73,7 @@ def collect_files(settings: Settings, run: StageRun) -> None:
     if not run.share.whole:
         return
     metrics = summarize(store)
-    log_dialogues(run.log, {"collect": store}, settings)
+    log_dialogues(run.log, {"collect": store}, settings.tracking, settings.seed)
     publish(store.folder, TRAJECTORIES)
     run.log_metrics(metrics | {name: float(count) for name, count in counts.items()})
     left_out = [f"{counts['held_out']} about validation and test tasks"] if counts["held_out"] else []

@@ -16,7 +16,7 @@ from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import publish, write_json, write_text
-from sweetrl.methods.base import load_method
+from sweetrl.methods.base import find_method
 from sweetrl.paths import (
     EVALUATION,
     EVALUATION_DIALOGUES,
@@ -40,7 +40,8 @@ def evaluate(settings: Settings) -> None:
     """Attempt the first evaluate.tasks test tasks with both policies, once each. Finished shards survive a kill."""
     from sweetrl.colbench.store import TrajectoryStore, read_task_table
 
-    settings = load_method(settings).at_evaluation(settings)
+    agent = find_method(settings.method).at_evaluation(settings.evaluated_agent)
+    settings = settings.model_copy(update={"agent": agent})
     tasks = read_task_table(TEST_TASKS)[: settings.evaluate.tasks]
     if len(tasks) < 2:
         raise UserError(f"{TEST_TASKS}: an evaluation needs at least 2 tasks; raise evaluate.tasks and tasks.test.")
@@ -56,7 +57,8 @@ def evaluate(settings: Settings) -> None:
         run.log_input("policy", POLICY)
         scratch = run.scratch(TEST_TASKS, settings.model.base, POLICY)
         domain = load_domain(settings)
-        policies = {BEFORE: Policy.of(settings), AFTER: Policy.of(settings, POLICY)}
+        before = Policy(settings.model, settings.engine)
+        policies = {BEFORE: before, AFTER: before.adapted(POLICY)}
         stores = {name: TrajectoryStore(scratch / "dialogues" / name) for name in policies}
         running = {name: how_to_run(run, scratch, name) for name in policies}
         with rollouts.attempted(domain, policies, tasks, stores, running=running) as environment:
@@ -65,7 +67,7 @@ def evaluate(settings: Settings) -> None:
             found = rollouts.summarise(domain, stores, environment)
         for name in policies:
             log_costs(run, scratch, f"costs-{name}*.jsonl", f"/{name}")
-        log_dialogues(run.log, stores, settings)
+        log_dialogues(run.log, stores, settings.tracking, settings.seed)
         publish(scratch / "dialogues", EVALUATION_DIALOGUES)
         write_results(RESULTS, found.results)
         write_json(EVALUATION, found.comparison)

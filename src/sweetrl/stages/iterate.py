@@ -21,7 +21,7 @@ import yaml
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import private_folder, publish, read_json
-from sweetrl.methods.base import load_method
+from sweetrl.methods.base import find_method
 from sweetrl.paths import ITERATION_BASE, ITERATIONS_DATA, ITERATIONS_MODELS, LAST_POLICY, POLICY, RUNS, TASKS
 from sweetrl.seeds import part_seed
 from sweetrl.stages.launch import absolute_tracking, finished, link, prepare, run_stage_in
@@ -71,7 +71,7 @@ def why_once(settings: Settings) -> str | None:
     """Why there is nothing to do after the first iteration, or None."""
     if settings.iterations == 1:
         return "`iterations` in params.yaml is 1"
-    if why := load_method(settings).once:
+    if why := find_method(settings.method).once:
         return why
     if settings.engine.kind == "openai" or settings.engine.urls.strip():
         raise UserError(

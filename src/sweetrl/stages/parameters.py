@@ -115,7 +115,7 @@ def check_declared(settings: Settings) -> None:
                 "folder around it, so that DVC sees its changes."
             )
     seen = (PROMPTS, settings.sources.suite)
-    for key, path in prompt_files(settings).items():
+    for key, path in prompt_files(settings.agent, settings.judge, settings.simulator).items():
         if not any(place and (root / path).resolve().is_relative_to((root / place).resolve()) for place in seen):
             raise UserError(
                 f"params.yaml: `{key}: {path}` is read, but DVC does not look there; put the file into {PROMPTS} or "

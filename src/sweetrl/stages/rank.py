@@ -7,7 +7,7 @@ from pathlib import Path
 from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.io import publish
-from sweetrl.methods.base import load_method
+from sweetrl.methods.base import find_method
 from sweetrl.paths import CRITIC, PREFERENCES, SAMPLES, TRAJECTORIES
 from sweetrl.stages.run import skip_stage, stage_main, stage_run
 
@@ -18,7 +18,7 @@ def rank(settings: Settings) -> None:
     Finished blocks of dialogues survive a kill, and so does every state that a server was asked about.
     """
     with stage_run("rank", settings) as run:
-        if why := load_method(settings).why_skipped("preferences", settings):
+        if why := find_method(settings.method).why_skipped("preferences", settings.rank):
             skip_stage(run, PREFERENCES, why)
             return
         from sweetrl.api.learning import rank_replies

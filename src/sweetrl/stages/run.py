@@ -32,7 +32,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from sweetrl.api.calls import named_files
+from sweetrl.api.calls import chosen, named_files
 from sweetrl.config.settings import Settings, load_settings
 from sweetrl.console.logs import any_letters, show_progress
 from sweetrl.console.progress import first_process
@@ -66,7 +66,7 @@ class StageRun:
         self._steps: dict[int, dict[str, float]] = {}
         self.data: list[DataInput] = []
         check_declared(settings)
-        self.sources = check_sources(settings)
+        self.sources = check_sources(chosen(settings), settings.sources)
         """The files of plug-ins, by their key in `sources`."""
         self._scratch: list[Path] = []
         self.log = RunLog(

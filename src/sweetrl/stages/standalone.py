@@ -82,7 +82,7 @@ def collect_standalone(
     check_free(out)
     task_list = _tasks_of(settings, tasks, limit)
     note(loading_words(settings))
-    policy = Policy.of(settings, adapter)
+    policy = Policy(settings.model, settings.engine, adapter)
     with ExitStack() as held:
         made = _attempt(settings, policy, task_list, attempts, out, settings.collect.lost_share, held)
         made.write(out, attempts)
@@ -120,7 +120,7 @@ def evaluate_standalone(
     if len(task_list) < 2:
         raise UserError(f"{tasks}: intervals need at least 2 tasks, there is {len(task_list)}; take more tasks.")
     note(loading_words(settings))
-    policy = Policy.of(settings, adapter)
+    policy = Policy(settings.model, settings.engine, adapter)
     log = rollouts.Running(_scratch(settings, task_list, 1, adapter, out) / "server.log")
     made: list[_Made] = []
     # One server for all temperatures, and one meter; unfinished work stays until all of them are through.

@@ -8,7 +8,7 @@ from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.console.progress import StepProgress, first_process
 from sweetrl.io import publish
-from sweetrl.methods.base import load_method
+from sweetrl.methods.base import find_method
 from sweetrl.paths import CRITIC, PAIRS, REFERENCES, TRAJECTORIES
 from sweetrl.stages.run import skip_stage, stage_main, stage_run
 
@@ -16,7 +16,7 @@ from sweetrl.stages.run import skip_stage, stage_main, stage_run
 def train_critic(settings: Settings) -> None:
     """Read trajectories and pairs, train an adapter that sees c, write models/critic/."""
     with stage_run("train-critic", settings) as run:
-        if why := load_method(settings).why_skipped("critic", settings):
+        if why := find_method(settings.method).why_skipped("critic", settings.rank):
             skip_stage(run, CRITIC, why)
             return
         from sweetrl.colbench.store import TrajectoryStore
@@ -39,4 +39,4 @@ def train_critic(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    stage_main(train_critic, lambda settings: not load_method(settings).why_skipped("critic", settings))
+    stage_main(train_critic, lambda settings: not find_method(settings.method).why_skipped("critic", settings.rank))

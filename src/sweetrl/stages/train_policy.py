@@ -10,7 +10,7 @@ from sweetrl.colbench.find import load_domain
 from sweetrl.config.settings import Settings
 from sweetrl.console.progress import StepProgress, first_process
 from sweetrl.io import publish
-from sweetrl.methods.base import load_method
+from sweetrl.methods.base import find_method
 from sweetrl.paths import PAIRS, POLICY, PREFERENCES, REFERENCES, TRAIN_TASKS, TRAJECTORIES
 from sweetrl.stages.run import stage_main, stage_run
 
@@ -63,9 +63,9 @@ class Files:
 def train_policy(settings: Settings) -> None:
     """Read what the method learns from, train an adapter, write models/policy/."""
     with stage_run("train-policy", settings) as run:
-        from sweetrl.methods.base import TrainingJob
+        from sweetrl.api.learning import training_job
 
-        method = load_method(settings)
+        method = find_method(settings.method)
         wanted = method.needs if method.learns_from is None else method.learns_from
         needed = [path for name, path in FILES.items() if name in wanted]
         for path in needed:
@@ -74,7 +74,7 @@ def train_policy(settings: Settings) -> None:
         # The offline dialogues follow from all that decides those that a method makes itself.
         scratch = run.scratch(*needed, *([TRAJECTORIES] if TRAIN_TASKS in needed else []), Path(settings.model.base))
         progress = StepProgress(run.stage, run.log_metrics) if method.trains else None
-        job = TrainingJob(settings, load_domain(settings), Files(), scratch, progress, REFERENCES)
+        job = training_job(method, settings, load_domain(settings), Files(), scratch, progress, REFERENCES)
         result = method.train(job)
         if not first_process():
             return
@@ -84,4 +84,4 @@ def train_policy(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    stage_main(train_policy, lambda settings: load_method(settings).trains)
+    stage_main(train_policy, lambda settings: find_method(settings.method).trains)

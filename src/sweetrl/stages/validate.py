@@ -22,7 +22,7 @@ from sweetrl.colbench.store import TrajectoryStore
 from sweetrl.config.settings import Settings
 from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
-from sweetrl.methods.base import load_method
+from sweetrl.methods.base import find_method
 from sweetrl.models.load import load_tokenizer
 from sweetrl.paths import ACCEPTED, DATA_DOCS, DATA_QUALITY, PAIRS, QUALITY_HISTORY, TRAJECTORIES, VALIDATION
 from sweetrl.stages.run import StageRun, stage_main, stage_run
@@ -68,7 +68,7 @@ def check_batch(settings: Settings, run: StageRun) -> None:
     domain = load_domain(settings)
     system = domain.system_prompt(settings.agent.prompt)
     table = TrajectoryTable(domain, settings.agent.max_turns, system, decoder(settings.model.base))
-    data, method = DataCounts(domain), load_method(settings)
+    data, method = DataCounts(domain), find_method(settings.method)
     pairs, counts = data.read(table.watch(store.read(), places(store)))
     if why := method.missing_data(data):
         raise UserError(f"{TRAJECTORIES}: the method `{method.name}` cannot learn from these: {why}.")

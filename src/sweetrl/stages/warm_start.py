@@ -46,7 +46,15 @@ def warm_start(settings: Settings) -> None:
         domain = load_domain(settings)
         run.log_input("base", wanted.base)
         chat = ChatFormat(load_tokenizer(wanted.base))
-        data = demonstrations(domain, chat, settings, context_of(wanted.base))
+        data = demonstrations(
+            domain,
+            chat,
+            wanted,
+            settings.pretrain,
+            settings.agent,
+            settings.tasks.difficulty,
+            context_of(wanted.base),
+        )
         scratch = run.scratch(wanted.base)
         model, tokenizer = load_base(settings.model.model_copy(update={"base": wanted.base}))
         progress = StepProgress(run.stage, run.log_metrics)

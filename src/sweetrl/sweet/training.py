@@ -19,7 +19,7 @@ from sweetrl.types import TrainingResult
 if TYPE_CHECKING:
     from transformers import Trainer
 
-    from sweetrl.config.settings import Settings, TrackingSettings, TrainerSettings
+    from sweetrl.config.settings import TrackingSettings, TrainerSettings
     from sweetrl.console.progress import StepProgress
     from sweetrl.lm.data import PreferenceData
     from sweetrl.sweet.trainer import PreferenceTrainer
@@ -63,29 +63,32 @@ def train_adapter(
     trainer: type[PreferenceTrainer],
     base: tuple[Any, Any],
     data: PreferenceData,
-    own: TrainerSettings,
-    settings: Settings,
+    settings: TrainerSettings,
     scratch: Path,
+    base_name: str,
+    seed: int,
+    tracking: TrackingSettings,
     name: str,
     progress: StepProgress | None = None,
     replay: float = 0.0,
     cache: Path | None = None,
     head: bool = False,
 ) -> TrainingResult:
-    """Train a fresh adapter on `base` (model, tokenizer) by `data`, under the section `own` of the settings.
+    """Train a fresh adapter on `base` (model, tokenizer) by `data`, under the trainer's `settings`.
 
-    `name` is what services call the run (`report_to`); `replay`, `cache` as for PreferenceTrainer, `head` as for
-    attach_adapter. What is too long for the model is left out, and counted in the metrics.
+    `base_name` is what the adapter's files call the base, `name` what services call the run (`report_to`); `replay`,
+    `cache` as for PreferenceTrainer, `head` as for attach_adapter. What is too long for the model is left out, and
+    counted in the metrics.
     """
     from sweetrl.lm.adapters import attach_adapter
 
     model, tokenizer = base
     data, counts = fitting(data, model)
-    adapted = attach_adapter(model, own.lora, settings.seed, head)
+    adapted = attach_adapter(model, settings.lora, seed, head)
     pad_id = tokenizer.pad_token_id or 0
-    made = trainer(adapted, data, own, scratch, settings.seed, pad_id, progress, replay, cache)
-    report_to(made, settings.tracking, name)
-    result = run_trainer(made, scratch, settings.model.base, progress)
+    made = trainer(adapted, data, settings, scratch, seed, pad_id, progress, replay, cache)
+    report_to(made, tracking, name)
+    result = run_trainer(made, scratch, base_name, progress)
     return TrainingResult(result.adapter, result.summary, counts | dict(result.metrics), result.model)
 
 

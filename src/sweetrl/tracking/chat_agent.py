@@ -17,7 +17,7 @@ from sweetrl.paths import CRITIC, POLICY
 from sweetrl.tracking.dvc_lock import data_hashes
 
 if TYPE_CHECKING:
-    from sweetrl.config.settings import Settings
+    from sweetrl.config.settings import AgentSettings, ModelSettings
     from sweetrl.engines.transformers import TransformersEngine
     from sweetrl.engines.vllm import VllmEngine
 
@@ -165,24 +165,21 @@ def hub_revision(name: str) -> str:
     return Path(found).parent.name if isinstance(found, str) else ""
 
 
-def agent_config(settings: Settings, project: Path) -> AgentConfig:
-    """Return the config of the policy that `settings` describe; a relative base is looked up in `project`."""
-    from sweetrl.colbench.find import load_domain
-
-    folder = project / settings.model.base
-    agent = settings.evaluated_agent
+def agent_config(model: ModelSettings, agent: AgentSettings, system_prompt: str, project: Path) -> AgentConfig:
+    """Return the config of the policy with the base `model`, as `agent` says; a relative base is in `project`."""
+    folder = project / model.base
     return AgentConfig(
-        base=settings.model.base,
+        base=model.base,
         base_hash=dvc_hash(folder) if folder.is_dir() else "",
-        base_revision="" if folder.is_dir() else hub_revision(settings.model.base),
-        dtype=settings.model.dtype,
-        device=settings.model.device,
-        threads=settings.model.threads,
+        base_revision="" if folder.is_dir() else hub_revision(model.base),
+        dtype=model.dtype,
+        device=model.device,
+        threads=model.threads,
         top_p=agent.top_p,
         temperature=agent.temperature,
         max_new_tokens=agent.max_new_tokens,
         max_turns=agent.max_turns,
-        system_prompt=load_domain(settings).system_prompt(agent.prompt),
+        system_prompt=system_prompt,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sweetrl.config.settings import Settings
+from sweetrl.config.settings import GateSettings, TrackingSettings
 from sweetrl.errors import UserError
 from sweetrl.file_hashes import file_hash
 from sweetrl.gate.power import detectable_difference, level, required_tasks, tasks_for_margin
@@ -56,51 +56,53 @@ class Plan:
 
 
 def plan(
-    settings: Settings,
+    rules: GateSettings,
+    tracking: TrackingSettings,
+    confidence: float,
+    tasks: int,
     root: Path,
     difference: float | None = None,
-    tasks: int | None = None,
     discordance: float | None = None,
 ) -> Plan:
-    """Plan the next comparison in the project at `root`; what is not given is as params.yaml and the registry say.
+    """Plan the next comparison on `tasks` test tasks in the project at `root`.
+
+    What is not given is as the gate's `rules` and the registry say; `confidence` is that of evaluations.
 
     A registry that does not answer, and a `difference` or `discordance` that cannot be, are a UserError.
     """
-    rules = settings.gate
     wanted = rules.smallest_difference if difference is None else difference
     for name, value in (("--difference", wanted), ("--discordance", discordance)):
         if value is not None and not 0.0 < value <= 1.0:
             raise UserError(f"{name}: {value:g} cannot be; give a number above 0 and at most 1.")
-    champion, rows = _known(settings, root)
+    champion, rows = _champion(tracking, root)
     path = root / TEST_TASKS
     here = file_hash(path) if path.exists() else ""
     number = 1 + sum(row["tasks"] == here for row in rows)
-    alpha = level(rules, settings.evaluate.confidence, number)
+    alpha = level(rules, confidence, number)
     found = [float(row["discordance"]) for row in rows if row.get("discordance")]
     seen = 0 if discordance is not None else len(found)
     spread = sum(found) / len(found) if seen else discordance or rules.discordance
-    count = tasks or min(settings.evaluate.tasks, settings.tasks.test)
     return Plan(
         champion,
-        count,
+        tasks,
         number,
         alpha,
         spread,
         seen,
-        detectable_difference(count, spread, alpha, rules.power),
+        detectable_difference(tasks, spread, alpha, rules.power),
         rules.power,
         wanted,
         required_tasks(wanted, spread, alpha, rules.power),
         rules.slice_margin,
-        tasks_for_margin(rules.slice_margin, spread, 1.0 - settings.evaluate.confidence, rules.power),
+        tasks_for_margin(rules.slice_margin, spread, 1.0 - confidence, rules.power),
     )
 
 
-def _known(settings: Settings, root: Path) -> tuple[str | None, list[dict[str, float | str]]]:
+def _champion(tracking: TrackingSettings, root: Path) -> tuple[str | None, list[dict[str, float | str]]]:
     """The champion, and what was compared with it; nothing is made where there is no store yet."""
-    database = embedded_database(settings.tracking, root)
+    database = embedded_database(tracking, root)
     if not tracking_enabled() or (database is not None and not database.exists()):
         return None, []
-    registry = Registry(settings.tracking, root)
+    registry = Registry(tracking, root)
     champion = registry.aliases().get(CHAMPION)
     return champion, [] if champion is None else list(noted(registry, champion, "comparison").values())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,18 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sweetrl.config.settings import Settings, TrackingSettings
+from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UserError
-from sweetrl.file_hashes import dvc_hash, identity
-from sweetrl.io import digest, read_json, write_json
-from sweetrl.paths import POLICY
-from sweetrl.tracking.chat_agent import agent_config
-from sweetrl.tracking.registry import CHAMPION, Registration, Registry, evaluation_tags
+from sweetrl.tracking.registry import CHAMPION, Registry
 from sweetrl.tracking.runs import DataInput
-from sweetrl.tracking.store import embedded_database, is_missing, require_store
-
-REGISTERED = Path(".cache/registered.json")  # what `known_registration` has found out, and from which store
-ELSEWHERE = ("MLFLOW_REGISTRY_URI", "MLFLOW_WORKSPACE")  # variables that lead MLflow's client to other records
+from sweetrl.tracking.store import is_missing, require_store
 
 
 @dataclass(frozen=True)
@@ -246,31 +238,3 @@ def lineage(reference: str, settings: TrackingSettings, root: Path | None = None
         evaluation=json.loads(tags.get("evaluation", "{}")),
         cost=json.loads(tags.get("cost", "{}")),
     )
-
-
-def known_registration(settings: Settings, root: Path) -> Registration | None:
-    """Return the version that models/policy of `root` is registered as, with the evaluation that lies there.
-
-    None where registering would change anything. MLflow takes seconds to be imported: as long as the file of an
-    embedded store is as it was when MLflow was last asked, the answer of then is taken, from `.cache/registered.json`.
-    """
-    config, adapter = agent_config(settings, root), dvc_hash(root / POLICY)
-    tags, database = evaluation_tags(settings, root), embedded_database(settings.tracking, root)
-    asked = ""
-    if database is not None and database.exists() and not any(map(os.environ.get, ELSEWHERE)):
-        asked = digest(str(database), identity(database), settings.tracking.model, adapter, config.base_hash, tags)
-    note = read_json(root / REGISTERED) if (root / REGISTERED).exists() else {}
-    if asked and note.get("asked") == asked:
-        return Registration(settings.tracking.model, note["version"], False, tuple(note["aliases"]), note["tags"])
-    if database is not None and not database.exists():
-        return None
-    registry = Registry(settings.tracking, root)
-    version = registry.find(adapter, config.base_hash)
-    if version is None or any(version.tags.get(key) != value for key, value in tags.items()):
-        return None
-    number = str(version.version)
-    known = Registration(registry.name, number, False, registry.aliases_of(number), dict(version.tags))
-    if asked:
-        note = {"asked": asked, "version": number, "aliases": known.aliases, "tags": known.tags}
-        write_json(root / REGISTERED, note)
-    return known

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.config.settings import Settings
+from sweetrl.config.settings import TrackingSettings
 from sweetrl.file_hashes import IGNORED
 from sweetrl.io import write_json
 from sweetrl.paths import EVALUATION, EVALUATION_DIALOGUES, POLICY, RESULTS
@@ -29,24 +29,26 @@ EXAMPLE = [{"role": "user", "content": "I want a function that computes the pric
 
 def log_version(
     store: Store,
-    settings: Settings,
+    tracking: TrackingSettings,
     root: Path,
     config: AgentConfig,
     base: Path | None,
+    trained: str,
     tags: dict[str, str],
     source_run: str | None,
 ) -> str:
     """Store models/policy of `root` as a new version of `tracking.model`, and return its number.
 
     `base` is the base's folder where there is one; it is stored, too, if it is no larger than `tracking.base_mib`.
+    `trained` says by which method and on which domain.
     """
     from mlflow.exceptions import MlflowException
 
-    client, name = store.client, settings.tracking.model
+    client, name = store.client, tracking.model
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
-        bundled = base if base is not None and folder_bytes(base) <= settings.tracking.base_mib * MIB else None
-        _save(path, Path(folder), settings, root / POLICY, bundled, config)
+        bundled = base if base is not None and folder_bytes(base) <= tracking.base_mib * MIB else None
+        _save(path, Path(folder), root / POLICY, bundled, config)
         logged = client.create_logged_model(
             store.experiment_id, name=name, source_run_id=source_run, model_type="agent"
         )
@@ -67,7 +69,7 @@ def log_version(
         source=f"models:/{logged.model_id}",
         run_id=source_run,
         tags=tags,
-        description=description(settings, config, bundled is not None),
+        description=description(trained, config, bundled is not None),
         model_id=logged.model_id,  # servers refuse a source of this kind without it
     )
     return str(created.version)
@@ -90,7 +92,7 @@ def write_dialogue_facts(root: Path, folder: Path) -> Path:
     return path
 
 
-def _save(path: Path, scratch: Path, settings: Settings, adapter: Path, base: Path | None, config: AgentConfig) -> None:
+def _save(path: Path, scratch: Path, adapter: Path, base: Path | None, config: AgentConfig) -> None:
     import mlflow
     import pandas
 
@@ -112,22 +114,22 @@ def _save(path: Path, scratch: Path, settings: Settings, adapter: Path, base: Pa
         artifacts=artifacts,
         code_paths=[str(code)],
         model_config=config.as_dict(),
-        signature=_signature(settings),
+        signature=_signature(config),
         input_example=pandas.DataFrame(EXAMPLE),
         pip_requirements=requirements(),
     )
 
 
-def _signature(settings: Settings) -> Any:
+def _signature(config: AgentConfig) -> Any:
     from mlflow.models import ModelSignature
     from mlflow.types import ColSpec, ParamSchema, ParamSpec, Schema
 
     message = Schema([ColSpec("string", "role"), ColSpec("string", "content")])
     params = ParamSchema(
         [
-            ParamSpec("temperature", "double", settings.evaluated_agent.temperature),
+            ParamSpec("temperature", "double", config.temperature),
             ParamSpec("seed", "long", 0),
-            ParamSpec("max_new_tokens", "long", settings.agent.max_new_tokens),
+            ParamSpec("max_new_tokens", "long", config.max_new_tokens),
         ]
     )
     return ModelSignature(message, Schema([ColSpec("string")]), params)
@@ -146,12 +148,12 @@ def requirements() -> list[str]:
     return [f"{name}=={metadata.version(name).partition('+')[0]}" for name in NEEDED]
 
 
-def description(settings: Settings, config: AgentConfig, bundled: bool) -> str:
+def description(trained: str, config: AgentConfig, bundled: bool) -> str:
     """Return what the registry's page says about a version."""
     base = f"{config.base} ({config.base_hash or config.base_revision or 'content not recorded'})"
     where = "stored with it" if bundled else "not stored with it: set SWEETRL_BASE_MODEL to its folder"
     return (
-        f"A peft adapter trained by {settings.method} on the domain {settings.suite}. Its base is {base}, {where}. "
+        f"A peft adapter trained by {trained}. Its base is {base}, {where}. "
         f"It talks over at most {config.max_turns} turns. "
         "Input: the messages of one dialogue, ending with the user's; output: the agent's reply."
     )

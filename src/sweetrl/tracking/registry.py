@@ -10,18 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sweetrl.colbench.find import load_domain
-from sweetrl.config.settings import Settings, TrackingSettings
+from sweetrl.config.settings import TrackingSettings
 from sweetrl.errors import UnknownVersion, UserError
-from sweetrl.file_hashes import dvc_hash, file_hash
-from sweetrl.io import digest, read_json
-from sweetrl.paths import EVALUATION, POLICY, RESULTS, RUNS, TEST_TASKS
-from sweetrl.plugins import KEYS, check_sources, chosen
-from sweetrl.tracking.chat_agent import agent_config
-from sweetrl.tracking.dvc_lock import data_hashes
-from sweetrl.tracking.packing import log_version, write_dialogue_facts
-from sweetrl.tracking.runs import git_state
-from sweetrl.tracking.store import Store, check_active, connect, is_missing, reason
+from sweetrl.io import read_json
+from sweetrl.paths import EVALUATION, RESULTS, RUNS
+from sweetrl.tracking.packing import write_dialogue_facts
+from sweetrl.tracking.store import Store, connect, is_missing, reason
 
 if TYPE_CHECKING:
     from mlflow.entities.model_registry import ModelVersion, RegisteredModel
@@ -258,36 +252,9 @@ def read_rewards(path: Path) -> dict[str, float]:
     }
 
 
-def evaluation_key(settings: Settings, root: Path) -> str:
-    """Return what two evaluations must share to be compared task by task: the tasks and how they are attempted."""
-    tree = settings.model_dump(mode="json", by_alias=True)
-    rules = [*load_domain(settings).evaluation_rules(), tree["reward"]["function"]]
-    rules += [cost] if (cost := settings.reward.turn_cost) else []
-    code = {key: dvc_hash(path) for key, path in sorted(check_sources(settings, root).items()) if key != "method"}
-    agent = settings.evaluated_agent.model_dump(mode="json", by_alias=True)
-    how = [agent, settings.simulator.fingerprint(), rules, tree["evaluate"]["tasks"], tree["seed"], code]
-    return digest(file_hash(root / TEST_TASKS), how)
-
-
-def evaluation_tags(settings: Settings, root: Path) -> dict[str, str]:
-    """Return the tags that sum up the last evaluation."""
-    return {"evaluation_key": evaluation_key(settings, root), "evaluation": json.dumps(headline(root / EVALUATION))}
-
-
 def headline(path: Path) -> dict[str, Any]:
     """Return the numbers of an evaluation file that fit in a line: those on its first level."""
     return {key: value for key, value in read_json(path).items() if isinstance(value, int | float | str)}
-
-
-def chosen_code(settings: Settings, root: Path) -> dict[str, str]:
-    """Return key of params.yaml -> the domain, method, reward and user chosen, your own with the hash of its source."""
-    own = check_sources(settings, root)
-    code: dict[str, str] = {}
-    for group, name in chosen(settings).items():
-        key, place = KEYS[group]
-        if name:
-            code[key] = f"{name} {dvc_hash(own[place])}" if place in own else name
-    return code
 
 
 def stage_runs(root: Path) -> dict[str, dict[str, Any]]:
@@ -310,63 +277,7 @@ def cost(runs: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
     return {name: round(value, 1) for name, value in total.items()}
 
 
-def register_policy(
-    settings: Settings, root: Path, parent_run: str | None = None, home: Path | None = None
-) -> Registration:
-    """Register models/policy of `root` as a new version of `tracking.model` under the alias `challenger`.
-
-    `home` (default `root`) is the checkout in which a relative base lies.
-
-    Idempotent: an adapter that is registered already keeps its version (its evaluation is brought up to date).
-    """
-    if not (root / POLICY / "adapter_config.json").exists():
-        raise UserError(f"{root / POLICY}: there is no trained policy; run the pipeline first (`sweetrl run`).")
-    registry = Registry(settings.tracking, root)
-    config = agent_config(settings, home or root)
-    adapter = dvc_hash(root / POLICY)
-    found = registry.find(adapter, config.base_hash)
-    tags = evaluation_tags(settings, root)
-    if found is not None:
-        number = str(found.version)
-        if (
-            found.tags.get("evaluation_key") != tags["evaluation_key"]
-            or found.tags.get("evaluation") != tags["evaluation"]
-        ):
-            registry.attach_evaluation(number, root, tags)
-        return Registration(registry.name, number, False, registry.aliases_of(number), dict(found.tags))
-    commit, dirty = git_state(root)
-    runs = stage_runs(root)
-    lock = root / "dvc.lock"
-    tags |= {
-        "adapter_hash": adapter,
-        "base_hash": config.base_hash,
-        "base": config.base,
-        "base_revision": config.base_revision,
-        "git_commit": commit,
-        "git_dirty": str(dirty).lower(),
-        "dvc_lock": file_hash(lock) if lock.exists() else "",
-        "code": json.dumps(chosen_code(settings, root)),
-        "data": json.dumps(data_hashes(root)),
-        "cost": json.dumps(cost(runs)),
-        "stage_runs": json.dumps({stage: run.get("run_id") for stage, run in runs.items()}),
-        "parent_run": parent_run or "",
-    }
-    source_run = _existing_run(registry.store, [runs.get("train-policy", {}).get("run_id"), parent_run])
-    base = (home or root) / config.base
-    check_active(registry.store)
-    version = log_version(registry.store, settings, root, config, base if base.is_dir() else None, tags, source_run)
-    # Nothing makes looking and creating one step: of two that were as fast as each other, the later one gives way.
-    first = registry.find(adapter, config.base_hash)
-    if first is not None and str(first.version) != version:
-        registry.client.delete_model_version(registry.name, version)
-        number = str(first.version)
-        return Registration(registry.name, number, False, registry.aliases_of(number), dict(first.tags))
-    registry.describe(version)
-    registry.set_alias(CHALLENGER, version)
-    return Registration(registry.name, version, True, registry.aliases_of(version), tags)
-
-
-def _existing_run(store: Store, candidates: list[str | None]) -> str | None:
+def existing_run(store: Store, candidates: list[str | None]) -> str | None:
     """Return the first run that this store knows: data pulled from elsewhere name runs of another store."""
     from mlflow.exceptions import MlflowException
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from sweetrl.config.settings import Settings, TrackingSettings
+from sweetrl.config.settings import TrackingSettings
 from sweetrl.file_hashes import dvc_hash
 from sweetrl.seeds import trace_draw
 from sweetrl.tracking.store import Store, connect, is_missing, tracking_enabled
@@ -270,17 +270,16 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def log_dialogues(log: RunLog, stores: Mapping[str, TrajectoryStore], settings: Settings) -> int:
+def log_dialogues(log: RunLog, stores: Mapping[str, TrajectoryStore], tracking: TrackingSettings, seed: int) -> int:
     """Log `tracking.traces` dialogues of each of the `stores` (by policy) to the run; return how many were logged.
 
     Which ones follows from seed, task and attempt: both policies of an evaluation are traced on the same tasks.
     Dialogues with people are left out unless `tracking.traces_of_people` says that they may be shown.
     """
-    tracking = settings.tracking
     if not tracking.traces or not log.enabled:
         return 0
     chosen = {
-        policy: sorted(place for _, place in heapq.nsmallest(tracking.traces, _draws(store, settings.seed)))
+        policy: sorted(place for _, place in heapq.nsmallest(tracking.traces, _draws(store, seed)))
         for policy, store in stores.items()
     }
     shown = [

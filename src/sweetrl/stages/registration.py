@@ -1,0 +1,155 @@
+"""Registering what a project has trained: what decides its number, what the version is told, and whether it is known.
+
+All of params.yaml has a say here: the domain, its users and rewards, the agent, the base, and the store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from sweetrl.api.calls import chosen
+from sweetrl.colbench.find import load_domain
+from sweetrl.config.settings import Settings
+from sweetrl.errors import UserError
+from sweetrl.file_hashes import dvc_hash, file_hash, identity
+from sweetrl.io import digest, read_json, write_json
+from sweetrl.paths import EVALUATION, POLICY, TEST_TASKS
+from sweetrl.plugins import KEYS, check_sources
+from sweetrl.tracking.chat_agent import AgentConfig, agent_config
+from sweetrl.tracking.dvc_lock import data_hashes
+from sweetrl.tracking.packing import log_version
+from sweetrl.tracking.registry import CHALLENGER, Registration, Registry, cost, existing_run, headline, stage_runs
+from sweetrl.tracking.runs import git_state
+from sweetrl.tracking.store import check_active, embedded_database
+
+REGISTERED = Path(".cache/registered.json")  # what `known_registration` has found out, and from which store
+ELSEWHERE = ("MLFLOW_REGISTRY_URI", "MLFLOW_WORKSPACE")  # variables that lead MLflow's client to other records
+
+
+def config_of(settings: Settings, project: Path) -> AgentConfig:
+    """Return the config of the policy that `settings` describe; a relative base is looked up in `project`."""
+    agent = settings.evaluated_agent
+    return agent_config(settings.model, agent, load_domain(settings).system_prompt(agent.prompt), project)
+
+
+def evaluation_key(settings: Settings, root: Path) -> str:
+    """Return what two evaluations must share to be compared task by task: the tasks and how they are attempted."""
+    reward = settings.reward
+    rules = [*load_domain(settings).evaluation_rules(), reward.function]
+    rules += [reward.turn_cost] if reward.turn_cost else []
+    own = check_sources(chosen(settings), settings.sources, root)
+    code = {key: dvc_hash(path) for key, path in sorted(own.items()) if key != "method"}
+    agent = settings.evaluated_agent.model_dump(mode="json", by_alias=True)
+    how = [agent, settings.simulator.fingerprint(), rules, settings.evaluate.tasks, settings.seed, code]
+    return digest(file_hash(root / TEST_TASKS), how)
+
+
+def evaluation_tags(settings: Settings, root: Path) -> dict[str, str]:
+    """Return the tags that sum up the last evaluation."""
+    return {"evaluation_key": evaluation_key(settings, root), "evaluation": json.dumps(headline(root / EVALUATION))}
+
+
+def chosen_code(settings: Settings, root: Path) -> dict[str, str]:
+    """Return key of params.yaml -> the domain, method, reward and user chosen, your own with the hash of its source."""
+    own = check_sources(chosen(settings), settings.sources, root)
+    code: dict[str, str] = {}
+    for group, name in chosen(settings).items():
+        key, place = KEYS[group]
+        if name:
+            code[key] = f"{name} {dvc_hash(own[place])}" if place in own else name
+    return code
+
+
+def register_policy(
+    settings: Settings, root: Path, parent_run: str | None = None, home: Path | None = None
+) -> Registration:
+    """Register models/policy of `root` as a new version of `tracking.model` under the alias `challenger`.
+
+    `home` (default `root`) is the checkout in which a relative base lies.
+
+    Idempotent: an adapter that is registered already keeps its version (its evaluation is brought up to date).
+    """
+    if not (root / POLICY / "adapter_config.json").exists():
+        raise UserError(f"{root / POLICY}: there is no trained policy; run the pipeline first (`sweetrl run`).")
+    registry = Registry(settings.tracking, root)
+    config = config_of(settings, home or root)
+    adapter = dvc_hash(root / POLICY)
+    found = registry.find(adapter, config.base_hash)
+    tags = evaluation_tags(settings, root)
+    if found is not None:
+        number = str(found.version)
+        if (
+            found.tags.get("evaluation_key") != tags["evaluation_key"]
+            or found.tags.get("evaluation") != tags["evaluation"]
+        ):
+            registry.attach_evaluation(number, root, tags)
+        return Registration(registry.name, number, False, registry.aliases_of(number), dict(found.tags))
+    commit, dirty = git_state(root)
+    runs = stage_runs(root)
+    lock = root / "dvc.lock"
+    tags |= {
+        "adapter_hash": adapter,
+        "base_hash": config.base_hash,
+        "base": config.base,
+        "base_revision": config.base_revision,
+        "git_commit": commit,
+        "git_dirty": str(dirty).lower(),
+        "dvc_lock": file_hash(lock) if lock.exists() else "",
+        "code": json.dumps(chosen_code(settings, root)),
+        "data": json.dumps(data_hashes(root)),
+        "cost": json.dumps(cost(runs)),
+        "stage_runs": json.dumps({stage: run.get("run_id") for stage, run in runs.items()}),
+        "parent_run": parent_run or "",
+    }
+    source_run = existing_run(registry.store, [runs.get("train-policy", {}).get("run_id"), parent_run])
+    base = (home or root) / config.base
+    check_active(registry.store)
+    version = log_version(
+        registry.store,
+        settings.tracking,
+        root,
+        config,
+        base if base.is_dir() else None,
+        f"{settings.method} on the domain {settings.suite}",
+        tags,
+        source_run,
+    )
+    # Nothing makes looking and creating one step: of two that were as fast as each other, the later one gives way.
+    first = registry.find(adapter, config.base_hash)
+    if first is not None and str(first.version) != version:
+        registry.client.delete_model_version(registry.name, version)
+        number = str(first.version)
+        return Registration(registry.name, number, False, registry.aliases_of(number), dict(first.tags))
+    registry.describe(version)
+    registry.set_alias(CHALLENGER, version)
+    return Registration(registry.name, version, True, registry.aliases_of(version), tags)
+
+
+def known_registration(settings: Settings, root: Path) -> Registration | None:
+    """Return the version that models/policy of `root` is registered as, with the evaluation that lies there.
+
+    None where registering would change anything. MLflow takes seconds to be imported: as long as the file of an
+    embedded store is as it was when MLflow was last asked, the answer of then is taken, from `.cache/registered.json`.
+    """
+    config, adapter = config_of(settings, root), dvc_hash(root / POLICY)
+    tags, database = evaluation_tags(settings, root), embedded_database(settings.tracking, root)
+    asked = ""
+    if database is not None and database.exists() and not any(map(os.environ.get, ELSEWHERE)):
+        asked = digest(str(database), identity(database), settings.tracking.model, adapter, config.base_hash, tags)
+    note = read_json(root / REGISTERED) if (root / REGISTERED).exists() else {}
+    if asked and note.get("asked") == asked:
+        return Registration(settings.tracking.model, note["version"], False, tuple(note["aliases"]), note["tags"])
+    if database is not None and not database.exists():
+        return None
+    registry = Registry(settings.tracking, root)
+    version = registry.find(adapter, config.base_hash)
+    if version is None or any(version.tags.get(key) != value for key, value in tags.items()):
+        return None
+    number = str(version.version)
+    known = Registration(registry.name, number, False, registry.aliases_of(number), dict(version.tags))
+    if asked:
+        note = {"asked": asked, "version": number, "aliases": known.aliases, "tags": known.tags}
+        write_json(root / REGISTERED, note)
+    return known
