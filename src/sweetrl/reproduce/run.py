@@ -127,7 +127,7 @@ class Profile:
         base = self.folder / tree["model"]["base"]
         base = base if base.exists() else self.folder / ROOT / tree["model"]["base"]
         others = {VARIANTS[name].method.section for name in VARIANTS}
-        others |= {"rank", "judge", "tracking", "evaluate", "best_of_n"}
+        others |= {"rank", "judge", "tracking", "evaluate", "best_of_n", *ELSEWHERE}
         if one.trained:
             others -= {one.method.section, *(("rank", "judge") if one.ranks else ())}
         every = parse_settings(dict(tree), "reproduce").model_dump(mode="json", by_alias=True)
@@ -292,7 +292,7 @@ def _check_trained(profile: Profile, one: Variant, seed: int, trained: Path) -> 
         return
     kept, now = read_json(trained / PARAMETERS), inputs(profile, one, seed)
     before, today = (profile.decisive(one, tree)[0] for tree in (kept["parameters"], profile.tree(seed, one.settings)))
-    other = [name for name in today if name not in ELSEWHERE and digest(before.get(name)) != digest(today[name])]
+    other = [name for name in today if digest(before.get(name)) != digest(today[name])]
     other += [name for name, found in now.items() if kept.get(name) != found]
     if other:
         raise UserError(
