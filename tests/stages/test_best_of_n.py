@@ -154,12 +154,6 @@ def test_lost_dialogues_get_another_chance(settings: Settings, monkeypatch: pyte
     assert len(read_json(BEST_OF_N)["points"]) == 4 * 3 * 3
 
 
-def test_one_task_is_too_few(settings: Settings) -> None:
-    few = settings.model_copy(update={"best_of_n": settings.best_of_n.model_copy(update={"tasks": 1})})
-    with pytest.raises(UserError, match=r"at least 2 tasks; raise best_of_n\.tasks"):
-        stage.best_of_n(few)
-
-
 def test_a_real_engine_judges(settings: Settings) -> None:
     from sweetrl.methods.critics import JudgeCritic, make_critic
 

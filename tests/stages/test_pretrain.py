@@ -50,12 +50,6 @@ def test_a_domain_with_few_contents_keeps_some_of_them_for_measuring(
     assert len(fresh) == min(8, held * times)
 
 
-@pytest.mark.parametrize(("contents", "times"), [(0, 1), (1, 1), (1, 50)])
-def test_too_few_tasks_are_one_sentence(contents: int, times: int) -> None:
-    with pytest.raises(UserError, match=rf"Few: `tasks` yields {contents} different tasks, too few"):
-        module._tasks(Few(contents, times))
-
-
 def test_a_domain_with_many_contents_is_measured_on_those_of_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TASKS", 200)
     monkeypatch.setattr(module, "HELD_OUT", 20)

@@ -61,10 +61,3 @@ def test_more_than_the_stage_makes_go_on_behind_them_and_never_into_another_spli
     assert not {task.id for task in more} & {task.id for task in train}
     with pytest.raises(UserError, match=r"`tasks\.train` is 12, and the tasks behind are for validation"):
         tasks("train", "many.jsonl", "--count", 13)
-
-
-def test_nothing_is_overwritten() -> None:
-    Path("there.jsonl").write_text("mine")
-    with pytest.raises(UserError, match=r"there\.jsonl: this is there already"):
-        tasks("test", "there.jsonl")
-    assert Path("there.jsonl").read_text() == "mine"

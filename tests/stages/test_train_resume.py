@@ -153,17 +153,6 @@ def test_a_killed_run_ends_with_the_bytes_of_an_undisturbed_one(project: Callabl
 
 
 @pytest.mark.slow
-def test_missing_inputs_are_one_sentence(project: Callable[[str], Path]) -> None:
-    folder = project("incomplete")
-    (folder / "data/pairs.parquet").unlink()
-    process = start(folder, "critic")
-    output, _ = process.communicate()
-    assert process.returncode == 1
-    assert output.strip().splitlines()[-1].startswith("error: data/pairs.parquet: there is no such file")
-    assert "Traceback" not in output
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("fsdp", ["false", "true"])
 def test_a_launcher_trains_what_one_process_trains(project: Callable[[str], Path], fsdp: str) -> None:
@@ -266,70 +255,6 @@ def test_a_baseline_trains_what_it_needs_and_says_what_it_skips(
     assert f"skipped: the method `{method}` has no critic" in printed
     assert ("trains nothing" in printed) == (not moved)
     assert not list(Path(".scratch").glob("*"))
-
-
-OWN_METHOD = """
-import sweetrl
-
-class Best(sweetrl.Method):
-    needs = frozenset({"trajectories"})
-
-    class Options(sweetrl.TrainerSettings):
-        least: float = 0.0
-
-    settings_type = Options
-
-    def data(self, job):
-        least = self.settings_of(job.settings).least
-        return job.rows(one for one in job.inputs.trajectories() if one.reward >= least)
-"""
-
-
-def test_of_an_own_method_without_a_critic_the_other_stages_are_skipped(
-    project: Callable[[str], Path],
-    own_code: Callable[..., Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    from safetensors.torch import load_file
-
-    from sweetrl.config.settings import parse_settings
-    from sweetrl.errors import UserError
-    from sweetrl.io import read_json
-    from sweetrl.stages.rank import rank
-    from sweetrl.stages.train_critic import train_critic
-    from sweetrl.stages.train_policy import train_policy
-
-    folder = project("own")
-    own_code(folder, OWN_METHOD)
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    shutil.rmtree(folder / "data/preferences")
-    (folder / "data/pairs.parquet").unlink()
-
-    def settings(**options: Any) -> Any:
-        trainer = {"learning_rate": 1e-3, "batch_size": 4, "micro_batch_size": 2, "lora": {"rank": 4}}
-        model = {"device": "cpu", "threads": 1}
-        return parse_settings({"method": "mine:Best", "method_options": trainer | options, "model": model})
-
-    for stage, out, why in (
-        (train_critic, "models/critic", "the method `mine:Best` has no critic"),
-        (rank, "data/preferences", "the method `mine:Best` ranks no replies"),
-    ):
-        stage(settings())
-        assert [path.name for path in Path(out).iterdir()] == ["skipped.json"]
-        name = out.rpartition("/")[2].replace("critic", "train-critic").replace("preferences", "rank")
-        assert read_json(Path(out) / "skipped.json") == {"method": "mine:Best", "stage": name, "why": why}
-        assert f"{name}: skipped: {why} (" in capsys.readouterr().out
-    weights = []
-    for least in (0.0, 1.0):
-        train_policy(settings(least=least))
-        weights.append(load_file("models/policy/adapter_model.safetensors"))
-        assert any(bool(value.any()) for name, value in weights[-1].items() if "lora_B" in name)
-    assert any(bool((value != weights[1][name]).any()) for name, value in weights[0].items()), "its option counts"
-    assert not list(Path(".scratch").glob("*"))
-    with pytest.raises(UserError, match=r"params\.yaml: method_options of mine:Best: unknown parameter `most`"):
-        train_policy(settings(most=1.0))
 
 
 def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
