@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from sweetrl import __version__
 from sweetrl.cli import app as command_line
 from sweetrl.cli import main
-from sweetrl.console.logs import LibraryLog
 from sweetrl.console.printing import note
 
 
@@ -167,10 +166,3 @@ def test_a_command_goes_on_as_its_flow(
     assert CliRunner().invoke(main.app, words.split()).exit_code == 0
     assert called == [(sys.executable, [sys.executable, "-m", *handed.split()], quiet)]
     assert "SWEETRL_QUIET" not in os.environ
-
-
-def test_a_log_that_cannot_be_written_is_no_news(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("mine")
-    log = LibraryLog(tmp_path / "file/work.log")
-    log.handle(logging.LogRecord("asyncio", logging.ERROR, "", 0, "no files left", (), None))
-    assert capsys.readouterr().err == "" and not log.used

@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner
 
 from sweetrl.cli import main, play, show
-from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.find import find_domain
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.console.screen import Screen
@@ -223,12 +222,6 @@ def test_show_says_what_is_missing(folder: Path, task: str, attempt: int, said: 
         show.find(folder, BACKEND, task, attempt)
 
 
-def test_show_reads_official_files(tmp_path: Path) -> None:
-    path = tmp_path / "official.jsonl"
-    write_trajectories(path, [TRAJECTORY, replace(TRAJECTORY, attempt=1)], attempts=2)
-    assert show.find(path, BACKEND, "0", 1).messages == TRAJECTORY.messages
-
-
 class SpeakingEngine:
     """An agent that says prepared replies."""
 
@@ -332,14 +325,6 @@ def test_play_without_a_run_makes_tasks_of_its_own(tmp_path: Path, monkeypatch: 
     assert task == play.find_task("1", None, BACKEND)
     with pytest.raises(UserError, match="give a number"):
         play.find_task("t-1", None, BACKEND)
-
-
-def test_play_names_the_tasks_there_are(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
-    write_tasks(tmp_path / "tasks.jsonl", [TASK])
-    path = tmp_path / "tasks.jsonl"
-    assert play.find_task("t-1", path, BACKEND) == play.find_task("0", path, BACKEND)
-    with pytest.raises(UserError, match="the first is 't-1'"):
-        play.find_task("t-9", path, BACKEND)
 
 
 def test_browser_render_writes_the_picture(tmp_path: Path) -> None:

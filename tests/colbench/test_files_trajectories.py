@@ -211,12 +211,6 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], said: str) -
     assert f"line 1: {said}" in complaint(path)
 
 
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    path.write_text("")
-    assert "holds no trajectories" in complaint(path)
-
-
 # Any dialogue, any k
 
 

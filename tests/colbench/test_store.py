@@ -108,20 +108,6 @@ def test_a_temporary_store_goes_with_its_last_holder() -> None:
     assert not path.parent.parent.exists()
 
 
-def test_an_empty_shard_is_a_shard(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path)
-    store.write_shard(0, [])
-    store.write_shard(1, [BARE])
-    assert list(store.read()) == [BARE]
-
-
-def test_shards_beyond_five_digits_stay_in_order(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path)
-    for index in (100_000, 99_999):
-        store.write_shard(index, [BARE])
-    assert list(store.shards()) == [99_999, 100_000]
-
-
 def complaint(action, *arguments) -> str:  # type: ignore[no-untyped-def]
     with pytest.raises(UserError) as caught:
         action(*arguments)

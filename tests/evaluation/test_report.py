@@ -6,7 +6,6 @@ import pytest
 
 from sweetrl.backend import Backend
 from sweetrl.config.settings import Settings
-from sweetrl.evaluation.charts import inline_svg
 from sweetrl.evaluation.metrics import compare, result_of
 from sweetrl.evaluation.report import (
     VIEWER,
@@ -14,9 +13,6 @@ from sweetrl.evaluation.report import (
     examples,
     headline,
     level,
-    p_value,
-    percent,
-    points,
     render,
     verdict,
     without_viewer,
@@ -201,17 +197,6 @@ def test_a_reward_of_ones_own_is_called_a_reward(report, html):
         assert words in html and words not in shown
     for words in ("Mean reward", "the reward decided", "reward, %", "Success is what the domain itself says"):
         assert words in shown and words not in html
-
-
-def test_numbers():
-    assert (percent(0.2345), points(-0.05), points(-0.0001)) == ("23.4\u00a0%", "−5.0", "0.0")
-    assert (p_value(0.04), p_value(1e-5)) == ("p\u00a0=\u00a00.040", "p\u00a0<\u00a00.001")
-
-
-def test_svg_ids_are_kept_apart():
-    svg = '<?xml version="1.0"?>\n<svg width="10pt" height="5pt" viewBox="0 0 10 5"><metadata>x</metadata>'
-    svg += '<g id="figure_1" clip-path="url(#p1)"/><clipPath id="p1"/></svg>'
-    assert inline_svg(svg, "n") == '<svg viewBox="0 0 10 5"><g clip-path="url(#n-p1)"/><clipPath id="n-p1"/></svg>'
 
 
 def test_names_of_topics_are_words_and_many_of_them_are_no_chart(report):

@@ -147,14 +147,6 @@ def test_a_win_rate_counts_ties_half():
     assert (alone["value"], alone["low"], alone["high"], alone["n"]) == (1.0, 0.0, 1.0, 1)
 
 
-def test_questions_are_not_pages():
-    assert [one.questions for one in RESULTS if one.policy == "base"] == [0, 0, 0, 0, 0, 1]  # the last showed none
-    asked = replace(
-        BEFORE[0], messages=(*BEFORE[0].messages[:1], Message("assistant", "Blue?"), *BEFORE[0].messages[2:])
-    )
-    assert result_of(asked, "base", FRONTEND, 6).questions == 1
-
-
 def test_the_dialogues_shown_are_of_different_tasks():
     pairs = RESULTS[:6], RESULTS[6:]
     assert [(kind, pairs[0][place].task_id) for kind, _, place in chosen(*pairs)] == [

@@ -21,7 +21,6 @@ pytest.importorskip("inspect_ai", reason="needs inspect_ai: pip install 'sweetrl
 import inspect_ai
 from inspect_ai.log import EvalLog
 from inspect_ai.model import ChatMessageAssistant, ModelOutput, ModelUsage, get_model
-from inspect_ai.solver import generate
 
 import sweetrl
 from sweetrl.backend.suite.agents import OracleAgent
@@ -222,25 +221,13 @@ def test_users_who_leave_and_users_who_do_not_work(own_code: Any, tmp_path: Path
     assert "the dialogue is lost: gone" in lost.error.message
 
 
-def test_another_solver_is_one_sentence(tmp_path: Path) -> None:
-    tasks = tasks_of(sweetrl.domain(FORMS), 1, 3)
-    task = colbench(FORMS, count=1, seed=3)
-    log = evaluated(tmp_path, task, mock(tasks, clerk), solver=generate())
-    assert log.error is not None
-    assert "no dialogue with the domain's user; take the solver sweetrl/dialogue" in log.error.message
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ({"domain": "nothing"}, "`suite: nothing` is not known"),
         ({"split": "both"}, "split: `both` is not known; take train or test"),
         ({"count": 0}, "count: 0 tasks are none"),
-        ({"settings": {"agents": {}}}, "agents"),
         ({"settings": {"params": "x"}}, "there is no section `params`"),
-        ({"settings": {"agent": 5}}, "agent"),
-        ({"prompt": "nowhere.txt"}, r"nowhere\.txt"),
-        ({"params": "nowhere.yaml"}, r"nowhere\.yaml"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: dict[str, Any], sentence: str) -> None:

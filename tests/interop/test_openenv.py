@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -28,7 +27,6 @@ from sweetrl.backend.suite.agents import OracleAgent
 from sweetrl.browser.binary import find_browser
 from sweetrl.errors import UserError
 from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
-from sweetrl.interop import openenv as adapter
 from sweetrl.interop.openenv import DialogueAction, DialogueClient, DialogueEnvironment, create_app
 from sweetrl.interop.worlds import World
 from sweetrl.types import Message, Task, Trajectory
@@ -45,14 +43,14 @@ def served(app: Any) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not server.started:
             assert thread.is_alive() and time.monotonic() < deadline, "the server does not start"
             time.sleep(0.01)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)
         listener.close()
 
 
@@ -131,18 +129,6 @@ def test_pages() -> None:
     expected = plain(domain, agent.act, World(domain).tasks("test").at(0), 7)
     assert messages == expected.messages
     assert last.reward == expected.reward > 0.5
-
-
-def test_the_example_of_the_docs(forms: tuple[str, sweetrl.Domain]) -> None:
-    url, domain = forms
-    task = World(domain).tasks("test").at(0)
-    replies = iter(["Which day?", f"I WANT TO ANSWER:\n{task.ground_truth}"])
-    with DialogueClient(url).sync() as client:
-        observation = client.reset(split="test", index=0, seed=7).observation
-        while not observation.done:
-            reply = next(replies)
-            observation = client.step(DialogueAction(message=reply)).observation
-    assert observation.reward >= 0.9 and observation.outcome == "answered"
 
 
 def test_sessions_do_not_see_each_other(forms: tuple[str, sweetrl.Domain]) -> None:
@@ -290,25 +276,6 @@ def test_the_domain_opens_once_and_closes_with_the_server(monkeypatch: pytest.Mo
     assert events == ["open", "close"]
 
 
-def test_wrong_arguments_of_the_server() -> None:
-    with pytest.raises(UserError, match="sessions: 0 dialogues at a time are none"):
-        create_app(FORMS, sessions=0)
-    with pytest.raises(UserError, match=r"create_app: `agent` goes into sweetrl.domain"):
-        create_app(sweetrl.domain(FORMS), agent={"max_turns": 3})
-    with pytest.raises(UserError, match="there is no such prompt"):
-        create_app(FORMS, agent={"prompt": "nowhere.txt"})
-
-
-def test_the_client_says_that_a_server_is_another(forms: tuple[str, sweetrl.Domain]) -> None:
-    client = DialogueClient(forms[0])
-    with pytest.raises(
-        UserError, match="this is no server of a sweetrl domain: DialogueObservation, message: Field req"
-    ):
-        client._parse_result({"observation": {"board": "x"}, "done": False, "reward": None})
-    with pytest.raises(UserError, match="DialogueState, step_count"):
-        client._parse_state({"step_count": -1})
-
-
 def test_the_command_serves_a_domain_of_a_parameter_file(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(f"suite: {FORMS}\nseed: 9\ntasks: {{train: 4, test: 3}}\n")
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -336,23 +303,4 @@ def test_the_command_serves_a_domain_of_a_parameter_file(tmp_path: Path) -> None
         assert httpx.get(f"{url}/ws", headers=upgrade | foreign, trust_env=False).status_code == 403
     finally:
         server.terminate()
-        assert server.wait(20) == -15 or server.returncode == 0
-
-
-def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"error: params.yaml: `suite: backand` is not known; known are backend"):
-        adapter.main(["--domain", "backand"])
-    with pytest.raises(SystemExit, match="sessions: 0"):
-        adapter.main(["--domain", FORMS, "--sessions", "0"])
-
-
-def test_a_missing_package_is_a_sentence() -> None:
-    code = (
-        "import sys; sys.modules['openenv'] = None\n"
-        "try:\n    import sweetrl.interop.openenv\n"
-        "except Exception as error:\n    print(type(error).__name__, error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True
-    )
-    assert "UserError openenv is not installed; it comes with an extra: pip install 'sweetrl[openenv]'." in done.stdout
+        assert server.wait(120) == -15 or server.returncode == 0

@@ -142,16 +142,6 @@ def test_an_answer_may_hold_the_other_marker() -> None:
     assert reward([environment]) == [0.0]
 
 
-def test_tools_are_what_transformers_reads() -> None:
-    from transformers.utils import get_json_schema
-
-    environment = environment_factory(FORMS)()
-    say, submit = (get_json_schema(tool)["function"] for tool in (environment.say, environment.submit))
-    assert list(say["parameters"]["properties"]) == ["message"]
-    assert list(submit["parameters"]["properties"]) == ["answer"]
-    assert "ends the dialogue" in submit["description"]
-
-
 def test_rows_hold_nothing_that_is_hidden() -> None:
     domain = sweetrl.domain("backend", agent={"prompt": "full"})
     rows = dataset(domain, "test", 3, 11)
@@ -360,12 +350,6 @@ def test_the_modules_example(model: Path, tmp_path: Path, monkeypatch: pytest.Mo
     exec(text, names)
     assert names["trainer"].state.global_step == 1
     assert "rewards/reward/mean" in names["trainer"].state.log_history[0]
-
-
-def test_a_model_that_calls_no_tool_earns_nothing(model: Path, tmp_path: Path) -> None:
-    trainer = trained(model, tmp_path, FORMS, None)
-    logs = [one for one in trainer.state.log_history if "rewards/reward/mean" in one]
-    assert [(one["rewards/reward/mean"], one["dialogues/answered"]) for one in logs] == [(0.0, 0.0)] * 2
 
 
 def test_several_domains_in_one_run(model: Path, tmp_path: Path) -> None:

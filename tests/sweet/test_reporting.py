@@ -113,11 +113,6 @@ def test_a_missing_package_is_one_sentence(tiny_model: Path, project: Path, monk
     assert not (project / "policy").exists()
 
 
-def test_an_unknown_service_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"tracking\.report_to"):
-        sweetrl.domain("examples.forms:Forms", tracking={"report_to": ["paper"]})
-
-
 if __name__ == "__main__":
     with redirect_stdout(sys.stderr):
         learn(sys.argv[1], Path(sys.argv[2]), sys.argv[3])

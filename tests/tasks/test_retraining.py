@@ -17,7 +17,10 @@ from tasks.chains import Chain
 from tasks.journal import Journal
 from tests.tasks.fake_project import PARAMS, Client, Project, dying_at, git, in_child, light
 
-STEPS = "taking taken run worktree trained pushed registered decided merged promoted done".split()
+STEPS = (
+    *("taking", "taken", "run", "worktree", "trained", "pushed"),
+    *("registered", "decided", "merged", "promoted", "done"),
+)
 
 
 @pytest.fixture(scope="module")
