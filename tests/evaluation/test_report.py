@@ -1,6 +1,5 @@
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 
@@ -18,10 +17,10 @@ from sweetrl.evaluation.report import (
     without_viewer,
 )
 from sweetrl.types import Candidate, Message, RankedState, Report, Result, Task, TestResult, Trajectory
+from tests.html_checker import Checker
 
 BACKEND = Backend()
 EVIL = "<script>alert('x')</script> & \"quotes\""
-VOID = {"meta", "br", "hr", "img", "input", "link", "use", "path"}
 
 
 def trajectory(index, passed, turns=3):
@@ -62,34 +61,13 @@ def html(report):
     return render(report)
 
 
-class Checker(HTMLParser):
-    """Sees to it that every element is closed, and collects tags and ids."""
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.tags, self.ids, self.links = [], set(), [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.ids += [value for name, value in attrs if name == "id"]
-        self.links += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in VOID:
-            assert self.open.pop() == tag
-
-
 @pytest.mark.parametrize(("confidence", "shown"), [(0.95, "95"), (0.975, "97.5"), (0.999, "99.9"), (0.9999, "99.99")])
 def test_the_level_is_the_one_that_was_asked_for(confidence, shown):
     assert level({"confidence": confidence}) == f"{shown}\u00a0%"
 
 
 def test_the_page_is_whole_and_stands_alone(html):
-    checker = Checker()
-    checker.feed(html)
-    assert checker.open == []
+    checker = Checker(html)
     assert "script" not in checker.tags and "link" not in checker.tags and "img" not in checker.tags
     assert len(checker.ids) == len(set(checker.ids))
     assert all(link.startswith(("#", VIEWER)) for link in checker.links)
@@ -103,9 +81,7 @@ def test_the_page_leads_into_the_viewer(html):
     assert f'<a class="viewer" href="{VIEWER}{won}">' in html
     bare = without_viewer(html)
     assert VIEWER not in bare and "sweetrl view" not in bare and "task-007" in bare
-    checker = Checker()
-    checker.feed(bare)
-    assert checker.open == []
+    Checker(bare)
 
 
 def test_everything_from_outside_is_escaped(html):

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -29,10 +28,9 @@ from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import inspect as adapter
 from sweetrl.interop.inspect import colbench, colbench_reward
 from sweetrl.types import Message, Task, Trajectory
+from tests.interop.shared import FORMS, Agent, needs_browser, whole
 
-FORMS = "examples.forms:Forms"
 REPOSITORY = Path(__file__).resolve().parents[2]
-Agent = Callable[[Task, tuple[Message, ...]], str]
 
 
 def clerk(task: Task, messages: tuple[Message, ...]) -> str:
@@ -130,12 +128,7 @@ def test_logs_hold_nothing_that_is_hidden(tmp_path: Path) -> None:
 
 
 def test_pages(tmp_path: Path) -> None:
-    from sweetrl.browser.binary import find_browser
-
-    try:
-        find_browser()
-    except UserError as error:
-        pytest.skip(str(error))
+    needs_browser()
     domain = sweetrl.domain("frontend")
     tasks = tasks_of(domain, 1, 5)
     agent = OraclePageAgent().act
@@ -246,19 +239,6 @@ def test_the_modules_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setenv("INSPECT_DISPLAY", "none")
     exec(text, {"model": mock(tasks_of(sweetrl.domain("backend"), 2, 7), OracleAgent().act)})
     assert capsys.readouterr().out.splitlines()[-2:] == ["reward 1.0 0.0", "success 1.0 0.0"]
-
-
-def whole(fake_server: Any) -> Any:
-    """FakeServer with all the keys of a chat completion, without which Inspect reads none."""
-
-    class Whole(fake_server):
-        def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
-            status, reply = super()._chat(body)
-            usage = reply["usage"]
-            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
-            return status, {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"], **reply}
-
-    return Whole
 
 
 def test_inspects_command_line(fake_server: Any, tmp_path: Path) -> None:

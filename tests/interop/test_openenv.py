@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,15 +24,11 @@ from openenv.core import GenericEnvClient
 
 import sweetrl
 from sweetrl.backend.suite.agents import OracleAgent
-from sweetrl.browser.binary import find_browser
-from sweetrl.errors import UserError
 from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop.openenv import DialogueAction, DialogueClient, DialogueEnvironment, create_app
 from sweetrl.interop.worlds import World
 from sweetrl.types import Message, Task, Trajectory
-
-FORMS = "examples.forms:Forms"
-Agent = Callable[[Task, tuple[Message, ...]], str]
+from tests.interop.shared import FORMS, Agent, by_sweetrl, clerk, needs_browser
 
 
 @contextmanager
@@ -52,21 +48,6 @@ def served(app: Any) -> Iterator[str]:
         server.should_exit = True
         thread.join(120)
         listener.close()
-
-
-def ask_then_fill(task: Task, messages: tuple[Message, ...]) -> str:
-    """An agent for Forms that reads the answer in the task: asks twice (once for nothing), then fills the form."""
-    said = sum(one.role == "assistant" for one in messages)
-    return ["Which day?", "Under which name?", f"I WANT TO ANSWER:\n{task.ground_truth}"][said]
-
-
-def plain(domain: sweetrl.Domain, agent: Agent, task: Task, seed: int) -> Trajectory:
-    """The same dialogue by sweetrl alone."""
-    with sweetrl.opened(domain) as world:
-        talk = world.begin(task, seed)
-        while not talk.done:
-            talk.say(agent(task, talk.messages))
-        return talk.score()
 
 
 def through(client: Any, domain: sweetrl.Domain, agent: Agent, split: str, index: int, seed: int) -> tuple[Any, Any]:
@@ -95,9 +76,9 @@ def forms() -> Iterator[tuple[str, sweetrl.Domain]]:
 def test_a_dialogue_is_the_same_through_the_server(forms: tuple[str, sweetrl.Domain], index: int) -> None:
     url, domain = forms
     with DialogueClient(url).sync() as client:
-        messages, last = through(client, domain, ask_then_fill, "test", index, 3)
+        messages, last = through(client, domain, clerk, "test", index, 3)
         state = client.state()
-    expected = plain(domain, ask_then_fill, World(domain).tasks("test").at(index), 3)
+    expected = by_sweetrl(domain, World(domain).tasks("test").at(index), 3, clerk)
     assert messages == expected.messages
     assert (last.reward, last.parts, last.outcome) == (expected.reward, expected.parts, "answered")
     assert last.success == expected.success
@@ -110,7 +91,7 @@ def test_the_sandbox_scores_programs_and_a_wrong_one_gets_nothing() -> None:
     oracle = OracleAgent()
     with served(create_app(domain)) as url, DialogueClient(url).sync() as client:
         messages, last = through(client, domain, oracle.act, "train", 1, 7)
-        expected = plain(domain, oracle.act, World(domain).tasks("train").at(1), 7)
+        expected = by_sweetrl(domain, World(domain).tasks("train").at(1), 7, oracle.act)
         assert messages == expected.messages and len(messages) > 3
         assert last.reward == expected.reward == 1.0 and last.success
         _, wrong = through(client, domain, lambda *_: "I WANT TO ANSWER:\nnothing", "train", 1, 7)
@@ -118,15 +99,12 @@ def test_the_sandbox_scores_programs_and_a_wrong_one_gets_nothing() -> None:
 
 
 def test_pages() -> None:
-    try:
-        find_browser("")
-    except UserError as error:
-        pytest.skip(str(error))
+    needs_browser()
     domain = sweetrl.domain("frontend", tasks={"train": 2, "test": 2}, browser={"cache": ""}, agent={"max_turns": 3})
     agent = OraclePageAgent()
     with served(create_app(domain)) as url, DialogueClient(url).sync() as client:
         messages, last = through(client, domain, agent.act, "test", 0, 7)
-    expected = plain(domain, agent.act, World(domain).tasks("test").at(0), 7)
+    expected = by_sweetrl(domain, World(domain).tasks("test").at(0), 7, agent.act)
     assert messages == expected.messages
     assert last.reward == expected.reward > 0.5
 
@@ -136,13 +114,13 @@ def test_sessions_do_not_see_each_other(forms: tuple[str, sweetrl.Domain]) -> No
 
     def one(index: int) -> tuple[Any, ...]:
         with DialogueClient(url).sync() as client:
-            messages, last = through(client, domain, ask_then_fill, "test", index, index)
+            messages, last = through(client, domain, clerk, "test", index, index)
             return messages, last.reward
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(one, range(12)))
     tasks = World(domain).tasks("test")
-    expected = [plain(domain, ask_then_fill, tasks.at(index), index) for index in range(12)]
+    expected = [by_sweetrl(domain, tasks.at(index), index, clerk) for index in range(12)]
     assert found == [(one.messages, one.reward) for one in expected]
 
 

@@ -22,17 +22,10 @@ from sweetrl.errors import UserError
 from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import trl as adapter
 from sweetrl.interop.trl import DialogueEnvironment, dataset, environment_factory, reward
-from sweetrl.types import Message, Task, Trajectory
+from sweetrl.types import Message, Task
+from tests.interop.shared import FORMS, Agent, by_sweetrl, clerk, needs_browser
 
-FORMS = "examples.forms:Forms"
 BEGIN, END = "<|im_start|>", "<|im_end|>"
-Agent = Callable[[Task, tuple[Message, ...]], str]
-
-
-def clerk(task: Task, messages: tuple[Message, ...]) -> str:
-    """An agent for Forms that reads the answer in the task: asks twice (once for nothing), then fills the form."""
-    said = sum(one.role == "assistant" for one in messages)
-    return ["Which day?", "Under which name?", f"I WANT TO ANSWER:\n{task.ground_truth}"][said]
 
 
 def called(reply: str) -> tuple[str, dict[str, str]]:
@@ -55,14 +48,6 @@ def by_tools(environment: DialogueEnvironment, row: dict[str, Any], task: Task, 
     raise AssertionError("the dialogue does not end")
 
 
-def by_sweetrl(domain: sweetrl.Domain, task: Task, seed: int, agent: Agent) -> Trajectory:
-    with sweetrl.opened(domain) as world:
-        talk = world.begin(task, seed)
-        while not talk.done:
-            talk.say(agent(task, talk.messages))
-        return talk.score()
-
-
 def tasks_of(domain: sweetrl.Domain, split: Any, count: int, seed: int) -> list[Task]:
     return list(domain.tasks(split, count, seed, domain.settings.tasks.difficulty))
 
@@ -83,12 +68,7 @@ def test_the_same_dialogue_and_reward(name: str, agent: Agent) -> None:
 
 
 def test_pages() -> None:
-    from sweetrl.browser.binary import find_browser
-
-    try:
-        find_browser()
-    except UserError as error:
-        pytest.skip(str(error))
+    needs_browser()
     domain = sweetrl.domain("frontend")
     (task,), (row,) = tasks_of(domain, "train", 1, 5), dataset("frontend", count=1, seed=5)
     good, bad = (environment_factory(domain)() for _ in range(2))

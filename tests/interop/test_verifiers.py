@@ -18,6 +18,7 @@ import pytest
 import sweetrl
 from sweetrl.colbench.files import task_row
 from sweetrl.types import Task, Trajectory
+from tests.interop.shared import needs_browser, whole
 
 vf = pytest.importorskip("verifiers.v1", reason="needs verifiers: pip install 'sweetrl[verifiers]'")
 
@@ -37,16 +38,7 @@ def at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def server(fake_server: Any) -> Any:
-    """FakeServer with all the keys of a chat completion, without which verifiers reads none."""
-
-    class Whole(fake_server):
-        def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
-            status, reply = super()._chat(body)
-            usage = reply["usage"]
-            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
-            return status, {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"], **reply}
-
-    return Whole
+    return whole(fake_server)
 
 
 def programmer(tasks: Sequence[Task]) -> Reply:
@@ -171,12 +163,7 @@ def test_the_user_hears_every_blank(server: Any) -> None:
 
 
 def test_pages(server: Any) -> None:
-    from sweetrl.browser.binary import find_browser
-
-    try:
-        find_browser()
-    except sweetrl.UserError as error:
-        pytest.skip(str(error))
+    needs_browser()
     domain = sweetrl.domain("frontend")
     tasks = list(domain.tasks("train", 2, 5, 3))
 
