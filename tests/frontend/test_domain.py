@@ -120,12 +120,6 @@ def sweetrl(*words: str) -> str:
     return done.output
 
 
-def test_show_lists_dialogues_about_pages(collected: Path) -> None:
-    for listed in (sweetrl("show"), sweetrl("show", "--dialogues", "official.jsonl", "--suite", "frontend")):
-        assert all(task.id in listed for task in TASKS)
-        assert listed.count("0.81") == 2 and listed.count("answered") == 2
-
-
 @pytest.mark.parametrize(
     "source", [(), ("--dialogues", "official.jsonl", "--suite", "frontend")], ids=["shards", "official file"]
 )

@@ -43,7 +43,6 @@ def settings(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", LongScorer)
     write_task_table(TEST_TASKS, generate("test", 3, seed=1))
     model = attach_adapter(load_base(ModelSettings(base=str(tiny_model)))[0], LoraSettings(rank=2), 1)

@@ -68,7 +68,6 @@ def write_log(path: Path, rows: list[dict[str, Any]]) -> None:
 def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's root with the tiny model, held-out tasks, and a log of 15 dialogues at 8 tasks."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     Path("models").mkdir()
     Path("models/base").symlink_to(tiny_model)
     for number, path in enumerate((VALIDATION_TASKS, TEST_TASKS)):

@@ -95,7 +95,6 @@ def test_the_stage_collects_pages(
 ) -> None:
     """A random model shows no page: nothing is scored, nothing is lost."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     write_task_table(Path("data/tasks/train.parquet"), generate("train", 3, 1))
     Path("models").mkdir()
     Path("models/base").symlink_to(tiny_model)
@@ -198,7 +197,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sett
     if not (BASE / "config.json").exists():
         pytest.skip("models/base-frontend is missing: git pull, or make base-model")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr("sweetrl.browser.renderer.Renderer", Sketches)
     monkeypatch.setattr("sweetrl.frontend.rewards.make_reward", lambda settings: Alike())
     for split in ("train", "test"):

@@ -48,7 +48,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make project folders in which the first iteration has been made; each becomes the working directory."""
     if not (BASE / "config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr(module, "run_stage_in", in_process)
     monkeypatch.setattr(evaluating, "run_stage_in", in_process)
 

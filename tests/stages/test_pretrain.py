@@ -72,7 +72,6 @@ def test_a_domain_of_ones_own_gets_a_base_agent(tmp_path: Path, monkeypatch: pyt
     from sweetrl.models.load import load_tokenizer
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr(module, "HELD_OUT", 4)
     Path("params.yaml").write_text("seed: 7\n")
     sizes = {"layers": 2, "width": 32, "vocabulary": 512, "steps": 4, "batch_size": 2}
@@ -100,7 +99,6 @@ def test_a_larger_base_reads_the_token_ids_of_the_small_one(tmp_path: Path, monk
     if not (BASE / "config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr(module, "TASKS", 60)
     monkeypatch.setattr(module, "HELD_OUT", 2)
     Path("params.yaml").write_text("seed: 7\n")

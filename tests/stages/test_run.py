@@ -24,7 +24,6 @@ SETTINGS = parse_settings({"seed": 5, "collect": {"tasks": 3}})
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     return tmp_path
 
 

@@ -27,7 +27,6 @@ TASKS = 6
 def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's root with a few tasks and the tiny model, as the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     for split in ("train", "test"):
         write_task_table(Path(f"data/tasks/{split}.parquet"), generate(split, TASKS, seed=1))
     Path("models").mkdir()

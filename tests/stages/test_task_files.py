@@ -22,7 +22,6 @@ from sweetrl.types import Task
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     Path("params.yaml").write_text("seed: 3\ntasks: {train: 12, validation: 4, test: 5, difficulty: 2}\n")
 
 

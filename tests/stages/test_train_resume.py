@@ -241,7 +241,6 @@ def test_a_baseline_trains_what_it_needs_and_says_what_it_skips(
     (folder / "params.yaml").write_text(f"{text}method: {method}\n")
     shutil.rmtree(folder / "data/preferences")
     monkeypatch.chdir(folder)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     settings = load_settings()
     for stage in (train_critic, rank, train_policy):
         stage(settings)
@@ -263,7 +262,6 @@ def test_what_a_baseline_lacks_is_one_sentence(project: Callable[[str], Path], m
     from sweetrl.stages.train_policy import train_policy
 
     monkeypatch.chdir(project("lacking"))
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     Path("data/pairs.parquet").unlink()
     with pytest.raises(UserError, match=r"data/pairs.parquet: there is no such file"):
         train_policy(parse_settings({"method": "multi-turn-dpo"}))
@@ -284,7 +282,6 @@ def test_a_critic_with_a_head_resumes_and_ranks(
     from sweetrl.sweet import preferences as files
     from sweetrl.sweet.trainer import PreferenceTrainer
 
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     model = {"base": "models/base", "device": "cpu", "threads": 1}
     critic = {"epochs": 4, "batch_size": 4, "micro_batch_size": 4, "checkpoints": 4, "lora": {"rank": 4}}
     settings = parse_settings(

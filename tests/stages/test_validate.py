@@ -65,7 +65,6 @@ def batch(tiny_model):
 def settings(tiny_model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     return make_settings(tiny_model)
 
 
