@@ -75,18 +75,6 @@ def test_help_is_whole_sentences_and_loads_nothing() -> None:
     assert "..." not in listed and listed.count(".\n") >= len(get_command(main.app).commands)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_there_for_the_usual_shells(shell: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sweetrl.cli.main", "--show-completion", shell],
-        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "_SWEETRL_COMPLETE" in done.stdout
-
-
 def test_quiet_leaves_the_result_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     app = command_line.App(add_completion=False)
 

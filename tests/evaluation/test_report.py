@@ -6,16 +6,7 @@ import pytest
 from sweetrl.backend import Backend
 from sweetrl.config.settings import Settings
 from sweetrl.evaluation.metrics import compare, result_of
-from sweetrl.evaluation.report import (
-    VIEWER,
-    example_states,
-    examples,
-    headline,
-    level,
-    render,
-    verdict,
-    without_viewer,
-)
+from sweetrl.evaluation.report import VIEWER, example_states, examples, headline, level, render, verdict, without_viewer
 from sweetrl.types import Candidate, Message, RankedState, Report, Result, Task, TestResult, Trajectory
 from tests.html_checker import Checker
 

@@ -144,19 +144,6 @@ def test_mlflow_has_the_account(fake_server: Any, project: Path, monkeypatch: py
     assert total["seconds"] == pytest.approx(sum(run["seconds"] for run in runs.values()), abs=0.06)
 
 
-def test_what_an_engine_of_text_cannot_do_is_said(fake_server: Any, project: Path) -> None:
-    with fake_server() as server:
-        engine = {"kind": "openai", "urls": server.url, "model": "their-agent"}
-        with pytest.raises(UserError, match=r"the adapter models/policy cannot be loaded through chat completions"):
-            evaluating.evaluate(settings(engine))
-    with pytest.raises(UserError, match="`model` is empty"):
-        collecting.collect(settings({"kind": "openai", "urls": server.url}))
-    with pytest.raises(UserError, match="`urls` and `model` are empty"):
-        collecting.collect(settings({"kind": "transformers"}, {"kind": "llm", "server": {}}))
-    with pytest.raises(UserError, match="`recording` is empty"):
-        collecting.collect(settings({"kind": "transformers"}, {"kind": "replay", "server": {}}))
-
-
 def test_a_model_in_this_process_can_be_the_user(project: Path) -> None:
     user = {"kind": "llm", "server": {"model": "models/base", "max_new_tokens": 8, "temperature": 1.0}}
     everything = {"tasks": TASKS, "attempts": 2, "batch": 4, "shard": 5, "lost_share": 1.0}  # a random model

@@ -69,11 +69,7 @@ def test_what_a_run_and_its_dvc_write_is_for_its_owner_alone(toy) -> None:
     ("mode", "sentence", "told"),
     [
         ("error", "stage second failed: data/first.txt: row 3 is not JSON; fix it.", True),
-        (
-            "crash",
-            "stage second failed: ZeroDivisionError: division by zero (the full trace is in the log)",
-            False,
-        ),
+        ("crash", "stage second failed: ZeroDivisionError: division by zero (the full trace is in the log)", False),
         (
             "kill",
             "stage second failed: it was killed (signal 9, perhaps for lack of memory); run the same command again",
