@@ -59,17 +59,8 @@ def test_help_is_whole_sentences_and_loads_nothing() -> None:
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = {
-        "torch",
-        "mlflow",
-        "prefect",
-        "dvc",
-        "transformers",
-        "pydantic",
-        "yaml",
-        "numpy",
-        "pyarrow",
-        "rich.console",
-    }
+        "torch", "mlflow", "prefect", "dvc", "transformers", "pydantic", "yaml", "numpy", "pyarrow", "rich.console",
+    }  # fmt: skip
     assert "typer" in imported and not imported & heavy
     listed = done.stdout.partition("Commands:")[2]
     assert "..." not in listed and listed.count(".\n") >= len(get_command(main.app).commands)  # type: ignore[attr-defined]

@@ -35,14 +35,9 @@ def test_the_oracle_makes_no_mistake(tasks):
     for task in tasks:
         result = result_of(talk(task, OracleAgent()), "base", BACKEND)
         faults = (
-            result.premature,
-            result.irrelevant,
-            result.unhinted,
-            result.untold,
-            result.forgotten,
-            result.mistaken,
+            result.premature, result.irrelevant, result.unhinted, result.untold, result.forgotten, result.mistaken,
             result.repeated,
-        )
+        )  # fmt: skip
         assert faults == (False, 0, 0, 0, 0, 0, 0), (task.id, result)
         assert result.details == len(read_facts(task.hidden_information))
         domain = read_request(task.problem_description).domain
