@@ -70,7 +70,7 @@ class FakeServer:
 
         self.thread = threading.Thread(target=run, daemon=True)
         self.thread.start()
-        assert ready.wait(10)
+        assert ready.wait(120)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -81,7 +81,7 @@ class FakeServer:
 
         asyncio.run_coroutine_threadsafe(stop(), self.loop).result(10)
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self.thread.join(10)
+        self.thread.join(120)
 
     @property
     def url(self) -> str:

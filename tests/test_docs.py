@@ -72,22 +72,6 @@ def test_every_command_is_run_or_a_comment_says_why_not(capsys: pytest.CaptureFi
     assert ran.total() >= 50, "what can be run is run"
 
 
-def test_faults_of_blocks_are_named(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text("<!-- typed: 5; ok -->\n```console\nsweetrl play \\\n  3   # it's the third\nls 'a\nb'\n```\n")
-    (block,) = blocks(page)
-    assert block.commands() == ["sweetrl play \\\n  3   # it's the third", "ls 'a\nb'"]
-    assert block.comments == {"typed": "5; ok"} and not block.skipped and block.line == 2
-    for text, said in (
-        ("<!-- not runn: hours -->\n```console\nls\n```\n", "'not runn'"),
-        ("```ruby\n1\n```\n", "'ruby'"),
-        ("```console\necho 'open\n```\n", "does not end"),
-    ):
-        page.write_text(text)
-        with pytest.raises(ValueError, match=said):
-            [block.commands() for block in blocks(page)]
-
-
 def settings_blocks() -> Iterator[Any]:
     for page in pages():
         for block in of(page, "yaml"):

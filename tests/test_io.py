@@ -60,11 +60,6 @@ def test_a_full_disk_is_one_sentence_that_names_the_file(tmp_path: Path, number:
     assert not list(tmp_path.iterdir())
 
 
-def test_other_operating_system_errors_are_not_hidden(tmp_path: Path):
-    with pytest.raises(PermissionError), atomic_path(tmp_path / "a.txt"):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-
 @pytest.mark.parametrize("place", ["file", "file/below", "file/far/below", "dangling"])
 def test_what_stands_in_the_way_of_a_folder_is_one_sentence(tmp_path: Path, place: str):
     (tmp_path / "file").write_text("mine")

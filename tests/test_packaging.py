@@ -42,19 +42,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     for name in {"pyproject.toml", "README.md", "LICENSE", *others, *sources()}:
         (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(REPOSITORY / name, folder / "tree" / name)
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder]
     done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "wheel",
-            "--no-deps",
-            "--no-build-isolation",
-            "--no-index",
-            "-w",
-            folder,
-            "./tree",
-        ],
+        [*command, "./tree"],
         cwd=folder,
         capture_output=True,
         text=True,

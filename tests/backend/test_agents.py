@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sweetrl.backend import Backend
 from sweetrl.backend.rewards import CodeScorer
@@ -24,12 +21,12 @@ from sweetrl.backend.suite.agents import (
     write_answer,
 )
 from sweetrl.backend.suite.details import BY_NAME, KINDS, kinds_asked
-from sweetrl.backend.suite.tasks import questions, read_facts
+from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.topics import DOMAINS
-from sweetrl.backend.suite.users import PERSONAS, REFUSAL, Persona, slip
+from sweetrl.backend.suite.users import REFUSAL, Persona
 from sweetrl.colbench.dialogue import Environment
 from sweetrl.colbench.markers import marked_answer
-from sweetrl.config.settings import PretrainSettings, RewardSettings, load_settings
+from sweetrl.config.settings import PretrainSettings, RewardSettings
 from sweetrl.types import ANSWER_MARKER, Message, Task
 
 TURNS = 7  # agent.max_turns of params.yaml
@@ -65,11 +62,6 @@ def some_tasks() -> list[Task]:
 
 
 # Controls
-
-
-def test_the_embedded_run_has_turns_for_every_hint() -> None:
-    embedded = load_settings(Path(__file__).resolve().parents[2] / "params.yaml")
-    assert embedded.agent.max_turns == TURNS > questions(embedded.tasks.difficulty)
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -112,19 +104,6 @@ def test_an_impatient_person_costs_some_and_asking_only_what_is_needed_pays() ->
     assert 0.6 < hints < 0.95 and hints < oracle
 
 
-def test_a_forgetful_person_misleads_whoever_asks_once() -> None:
-    for task in generate("test", 100, 8, 3):
-        environment = play(ScriptedAgent("hints", TURNS), task, persona="forgetful")
-        facts = read_facts(task.hidden_information)
-        wrong = slip(task, facts)
-        assert won(environment) == (wrong is None)
-        if wrong is not None:  # the program has what was told
-            right = {name: values for name, values in facts.items() if name != wrong}
-            told = {**facts, wrong: (str(int(facts[wrong][0]) + 3),)}
-            assert environment.answer is not None and right.items() <= told.items()
-            assert write_answer(read_request(task.problem_description), told).endswith(environment.answer)
-
-
 def test_hints_are_asked_for_once_each_and_followed_up(some_tasks: list[Task]) -> None:
     for task in some_tasks:
         environment = play(ScriptedAgent("hints", TURNS), task)
@@ -154,15 +133,6 @@ def test_the_controls_keep_to_their_order_and_their_turns(some_tasks: list[Task]
     assert any(play(other, task).messages != play(ScriptedAgent("random", TURNS), task).messages for task in some_tasks)
 
 
-@given(st.sampled_from(["hints", "usual", "random"]), st.integers(1, 12), st.sampled_from(PERSONAS), st.integers(0, 9))
-def test_a_scripted_agent_answers_in_time_whoever_it_talks_to(
-    order: Any, turns: int, persona: Persona, seed: int
-) -> None:
-    for task in generate("train", 3, seed, 3):
-        environment = play(ScriptedAgent(order, turns), task, turns, persona, seed)
-        assert environment.outcome == "answered" and environment.turn <= turns
-
-
 # The oracle
 
 
@@ -185,28 +155,7 @@ def test_the_oracle_asks_only_for_what_is_hidden(some_tasks: list[Task]) -> None
     assert all(play(OracleAgent(), task).outcome == "answered" for task in some_tasks), "seven turns are enough"
 
 
-@pytest.mark.parametrize("persona", PERSONAS)
-def test_the_oracle_always_answers(some_tasks: list[Task], persona: Persona) -> None:
-    for seed, task in enumerate(some_tasks):
-        environment = play(OracleAgent(), task, 30, persona, seed)
-        assert environment.outcome == "answered"
-        if any(message.content == REFUSAL for message in environment.messages):
-            continue
-        assert won(environment) or persona == "forgetful"
-
-
 # What an agent has read and heard
-
-
-def test_requests_are_read_back() -> None:
-    for domain in DOMAINS:
-        for function in domain.functions:
-            text = (
-                f"A wish: {domain.phrases[0]}. Think of low fees. The signature of the function is: def {function}(x)"
-            )
-            request = read_request(text)
-            assert (request.domain, request.function, request.argument) == (domain, function, "x")
-            assert request.named == (("base",) if "base" in domain.relevant else ())
 
 
 def test_what_was_told_in_part_is_open_and_refusals_tell_nothing(some_tasks: list[Task]) -> None:
@@ -273,13 +222,6 @@ def test_a_demonstrator_without_heed_asks_in_the_order_of_the_program_to_the_las
         new = list(dict.fromkeys(asked_in(environment)))
         assert environment.turn == TURNS
         assert new == sorted(read_request(task.problem_description).domain.relevant, key=order.index)[: len(new)]
-
-
-def test_one_that_has_seen_the_program_asks_for_what_is_in_it(some_tasks: list[Task]) -> None:
-    careful = Skill(0.0, follow=1.0, slip=0.0, stop=0.0, forget=0.0)
-    found = habits(careful, some_tasks, informed=True, heed_program=1.0)
-    assert found["won"] == 1.0 and found["turns"] < TURNS
-    assert habits(careful, some_tasks, informed=True, heed_program=0.0) == habits(careful, some_tasks)
 
 
 def test_what_is_told_is_forgotten_now_and_then(some_tasks: list[Task]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
 from sweetrl.backend import Backend
@@ -62,12 +60,6 @@ def test_a_reply_is_worth_what_its_verdict_is() -> None:
         assert at_once == Judgment(WORTH["premature"], "premature")
     assert BACKEND.judge(FOREIGN, [Message("user", "halve")], "What is x?") is None
     assert BACKEND.diagnose(Trajectory(FOREIGN, 0, ()), [], 10) == {}
-
-
-def test_every_contrast_is_of_verdicts_of_different_worth() -> None:
-    assert {verdict for pair in BACKEND.contrasts for verdict in pair} <= set(get_args(Verdict)) == WORTH.keys()
-    assert all(WORTH[better] > WORTH[worse] for better, worse in BACKEND.contrasts)  # type: ignore[index]
-    assert ("needed", "hinted") in BACKEND.contrasts and ("hinted", "plausible") in BACKEND.contrasts
 
 
 def test_a_diagnosis_fills_columns_of_a_result() -> None:

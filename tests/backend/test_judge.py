@@ -7,7 +7,7 @@ import pytest
 from sweetrl.backend.suite import ScriptedSimulator, generate
 from sweetrl.backend.suite.agents import OracleAgent, ScriptedAgent, read_request, write_answer
 from sweetrl.backend.suite.details import BY_NAME, KINDS
-from sweetrl.backend.suite.judge import WORTH, judge_reply
+from sweetrl.backend.suite.judge import judge_reply
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.backend.suite.users import REFUSAL
 from sweetrl.types import Message, Task
@@ -121,14 +121,6 @@ def test_the_oracle_never_does_wrong_and_the_hints_agent_only_follows_hints() ->
                 messages += [Message("assistant", reply)]
                 messages += [Message("user", ScriptedSimulator().reply(task, messages, 2))]
             assert verdicts[-1] == "complete" and set(verdicts[:-1]) <= allowed
-
-
-def test_what_helps_is_worth_more_than_what_does_not() -> None:
-    by_worth = sorted(WORTH, key=lambda verdict: -WORTH[verdict])
-    assert {WORTH[verdict] for verdict in ("needed", "complete")} == {max(WORTH.values())}
-    assert WORTH["needed"] > WORTH["hinted"] > WORTH["plausible"] > WORTH["irrelevant"] == WORTH["repeated"]
-    assert WORTH["irrelevant"] == WORTH["unclear"] > WORTH["mistaken"] > WORTH["premature"]
-    assert by_worth[-1] == "premature"
 
 
 def test_other_tasks_have_no_verdict() -> None:

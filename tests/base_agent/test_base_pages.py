@@ -17,7 +17,7 @@ from sweetrl.frontend.evaluation import first_page
 from sweetrl.frontend.pages import find_page, last_page
 from sweetrl.frontend.suite import generate
 from sweetrl.frontend.suite.agents import scripted_user
-from sweetrl.frontend.suite.designs import CLASSES, read_page
+from sweetrl.frontend.suite.designs import read_page
 from sweetrl.frontend.suite.judge import worth
 from sweetrl.frontend.suite.tasks import read_request, wanted_design
 from sweetrl.reproduce.variants import merged
@@ -65,11 +65,6 @@ def test_it_is_small_and_names_its_recipe(recipe_settings: Callable[[Path], dict
     assert recipe_settings(BASE) == SETTINGS.pretrain.model_dump(mode="json"), (
         "the recipe names other settings than params.yaml and reproduce/frontend/params.yaml"
     )
-
-
-def test_it_knows_words_and_classes_as_one_token(engine: TransformersEngine) -> None:
-    for word in (*CLASSES, *CLASSES.values()):
-        assert len(engine.tokenizer.encode(word, add_special_tokens=False)) == 1
 
 
 def test_it_puts_into_the_page_what_the_user_said(engine: TransformersEngine) -> None:

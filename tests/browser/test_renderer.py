@@ -244,7 +244,7 @@ def test_a_killed_browser_loses_no_request(browser_program: Path):
 
         threading.Thread(target=kill).start()
         pages = list(renderer.render_many([PAGE] * 12))
-        killed.wait(10)
+        killed.wait(120)
         pages.append(renderer.render(PAGE))
         assert all(page == before for page in pages)
         assert renderer._service.restarts >= 2

@@ -18,7 +18,6 @@ from typer.testing import CliRunner
 from sweetrl import __version__
 from sweetrl.cli import app as command_line
 from sweetrl.cli import main
-from sweetrl.console.logs import LibraryLog
 from sweetrl.console.printing import note
 
 
@@ -60,32 +59,11 @@ def test_help_is_whole_sentences_and_loads_nothing() -> None:
     )
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     heavy = {
-        "torch",
-        "mlflow",
-        "prefect",
-        "dvc",
-        "transformers",
-        "pydantic",
-        "yaml",
-        "numpy",
-        "pyarrow",
-        "rich.console",
-    }
+        "torch", "mlflow", "prefect", "dvc", "transformers", "pydantic", "yaml", "numpy", "pyarrow", "rich.console",
+    }  # fmt: skip
     assert "typer" in imported and not imported & heavy
     listed = done.stdout.partition("Commands:")[2]
     assert "..." not in listed and listed.count(".\n") >= len(get_command(main.app).commands)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_is_there_for_the_usual_shells(shell: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "sweetrl.cli.main", "--show-completion", shell],
-        env={**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "_SWEETRL_COMPLETE" in done.stdout
 
 
 def test_quiet_leaves_the_result_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -167,10 +145,3 @@ def test_a_command_goes_on_as_its_flow(
     assert CliRunner().invoke(main.app, words.split()).exit_code == 0
     assert called == [(sys.executable, [sys.executable, "-m", *handed.split()], quiet)]
     assert "SWEETRL_QUIET" not in os.environ
-
-
-def test_a_log_that_cannot_be_written_is_no_news(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "file").write_text("mine")
-    log = LibraryLog(tmp_path / "file/work.log")
-    log.handle(logging.LogRecord("asyncio", logging.ERROR, "", 0, "no files left", (), None))
-    assert capsys.readouterr().err == "" and not log.used

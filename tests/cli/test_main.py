@@ -14,7 +14,6 @@ import pytest
 from typer.testing import CliRunner
 
 from sweetrl.cli import main, play, show
-from sweetrl.colbench.files import write_trajectories
 from sweetrl.colbench.find import find_domain, load_domain
 from sweetrl.colbench.store import TrajectoryStore, write_task_table
 from sweetrl.config.settings import Settings
@@ -224,12 +223,6 @@ def test_show_says_what_is_missing(folder: Path, task: str, attempt: int, said: 
         show.find(folder, BACKEND, task, attempt)
 
 
-def test_show_reads_official_files(tmp_path: Path) -> None:
-    path = tmp_path / "official.jsonl"
-    write_trajectories(path, [TRAJECTORY, replace(TRAJECTORY, attempt=1)], attempts=2)
-    assert show.find(path, BACKEND, "0", 1).messages == TRAJECTORY.messages
-
-
 class SpeakingEngine:
     """An agent that says prepared replies."""
 
@@ -342,14 +335,6 @@ def test_a_task_that_nobody_will_make_is_not_waited_for(number: str) -> None:
     assert play.find_task("0002", None, few) == play.find_task("2", None, few)
     with pytest.raises(UserError, match=f"no number {number[:20]}; give a lower one"):
         play.find_task(number, None, few)
-
-
-def test_play_names_the_tasks_there_are(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
-    write_tasks(tmp_path / "tasks.jsonl", [TASK])
-    path = tmp_path / "tasks.jsonl"
-    assert play.find_task("t-1", path, BACKEND) == play.find_task("0", path, BACKEND)
-    with pytest.raises(UserError, match="the first is 't-1'"):
-        play.find_task("t-9", path, BACKEND)
 
 
 def test_browser_render_writes_the_picture(tmp_path: Path) -> None:

@@ -101,12 +101,6 @@ def test_the_tenth_reply_is_the_answer_marker_or_not() -> None:
     assert len(user.heard) == 9 and len(environment.messages) == 20
 
 
-def test_a_marker_in_the_last_turn_still_cuts_the_answer() -> None:
-    environment = Environment(TASK, DOMAIN, User(), max_turns=1)
-    environment.step("Here: I WANT TO ANSWER: x")
-    assert (environment.answer, environment.outcome) == (" x", "answered")
-
-
 def test_the_user_is_cut_off() -> None:
     environment = Environment(TASK, DOMAIN, User("é" * 1000))
     environment.step("How many?")

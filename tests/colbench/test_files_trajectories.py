@@ -184,24 +184,19 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"task": "f"}, "`task` must be an object, found a string"),
         ({"task": {}}, "task: the key `test_cases` is missing"),
         ({"dialogue_history": []}, "`dialogue_history` is empty"),
-        ({"dialogue_history": "hi"}, "`dialogue_history` must be a list, found a string"),
         ({"dialogue_history": ["hi"]}, "dialogue_history[0]: a message must be an object, found a string"),
         (
             {"dialogue_history": [{"role": "assistant", "content": "hi"}]},
             "dialogue_history[0]: expected the user's turn, found role 'assistant'",
         ),
-        ({"dialogue_history": [{"role": "user"}]}, "dialogue_history[0]: the key `content` is missing"),
         (
             {"dialogue_history": [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]},
             "dialogue_history[1]: expected the assistant's turn, found role 'user'",
         ),
         ({"reward": 1.5}, "`reward` is 1.5, outside 0 to 1 (tests passed)"),
-        ({"reward": "1"}, "`reward` must be a number, found a string"),
         ({"reward": True}, "`reward` must be a number, found true or false"),
-        ({"answer": ["code"]}, "`answer` must be a string, found a list"),
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
@@ -209,12 +204,6 @@ def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], said: str) -
     write_trajectories(path, [trajectory(0, 0)], 1)
     path.write_text(json.dumps({**rows(path)[0], **change}))
     assert f"line 1: {said}" in complaint(path)
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.jsonl"
-    path.write_text("")
-    assert "holds no trajectories" in complaint(path)
 
 
 # Any dialogue, any k

@@ -68,20 +68,12 @@ PICTURE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url"
         (row(USER), "needs a request of the user and a reply of the assistant"),
         (row(ASSISTANT, USER), r"messages\[0\]: expected the user's turn, found role 'assistant'"),
         (row(USER, USER), r"messages\[1\]: expected the assistant's turn, found role 'user'.*join neighbouring"),
-        (row(USER, ASSISTANT, {"role": "system", "content": "x"}), "expected the user's turn, found role 'system'"),
         (row(USER, CALLS, TOOL), r"messages\[1\]: it calls a tool"),
-        (row(USER, TOOL), r"messages\[1\]: it calls a tool, or is a tool's reply"),
         (row(PICTURE, ASSISTANT), "may hold parts of type `text` alone"),
         (row(USER, {"role": "assistant", "content": " "}), r"messages\[1\]: `content` is empty"),
-        (row(USER, {"role": "assistant"}), "`content` must be a string or a list of text parts, found null"),
-        (row("words"), r"messages\[0\]: a message must be an object, found a string"),  # type: ignore[arg-type]
         (row(reward=None), "has no `reward` and no `outcome`"),
         (row(reward=5), r"`reward` is 5, outside 0 to 1; scale"),
-        (row(reward="good"), "`reward` must be a number, found a string"),
         (row(outcome="fine"), "`outcome` is 'fine'; write `success` or `failure`"),
-        (row(task_id=""), "`task_id` is empty"),
-        (row(task_id=7), "`task_id` must be a string, found a whole number"),
-        (row(metadata="x"), "`metadata` must be an object"),
     ],
 )
 def test_a_bad_row_is_one_sentence(bad: dict[str, Any], words: str | None) -> None:

@@ -6,14 +6,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 import numpy
 import pytest
 
 from sweetrl.colbench.domain import Domain
-from sweetrl.colbench.scoring import PRICE, TASK, PricedScorer, RewardScorer, price, price_fault, unpriced
-from sweetrl.config.settings import Settings
+from sweetrl.colbench.scoring import PRICE, PricedScorer, RewardScorer, price, price_fault, unpriced
 from sweetrl.errors import UserError
 from sweetrl.rollout.scored import with_score
 from sweetrl.types import Message, Score, Task, TestResult, Trajectory
@@ -70,29 +68,6 @@ def test_named_parts_are_kept_and_their_sum_is_the_reward() -> None:
     assert (scored.reward, scored.parts, scored.solved) == (1.25, scores[1].parts, None)
 
 
-@pytest.mark.parametrize(
-    ("found", "shown"),
-    [
-        (math.nan, "nan"),
-        (math.inf, "inf"),
-        ("1", "'1'"),
-        (None, "None"),
-        (True, "True"),
-        ({}, "{}"),
-        ({"right": math.nan}, "{'right': nan}"),
-        ({"right": 0.5, "brief": None}, "{'right': 0.5, 'brief': None}"),
-        ({"right": "1"}, "{'right': '1'}"),
-        ([0.5], "[0.5]"),
-    ],
-)
-def test_what_is_no_reward_is_refused(found: Any, shown: str) -> None:
-    with pytest.raises(UserError) as caught:
-        RewardScorer(lambda task, dialogue: found, "mine", (-math.inf, math.inf)).score(DIALOGUES[1:])
-    assert str(caught.value) == (
-        f"task t-1: the reward mine returned {shown}; it must return a number or a dict of named numbers."
-    )
-
-
 @pytest.mark.parametrize("value", [1.01, -0.5])
 def test_a_reward_out_of_its_range_is_refused(value: float) -> None:
     with pytest.raises(UserError) as caught:
@@ -143,21 +118,6 @@ def test_a_domains_reward_has_the_domains_range() -> None:
 # Over a domain's own scorer
 
 
-def test_over_another_scorer_the_function_sees_its_verdict_and_success_stays() -> None:
-    def shorter(task: Task, dialogue: Trajectory) -> Mapping[str, float]:
-        assert dialogue.tests == TESTS and dialogue.reward is not None
-        return {"tests": dialogue.reward, "brevity": -0.1 * len(dialogue.answer or "")}
-
-    scores = RewardScorer(shorter, "shorter", inner=Own()).score(DIALOGUES)
-    assert [score.reward for score in scores] == pytest.approx([0.5, 0.4, 0.3, 0.7])
-    assert [score.solved for score in scores] == [False, False, False, True]
-    scored = [with_score(one, score) for one, score in zip(DIALOGUES, scores, strict=True)]
-    assert [one.success for one in scored] == [False, False, False, True]
-    assert scores[3].parts == {"tests": 1.0, "brevity": pytest.approx(-0.3)}
-    assert (scores[3].tests, scores[3].semantics, scores[3].isolation) == (TESTS, "shorter", "walls")
-    assert scored[3].extra == {"topic": "t-3"} and DIALOGUES[3].reward is None
-
-
 def test_success_is_the_other_scorers_whatever_the_reward() -> None:
     for solved in (True, False):
 
@@ -196,26 +156,6 @@ def test_every_question_has_its_price_and_success_has_none() -> None:
     assert PricedScorer(Own(), 0.25).score([]) == []
 
 
-@pytest.mark.parametrize(("solved", "expected"), [(None, False), (True, True), (False, False)])
-def test_what_is_solved_stays_what_it_was(solved: bool | None, expected: bool) -> None:
-    (score,) = PricedScorer(Own(solved), 0.25).score([replace(asking(1), answer="a")])
-    assert (score.reward, score.solved) == (0.25, expected)
-
-
-def test_a_reward_without_parts_is_one_beside_the_price() -> None:
-    inner = RewardScorer(length, "mine")
-    (score,) = PricedScorer(inner, 0.1).score([asking(2)])
-    assert score.parts == {TASK: 0.75, PRICE: -0.2} and score.reward == pytest.approx(math.fsum(score.parts.values()))
-    assert score.semantics == "mine"
-
-
-def test_a_priced_scorer_may_be_shared_like_the_other_one() -> None:
-    class Shared(Own):
-        thread_safe = True
-
-    assert [PricedScorer(one, 0.1).thread_safe for one in (Own(), Shared())] == [False, True]
-
-
 def test_the_price_can_be_taken_back_and_checked() -> None:
     dialogue = asking(3)
     (score,) = PricedScorer(RewardScorer(lambda task, dialogue: 1, "mine"), 0.1).score([dialogue])
@@ -228,11 +168,3 @@ def test_the_price_can_be_taken_back_and_checked() -> None:
     assert unpriced(free) is free and unpriced(dialogue) is dialogue
     assert (price_fault(free, 0.0), price_fault(dialogue, 0.1)) == (None, None), "nothing to pay, not scored"
     assert price_fault(free, 0.1) == "its questions have cost 0, with this reward.turn_cost it is 0.3"
-
-
-def test_reports_name_the_price() -> None:
-    def named(**reward: Any) -> str:
-        return Domain().configured(Settings.model_validate({"reward": reward})).scoring_with_price()
-
-    assert (named(), named(function="mine:brief")) == (Domain.name, "mine:brief")
-    assert named(function="mine:brief", turn_cost=0.05) == "mine:brief, less 0.05 a question"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,11 +50,6 @@ def test_a_recording_replays_word_for_word() -> None:
         assert environment.messages == recording.messages and environment.done
 
 
-def test_the_first_of_two_recordings_speaks() -> None:
-    user = ReplaySimulator([recorded("How many?", "Seven."), recorded("How many?", "Eight.")])
-    assert user.reply(TASK, recorded("How many?").messages, 0) == "Seven."
-
-
 def test_leaving_the_recording_loses_the_dialogue() -> None:
     user = ReplaySimulator([recorded("How many?", "Seven.", "I WANT TO ANSWER: x")])
     with pytest.raises(SimulatorError, match="left the recording"):
@@ -71,15 +65,6 @@ def test_the_prompt_holds_everything_once_and_as_it_is() -> None:
     assert text.count(TASK.ground_truth) == 1
     assert text.count(TASK.problem_description) == 1
     assert "Person: Write f.\nAssistant: What of {dialogue} and {0}?" in text
-
-
-def test_a_template_of_ones_own(tmp_path: Path) -> None:
-    path = tmp_path / "user.txt"
-    path.write_text("{request}|{reference}|{dialogue}")
-    assert simulator_prompt(TASK, [Message("user", "hi")], str(path)).endswith("|Person: hi")
-    path.write_text("{request}|{dialogue}")
-    with pytest.raises(UserError, match=r"the placeholder \{reference\} is missing"):
-        simulator_prompt(TASK, [], str(path))
 
 
 # A language model
@@ -159,27 +144,6 @@ def test_a_user_without_words_loses_the_dialogue() -> None:
         LlmSimulator(Model(lambda *_: " \n"), BACKEND).reply(RATES, MESSAGES, 0)
     with pytest.raises(SimulatorError, match=r"said nothing: its model's thoughts have no end \(simulator.server.max_"):
         LlmSimulator(Model(lambda *_: "<think>the rate is x * 7"), BACKEND).reply(RATES, MESSAGES, 0)
-
-
-def test_many_wait_for_the_model_at_once() -> None:
-    inside = most = 0
-
-    class Waiting(Model):
-        async def say(self, instruction: str, seed: int) -> str:
-            nonlocal inside, most
-            inside += 1
-            most = max(most, inside)
-            await asyncio.sleep(0.001)
-            inside -= 1
-            return "Seven."
-
-    user = LlmSimulator(Waiting(lambda *_: ""), BACKEND)
-
-    async def all_of_them() -> list[str]:
-        return await asyncio.gather(*(user.answer(RATES, MESSAGES, seed) for seed in range(9)))
-
-    assert asyncio.run(all_of_them()) == ["Seven."] * 9
-    assert most == 9
 
 
 def test_you_see_who_you_are_and_may_leave() -> None:

@@ -48,15 +48,6 @@ FULL = Trajectory(
 BARE = Trajectory(TASK, 0, (Message("user", ""),), outcome="lost")
 
 
-def test_everything_comes_back(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path / "shards")
-    store.write_shard(0, [FULL, BARE])
-    store.write_shard(1, [BARE])
-    assert list(store.read()) == [FULL, BARE, BARE]
-    assert len(store) == 3
-    assert [path.name for path in store.shards().values()] == ["shard-00000.parquet", "shard-00001.parquet"]
-
-
 def test_equal_trajectories_give_equal_bytes(tmp_path: Path) -> None:
     reordered = replace(FULL, extra={"a": "", "b": "2"}, parts={"brevity": -0.4, "tests": 0.5})
     first = TrajectoryStore(tmp_path / "a").write_shard(0, [FULL, BARE] * 50)
@@ -106,20 +97,6 @@ def test_a_temporary_store_goes_with_its_last_holder() -> None:
     del store
     gc.collect()
     assert not path.parent.parent.exists()
-
-
-def test_an_empty_shard_is_a_shard(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path)
-    store.write_shard(0, [])
-    store.write_shard(1, [BARE])
-    assert list(store.read()) == [BARE]
-
-
-def test_shards_beyond_five_digits_stay_in_order(tmp_path: Path) -> None:
-    store = TrajectoryStore(tmp_path)
-    for index in (100_000, 99_999):
-        store.write_shard(index, [BARE])
-    assert list(store.shards()) == [99_999, 100_000]
 
 
 def complaint(action, *arguments) -> str:  # type: ignore[no-untyped-def]

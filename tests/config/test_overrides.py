@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from sweetrl.config.overrides import differences, parse_changes, profile_changes, value_of, with_changes
-from sweetrl.config.settings import known_keys, load_settings
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 
@@ -32,11 +31,7 @@ def test_values_are_as_the_settings_read_them_and_the_tree_stays() -> None:
 @pytest.mark.parametrize(
     ("pair", "said"),
     [
-        ("rank.candidate=3", "unknown parameter `rank.candidate` (did you mean `rank.candidates`?)"),
         ("candidates=3", "unknown parameter `candidates` (did you mean `rank.candidates`?)"),
-        ("rank=3", "`rank` is a section; set one of its keys, for example rank."),
-        ("rank.candidates=x", "parameter `rank.candidates` = 'x': "),
-        ("rank.candidates", "write KEY=VALUE"),
         ("seed=[", "this is not YAML"),
     ],
 )
@@ -51,10 +46,6 @@ def test_one_key_twice_is_refused() -> None:
         parse_changes(["seed=1", "seed=2"])
 
 
-def test_every_key_of_the_parameter_file_is_known() -> None:
-    assert {key for key, _, _ in differences(TREE, {})} <= set(known_keys())
-
-
 @pytest.mark.parametrize("name", [path.parent.name for path in sorted(ROOT.glob("reproduce/*/params.yaml"))])
 def test_every_profile_can_be_run(name: str) -> None:
     changes = profile_changes(name, ROOT)
@@ -62,11 +53,6 @@ def test_every_profile_can_be_run(name: str) -> None:
     assert not any(key.startswith("tracking") for key in changes)
     if "model.base" in changes:
         assert changed["sources"]["base"] == changed["model"]["base"]
-
-
-def test_an_unknown_profile_is_answered_with_those_there_are() -> None:
-    with pytest.raises(UserError, match=r"no reproduce/fronted/params\.yaml \(did you mean `frontend`\?\); known are"):
-        profile_changes("fronted", ROOT)
 
 
 @pytest.mark.parametrize("text", ["", "- a", "hello", "settings: {1: 2}", "settings: {true: 2}", "settings: [a]"])
@@ -84,22 +70,6 @@ def test_a_key_and_one_below_it_cannot_both_be_set() -> None:
     for keys in (("suite_options.a", "suite_options.a.b"), ("suite_options.a.b", "suite_options.a")):
         with pytest.raises(UserError, match=r"`suite_options\.a` and `suite_options\.a\.b` cannot both be set"):
             with_changes(TREE, dict.fromkeys(keys, 1))
-
-
-def test_a_key_that_is_there_twice_is_refused_with_both_lines(tmp_path: Path) -> None:
-    """As where the example of the quick start is pasted below the section that is there."""
-    path = tmp_path / "params.yaml"
-    text = (ROOT / "params.yaml").read_text()
-    first = next(number for number, line in enumerate(text.splitlines(), 1) if line.startswith("rank:"))
-    path.write_text(text + "rank: {candidates: 32}\n")
-    last = len(text.splitlines()) + 1
-    with pytest.raises(UserError) as raised:
-        load_settings(path)
-    said = f"{path}: `rank` is there twice, in lines {first} and {last}; leave one, and put into it what both say."
-    assert str(raised.value) == said
-    path.write_text("rank: {candidates: 3, candidates: 4}\n")
-    with pytest.raises(UserError, match="`candidates` is there twice, in line 1;"):
-        load_settings(path)
 
 
 def test_anchors_may_be_written_over(tmp_path: Path) -> None:

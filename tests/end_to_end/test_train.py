@@ -121,16 +121,3 @@ def test_a_failing_stage_is_one_sentence_and_a_failed_run(
     statuses = [run.info.status for run in store.client.search_runs([store.experiment_id])]
     assert "FAILED" in statuses and "RUNNING" not in statuses
     assert clone.processes() == []
-
-
-def test_an_unknown_parameter_is_one_sentence(first: tuple[Clone, str]) -> None:
-    clone, _ = first
-    path = clone.root / "params.yaml"
-    before = path.read_text()
-    path.write_text(before + "sead: 1\n")
-    try:
-        done = clone.run("flows.run")
-    finally:
-        path.write_text(before)
-    assert done.returncode == 1
-    assert "unknown parameter `sead`" in done.stderr and "Traceback" not in done.stderr

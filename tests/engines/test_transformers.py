@@ -185,10 +185,6 @@ def test_replies_stop_at_the_end_of_the_context(engine: TransformersEngine) -> N
     assert short.token_ids
 
 
-def test_no_prompts_no_completions(engine: TransformersEngine) -> None:
-    assert engine.sample([], SAMPLING) == []
-
-
 def test_an_attention_window_is_kept(tiny_model: Path, tmp_path: Path) -> None:
     from transformers import AutoTokenizer, MistralConfig, MistralForCausalLM
 

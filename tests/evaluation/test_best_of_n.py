@@ -207,9 +207,3 @@ def test_success_is_what_the_score_says(chat: ChatFormat) -> None:
     assert {point.success for point in points} == {True, False}
     assert all(point.success == (point.reward is not None and point.reward > 0.5) for point in points)
     assert curves(points, resamples=200)["good"][0]["success"]["value"] > 0
-
-
-def test_nothing_to_choose_with_is_one_sentence(chat: ChatFormat) -> None:
-    for critics, numbers in (({}, [1]), ({"good": Likes("a")}, []), ({"good": Likes("a")}, [0, 2])):
-        with pytest.raises(UserError, match="at least one critic, and an N of 1 or more"):
-            run(chat, critics, numbers)

@@ -1,14 +1,8 @@
-import random
 from dataclasses import replace
 
 import pytest
 
 from sweetrl.backend import Backend
-from sweetrl.backend.suite import ScriptedSimulator, generate
-from sweetrl.backend.suite.agents import Demonstrator, Skill
-from sweetrl.backend.suite.users import PERSONAS
-from sweetrl.colbench.dialogue import Environment
-from sweetrl.colbench.files import read_tasks
 from sweetrl.evaluation import checks
 from sweetrl.types import AgentTurn, Message, Task, TestResult, Trajectory
 
@@ -151,29 +145,3 @@ def test_what_the_agent_said_first_may_be_repeated():
 def test_repeats():
     rows = [("a", 0, "x"), ("a", 1, "y"), ("b", 0, "x"), ("a", 2, "x"), ("a", 3, "x")]
     assert checks.first_repeats(rows) == [None, None, None, 0, 0]
-
-
-@pytest.mark.parametrize("persona", PERSONAS)
-def test_the_scripted_user_never_leaks(persona):
-    simulator, system = ScriptedSimulator(persona), BACKEND.system_prompt("full")
-    for index, task in enumerate(generate("test", 60, seed=3, difficulty=4)):
-        agent = Demonstrator(Skill(0.5), 10, random.Random(index))
-        environment = Environment(task, BACKEND, simulator, seed=index)
-        while not environment.done:
-            environment.step(agent.act(task, environment.messages))
-        trajectory = Trajectory(task, 0, environment.messages, answer=environment.answer, outcome=environment.outcome)
-        assert checks.leak(trajectory, BACKEND.hidden_fragments(task), system) is None
-        assert checks.turn_order(trajectory) is None
-        assert checks.protocol(trajectory, BACKEND, 10) is None
-
-
-def test_the_real_tasks_have_something_to_leak_and_do_not_leak_it_in_the_request(real_backend_tasks):
-    for task in read_tasks(real_backend_tasks, BACKEND):
-        fragments = BACKEND.hidden_fragments(task)
-        assert len(fragments) >= 5, task.id
-        silent = Trajectory(task, 0, (Message("user", task.problem_description),))
-        assert checks.leak(silent, fragments, BACKEND.system_prompt("full")) is None, task.id
-        line = next(line for line in reversed(task.ground_truth.splitlines()) if len(line.strip()) > 12)
-        told = replace(silent, messages=(*silent.messages, Message("assistant", "?"), Message("user", line)))
-        if "def " not in line and BACKEND.telling(line, 1):
-            assert checks.leak(told, fragments), (task.id, line)

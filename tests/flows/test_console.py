@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import pytest
 
-from flows import console
-from flows.console import command_line, evaluation_table, show_outcome
+from flows.console import evaluation_table, show_outcome
 from sweetrl.backend import Backend
 from sweetrl.colbench.domain import Domain
-from sweetrl.config.overrides import parse_changes
-from sweetrl.errors import UserError
 from sweetrl.frontend import Frontend
 from sweetrl.gate.decision import Measured, first_decision
 from sweetrl.tracking.registry import Registration
@@ -97,35 +93,3 @@ def test_the_summary_of_a_run_with_nothing_to_do(capsys: pytest.CaptureFixture[s
     assert "version 2 is registered already (@champion)" in printed
     assert "nothing had changed in 63 s" in printed
     assert "report:" not in printed
-
-
-def test_a_loser_stays_challenger(capsys: pytest.CaptureFixture[str]) -> None:
-    show_outcome(outcome("ran", True, GateResult("2", False, "1", "1", "not promoted: worse")))
-    assert "version 2 registered (@challenger)" in capsys.readouterr().out
-
-
-def test_an_error_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise UserError("params.yaml: unknown parameter `sead`.")
-
-    assert command_line(fail) == 1
-    assert capsys.readouterr().err == "error: params.yaml: unknown parameter `sead`.\n"
-
-
-def test_changes_on_the_command_line_are_read_as_yaml() -> None:
-    assert parse_changes(["a.b=3", "c=x", "d=[1, 2]"]) == {"a.b": 3, "c": "x", "d": [1, 2]}
-    with pytest.raises(UserError, match="write KEY=VALUE"):
-        parse_changes(["a.b"])
-
-
-def test_what_prefect_could_not_send_to_its_server_is_not_printed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after Prefect has set up its logging, which forgets the levels of all loggers of its own."""
-    from prefect.logging.configuration import setup_logging
-
-    monkeypatch.setattr(logging, "raiseExceptions", True)
-    console._silence_traces()
-    setup_logging(incremental=False)
-    for name in ("prefect.events.clients", "prefect._internal.concurrency"):
-        record = logging.LogRecord(name, logging.ERROR, __file__, 1, "failed to process item", None, None)
-        assert not logging.getLogger(name).filter(record)
-    assert not logging.raiseExceptions

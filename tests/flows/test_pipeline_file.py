@@ -25,9 +25,9 @@ def code(stage: dict) -> set[str]:
     return {path for path in stage["deps"] if path.startswith(("src/", "$")) and path not in DATA}
 
 
-@pytest.mark.parametrize("stage", sorted(STAGES))
+@pytest.mark.parametrize("stage", sorted(STAGES | ITERATIONS))
 def test_parameters_of_a_stage_are_the_same_in_dvc_yaml_and_in_its_scratch_key(stage: str) -> None:
-    assert tuple(STAGES[stage]["params"]) == PARAMETERS[stage]
+    assert tuple((STAGES | ITERATIONS)[stage]["params"]) == PARAMETERS[stage]
 
 
 @pytest.mark.parametrize(
@@ -44,12 +44,12 @@ def test_the_policy_follows_what_its_training_reads_of_other_sections(change: di
     assert stage_parameters("train-policy", first) != stage_parameters("train-policy", other)
 
 
-@pytest.mark.parametrize("stage", sorted(STAGES))
+@pytest.mark.parametrize("stage", sorted(STAGES | ITERATIONS))
 def test_a_stage_runs_its_own_module_and_depends_on_it(stage: str) -> None:
-    module = f"sweetrl.stages.{stage.replace('-', '_')}"
-    assert STAGES[stage]["cmd"] == f"python -m {module}"
+    module, declared = f"sweetrl.stages.{stage.replace('-', '_')}", (STAGES | ITERATIONS)[stage]
+    assert declared["cmd"] == f"python -m {module}"
     assert importlib.util.find_spec(module) is not None
-    for path in code(STAGES[stage]):
+    for path in code(declared):
         assert (ROOT / SOURCES.get(path.removeprefix("${sources.").removesuffix("}"), path)).exists(), path
 
 

@@ -87,7 +87,7 @@ def test_a_promotion_during_a_rollback_comes_behind_it(
 
     monkeypatch.setattr(rollback, "restore", restoring)
     assert rollback.rollback.fn(str(project.home)).champion == "2"
-    other.join(60)
+    other.join(600)
     assert [entry.version for entry in project.registry().history()] == ["1", "2", "1"]
     assert project.champion() == "1" and (project.home / "dvc.lock").read_text() == "lock of batch 40\n"
     assert any("waiting until another process of this repository has ended its promotion" in line for line in said)
@@ -118,7 +118,7 @@ def test_a_promotion_during_a_retrainings_merge_comes_behind_its_alias(
 
     monkeypatch.setattr(retraining, "merge", merging)
     (done,) = project.retrain()
-    thread.join(60)
+    thread.join(600)
     assert not done.left and not list(retraining.unfinished(project.home))
     assert [entry.version for entry in project.registry().history()][:4] == ["1", "2", "3", "5"]
     assert (project.home / "dvc.lock").read_text() == "lock of batch 4\n"

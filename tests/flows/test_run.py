@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
-from flows.console import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 HEAVY = ("prefect", "mlflow", "torch", "transformers", "sqlalchemy", "great_expectations", "dvc.repo")
@@ -39,18 +36,6 @@ def test_wrong_parameters_are_said_before_anything_heavy_is_loaded(module: str, 
         assert (done.returncode, len(said)) == (1, 1), said
         assert said[0].startswith("error: params.yaml: ") and sentence in said[0]
         assert "pydantic" in imported and not imported & set(HEAVY)
-
-
-def test_prefects_word_for_an_interruption_is_not_shown(caplog: pytest.LogCaptureFixture) -> None:
-    logger = logging.getLogger("prefect.flow_runs")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("signal.signal", lambda *arguments: None)
-        assert command_line(lambda: None) == 0
-    record = logger.makeRecord(
-        logger.name, logging.ERROR, __file__, 1, "Crash detected! Execution was cancelled by the runtime.", (), None
-    )
-    assert not logger.filter(record)
-    assert logger.filter(logger.makeRecord(logger.name, logging.INFO, __file__, 1, "collect: ran in 3 s", (), None))
 
 
 def test_a_user_without_a_name_gets_one(monkeypatch: pytest.MonkeyPatch) -> None:

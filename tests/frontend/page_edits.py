@@ -12,32 +12,10 @@ KINDS = ("minor", "colour", "order", "wording", "removal")
 BLANK = "<html><body></body></html>"
 COLOURS = ("red", "green", "blue", "yellow", "indigo", "purple", "pink")
 WORDS = [
-    "harbour",
-    "lantern",
-    "velvet",
-    "copper",
-    "meadow",
-    "signal",
-    "orchard",
-    "granite",
-    "willow",
-    "compass",
-    "ember",
-    "thistle",
-    "quarry",
-    "saddle",
-    "ribbon",
-    "falcon",
-    "marble",
-    "timber",
-    "canyon",
-    "violet",
-    "anchor",
-    "beacon",
-    "cotton",
-    "drizzle",
-    "feather",
-]
+    "harbour", "lantern", "velvet", "copper", "meadow", "signal", "orchard", "granite", "willow", "compass", "ember",
+    "thistle", "quarry", "saddle", "ribbon", "falcon", "marble", "timber", "canyon", "violet", "anchor", "beacon",
+    "cotton", "drizzle", "feather",
+]  # fmt: skip
 
 
 def edit(html: str, kind: str, seed: int) -> str | None:

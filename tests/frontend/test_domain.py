@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -14,15 +13,13 @@ from sweetrl.backend import Backend
 from sweetrl.cli import main, show
 from sweetrl.colbench.files import read_tasks, write_trajectories
 from sweetrl.colbench.store import TrajectoryStore
-from sweetrl.config.settings import PretrainSettings, RankSettings, Settings
+from sweetrl.config.settings import PretrainSettings, Settings
 from sweetrl.console.screen import Screen
 from sweetrl.evaluation import checks
-from sweetrl.evaluation.ranking import ranking_metrics
 from sweetrl.frontend import Frontend
 from sweetrl.frontend.suite import generate
 from sweetrl.frontend.suite.agents import demonstrate
-from sweetrl.sweet.rank import choose_pairs, mean_centered
-from sweetrl.types import ANSWER_MARKER, AgentTurn, Candidate, Message, Preference, RankedState, Trajectory
+from sweetrl.types import ANSWER_MARKER, AgentTurn, Message, Trajectory
 
 FRONTEND = Frontend()
 PAGE = '<html>\n<body class="bg-white">Welcome</body></html>'
@@ -81,49 +78,6 @@ def test_no_prompt_gives_a_real_page_away(real_frontend_tasks: Path) -> None:
             assert checks.leak(said, fragments, FRONTEND.system_prompt(name)) is None
 
 
-def state(turn: int, *replies: tuple[str, float]) -> RankedState:
-    candidates = tuple(Candidate((place,), text, 2, value) for place, (text, value) in enumerate(replies))
-    return RankedState("p", 0, turn, (1,), candidates)
-
-
-STATES = [
-    state(0, (SHOWN, 0.8), (QUESTION, 0.2), (ANSWER, -0.4), (PAGE, 0.4)),
-    state(1, (ANSWER, 1.0), (SHOWN, 0.6), (QUESTION, 0.0)),
-]
-
-
-def test_pairs_count_pages_as_pages() -> None:
-    def preferred(turn: int, chosen: int, rejected: int) -> Preference:
-        return Preference("p", 0, turn, (1,), (chosen,), (rejected,), 1.0, 0.0)
-
-    preferences = [preferred(0, 0, 1), preferred(0, 3, 1), preferred(0, 0, 3), preferred(1, 0, 1), preferred(1, 1, 2)]
-    found = ranking_metrics(STATES, preferences, FRONTEND)
-    counts = {name: value for name, value in found.items() if name.startswith("pairs/")}
-    kinds = ("question", "page", "answer")
-    expected = {f"pairs/{one}_over_{other}": 0 for one in kinds for other in kinds}
-    assert counts == expected | {
-        "pairs/page_over_question": 3, "pairs/page_over_page": 1, "pairs/answer_over_page": 1
-    }  # fmt: skip
-    assert found["advantage/page"] == pytest.approx(0.6) and found["advantage/question"] == pytest.approx(0.1)
-    assert found["advantage/answer"] == pytest.approx(0.3)
-
-
-def test_pairs_without_questions_keep_pages() -> None:
-    def chosen(**how: object) -> set[tuple[str, str]]:
-        settings = RankSettings(pairs=99, selection="halves", margin=0.0, **how)  # type: ignore[arg-type]
-        pairs = choose_pairs(STATES[0].candidates, FRONTEND, settings, random.Random(0))
-        return {(good.text, bad.text) for good, bad in pairs}
-
-    assert chosen(reply_types="any") == {(SHOWN, QUESTION), (SHOWN, ANSWER), (PAGE, QUESTION), (PAGE, ANSWER)}
-    assert chosen(reply_types="no_questions") == {(SHOWN, ANSWER)}  # of three the middle one, a page, is in no half
-    assert chosen(reply_types="same") == {(SHOWN, PAGE)}
-
-
-def test_each_type_of_reply_is_centered_on_its_own_mean() -> None:
-    centered = [one.advantage for each in mean_centered(STATES, FRONTEND) for one in each.candidates]
-    assert centered == pytest.approx([0.2, 0.1, -0.7, -0.2, 0.7, 0.0, -0.1])
-
-
 # At a terminal
 
 
@@ -166,12 +120,6 @@ def sweetrl(*words: str) -> str:
     return done.output
 
 
-def test_show_lists_dialogues_about_pages(collected: Path) -> None:
-    for listed in (sweetrl("show"), sweetrl("show", "--dialogues", "official.jsonl", "--suite", "frontend")):
-        assert all(task.id in listed for task in TASKS)
-        assert listed.count("0.81") == 2 and listed.count("answered") == 2
-
-
 @pytest.mark.parametrize(
     "source", [(), ("--dialogues", "official.jsonl", "--suite", "frontend")], ids=["shards", "official file"]
 )
@@ -186,18 +134,6 @@ def test_show_prints_a_dialogue_about_a_page(source: tuple[str, ...], collected:
     assert facts and not any(fact in text for fact in facts), "the training-time information is shown only on demand"
     told = sweetrl("show", "1", "--privileged", *source)
     assert all(fact in told for fact in facts) and "reference (training time only)" in told
-
-
-def test_pages_are_highlighted_whatever_the_suite_of_params_yaml(collected: Path) -> None:
-    def printed(domain: Backend | Frontend) -> str:
-        console = Screen(file=StringIO(), width=400, force_terminal=True, color_system="standard")
-        show.show_trajectory(console, show.find(Path("data/trajectories"), domain, "1", 0), domain, privileged=True)
-        assert isinstance(console.file, StringIO)
-        return console.file.getvalue()
-
-    assert printed(Backend()) == printed(FRONTEND)
-    # In colours a tag is cut in pieces; as plain text it would be whole.
-    assert "<body class=" not in printed(FRONTEND)
 
 
 def test_a_page_in_a_reply_cannot_steer_the_terminal(tmp_path: Path) -> None:

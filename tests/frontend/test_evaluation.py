@@ -6,7 +6,6 @@ import base64
 import io
 import re
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import pytest
 from PIL import Image
@@ -20,6 +19,7 @@ from sweetrl.frontend import Frontend
 from sweetrl.frontend.evaluation import Pages, chosen, first_page, look_at_pages, needed, summary, thumbnail, win_rate
 from sweetrl.frontend.rewards import PageTools
 from sweetrl.types import OUTGROWN, AgentTurn, Message, Report, Task, Trajectory
+from tests.html_checker import Checker
 
 FRONTEND = Frontend()
 EVIL = "<script>alert('x')</script> \"quoted\""
@@ -147,14 +147,6 @@ def test_a_win_rate_counts_ties_half():
     assert (alone["value"], alone["low"], alone["high"], alone["n"]) == (1.0, 0.0, 1.0, 1)
 
 
-def test_questions_are_not_pages():
-    assert [one.questions for one in RESULTS if one.policy == "base"] == [0, 0, 0, 0, 0, 1]  # the last showed none
-    asked = replace(
-        BEFORE[0], messages=(*BEFORE[0].messages[:1], Message("assistant", "Blue?"), *BEFORE[0].messages[2:])
-    )
-    assert result_of(asked, "base", FRONTEND, 6).questions == 1
-
-
 def test_the_dialogues_shown_are_of_different_tasks():
     pairs = RESULTS[:6], RESULTS[6:]
     assert [(kind, pairs[0][place].task_id) for kind, _, place in chosen(*pairs)] == [
@@ -169,22 +161,6 @@ def test_a_picture_is_small_and_the_same_each_time():
     assert thumbnail(PNG.getvalue()) == PICTURE
 
 
-class Checker(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.open, self.tags, self.sources = [], set(), []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        self.sources += [value for name, value in attrs if name in ("src", "href", "xlink:href")]
-        if tag not in {"meta", "br", "img", "use", "path"}:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        if tag not in {"meta", "br", "img", "use", "path"}:
-            assert self.open.pop() == tag
-
-
 def test_training_helped_only_where_interval_and_test_say_so(report, pages):
     def said(low, p_value):
         change = {**report.comparison["difference"]["reward"], "low": low, "p_value": p_value}
@@ -197,10 +173,9 @@ def test_training_helped_only_where_interval_and_test_say_so(report, pages):
 
 def test_the_page_is_whole_stands_alone_and_escapes_everything(report, pages):
     html = FRONTEND.report(report, pages)
-    checker = Checker()
-    checker.feed(html)
-    assert checker.open == [] and "script" not in checker.tags and "link" not in checker.tags
-    assert all(source.startswith(("#", "data:image/png;base64,", VIEWER)) for source in checker.sources)
+    checker = Checker(html)
+    assert "script" not in checker.tags and "link" not in checker.tags
+    assert all(source.startswith(("#", "data:image/png;base64,", VIEWER)) for source in checker.links)
     assert "<script" not in html and "&lt;script&gt;" in html and not re.search(r"url\((?!#)", html)
     assert html.count("<img ") == 4 + 2 * 8 - 2  # page-05 has none before training
     assert "no page was shown" in html and "[SEE RENDERED HTML]" in html and "Not so &lt;script&gt;" in html

@@ -41,13 +41,9 @@ def dialogue(*replies: str, max_turns: int = 10) -> Environment:
     ("text", "page"),
     [
         (f"Here: {ONE} and {TWO}", ONE),
-        ("<body>b</body> <html>h</html>", "<html>h</html>"),
         ('so: <body class="x">b</body>.', '<body class="x">b</body>'),
         ("<html><body>cut off</body>", "<body>cut off</body>"),
         ("<HTML><BODY>loud</BODY></HTML>", None),
-        ("</html><html>", None),
-        ("<html", None),
-        ("no page", None),
         ("```html\n<html>\n</html>\n```", "<html>\n</html>"),
     ],
 )

@@ -22,10 +22,10 @@ from sweetrl.frontend.differences import compare
 from sweetrl.frontend.outline import outline_of
 from sweetrl.frontend.pages import find_page
 from sweetrl.frontend.suite import generate
-from sweetrl.frontend.suite.agents import OracleAgent, ScriptedAgent, Start, belief, demonstrate, listen, scripted_user
+from sweetrl.frontend.suite.agents import OracleAgent, ScriptedAgent, Start, belief, demonstrate, scripted_user
 from sweetrl.frontend.suite.designs import BY_NAME, CLASSES, DETAILS, HEADINGS, Design, read_page, write_page
 from sweetrl.frontend.suite.looks import LOOKS, hinted_look
-from sweetrl.frontend.suite.sketch import sketch, sketch_design
+from sweetrl.frontend.suite.sketch import sketch_design
 from sweetrl.frontend.suite.tasks import draw_design, read_request, wanted_design, write_facts, write_request
 from sweetrl.reproduce.variants import merged
 from sweetrl.rollout.dialogue import Dialogue
@@ -105,13 +105,6 @@ def test_pages_are_read_back(seed: int) -> None:
             assert read_page(write_page(changed), design.sections) == changed
 
 
-@pytest.mark.parametrize(
-    "html", ["", "<html></html>", "<html><body>x</body></html>", '<html><body class=""><h1>No Such</h1></body></html>']
-)
-def test_foreign_pages_are_not_read(html: str) -> None:
-    assert read_page(html) is None and sketch(html).elements == ()
-
-
 def test_every_hidden_detail_can_be_seen() -> None:
     for task in TASKS:
         wanted = wanted_design(task)
@@ -164,21 +157,6 @@ def test_what_the_user_says_is_no_leak_and_follows_the_protocol(by_hand: Callabl
         assert not any(FRONTEND.find_leak(task, message.content) for message in ended.messages[2::2])
 
 
-def test_nobody_reads_more_out_of_words_than_is_in_them() -> None:
-    design = Design("gym", "Star Gym", ("about", "contact"))
-    for words in (
-        "It looks right to me.",
-        "I do not know.",
-        'The section "Gallery" should be puce, yours is white.',
-        "",
-    ):
-        assert listen(design, words) == design
-    told = listen(
-        design, 'Please make the header dark blue, not dark gray. The button "Send" should be red, yours is blue.'
-    )
-    assert told == design.with_(header_color="dark blue", contact_button="red")
-
-
 def skill(quality: float, heed: float = 0.0, informed: float = 0.0) -> PretrainSettings:
     return PretrainSettings(poorest=quality, best=quality, heed_least=heed, heed_most=heed, informed=informed)
 
@@ -211,24 +189,7 @@ def test_who_heeds_the_request_begins_nearer_to_the_page() -> None:
     assert first_right(skill(1.0, heed=1.0)) > 0.55  # slight looks settle hardly anything
 
 
-def test_a_page_is_plain_or_heeds_nearly_the_whole_look() -> None:
-    shares = []
-    for index, task in enumerate(TASKS[:60]):
-        look, begun = hinted_look(task.problem_description), read_request(task.problem_description)
-        assert look is not None
-        settled = {name for name, value in look.on(begun).details if value != begun[name]}
-        first = belief(demonstrate(task, skill(1.0, heed=0.5), 10, index).messages[:2])
-        if len(settled) > 4:
-            shares.append(mean(first[name] != begun[name] for name in settled))
-    assert {share > 0.5 for share in shares} == {False, True}
-    assert all(share == 0.0 or share > 0.6 for share in shares)
-
-
 def test_what_the_user_has_put_right_is_not_undone_by_heeding() -> None:
     for index, task in enumerate(TASKS[:30]):
         spoken = demonstrate(task, skill(1.0, heed=1.0), 10, index)
         assert belief(spoken.messages).seen() == wanted_design(task)
-
-
-def test_the_informed_know_before_they_are_told() -> None:
-    assert first_right(skill(1.0)) < 0.02 < 0.7 < first_right(skill(1.0, informed=1.0)) < 0.95

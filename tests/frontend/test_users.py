@@ -19,7 +19,7 @@ from sweetrl.frontend.phrases import NO_PAGE, UNKNOWN
 from sweetrl.frontend.suite.agents import scripted_user
 from sweetrl.frontend.suite.designs import Design, write_page
 from sweetrl.frontend.suite.sketch import sketch
-from sweetrl.frontend.users import AGENTS_PAGE, NO_AGENTS_PAGE, WANTED_PAGE, PageUser, VisionUser, vision_prompt
+from sweetrl.frontend.users import AGENTS_PAGE, NO_AGENTS_PAGE, WANTED_PAGE, PageUser, VisionUser
 from sweetrl.protocols import AsyncUserSimulator
 from sweetrl.rollout.users import EngineSpeaker
 from sweetrl.types import Message, Sampling, Task
@@ -154,9 +154,7 @@ def test_an_answer_with_markup_is_asked_for_again(fake_server: Any) -> None:
     ("reply", "leaks"),
     [
         ("The header should be dark blue, about 64 pixels high.", False),
-        ("Put the text in the centre and make 3 columns.", False),
         ("Use <div>.", True),
-        ("Use text-center.", True),
         ("It is grid-cols-3.", True),
         ("A p-8 please.", True),
         ("```\nx\n```", True),
@@ -173,15 +171,6 @@ def test_words_are_cut_recorded_and_found_again(fake_server: Any, tmp_path: Path
         first = vision(server, recording=recording).reply(TASK, after(write_page(PLAIN)), 5)
         again = vision(server, recording=Recording(tmp_path / "said.jsonl")).reply(TASK, after(write_page(PLAIN)), 5)
     assert first == again and len(first) == 1000 and server.requests == 1
-
-
-def test_a_template_of_ones_own(tmp_path: Path) -> None:
-    path = tmp_path / "user.txt"
-    path.write_text("{request}|{dialogue}")
-    assert vision_prompt(TASK, after("x")[:1], str(path)) == "I need a web page.|Person: I need a web page."
-    path.write_text("{request}")
-    with pytest.raises(UserError, match=r"the placeholder \{dialogue\} is missing"):
-        vision_prompt(TASK, after("x"), str(path))
 
 
 def test_a_model_in_this_process_has_no_eyes() -> None:

@@ -86,13 +86,6 @@ def test_what_cannot_work_is_one_sentence(
         train_critic(settings("", **changes))
 
 
-def test_without_a_pair_there_is_nothing_to_learn(tmp_path: Path) -> None:
-    from sweetrl.sweet.critic import fit_critic
-
-    with pytest.raises(UserError, match=r"^some\.parquet: there is no pair to learn from"):
-        fit_critic(load_domain(settings("nowhere")), [], [], tmp_path, where="some.parquet")
-
-
 def test_of_several_processes_the_first_one_trains(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its training is not shared: the others would all train the same, and write to the same folder."""
     from sweetrl.sweet.critic import fit_critic

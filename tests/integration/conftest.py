@@ -35,10 +35,7 @@ SMALL = {
 
 REGISTRY_PORT = free_port()
 # The server is told where the registry is when it starts, and asks it only when a request names a registered model.
-TOLD = {
-    "MLFLOW_TRACKING_URI": f"http://127.0.0.1:{REGISTRY_PORT}",
-    "SWEETRL_LORA_MODELS": "agent-to-hand-over",
-}
+TOLD = {"MLFLOW_TRACKING_URI": f"http://127.0.0.1:{REGISTRY_PORT}", "SWEETRL_LORA_MODELS": "agent-to-hand-over"}
 USER = "user"
 
 

@@ -219,20 +219,3 @@ def test_a_proxy_that_breaks_a_tenth_of_all_requests_loses_nothing(
     assert sum(count for fault, count in proxy.seen.items() if fault in FAULTS) > 10, proxy.seen
     # The server breaks ties by what it batches together, so a dialogue may part.
     assert sum(one.messages == two.messages for one, two in zip(*found.values(), strict=True)) >= 0.95 * len(attempts)
-
-
-def test_a_model_at_the_server_plays_the_user(
-    served: EngineSettings, remote: VllmEngine, tmp_path: Path, real_backend_tasks: Path
-) -> None:
-    """A tiny model is no good user; what is shown is that agent and user get on through one server."""
-    from sweetrl.colbench.files import read_tasks
-
-    every = read_tasks(real_backend_tasks, DOMAIN)
-    # The shortest: the user's instruction holds the reference and the dialogue, in 2,048 tokens.
-    tasks = sorted(every, key=lambda task: len(task.ground_truth) + len(task.problem_description))[:20]
-    speaker = OpenAIEngine(access(served))
-    user = LlmSimulator(EngineSpeaker(speaker, Sampling(32, 1.0)), DOMAIN, reply_characters=100)
-    successes, count = rate(tasks, remote, remote.chat, user, tmp_path)
-    assert (count, successes) == (20, 0)
-    assert speaker.usage().generated_tokens > 0
-    speaker.close()

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import textwrap
 import tomllib
-from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,6 @@ pytest.importorskip("inspect_ai", reason="needs inspect_ai: pip install 'sweetrl
 import inspect_ai
 from inspect_ai.log import EvalLog
 from inspect_ai.model import ChatMessageAssistant, ModelOutput, ModelUsage, get_model
-from inspect_ai.solver import generate
 
 import sweetrl
 from sweetrl.backend.suite.agents import OracleAgent
@@ -30,10 +28,9 @@ from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import inspect as adapter
 from sweetrl.interop.inspect import colbench, colbench_reward
 from sweetrl.types import Message, Task, Trajectory
+from tests.interop.shared import FORMS, Agent, needs_browser, whole
 
-FORMS = "examples.forms:Forms"
 REPOSITORY = Path(__file__).resolve().parents[2]
-Agent = Callable[[Task, tuple[Message, ...]], str]
 
 
 def clerk(task: Task, messages: tuple[Message, ...]) -> str:
@@ -131,12 +128,7 @@ def test_logs_hold_nothing_that_is_hidden(tmp_path: Path) -> None:
 
 
 def test_pages(tmp_path: Path) -> None:
-    from sweetrl.browser.binary import find_browser
-
-    try:
-        find_browser()
-    except UserError as error:
-        pytest.skip(str(error))
+    needs_browser()
     domain = sweetrl.domain("frontend")
     tasks = tasks_of(domain, 1, 5)
     agent = OraclePageAgent().act
@@ -222,25 +214,13 @@ def test_users_who_leave_and_users_who_do_not_work(own_code: Any, tmp_path: Path
     assert "the dialogue is lost: gone" in lost.error.message
 
 
-def test_another_solver_is_one_sentence(tmp_path: Path) -> None:
-    tasks = tasks_of(sweetrl.domain(FORMS), 1, 3)
-    task = colbench(FORMS, count=1, seed=3)
-    log = evaluated(tmp_path, task, mock(tasks, clerk), solver=generate())
-    assert log.error is not None
-    assert "no dialogue with the domain's user; take the solver sweetrl/dialogue" in log.error.message
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         ({"domain": "nothing"}, "`suite: nothing` is not known"),
         ({"split": "both"}, "split: `both` is not known; take train or test"),
         ({"count": 0}, "count: 0 tasks are none"),
-        ({"settings": {"agents": {}}}, "agents"),
         ({"settings": {"params": "x"}}, "there is no section `params`"),
-        ({"settings": {"agent": 5}}, "agent"),
-        ({"prompt": "nowhere.txt"}, r"nowhere\.txt"),
-        ({"params": "nowhere.yaml"}, r"nowhere\.yaml"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: dict[str, Any], sentence: str) -> None:
@@ -259,19 +239,6 @@ def test_the_modules_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ca
     monkeypatch.setenv("INSPECT_DISPLAY", "none")
     exec(text, {"model": mock(tasks_of(sweetrl.domain("backend"), 2, 7), OracleAgent().act)})
     assert capsys.readouterr().out.splitlines()[-2:] == ["reward 1.0 0.0", "success 1.0 0.0"]
-
-
-def whole(fake_server: Any) -> Any:
-    """FakeServer with all the keys of a chat completion, without which Inspect reads none."""
-
-    class Whole(fake_server):
-        def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
-            status, reply = super()._chat(body)
-            usage = reply["usage"]
-            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
-            return status, {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"], **reply}
-
-    return Whole
 
 
 def test_inspects_command_line(fake_server: Any, tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,16 +24,11 @@ from openenv.core import GenericEnvClient
 
 import sweetrl
 from sweetrl.backend.suite.agents import OracleAgent
-from sweetrl.browser.binary import find_browser
-from sweetrl.errors import UserError
 from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
-from sweetrl.interop import openenv as adapter
 from sweetrl.interop.openenv import DialogueAction, DialogueClient, DialogueEnvironment, create_app
 from sweetrl.interop.worlds import World
 from sweetrl.types import Message, Task, Trajectory
-
-FORMS = "examples.forms:Forms"
-Agent = Callable[[Task, tuple[Message, ...]], str]
+from tests.interop.shared import FORMS, Agent, by_sweetrl, clerk, needs_browser
 
 
 @contextmanager
@@ -45,30 +39,15 @@ def served(app: Any) -> Iterator[str]:
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not server.started:
             assert thread.is_alive() and time.monotonic() < deadline, "the server does not start"
             time.sleep(0.01)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)
         listener.close()
-
-
-def ask_then_fill(task: Task, messages: tuple[Message, ...]) -> str:
-    """An agent for Forms that reads the answer in the task: asks twice (once for nothing), then fills the form."""
-    said = sum(one.role == "assistant" for one in messages)
-    return ["Which day?", "Under which name?", f"I WANT TO ANSWER:\n{task.ground_truth}"][said]
-
-
-def plain(domain: sweetrl.Domain, agent: Agent, task: Task, seed: int) -> Trajectory:
-    """The same dialogue by sweetrl alone."""
-    with sweetrl.opened(domain) as world:
-        talk = world.begin(task, seed)
-        while not talk.done:
-            talk.say(agent(task, talk.messages))
-        return talk.score()
 
 
 def through(client: Any, domain: sweetrl.Domain, agent: Agent, split: str, index: int, seed: int) -> tuple[Any, Any]:
@@ -97,9 +76,9 @@ def forms() -> Iterator[tuple[str, sweetrl.Domain]]:
 def test_a_dialogue_is_the_same_through_the_server(forms: tuple[str, sweetrl.Domain], index: int) -> None:
     url, domain = forms
     with DialogueClient(url).sync() as client:
-        messages, last = through(client, domain, ask_then_fill, "test", index, 3)
+        messages, last = through(client, domain, clerk, "test", index, 3)
         state = client.state()
-    expected = plain(domain, ask_then_fill, World(domain).tasks("test").at(index), 3)
+    expected = by_sweetrl(domain, World(domain).tasks("test").at(index), 3, clerk)
     assert messages == expected.messages
     assert (last.reward, last.parts, last.outcome) == (expected.reward, expected.parts, "answered")
     assert last.success == expected.success
@@ -112,7 +91,7 @@ def test_the_sandbox_scores_programs_and_a_wrong_one_gets_nothing() -> None:
     oracle = OracleAgent()
     with served(create_app(domain)) as url, DialogueClient(url).sync() as client:
         messages, last = through(client, domain, oracle.act, "train", 1, 7)
-        expected = plain(domain, oracle.act, World(domain).tasks("train").at(1), 7)
+        expected = by_sweetrl(domain, World(domain).tasks("train").at(1), 7, oracle.act)
         assert messages == expected.messages and len(messages) > 3
         assert last.reward == expected.reward == 1.0 and last.success
         _, wrong = through(client, domain, lambda *_: "I WANT TO ANSWER:\nnothing", "train", 1, 7)
@@ -120,29 +99,14 @@ def test_the_sandbox_scores_programs_and_a_wrong_one_gets_nothing() -> None:
 
 
 def test_pages() -> None:
-    try:
-        find_browser("")
-    except UserError as error:
-        pytest.skip(str(error))
+    needs_browser()
     domain = sweetrl.domain("frontend", tasks={"train": 2, "test": 2}, browser={"cache": ""}, agent={"max_turns": 3})
     agent = OraclePageAgent()
     with served(create_app(domain)) as url, DialogueClient(url).sync() as client:
         messages, last = through(client, domain, agent.act, "test", 0, 7)
-    expected = plain(domain, agent.act, World(domain).tasks("test").at(0), 7)
+    expected = by_sweetrl(domain, World(domain).tasks("test").at(0), 7, agent.act)
     assert messages == expected.messages
     assert last.reward == expected.reward > 0.5
-
-
-def test_the_example_of_the_docs(forms: tuple[str, sweetrl.Domain]) -> None:
-    url, domain = forms
-    task = World(domain).tasks("test").at(0)
-    replies = iter(["Which day?", f"I WANT TO ANSWER:\n{task.ground_truth}"])
-    with DialogueClient(url).sync() as client:
-        observation = client.reset(split="test", index=0, seed=7).observation
-        while not observation.done:
-            reply = next(replies)
-            observation = client.step(DialogueAction(message=reply)).observation
-    assert observation.reward >= 0.9 and observation.outcome == "answered"
 
 
 def test_sessions_do_not_see_each_other(forms: tuple[str, sweetrl.Domain]) -> None:
@@ -150,13 +114,13 @@ def test_sessions_do_not_see_each_other(forms: tuple[str, sweetrl.Domain]) -> No
 
     def one(index: int) -> tuple[Any, ...]:
         with DialogueClient(url).sync() as client:
-            messages, last = through(client, domain, ask_then_fill, "test", index, index)
+            messages, last = through(client, domain, clerk, "test", index, index)
             return messages, last.reward
 
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(one, range(12)))
     tasks = World(domain).tasks("test")
-    expected = [plain(domain, ask_then_fill, tasks.at(index), index) for index in range(12)]
+    expected = [by_sweetrl(domain, tasks.at(index), index, clerk) for index in range(12)]
     assert found == [(one.messages, one.reward) for one in expected]
 
 
@@ -290,25 +254,6 @@ def test_the_domain_opens_once_and_closes_with_the_server(monkeypatch: pytest.Mo
     assert events == ["open", "close"]
 
 
-def test_wrong_arguments_of_the_server() -> None:
-    with pytest.raises(UserError, match="sessions: 0 dialogues at a time are none"):
-        create_app(FORMS, sessions=0)
-    with pytest.raises(UserError, match=r"create_app: `agent` goes into sweetrl.domain"):
-        create_app(sweetrl.domain(FORMS), agent={"max_turns": 3})
-    with pytest.raises(UserError, match="there is no such prompt"):
-        create_app(FORMS, agent={"prompt": "nowhere.txt"})
-
-
-def test_the_client_says_that_a_server_is_another(forms: tuple[str, sweetrl.Domain]) -> None:
-    client = DialogueClient(forms[0])
-    with pytest.raises(
-        UserError, match="this is no server of a sweetrl domain: DialogueObservation, message: Field req"
-    ):
-        client._parse_result({"observation": {"board": "x"}, "done": False, "reward": None})
-    with pytest.raises(UserError, match="DialogueState, step_count"):
-        client._parse_state({"step_count": -1})
-
-
 def test_the_command_serves_a_domain_of_a_parameter_file(tmp_path: Path) -> None:
     (tmp_path / "params.yaml").write_text(f"suite: {FORMS}\nseed: 9\ntasks: {{train: 4, test: 3}}\n")
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -336,23 +281,4 @@ def test_the_command_serves_a_domain_of_a_parameter_file(tmp_path: Path) -> None
         assert httpx.get(f"{url}/ws", headers=upgrade | foreign, trust_env=False).status_code == 403
     finally:
         server.terminate()
-        assert server.wait(20) == -15 or server.returncode == 0
-
-
-def test_the_command_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match=r"error: params.yaml: `suite: backand` is not known; known are backend"):
-        adapter.main(["--domain", "backand"])
-    with pytest.raises(SystemExit, match="sessions: 0"):
-        adapter.main(["--domain", FORMS, "--sessions", "0"])
-
-
-def test_a_missing_package_is_a_sentence() -> None:
-    code = (
-        "import sys; sys.modules['openenv'] = None\n"
-        "try:\n    import sweetrl.interop.openenv\n"
-        "except Exception as error:\n    print(type(error).__name__, error)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=dict(os.environ), check=True
-    )
-    assert "UserError openenv is not installed; it comes with an extra: pip install 'sweetrl[openenv]'." in done.stdout
+        assert server.wait(120) == -15 or server.returncode == 0

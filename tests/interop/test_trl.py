@@ -22,17 +22,10 @@ from sweetrl.errors import UserError
 from sweetrl.frontend.suite.agents import OracleAgent as OraclePageAgent
 from sweetrl.interop import trl as adapter
 from sweetrl.interop.trl import DialogueEnvironment, dataset, environment_factory, reward
-from sweetrl.types import Message, Task, Trajectory
+from sweetrl.types import Message, Task
+from tests.interop.shared import FORMS, Agent, by_sweetrl, clerk, needs_browser
 
-FORMS = "examples.forms:Forms"
 BEGIN, END = "<|im_start|>", "<|im_end|>"
-Agent = Callable[[Task, tuple[Message, ...]], str]
-
-
-def clerk(task: Task, messages: tuple[Message, ...]) -> str:
-    """An agent for Forms that reads the answer in the task: asks twice (once for nothing), then fills the form."""
-    said = sum(one.role == "assistant" for one in messages)
-    return ["Which day?", "Under which name?", f"I WANT TO ANSWER:\n{task.ground_truth}"][said]
 
 
 def called(reply: str) -> tuple[str, dict[str, str]]:
@@ -55,14 +48,6 @@ def by_tools(environment: DialogueEnvironment, row: dict[str, Any], task: Task, 
     raise AssertionError("the dialogue does not end")
 
 
-def by_sweetrl(domain: sweetrl.Domain, task: Task, seed: int, agent: Agent) -> Trajectory:
-    with sweetrl.opened(domain) as world:
-        talk = world.begin(task, seed)
-        while not talk.done:
-            talk.say(agent(task, talk.messages))
-        return talk.score()
-
-
 def tasks_of(domain: sweetrl.Domain, split: Any, count: int, seed: int) -> list[Task]:
     return list(domain.tasks(split, count, seed, domain.settings.tasks.difficulty))
 
@@ -83,12 +68,7 @@ def test_the_same_dialogue_and_reward(name: str, agent: Agent) -> None:
 
 
 def test_pages() -> None:
-    from sweetrl.browser.binary import find_browser
-
-    try:
-        find_browser()
-    except UserError as error:
-        pytest.skip(str(error))
+    needs_browser()
     domain = sweetrl.domain("frontend")
     (task,), (row,) = tasks_of(domain, "train", 1, 5), dataset("frontend", count=1, seed=5)
     good, bad = (environment_factory(domain)() for _ in range(2))
@@ -140,16 +120,6 @@ def test_an_answer_may_hold_the_other_marker() -> None:
     environment.reset(**row)
     assert environment.submit("def f():\n    return 'OUTPUT:'") == "The dialogue has ended."
     assert reward([environment]) == [0.0]
-
-
-def test_tools_are_what_transformers_reads() -> None:
-    from transformers.utils import get_json_schema
-
-    environment = environment_factory(FORMS)()
-    say, submit = (get_json_schema(tool)["function"] for tool in (environment.say, environment.submit))
-    assert list(say["parameters"]["properties"]) == ["message"]
-    assert list(submit["parameters"]["properties"]) == ["answer"]
-    assert "ends the dialogue" in submit["description"]
 
 
 def test_rows_hold_nothing_that_is_hidden() -> None:
@@ -360,12 +330,6 @@ def test_the_modules_example(model: Path, tmp_path: Path, monkeypatch: pytest.Mo
     exec(text, names)
     assert names["trainer"].state.global_step == 1
     assert "rewards/reward/mean" in names["trainer"].state.log_history[0]
-
-
-def test_a_model_that_calls_no_tool_earns_nothing(model: Path, tmp_path: Path) -> None:
-    trainer = trained(model, tmp_path, FORMS, None)
-    logs = [one for one in trainer.state.log_history if "rewards/reward/mean" in one]
-    assert [(one["rewards/reward/mean"], one["dialogues/answered"]) for one in logs] == [(0.0, 0.0)] * 2
 
 
 def test_several_domains_in_one_run(model: Path, tmp_path: Path) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import pytest
 
-from sweetrl.lm.passes import _stretches
-from sweetrl.lm.rows import IndexPairs, Row, RowFile, choose, lengths_of, reply_tokens_of
-from sweetrl.paths import SCRATCH
+from sweetrl.lm.rows import Row, RowFile, choose, lengths_of, reply_tokens_of
 
 
 def some_rows(count: int = 300) -> list[Row]:
@@ -54,25 +51,3 @@ def test_chosen_rows_read_the_same_file_and_grow_by_themselves() -> None:
     assert few == [*(rows[place] for place in places), rows[0], rows[2]] and kept == [*rows, rows[1]]
     assert choose(tuple(rows), places) == tuple(rows[place] for place in places)
     assert list(few.lengths) == [len(row.token_ids) for row in few]
-
-
-def test_the_file_has_no_name_and_lies_beside_unfinished_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    SCRATCH.mkdir()
-    kept = RowFile(some_rows(3))
-    assert not list(SCRATCH.iterdir()) and len(kept[0].token_ids) > 0
-    assert kept._file.fileno() and (Path(f"/proc/self/fd/{kept._file.fileno()}").readlink().parent == SCRATCH.resolve())
-
-
-def test_pairs_compare_as_tuples_do() -> None:
-    pairs = IndexPairs([(0, 1), (2, 1)])
-    assert pairs == ((0, 1), (2, 1)) and pairs != ((0, 1),) and pairs[1] == (2, 1)
-    given = ((0, 1), (2, 1))
-    assert given == pairs and not IndexPairs()
-
-
-def test_stretches_cover_all_rows_in_order() -> None:
-    lengths = [5, 5, 30, 1, 1, 1, 9]
-    found = list(_stretches(lengths, 10))
-    assert [list(one) for one in found] == [[0, 1], [2], [3, 4, 5], [6]]
-    assert list(_stretches([], 10)) == []

@@ -61,12 +61,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("kind", ["log-ratio", "regression-head", "privileged-ratio", "judge", "random"])
 def test_candidates_are_those_of_a_base_that_was_loaded_on_its_own(
-    kind: str,
-    tiny_model: Path,
-    trajectories: list[Trajectory],
-    chat: ChatFormat,
-    tmp_path: Path,
-    loads: list[str],
+    kind: str, tiny_model: Path, trajectories: list[Trajectory], chat: ChatFormat, tmp_path: Path, loads: list[str]
 ) -> None:
     from sweetrl.engines.transformers import TransformersEngine
 

@@ -23,7 +23,7 @@ from sweetrl.methods import credit
 from sweetrl.methods.credit import feedback_gains, lay_out, reference_gains, turn_credits, turn_gains
 from sweetrl.types import ANSWER_MARKER, Message, Trajectory
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
 from slowly import TOLERANCE, adapted_model, slow_logprobs  # type: ignore[import-not-found]
 
 BACKEND = Backend()

@@ -16,7 +16,7 @@ from sweetrl.engines.chat import ChatFormat
 from sweetrl.lm.data import Row
 from sweetrl.methods.credit import Attempts
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
 from slowly import move, plain_model, slow_logprobs  # type: ignore[import-not-found]
 
 LORA = LoraSettings(rank=4, alpha=8)

@@ -49,12 +49,6 @@ def test_the_context_is_the_sampled_ids_and_what_came_between(chat: ChatFormat, 
     assert seeds == [dialogue_seed(5, "train-00000", 0, turn) for turn in range(3)]
 
 
-def test_the_last_turn_answers_with_or_without_the_marker(cast: Any) -> None:
-    engine = cast.engine(*["Why?"] * 9)
-    (one,) = rollout([(cast.task(0), 0)], cast.context(engine, AGENT))
-    assert (one.outcome, one.answer, len(one.turns)) == ("max_turns_reached", "Why?", 4)
-
-
 def test_lost_dialogues_name_the_cause_and_disturb_nobody(cast: Any) -> None:
     engine = cast.engine("Why?", "I WANT TO ANSWER: a")
     attempts = [(cast.task(number), 0) for number in range(3)]

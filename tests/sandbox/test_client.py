@@ -46,7 +46,7 @@ def zygotes_of(pid: int) -> list[int]:
 
 
 def gone(pids: list[int]) -> bool:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         if not any(Path(f"/proc/{pid}").exists() and _alive(pid) for pid in pids):
             return True
@@ -116,7 +116,7 @@ def test_a_hang_costs_about_the_limit_for_the_whole_solution() -> None:
             Job(("import time\ndef f(x): time.sleep(60)",), tuple(f"f({n})" for n in range(10)))
         ).result()
     assert [call.kind for call in outcome.calls] == ["timeout"] * 10
-    assert 1.8 < time.monotonic() - began < 12  # one limit is 2 s, and ten of them are 20 s
+    assert 1.8 < time.monotonic() - began < 18  # one limit is 2 s, and ten of them are 20 s
 
 
 def test_many_threads_share_one_client(sandbox: Sandbox) -> None:
@@ -186,7 +186,7 @@ def test_a_forked_copy_of_the_client_starts_zygotes_of_its_own(sandbox: Sandbox)
         "if pid: assert os.waitpid(pid, 0)[1] == 0\n"
         "else: os._exit(0)\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
 
 
 def test_unsafe_mode_is_named_in_every_result() -> None:

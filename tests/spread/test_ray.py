@@ -134,15 +134,3 @@ def test_a_flow_names_its_cluster_by_the_environment(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SWEETRL_RAY_SHARES", "many")
     with pytest.raises(UserError, match="SWEETRL_RAY_SHARES=many"):
         cluster_of_environment()
-
-
-def test_a_missing_extra_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    from flows.spread import Cluster, spread
-
-    monkeypatch.setitem(sys.modules, "prefect_ray", None)
-    with pytest.raises(UserError, match=r"pip install 'sweetrl\[ray\]'"):
-        spread("collect", tmp_path, Cluster("ray://head:10001"))
-    with pytest.raises(ValueError, match="has no parts"):
-        spread("train-critic", tmp_path, Cluster("ray://head:10001"))

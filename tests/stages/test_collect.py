@@ -28,7 +28,6 @@ VALUES: dict[str, Any] = {
 def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's root with six training tasks and the tiny model, as the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     write_task_table(Path("data/tasks/train.parquet"), generate("train", 6, seed=1))
     Path("models").mkdir()
     Path("models/base").symlink_to(tiny_model)

@@ -17,7 +17,6 @@ from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.paths import PAIRS, POLICY, PREFERENCES, TEST_TASKS, TRAJECTORIES, VALIDATION_TASKS
 from sweetrl.stages.collect import collect
-from sweetrl.stages.iterate import iteration_settings
 from sweetrl.stages.rank import rank
 from sweetrl.stages.train_critic import train_critic
 from sweetrl.stages.train_policy import train_policy
@@ -69,7 +68,6 @@ def write_log(path: Path, rows: list[dict[str, Any]]) -> None:
 def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's root with the tiny model, held-out tasks, and a log of 15 dialogues at 8 tasks."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     Path("models").mkdir()
     Path("models/base").symlink_to(tiny_model)
     for number, path in enumerate((VALIDATION_TASKS, TEST_TASKS)):
@@ -213,27 +211,6 @@ def test_what_a_method_lacks_is_said_before_anything_is_trained(
     with pytest.raises(UserError, match=words):
         validate(wanted)
     assert not PAIRS.exists()
-
-
-def test_a_folder_may_hold_many_files(project: Path) -> None:
-    """Their names in a row are longer than the name of a file may be."""
-    for number in range(20):
-        write_log(Path(f"logs/dialogues-2026-01-{number:02d}.jsonl"), [chat(100 + number, 0)])
-    collect(settings())
-    assert len(TrajectoryStore(TRAJECTORIES)) == 15 + 20
-
-
-def test_a_tolerated_bad_row_lies_beside_the_shards(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_log(Path("logs/bad.jsonl"), [{"messages": []}])
-    collect(settings(collect={"skip_bad": 1}))
-    assert sorted(shards()) == ["bad-rows.jsonl", "shard-00000.parquet", "shard-00001.parquet"]
-    assert json.loads(shards()["bad-rows.jsonl"])["file"] == "logs/bad.jsonl"
-    assert "15 dialogues on 8 tasks from logs (left out: 1 bad rows)" in capsys.readouterr().out
-
-
-def test_iterations_after_the_first_sample_their_dialogues() -> None:
-    wanted = settings()
-    assert [iteration_settings(wanted, number).collect.source for number in (1, 2)] == ["files", "sampled"]
 
 
 def test_files_that_are_not_there_are_one_sentence(project: Path) -> None:

@@ -51,7 +51,6 @@ def settings(tiny_model, tmp_path, monkeypatch):
     from sweetrl.lm.adapters import attach_adapter, load_base, save_adapter
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr("sweetrl.backend.rewards.CodeScorer", FakeScorer)
     write_task_table(TEST_TASKS, generate("test", TASKS, seed=1))
     model, _ = load_base(ModelSettings(base=str(tiny_model)))

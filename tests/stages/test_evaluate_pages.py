@@ -62,7 +62,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.skip(f"no browser here: {error}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr("sweetrl.api.rollouts.attempt", attempt)
     write_task_table(TEST_TASKS, TASKS)
     POLICY.mkdir(parents=True)

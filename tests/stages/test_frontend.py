@@ -15,29 +15,24 @@ from sweetrl.browser.page import Page
 from sweetrl.browser.renderer import Renderer
 from sweetrl.cli.main import app
 from sweetrl.colbench.dialogue import Environment
-from sweetrl.colbench.files import read_tasks, read_trajectories, write_trajectories
+from sweetrl.colbench.files import read_trajectories
 from sweetrl.colbench.find import load_domain
 from sweetrl.colbench.store import TrajectoryStore, read_task_table, write_task_table
-from sweetrl.colbench.users import ReplaySimulator
 from sweetrl.config.settings import Settings, parse_settings
 from sweetrl.errors import UserError
 from sweetrl.evaluation.checks import leak, protocol, scored
 from sweetrl.frontend import Frontend
-from sweetrl.frontend.domain import PageTools
 from sweetrl.frontend.pages import find_page, last_page
 from sweetrl.frontend.rewards import PageScorer
 from sweetrl.frontend.suite import generate
 from sweetrl.frontend.suite.agents import OracleAgent, scripted_user
 from sweetrl.frontend.suite.sketch import sketch
-from sweetrl.frontend.users import PageUser, VisionUser
 from sweetrl.io import read_json
 from sweetrl.paths import BEST_OF_N
 from sweetrl.rollout.context import open_environment
-from sweetrl.rollout.users import open_user
 from sweetrl.stages import best_of_n as stage
 from sweetrl.stages.collect import collect
 from sweetrl.stages.standalone import collect_standalone, evaluate_standalone
-from sweetrl.stages.tasks import split_tasks
 from sweetrl.stages.train_policy import train_policy
 from sweetrl.types import Message, Task, Trajectory
 
@@ -72,22 +67,6 @@ def browser() -> None:
         pytest.skip(f"no browser here: {error}")
 
 
-def test_the_tasks_are_pages() -> None:
-    splits = split_tasks(load_domain(settings()))
-    assert {name: len(tasks) for name, tasks in splits.items()} == {"train": 6, "validation": 2, "test": 4}
-    assert all(task.suite == "frontend" and not task.test_cases for tasks in splits.values() for task in tasks)
-    backend = split_tasks(load_domain(settings(suite="backend")))
-    assert all(task.suite == "backend" for tasks in backend.values() for task in tasks)
-
-
-def test_tasks_of_official_files(tmp_path: Path, write_tasks: Callable[..., Path]) -> None:
-    for name, split in (("train", "train"), ("test", "test")):
-        write_tasks(tmp_path / f"{name}.jsonl", generate(split, 5, 1))  # type: ignore[arg-type]
-    files = {"source": "files", "train_file": str(tmp_path / "train.jsonl"), "test_file": str(tmp_path / "test.jsonl")}
-    splits = split_tasks(load_domain(settings(tasks={**files, "train": 3, "validation": 2, "test": 5})))
-    assert splits["test"] == list(read_tasks(tmp_path / "test.jsonl", FRONTEND))
-
-
 @pytest.mark.slow
 def test_whoever_listens_gets_the_page_and_the_files_say_so(
     browser: None, fake_server: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write_tasks: Callable[..., Path]
@@ -116,7 +95,6 @@ def test_the_stage_collects_pages(
 ) -> None:
     """A random model shows no page: nothing is scored, nothing is lost."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     write_task_table(Path("data/tasks/train.parquet"), generate("train", 3, 1))
     Path("models").mkdir()
     Path("models/base").symlink_to(tiny_model)
@@ -141,25 +119,6 @@ def test_what_cannot_work_is_one_sentence(changes: dict[str, Any], said: str, mo
     with pytest.raises(UserError) as raised, open_environment(load_domain(settings(**changes))):
         pass
     assert said in str(raised.value) and "\n" not in str(raised.value)
-
-
-def test_users_by_their_settings(tmp_path: Path) -> None:
-    tools = PageTools(Sketches(), Equal())  # type: ignore[arg-type]
-
-    def user(**simulator: Any) -> Any:
-        return open_user(load_domain(settings(simulator=simulator)), tools)
-
-    with user(kind="scripted") as found:
-        assert isinstance(found, PageUser)
-    server = {"urls": "http://127.0.0.1:9/v1", "model": "eyes"}
-    with user(kind="vision", server=server) as found:
-        assert isinstance(found, VisionUser) and found.reply_characters == 1000
-    with user(kind="vision", server=server, reply_characters=300) as found:
-        assert found.reply_characters == 300
-    said = (Message("user", TASKS[0].problem_description), Message("assistant", "Blue?"), Message("user", "Yes."))
-    write_trajectories(tmp_path / "said.jsonl", [Trajectory(TASKS[0], 0, said)], 1)
-    with user(kind="replay", recording=str(tmp_path / "said.jsonl")) as found:
-        assert isinstance(found, ReplaySimulator) and found.reply(TASKS[0], said[:2], 0) == "Yes."
 
 
 def test_files_of_the_other_suite_are_refused(tmp_path: Path) -> None:
@@ -238,7 +197,6 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Sett
     if not (BASE / "config.json").exists():
         pytest.skip("models/base-frontend is missing: git pull, or make base-model")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr("sweetrl.browser.renderer.Renderer", Sketches)
     monkeypatch.setattr("sweetrl.frontend.rewards.make_reward", lambda settings: Alike())
     for split in ("train", "test"):

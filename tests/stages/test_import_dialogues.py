@@ -104,18 +104,6 @@ def test_official_files_keep_names_and_are_scored() -> None:
     assert all(one.tests for one in found)
 
 
-def test_recorded_rewards_can_be_kept() -> None:
-    tasks = list(generate("train", 2, seed=1))
-    write_trajectories(Path("k.jsonl"), attempts(tasks, (0.25, 1.0)), 2)
-    facts, found = import_("k.jsonl", "--keep-rewards")
-    assert [one.reward for one in found] == [0.25, 0.25, 1.0, 1.0] and not any(one.tests for one in found)
-    assert facts["recorded rewards"] == "4"
-    Path("out").rename("before")
-    write_trajectories(Path("none.jsonl"), attempts(tasks, (None,)), 1)
-    with pytest.raises(UserError, match=r"none\.jsonl: line 1: the row has no `reward`"):
-        import_("none.jsonl", "--keep-rewards")
-
-
 def test_a_part_of_an_official_file_without_ids_has_unequal_attempts() -> None:
     """What write_trajectories refuses is read: five rows of three tasks, which have no names."""
     tasks = list(generate("train", 3, seed=1))
@@ -180,15 +168,6 @@ def test_an_answer_is_there_and_is_what_the_last_message_says() -> None:
         import_(write("k.jsonl", *rows))
     assert "line 1: the key `answer` is missing" in str(error.value)
     assert "line 2: `answer` is not what the dialogue's last message says" in str(error.value)
-
-
-def test_a_servers_own_files_are_no_logs() -> None:
-    from sweetrl.stages.import_dialogues import trajectory_files
-
-    Path("served").mkdir()
-    write("served/.open.jsonl", {"dialogue": "a"})
-    write("served/served-1.jsonl", chat("One?", "x"))
-    assert [path.name for path in trajectory_files(Path("served"))] == ["served-1.jsonl"]
 
 
 def test_bytes_that_are_no_text_are_a_bad_row() -> None:
@@ -262,17 +241,3 @@ def test_memory_does_not_grow_with_the_number_of_dialogues() -> None:
             known = (one for one in gc.get_objects() if type(one) is Trajectory)
             alive = sum(one.extra.get("source", "").startswith("a.jsonl") for one in known)
     assert 10 <= alive <= 30
-
-
-def test_real_tasks_are_imported_and_scored(real_backend_tasks: Path) -> None:
-    """Dialogues about real ColBench tasks that a test writes itself: the reference is the answer."""
-    from sweetrl.colbench.files import read_tasks
-    from sweetrl.colbench.find import find_domain
-
-    tasks = list(read_tasks(real_backend_tasks, find_domain("backend")))[:8]
-    write_trajectories(Path("k.jsonl"), attempts(tasks), 2)
-    _, found = import_("k.jsonl")
-    assert len(found) == 16
-    wrong, right = found[:8], found[8:]
-    assert sum(one.reward or 0.0 for one in wrong) == 0.0
-    assert sum(one.reward or 0.0 for one in right) > 6.0

@@ -48,7 +48,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make project folders in which the first iteration has been made; each becomes the working directory."""
     if not (BASE / "config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr(module, "run_stage_in", in_process)
     monkeypatch.setattr(evaluating, "run_stage_in", in_process)
 
@@ -187,16 +186,3 @@ def test_the_first_iteration_is_the_pipelines_and_servers_of_one_model_are_refus
     assert len({part_seed(seed, "round", number) for seed in range(20) for number in range(2, 6)}) == 80
     with pytest.raises(UserError, match="iterations after the first need a new model"):
         module.why_once(settings(engine={"kind": "vllm", "urls": "http://localhost:8000/v1"}))
-
-
-def test_its_pipeline_names_the_parameters_and_modules_that_there_are() -> None:
-    from sweetrl.stages.parameters import PARAMETERS
-    from tasks.pipeline import FILES
-
-    stages = yaml.safe_load((ROOT / "iterations/dvc.yaml").read_text())["stages"]
-    assert dict.fromkeys(stages, "iterations/dvc.yaml") == FILES
-    for name, stage in stages.items():
-        assert tuple(stage["params"]) == PARAMETERS[name]
-        assert importlib.util.find_spec(stage["cmd"].removeprefix("python -m ")) is not None
-        for path in stage["deps"]:
-            assert not path.startswith("src/") or (ROOT / path).exists(), path

@@ -50,12 +50,6 @@ def test_a_domain_with_few_contents_keeps_some_of_them_for_measuring(
     assert len(fresh) == min(8, held * times)
 
 
-@pytest.mark.parametrize(("contents", "times"), [(0, 1), (1, 1), (1, 50)])
-def test_too_few_tasks_are_one_sentence(contents: int, times: int) -> None:
-    with pytest.raises(UserError, match=rf"Few: `tasks` yields {contents} different tasks, too few"):
-        module._tasks(Few(contents, times))
-
-
 def test_a_domain_with_many_contents_is_measured_on_those_of_another_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TASKS", 200)
     monkeypatch.setattr(module, "HELD_OUT", 20)
@@ -78,7 +72,6 @@ def test_a_domain_of_ones_own_gets_a_base_agent(tmp_path: Path, monkeypatch: pyt
     from sweetrl.models.load import load_tokenizer
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr(module, "HELD_OUT", 4)
     Path("params.yaml").write_text("seed: 7\n")
     sizes = {"layers": 2, "width": 32, "vocabulary": 512, "steps": 4, "batch_size": 2}
@@ -106,7 +99,6 @@ def test_a_larger_base_reads_the_token_ids_of_the_small_one(tmp_path: Path, monk
     if not (BASE / "config.json").exists():
         pytest.skip("models/base is missing: git pull, or make base-model")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     monkeypatch.setattr(module, "TASKS", 60)
     monkeypatch.setattr(module, "HELD_OUT", 2)
     Path("params.yaml").write_text("seed: 7\n")

@@ -124,7 +124,6 @@ def test_programs_can_be_compared_without_the_questions(
     from sweetrl.models.load import load_tokenizer
 
     monkeypatch.chdir(project("programs"))
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     chat = ChatFormat(load_tokenizer("models/base"))
     questions = ["What is the rate?", "Is there a maximum?", "How should it be rounded?"]
     answers = ["I WANT TO ANSWER:\ndef f(): 0", "I WANT TO ANSWER:\ndef f(): 1"]
@@ -189,7 +188,6 @@ def here(project: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch, tiny_m
         monkeypatch.chdir(folder)
         return folder
 
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     return make
 
 

@@ -27,7 +27,6 @@ TASKS = 6
 def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project's root with a few tasks and the tiny model, as the working directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     for split in ("train", "test"):
         write_task_table(Path(f"data/tasks/{split}.parquet"), generate(split, TASKS, seed=1))
     Path("models").mkdir()
@@ -143,19 +142,6 @@ def test_mlflow_has_the_account(fake_server: Any, project: Path, monkeypatch: py
     parts += [runs["evaluate"]["metrics"][f"gpu_seconds/{name}"] for name in ("base", "trained")]
     assert total["gpu_seconds"] == pytest.approx(sum(parts), abs=0.06) and sum(parts) > 0
     assert total["seconds"] == pytest.approx(sum(run["seconds"] for run in runs.values()), abs=0.06)
-
-
-def test_what_an_engine_of_text_cannot_do_is_said(fake_server: Any, project: Path) -> None:
-    with fake_server() as server:
-        engine = {"kind": "openai", "urls": server.url, "model": "their-agent"}
-        with pytest.raises(UserError, match=r"the adapter models/policy cannot be loaded through chat completions"):
-            evaluating.evaluate(settings(engine))
-    with pytest.raises(UserError, match="`model` is empty"):
-        collecting.collect(settings({"kind": "openai", "urls": server.url}))
-    with pytest.raises(UserError, match="`urls` and `model` are empty"):
-        collecting.collect(settings({"kind": "transformers"}, {"kind": "llm", "server": {}}))
-    with pytest.raises(UserError, match="`recording` is empty"):
-        collecting.collect(settings({"kind": "transformers"}, {"kind": "replay", "server": {}}))
 
 
 def test_a_model_in_this_process_can_be_the_user(project: Path) -> None:

@@ -41,20 +41,6 @@ def test_another_version_or_file_of_the_package_is_refused(tmp_path: Path, monke
             smollm2.packaged()
 
 
-def test_a_missing_package_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sys.argv", ["smollm2", "models/smollm2"])
-    monkeypatch.setattr(smollm2, "PACKAGE", "sweetrl-no-such-package")
-    with pytest.raises(SystemExit) as stopped:
-        smollm2.main()
-    assert str(stopped.value).startswith(
-        "error: the package sweetrl-no-such-package is not installed; run `make smollm2`"
-    )
-    assert not list(tmp_path.iterdir())
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out: Path = tmp_path_factory.mktemp("converted") / "smollm2"

@@ -84,8 +84,7 @@ def test_a_prompt_of_ones_own_lies_where_dvc_looks(project: Path) -> None:
             check_declared(parse_settings(wrong))
 
 
-def test_unfinished_work_belongs_to_the_words_of_a_prompt(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
+def test_unfinished_work_belongs_to_the_words_of_a_prompt(project: Path) -> None:
     prompt = Path("src/sweetrl/prompts/mine.txt")
     prompt.parent.mkdir(parents=True)
     known = parse_settings({"agent": {"prompt": str(prompt)}})

@@ -179,36 +179,8 @@ def test_several_temperatures_go_on_where_they_were(fake_server: Any, here: Path
         assert server.requests - asked == 5 * 2  # nothing of the temperature that was finished
 
 
-def test_evaluate_without_tasks_says_who_makes_some(here: Path) -> None:
-    with pytest.raises(UserError, match=r"data/tasks/validation\.parquet: there is no such file; .*`sweetrl tasks`"):
-        sweetrl("evaluate")
-    with pytest.raises(UserError, match=r"synthetic\.parquet: intervals need at least 2 tasks, there is 1"):
-        sweetrl("evaluate", "--tasks", "synthetic.parquet", "--limit", 1)
-    with pytest.raises(UserError, match="a temperature of -1 is impossible"):
-        sweetrl("evaluate", "--tasks", "synthetic.parquet", "--temperature=-1")
-
-
 def test_a_model_in_this_process_and_the_scripted_user(here: Path, tiny_model: Path) -> None:
     Path("params.yaml").write_text("agent: {max_turns: 2, max_new_tokens: 8}\nmodel: {device: cpu, threads: 1}\n")
     output = sweetrl("evaluate", "--tasks", "synthetic.parquet", "--model", tiny_model, "--out", "said.jsonl")
     assert f"agent\t{tiny_model}\n" in output and "dialogues\t4\n" in output
     assert len(list(read_trajectories(Path("said.jsonl"), Backend()))) == 4
-
-
-def test_the_shipped_agent_on_tasks_of_the_command_line(here: Path) -> None:
-    model = Path(__file__).resolve().parents[2] / "models/base"
-    Path("params.yaml").write_text("agent: {max_turns: 3, max_new_tokens: 24}\nmodel: {device: cpu, threads: 1}\n")
-    sweetrl("tasks", "--split", "test", "--count", 3, "--seed", 5, "--difficulty", 1, "--out", "own.jsonl")
-    words = ["evaluate", "--tasks", "own.jsonl", "--model", model, "--json", "numbers.json"]
-    output = sweetrl(*words, "--temperature", 0, "--temperature", 0.7)
-    numbers = json.loads(Path("numbers.json").read_text())
-    assert [(one["temperature"], one["tasks"]) for one in numbers["temperatures"]] == [(0.0, 3), (0.7, 3)]
-    assert numbers["intervals"]["success"]["n"] == 3 and 0.0 <= numbers["success"] <= 1.0
-    assert len([line for line in output.splitlines() if "\t" in line]) == 3
-    sweetrl(*words, "--temperature", 0)
-    assert json.loads(Path("numbers.json").read_text())["success"] == numbers["temperatures"][0]["success"]
-
-
-def test_the_scripted_user_is_not_asked_about_foreign_tasks(here: Path) -> None:
-    with pytest.raises(UserError, match=r"tasks.jsonl: the scripted user knows nothing about these tasks"):
-        sweetrl("evaluate", "--tasks", "tasks.jsonl", "--url", "http://localhost:1/v1", "--model", "mine")

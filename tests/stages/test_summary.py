@@ -12,7 +12,6 @@ import pytest
 import yaml
 
 from sweetrl.config.settings import parse_settings
-from sweetrl.errors import UserError
 from sweetrl.evaluation.metrics import AFTER, BEFORE, compare, write_results
 from sweetrl.io import read_json, write_json
 from sweetrl.paths import EVALUATION, METRICS, PLOTS, RESULTS, RUNS
@@ -30,7 +29,6 @@ def result(number: int, policy: str, turns: int, success: bool) -> Result:
 def evaluated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with an evaluation on four tasks: the base solves one in 3 turns, the trained one three in 1, 2, 2."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     found = [result(number, BEFORE, 3, number == 0) for number in range(4)]
     found += [result(number, AFTER, turns, turns < 3) for number, turns in enumerate((1, 2, 2, 3))]
     write_results(RESULTS, found)
@@ -60,13 +58,6 @@ def test_the_headline_and_the_tables_are_those_of_the_evaluation(evaluated: Path
         {"turns": "2", "before": "0.0", "after": "0.75"},
         {"turns": "3", "before": "0.25", "after": "0.75"},
     ]
-
-
-def test_without_an_evaluation_it_says_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
-    with pytest.raises(UserError, match="run the stage `evaluate` first"):
-        summary(parse_settings({}))
 
 
 def test_dvc_shows_the_few_metrics_and_every_plot_of_the_project(evaluated: Path) -> None:

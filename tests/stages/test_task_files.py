@@ -22,7 +22,6 @@ from sweetrl.types import Task
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     Path("params.yaml").write_text("seed: 3\ntasks: {train: 12, validation: 4, test: 5, difficulty: 2}\n")
 
 
@@ -61,10 +60,3 @@ def test_more_than_the_stage_makes_go_on_behind_them_and_never_into_another_spli
     assert not {task.id for task in more} & {task.id for task in train}
     with pytest.raises(UserError, match=r"`tasks\.train` is 12, and the tasks behind are for validation"):
         tasks("train", "many.jsonl", "--count", 13)
-
-
-def test_nothing_is_overwritten() -> None:
-    Path("there.jsonl").write_text("mine")
-    with pytest.raises(UserError, match=r"there\.jsonl: this is there already"):
-        tasks("test", "there.jsonl")
-    assert Path("there.jsonl").read_text() == "mine"

@@ -62,7 +62,6 @@ class Told(Same):
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_code: Callable[..., Path]) -> Path:
     """A project's folder with domains of its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     own_code(tmp_path, DOMAIN)
     return tmp_path
 

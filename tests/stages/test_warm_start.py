@@ -44,7 +44,6 @@ def project(tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     import torch
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("SWEETRL_TRACKING", "off")
     load_weights(tiny_model, "float32").to(torch.bfloat16).save_pretrained(PRETRAINED)
     load_tokenizer(tiny_model).save_pretrained(PRETRAINED)
     (PRETRAINED / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")

@@ -40,14 +40,3 @@ def test_scores_equal_the_formulas_written_as_loops(trajectories: list) -> None:
     for name, values in expected.items():
         scores = trajectory_scores(ours, reference, turn, turn_row, len(trajectories), name)  # type: ignore[arg-type]
         assert scores.tolist() == pytest.approx(values, abs=1e-9)
-
-
-def test_a_long_reply_does_not_outweigh_a_short_one() -> None:
-    import torch
-
-    from sweetrl.sweet.advantage import turn_advantages
-
-    ours = torch.zeros(101)
-    reference = torch.full((101,), -1.0)
-    turn = torch.tensor([0] + [1] * 100)
-    assert turn_advantages(ours, reference, turn, 2).tolist() == [1.0, 1.0]

@@ -17,7 +17,6 @@ from sweetrl.backend.suite.details import BY_NAME, KINDS
 from sweetrl.backend.suite.tasks import read_facts
 from sweetrl.config.settings import JudgeSettings
 from sweetrl.engines.chat import ChatFormat
-from sweetrl.errors import UserError
 from sweetrl.methods.critics import JudgeCritic, OracleCritic, RandomCritic, first_wins, rivals
 from sweetrl.types import Completion, Message, Prompt, Reply, Sampling, Trajectory, Usage
 
@@ -59,13 +58,6 @@ def test_the_oracle_agrees_with_every_contrast() -> None:
     from sweetrl.backend.suite.judge import WORTH
 
     assert all(WORTH[better] > WORTH[worse] for better, worse in Backend.contrasts)  # type: ignore[index]
-
-
-def test_the_oracle_refuses_other_tasks(trajectories: list[Trajectory]) -> None:
-    with pytest.raises(
-        UserError, match="task train-00000: the oracle knows only how tasks of a synthetic suite were made"
-    ):
-        OracleCritic(Backend()).rate([(trajectories[0], [replies("What is the rate?")])])
 
 
 def test_random_numbers_depend_on_seed_state_and_reply_only(trajectories: list[Trajectory]) -> None:

@@ -52,14 +52,6 @@ def test_pairs_obey_the_rules(attempts: list, rule: str, gap: float) -> None:
     assert counts.tasks_with_pairs == len({pair.task_id for pair in pairs})
 
 
-def test_official_takes_the_first_success_only() -> None:
-    pairs, counts = trajectory_pairs(
-        batch([[(0.5, "answered"), (1.0, "answered"), (1.0, "answered"), (0.0, "answered")]])
-    )
-    assert [(pair.chosen_attempt, pair.rejected_attempt) for pair in pairs] == [(1, 0), (1, 3)]
-    assert counts.equal == 1
-
-
 def test_pairs_keep_their_order_and_bytes_on_disk(tmp_path: Path) -> None:
     pairs, _ = trajectory_pairs(batch([[(1.0, "answered"), (0.2, "answered"), (0.0, "max_turns_reached")]]), "all", 0.1)
     write_pairs(tmp_path / "a.parquet", pairs)
@@ -68,20 +60,6 @@ def test_pairs_keep_their_order_and_bytes_on_disk(tmp_path: Path) -> None:
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
     write_pairs(tmp_path / "empty.parquet", [])
     assert read_pairs(tmp_path / "empty.parquet") == []
-
-
-def test_bad_pair_files_are_named(tmp_path: Path) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    with pytest.raises(UserError, match="there is no such file"):
-        read_pairs(tmp_path / "pairs.parquet")
-    (tmp_path / "text.parquet").write_text("no")
-    with pytest.raises(UserError, match="not a Parquet file"):
-        read_pairs(tmp_path / "text.parquet")
-    pq.write_table(pa.table({"task_id": ["a"]}), tmp_path / "half.parquet")
-    with pytest.raises(UserError, match="`chosen_attempt` is missing"):
-        read_pairs(tmp_path / "half.parquet")
 
 
 def test_finding_pairs_loads_each_trajectory_once(make_trajectory: Callable[..., Trajectory]) -> None:

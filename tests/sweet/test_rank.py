@@ -206,10 +206,7 @@ def test_every_turn_of_every_dialogue_is_a_state(
 
 
 def test_c_never_reaches_what_the_policy_learns_from(
-    ranked: tuple[list[RankedState], FakeEngine],
-    trajectories: list[Trajectory],
-    chat: ChatFormat,
-    tokenizer: Any,
+    ranked: tuple[list[RankedState], FakeEngine], trajectories: list[Trajectory], chat: ChatFormat, tokenizer: Any
 ) -> None:
     states, _ = ranked
     preferences = list(rank.choose_preferences(states, BACKEND, RankSettings(), seed=5))

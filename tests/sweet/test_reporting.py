@@ -99,9 +99,7 @@ def test_trackio(tiny_model: Path, project: Path) -> None:
 def test_a_missing_package_is_one_sentence(tiny_model: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     known: Callable[..., Any] = importlib.machinery.PathFinder.find_spec
     monkeypatch.setattr(
-        importlib.machinery.PathFinder,
-        "find_spec",
-        lambda name, *more: None if name == "wandb" else known(name, *more),
+        importlib.machinery.PathFinder, "find_spec", lambda name, *more: None if name == "wandb" else known(name, *more)
     )
     monkeypatch.delitem(sys.modules, "wandb", raising=False)
     with pytest.raises(
@@ -111,11 +109,6 @@ def test_a_missing_package_is_one_sentence(tiny_model: Path, project: Path, monk
     ):
         learn(tiny_model, project, "wandb")
     assert not (project / "policy").exists()
-
-
-def test_an_unknown_service_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"tracking\.report_to"):
-        sweetrl.domain("examples.forms:Forms", tracking={"report_to": ["paper"]})
 
 
 if __name__ == "__main__":

@@ -44,11 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_is_kept_is_what_would_be_sampled(
-    tiny_model: Path,
-    trajectories: list[Trajectory],
-    tmp_path: Path,
-    calls: list[int],
-    monkeypatch: pytest.MonkeyPatch,
+    tiny_model: Path, trajectories: list[Trajectory], tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = ranked(tiny_model, trajectories, None)
     sampled = sum(calls)

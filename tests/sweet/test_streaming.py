@@ -25,8 +25,8 @@ from sweetrl.sweet import rank
 from sweetrl.sweet.data import critic_attempts, critic_pairs, policy_pairs, successes
 from sweetrl.sweet.pairs import DataCounts, index_pairs, trajectory_pairs
 from sweetrl.sweet.preferences import Blocks, preference_rows
-from sweetrl.types import Candidate, RankedState, Task, Trajectory
-from sweetrl.validation.tables import Rows, TrajectoryTable, pair_rows, places
+from sweetrl.types import Candidate, RankedState, Trajectory
+from sweetrl.validation.tables import TrajectoryTable, pair_rows, places
 
 SYSTEM = "You help a user."
 COUNT, SHARD = 150, 30
@@ -232,19 +232,3 @@ def test_written_rows_are_read_in_groups(tmp_path: Path, monkeypatch: pytest.Mon
     assert pq.read_metadata(path).num_row_groups > 3
     assert found == states and files.read_candidates(path) == states
     assert files.read_candidates(path)[499] == states[499] and files.read_candidates(path)[-3:] == states[-3:]
-
-
-def test_a_task_is_named_once() -> None:
-    """Of 225,000 dialogues there are millions of pairs: each takes a few dozen bytes."""
-    made = [Trajectory(Task("task", "", ""), attempt, (), reward=float(attempt % 2)) for attempt in range(40)]
-    pairs = trajectory_pairs(made, "all")[0]
-    assert len({id(pair.task_id) for pair in pairs}) == 1 and not hasattr(pairs[0], "__dict__")
-
-
-def test_rows_of_a_table_are_columns() -> None:
-    rows = [{"row": "a", "reward": 0.5}, {"row": "b", "reward": None}]
-    kept = Rows(rows)
-    assert list(kept) == rows and kept[-1] == rows[1] and kept.columns == {"row": ["a", "b"], "reward": [0.5, None]}
-    assert not Rows() and list(Rows()) == [] and Rows().column("row") == []
-    with pytest.raises(IndexError):
-        kept[2]

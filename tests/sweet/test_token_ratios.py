@@ -20,7 +20,7 @@ from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.preferences import Ranking
 from sweetrl.types import Trajectory
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
 from slowly import move, slow_logprobs
 
 BLOCK, KEPT = 2, 3  # the sample ends within the second block

@@ -174,18 +174,6 @@ def test_an_unfinished_checkpoint_is_never_continued_from(tmp_path: Path) -> Non
     assert last_checkpoint(tmp_path / "nothing") is None
 
 
-def test_bad_settings_are_one_sentence(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path) -> None:
-    from sweetrl.lm.adapters import load_base
-    from sweetrl.sweet.trainer import CriticTrainer
-
-    with pytest.raises(UserError, match="not a multiple of micro_batch_size 3"):
-        CriticTrainer(fresh(tiny_model), critic_data, CriticSettings(micro_batch_size=3, lora=LORA), tmp_path, 0)
-    with pytest.raises(UserError, match=r"lora\.target_modules = 'nonsense'"):
-        fresh(tiny_model, LoraSettings(target_modules="nonsense"))
-    with pytest.raises(UserError, match="nowhere: there is no folder here; fetch the model"):
-        load_base(ModelSettings(base=str(tmp_path / "nowhere")))
-
-
 @pytest.mark.parametrize("seed", [-1, 20_261_126_120_000])
 def test_any_seed_will_do(tiny_model: Path, critic_data: PreferenceData, tmp_path: Path, seed: int) -> None:
     """NumPy's are from 0 to 2**32 - 1, and days of collecting come before the first training."""

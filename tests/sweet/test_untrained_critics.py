@@ -23,7 +23,7 @@ from sweetrl.sweet.data import critic_pairs
 from sweetrl.sweet.pairs import trajectory_pairs
 from sweetrl.types import Reply, Trajectory
 
-sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
 from slowly import (  # type: ignore[import-not-found]
     TOLERANCE,
     log_sigmoid,

@@ -312,14 +312,6 @@ def test_a_retraining_takes_each_batch_once_and_its_data_along(project: Project)
     assert project.champion() == "3"
 
 
-def test_another_machine_retrains_on_what_was_ingested_here(project: Project) -> None:
-    other = project.clone("other")
-    take(project)
-    (done,) = other.retrain()
-    assert other.champion() == "2" and done.left == ""
-    assert "data/batches/dialogues-000001.dvc" in git(other.home, "ls-files").split()
-
-
 def test_a_retraining_that_died_goes_on_with_its_batch(project: Project) -> None:
     take(project)
     project.failing = {"stage"}

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-
 import httpx
-import pytest
 
-from flows.console import command_line
 from sweetrl.errors import UserError
 from sweetrl.tracking.store import reason
 from tasks.outages import outage
@@ -58,11 +54,6 @@ def test_a_server_that_refuses_who_asks_is_one_sentence() -> None:
     assert str(outage(refused)).startswith("Prefect's server refuses who you are")
 
 
-def test_a_full_disk_is_one_sentence_that_names_the_file() -> None:
-    full = OSError(errno.ENOSPC, "No space left on device", "/tmp/shard")
-    assert str(outage(full)) == "/tmp/shard: no space left on the disk; free some and run the same command again."
-
-
 def test_what_a_server_refuses_and_errors_of_ours_keep_their_trace() -> None:
     from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 
@@ -70,11 +61,3 @@ def test_what_a_server_refuses_and_errors_of_ours_keep_their_trace() -> None:
     response = httpx.Response(409, request=httpx.Request("GET", "http://127.0.0.1"))
     assert outage(httpx.HTTPStatusError("conflict", request=response.request, response=response)) is None
     assert outage(ZeroDivisionError()) is None and outage(UserError("said already")) is None
-
-
-def test_a_command_line_prints_the_sentence_and_no_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    def fail() -> None:
-        raise mlflow_error(REFUSED)
-
-    assert command_line(fail) == 1
-    assert capsys.readouterr().err.startswith("error: MLflow's server failed or does not answer (")

@@ -179,14 +179,6 @@ def test_a_champion_that_changed_while_a_version_was_judged_is_told(project: Pro
         take_over(project.settings, project.root, result)
 
 
-def test_evaluating_a_version_needs_the_tasks(project: Project) -> None:
-    version = project.train("first", rewards(0.5, 1))
-    (project.root / "data/tasks/test.parquet").unlink()
-    registry = Registry(project.settings.tracking, project.root)
-    with pytest.raises(UserError, match="run the pipeline first"):
-        promotion.evaluate_version(project.settings, project.root, registry, registry.get(version))
-
-
 def test_a_registry_that_fails_is_not_a_registry_without_a_champion(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

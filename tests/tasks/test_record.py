@@ -60,8 +60,3 @@ def test_who_is_killed_before_the_id_is_written_down_leaves_no_second_run(
     PipelineRecord(settings, tmp_path, tmp_path, written.append, mark="5").environment()
     PipelineRecord(settings, tmp_path, tmp_path, written.append).environment()
     assert len(set(written)) == 3, "other retrainings, and runs of none, have runs of their own"
-
-
-def test_a_run_that_fails_says_why(ended: Any) -> None:
-    ended.finish_failed([], RuntimeError("the disk is full"))
-    assert ended.log._new_tags[NOTE] == "**Failed:** the disk is full"

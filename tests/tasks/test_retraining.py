@@ -18,17 +18,8 @@ from tasks.journal import Journal
 from tests.tasks.fake_project import PARAMS, Client, Project, dying_at, git, in_child, light
 
 STEPS = (
-    "taking",
-    "taken",
-    "run",
-    "worktree",
-    "trained",
-    "pushed",
-    "registered",
-    "decided",
-    "merged",
-    "promoted",
-    "done",
+    *("taking", "taken", "run", "worktree", "trained", "pushed"),
+    *("registered", "decided", "merged", "promoted", "done"),
 )
 
 
@@ -162,19 +153,6 @@ def test_what_cannot_be_merged_waits_and_does_not_hold_up_the_next_batch(project
     assert [entry.version for entry in project.registry().history()] == ["1", "2", "3"]
 
 
-def test_what_waited_becomes_champion_when_its_branch_can_be_merged(project: Project) -> None:
-    (project.home / "dvc.lock").write_text("being edited\n")
-    project.retrain()
-    git(project.home, "checkout", "-q", "dvc.lock")
-    git(project.home, "switch", "-q", "-c", "other")
-    (waits,) = retraining.go_on(project.home, project.steps())
-    assert "is on other now, and the retraining began on main: `git switch main`" in waits.left
-    git(project.home, "switch", "-q", "main")
-    (done,) = retraining.go_on(project.home, project.steps())
-    assert not done.left
-    project.check_done("2")
-
-
 def test_a_checkout_that_has_gone_on_gets_the_champions_records_and_keeps_its_own_work(project: Project) -> None:
     project.failing = {"registry"}
     with pytest.raises(UserError):
@@ -233,7 +211,7 @@ def test_two_retrainings_at_once_train_on_two_batches_and_agree_in_the_end(proje
     for process in processes:
         process.start()
     for process in processes:
-        process.join(120)
+        process.join(600)
     assert [process.exitcode for process in processes] == [0, 0]
     assert sorted(project.trained()) == [4, 8]
     assert [entry.version for entry in project.registry().history()] in (["1", "2", "3"], ["1", "3", "2"])
@@ -257,9 +235,9 @@ def test_two_that_begin_at_once_take_two_batches(project: Project, machines: int
     processes = [context.Process(target=take, args=(place, gate, queue)) for place in places]
     for process in processes:
         process.start()
-    found = sorted(queue.get(timeout=60) for _ in processes)
+    found = sorted(queue.get(timeout=600) for _ in processes)
     for process in processes:
-        process.join(60)
+        process.join(600)
     assert [first for first, _ in found] == [4, 8]
     assert len({branch for _, branch in found}) == 2
     assert len(known(project.origin, [REF])) == 2

@@ -164,17 +164,6 @@ def test_restoring_never_takes_what_dvc_has_not_recorded(toy, tmp_path: Path) ->
     assert (home / "dvc.lock").read_bytes() == newer and not (home / ".scratch/before-rollback").exists()
 
 
-def test_a_worktree_needs_a_commit(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    with pytest.raises(UserError, match="not a git repository with a commit"):
-        workspace.open_worktree(tmp_path, "retrain/1")
-
-
-def test_a_failing_git_command_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="`git rev-parse HEAD` failed: "):
-        workspace.git(tmp_path, "rev-parse", "HEAD")
-
-
 @pytest.mark.parametrize("known", [(), ("user.name",), ("user.email",), ("user.name", "user.email")])
 def test_commits_need_neither_name_nor_address_of_a_user(
     known: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

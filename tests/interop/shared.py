@@ -1,0 +1,49 @@
+"""What the tests of several adapters share: an agent for Forms, the same dialogues by sweetrl alone, a whole server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import sweetrl
+from sweetrl.browser.binary import find_browser
+from sweetrl.types import Message, Task, Trajectory
+
+FORMS = "examples.forms:Forms"
+Agent = Callable[[Task, tuple[Message, ...]], str]
+
+
+def clerk(task: Task, messages: tuple[Message, ...]) -> str:
+    """An agent for Forms that reads the answer in the task: asks twice (once for nothing), then fills the form."""
+    said = sum(one.role == "assistant" for one in messages)
+    return ["Which day?", "Under which name?", f"I WANT TO ANSWER:\n{task.ground_truth}"][said]
+
+
+def by_sweetrl(domain: sweetrl.Domain, task: Task, seed: int, agent: Agent) -> Trajectory:
+    with sweetrl.opened(domain) as world:
+        talk = world.begin(task, seed)
+        while not talk.done:
+            talk.say(agent(task, talk.messages))
+        return talk.score()
+
+
+def needs_browser() -> None:
+    try:
+        find_browser()
+    except sweetrl.UserError as error:
+        pytest.skip(str(error))
+
+
+def whole(fake_server: Any) -> Any:
+    """FakeServer with all the keys of a chat completion, without which verifiers and Inspect read none."""
+
+    class Whole(fake_server):
+        def _chat(self, body: dict[str, Any]) -> tuple[int, Any]:
+            status, reply = super()._chat(body)
+            usage = reply["usage"]
+            usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
+            return status, {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"], **reply}
+
+    return Whole
