@@ -203,7 +203,7 @@ def field(row: dict[str, Any], key: str, expected: type, where: str, optional: b
     if expected is not float:
         return value
     try:
-        number = float(value)
+        number = float(row[key])
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
