@@ -22,7 +22,8 @@ from sweetrl.methods.credit import Attempts, lay_out, turn_gains
 from sweetrl.seeds import part_seed
 from sweetrl.sweet.data import critic_row
 from sweetrl.sweet.pairs import usable
-from sweetrl.sweet.training import devices_of, last_fifth, report_to
+from sweetrl.sweet.reporting import report_to
+from sweetrl.sweet.training import devices_of, last_fifth
 from sweetrl.types import Task, TrainingResult, Trajectory
 
 if TYPE_CHECKING:

@@ -41,7 +41,8 @@ def warm_start(settings: Settings) -> None:
         from sweetrl.lm.adapters import attach_adapter, load_base
         from sweetrl.lm.data import PreferenceData
         from sweetrl.models.load import context_of, load_tokenizer
-        from sweetrl.sweet.training import report_to, run_trainer
+        from sweetrl.sweet.reporting import report_to
+        from sweetrl.sweet.training import run_trainer
 
         domain = load_domain(settings)
         run.log_input("base", wanted.base)

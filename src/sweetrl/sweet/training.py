@@ -5,27 +5,23 @@ Loads neither torch nor transformers by itself; the trainers are in sweetrl.swee
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sweetrl.console.progress import first_process
 from sweetrl.errors import UserError
+from sweetrl.sweet.reporting import report_to
 from sweetrl.types import TrainingResult
 
 if TYPE_CHECKING:
-    from transformers import Trainer
-
     from sweetrl.config.settings import TrackingSettings, TrainerSettings
     from sweetrl.console.progress import StepProgress
     from sweetrl.lm.data import PreferenceData
     from sweetrl.sweet.trainer import PreferenceTrainer
 
 SHOWN = ("loss", "accuracy", "reward/margin", "tokens_per_second", "reference_kl", "grad_norm")
-TENSORBOARD = Path("tensorboard")  # where TENSORBOARD_LOGGING_DIR does not say another place
 
 
 def run_trainer(
@@ -115,29 +111,3 @@ def fitting(data: PreferenceData, model: Any) -> tuple[PreferenceData, dict[str,
             f"{limit} tokens; take a base with a longer one, or shorter dialogues."
         )
     return fits, {"pairs": len(fits.pairs), "replay": len(fits.replay), "pairs_too_long": too_long}
-
-
-def report_to(trainer: Trainer, tracking: TrackingSettings, name: str) -> None:
-    """Let `trainer` report to what `tracking.report_to` lists, as the run `name`, by transformers' own callbacks.
-
-    Beside MLflow: TensorBoard, Trackio, Weights & Biases. A package that is not installed is a UserError.
-    """
-    if not tracking.report_to:
-        return
-    from transformers.integrations import get_reporting_integration_callbacks
-
-    for service in tracking.report_to:
-        if find_spec(service) is None:
-            raise UserError(
-                f"params.yaml: `tracking.report_to` lists {service}, which is not installed: pip install {service}, or "
-                "take it off the list."
-            )
-    arguments: Any = trainer.args
-    arguments.run_name, arguments.project = name, tracking.experiment
-    if "wandb" in tracking.report_to:
-        os.environ.setdefault("WANDB_PROJECT", tracking.experiment)  # its callback knows no other way
-    for callback in get_reporting_integration_callbacks(list(tracking.report_to)):
-        made = callback()
-        if "logging_dir" in vars(made) and made.logging_dir is None:  # TensorBoard's; the default is removed at the end
-            made.logging_dir = str(TENSORBOARD / name)
-        trainer.add_callback(made)
