@@ -29,7 +29,7 @@ from sweetrl.sweet.pairs import trajectory_pairs
 from sweetrl.types import Trajectory
 
 sys.path.insert(0, str(Path(__file__).parent))
-from slowly import (  # type: ignore[import-not-found]
+from tests.lm.slowly import (
     PAIRS,
     TOLERANCE,
     adapted_model,

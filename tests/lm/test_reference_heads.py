@@ -16,7 +16,7 @@ from sweetrl.lm.passes import Layout
 from sweetrl.types import Trajectory
 
 sys.path.insert(0, str(Path(__file__).parent))
-from slowly import (  # type: ignore[import-not-found]
+from tests.lm.slowly import (
     PAIRS,
     TOLERANCE,
     adapted_model,

@@ -24,7 +24,7 @@ from sweetrl.methods.credit import feedback_gains, lay_out, reference_gains, tur
 from sweetrl.types import ANSWER_MARKER, Message, Trajectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
-from slowly import TOLERANCE, adapted_model, slow_logprobs  # type: ignore[import-not-found]
+from tests.lm.slowly import TOLERANCE, adapted_model, slow_logprobs
 
 BACKEND = Backend()
 SYSTEM = "You help a user."

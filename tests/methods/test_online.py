@@ -17,7 +17,7 @@ from sweetrl.lm.data import Row
 from sweetrl.methods.credit import Attempts
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
-from slowly import move, plain_model, slow_logprobs  # type: ignore[import-not-found]
+from tests.lm.slowly import move, plain_model, slow_logprobs
 
 LORA = LoraSettings(rank=4, alpha=8)
 SETTINGS = GrpoSettings(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sweetrl.config.settings import LoraSettings, ModelSettings, PolicySettings, Settings
+from sweetrl.config.settings import LoraSettings, ModelSettings, PolicySettings
 from sweetrl.errors import UserError
 from sweetrl.lm.data import Row
 from sweetrl.sweet.listwise import listwise_rows, reply_weights, with_replay
@@ -177,7 +177,7 @@ def test_sweet_takes_the_candidates_or_the_pairs_as_the_settings_say() -> None:
 
     sweet = find_method("sweet")
     for objective, trainer in (("listwise", ListwiseTrainer), ("dpo", PolicyTrainer)):
-        settings = Settings.model_validate({"policy": {"objective": objective, "sft_replay": 0.5}})
+        settings = PolicySettings(objective=objective, sft_replay=0.5)
         assert sweet.trainer(settings) is trainer
         assert sweet.replay(settings) == 0.5
 

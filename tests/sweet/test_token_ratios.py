@@ -21,7 +21,7 @@ from sweetrl.sweet.preferences import Ranking
 from sweetrl.types import Trajectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
-from slowly import move, slow_logprobs
+from tests.lm.slowly import move, slow_logprobs
 
 BLOCK, KEPT = 2, 3  # the sample ends within the second block
 

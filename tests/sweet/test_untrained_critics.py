@@ -24,7 +24,7 @@ from sweetrl.sweet.pairs import trajectory_pairs
 from sweetrl.types import Reply, Trajectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "lm"))  # tests are no package
-from slowly import (  # type: ignore[import-not-found]
+from tests.lm.slowly import (
     TOLERANCE,
     log_sigmoid,
     move,
