@@ -173,8 +173,8 @@ def test_the_python_of_extending_runs(monkeypatch: pytest.MonkeyPatch, capsys: p
     printed = capsys.readouterr().out.splitlines()
     assert printed[:2] == ["My word is test0.", "1.0"]
     assert any(json.loads(printed[2])), "the critic has learnt nothing"
-    changed = names["found"].comparison["policies"]
-    assert names["found"].comparison["tasks"] == 4 and changed["base"] != changed["trained"]
+    changed = names["result"].comparison["policies"]
+    assert names["result"].comparison["tasks"] == 4 and changed["base"] != changed["trained"]
     user = names["Terse"](patience=1)
     assert user.reply(names["task"], [Message("user", "?"), Message("assistant", "?")], 7) == "test0"
     with pytest.raises(names["sweetrl"].UserLeft):
