@@ -20,9 +20,10 @@ from concurrent.futures import Future
 from typing import Any
 
 from sweetrl.errors import UserError
+from sweetrl.sandbox.claims import describe_isolation
 from sweetrl.sandbox.limits import Job, Limits, Outcome
 from sweetrl.sandbox.tiers import lightest, preloads
-from sweetrl.sandbox.worker import Worker, describe_isolation
+from sweetrl.sandbox.worker import Worker
 
 _LONGEST_WAIT = 3600.0  # seconds; a selector cannot wait for a month
 
