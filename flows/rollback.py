@@ -15,7 +15,7 @@ from sweetrl.errors import UserError
 from sweetrl.io import read_json, write_json
 from sweetrl.tracking.registry import CHAMPION, Registry
 from tasks.journal import promoting
-from tasks.steps import notify
+from tasks.steps import announce
 from tasks.workspace import commit_records, head, only_run, restore
 
 INTENT = Path(".scratch/rollback.json")  # who is left and who comes back, while a rollback is at work
@@ -37,36 +37,34 @@ def rollback(root: str = ".", data: bool = True) -> Rollback:
     The folder comes first: if its data cannot be had, nothing has changed. dvc.lock and params.yaml are committed, and
     the alias moves last. A rollback that died is finished by the next one, which then goes no further back.
     """
-    folder = Path(root).resolve()
+    folder, say = Path(root).resolve(), get_run_logger().info
     settings = load_settings(folder / "params.yaml")
     registry = Registry(settings.tracking, folder)
-    in_git = bool(head(folder))
-    with promoting(folder, get_run_logger().info), only_run(folder):
+    with promoting(folder, say), only_run(folder):
         left, to = intention(registry, folder)
         wanted = registry.get(to)
         write_json(folder / INTENT, {"left": left, "to": to})
         done = "data and lock file left as they are"
-        if data:
-            try:
+        try:
+            if data:
                 done = restore(folder, lambda where: registry.download(wanted, "lineage", where))
-            except UserError:
-                (folder / INTENT).unlink()
-                raise
-            if in_git:
-                commit_records(folder, f"Roll back to version {to} of {registry.name}")
-                done += ", and committed"
-        champion = registry.aliases().get(CHAMPION)
-        if champion not in (None, left, to):  # by another machine
+                if head(folder):
+                    commit_records(folder, f"Roll back to version {to} of {registry.name}")
+                    done += ", and committed"
+            champion = registry.aliases().get(CHAMPION)
+            if champion not in (None, left, to):
+                raise UserError(
+                    f"{registry.name}: version {champion} has become champion while this folder went back to version "
+                    f"{to}; roll back once more, or `python -m flows.promote {registry.name}/{to} --by-hand REASON`."
+                )
+        except UserError:
             (folder / INTENT).unlink()
-            raise UserError(
-                f"{registry.name}: version {champion} has become champion while this folder went back to version {to}; "
-                f"roll back once more, or `python -m flows.promote {registry.name}/{to} --by-hand REASON`."
-            )
+            raise
         if champion != to:
             registry.step_back()
         (folder / INTENT).unlink()
-    notify("rolled-back", registry.name, to, {"left": left})
-    get_run_logger().info("champion is version %s again (was %s); %s", to, left, done)
+    announce("rolled-back", "model", registry.name, {"version": to, "left": left})
+    say(f"champion is version {to} again (was {left}); {done}")
     return Rollback(left, to, done)
 
 
@@ -74,10 +72,10 @@ def intention(registry: Registry, folder: Path) -> tuple[str, str]:
     """Return which version is left for which: as a rollback that died has intended, else the champion before."""
     champion = registry.aliases().get(CHAMPION)
     if (folder / INTENT).exists():
-        found = read_json(folder / INTENT)
+        died = read_json(folder / INTENT)
         there = {str(version.version) for version in registry.versions()}
-        if champion in (found["left"], found["to"]) and found["to"] in there:
-            return found["left"], found["to"]
+        if champion in (died["left"], died["to"]) and died["to"] in there:
+            return died["left"], died["to"]
     before = registry.champion_before().version
     return str(champion), before
 
@@ -90,8 +88,7 @@ def main() -> int:
 
     def run() -> None:
         done = rollback(data=not given.alias_only)
-        print(f"champion: version {done.champion} (was {done.left})")
-        print(f"folder:   {done.workspace}")
+        print(f"champion: version {done.champion} (was {done.left})\nfolder:   {done.workspace}")
 
     return command_line(run)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import selectors
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from threading import Event, Thread
 
 from sweetrl.io import OWNER_UMASK
 
@@ -18,22 +17,13 @@ GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL
 PR_SET_PDEATHSIG = 1
 
 
-class TimeLimitExceeded(Exception):
-    """The program ran past its limit and was stopped with all its children."""
-
-
 def run_program(
-    command: Sequence[str],
-    cwd: Path,
-    env: Mapping[str, str],
-    limit: float,
-    line: Callable[[str], None],
-) -> int:
-    """Run `command` and return its exit status; `line` gets every line of its stdout and stderr, in order.
+    command: Sequence[str], cwd: Path, env: Mapping[str, str], limit: float, line: Callable[[str], None]
+) -> int | None:
+    """Run `command` and return its exit status, None past `limit` seconds; `line` gets each line of stdout and stderr.
 
-    What it writes is for its owner alone.
-    Past `limit` seconds, or when this process is interrupted, the whole process group is stopped: SIGTERM, then
-    SIGKILL. Raises TimeLimitExceeded past the limit.
+    What it writes is for its owner alone. Past the limit, when this process is interrupted, and when the program has
+    ended without its children, the whole process group is stopped: SIGTERM, then SIGKILL.
     """
     process = subprocess.Popen(
         list(command),
@@ -46,59 +36,38 @@ def run_program(
         start_new_session=True,
         preexec_fn=_die_with_parent,
     )
-    deadline = time.monotonic() + limit
+    overdue = Event()
+
+    def watch() -> None:
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            overdue.set()
+        _stop_group(process)  # a child that is left would keep the pipe open
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    assert process.stdout is not None
     try:
-        for text in _lines(process, deadline):
-            line(text)
-        return process.wait(timeout=max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired as error:
-        raise TimeLimitExceeded from error
+        for text in process.stdout:
+            line(text.decode("utf-8", errors="replace").rstrip().split("\r")[-1])
     finally:
-        stop_group(process)
+        _stop_group(process)
+        watcher.join()
+        process.stdout.close()
+    return None if overdue.is_set() else process.returncode
 
 
-def stop_group(process: subprocess.Popen[bytes]) -> None:
+def _stop_group(process: subprocess.Popen[bytes]) -> None:
     """Stop the process and everything in its group."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=GRACE_SECONDS)
-    # Whoever is left in the group has lost its leader: children that ignored SIGTERM or were never waited for.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
-
-
-def _lines(process: subprocess.Popen[bytes], deadline: float) -> Iterator[str]:
-    """Yield lines until the program has ended; a child that keeps the pipe open does not hold us up."""
-    assert process.stdout is not None
-    rest = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeLimitExceeded
-            ready = selector.select(timeout=min(left, 0.5))
-            if not ready:
-                if process.poll() is not None:
-                    break
-                continue
-            chunk = os.read(process.stdout.fileno(), 65536)
-            if not chunk:
-                break
-            *complete, rest = (rest + chunk).split(b"\n")
-            for item in complete:
-                yield _text(item)
-    if rest:
-        yield _text(rest)
-
-
-def _text(line: bytes) -> str:
-    return line.decode("utf-8", errors="replace").rstrip().split("\r")[-1]
 
 
 def _die_with_parent() -> None:

@@ -6,27 +6,32 @@ anything to do" share it.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from sweetrl.config.settings import Settings, load_settings
+from sweetrl.engines.make import lending, needs_server
 from sweetrl.io import read_json
-from sweetrl.paths import EVALUATION, POLICY, REPORT
+from sweetrl.paths import EVALUATION, POLICY, REPORT, SCRATCH
+from sweetrl.stages.parameters import PARAMETERS
 from sweetrl.stages.registration import known_registration, register_policy
+from sweetrl.stages.scratch import remove_recorded
 from sweetrl.text import without_login
 from sweetrl.tracking.dvc_lock import data_hashes
 from sweetrl.tracking.registry import Registration, headline, run_note
 from sweetrl.tracking.runs import ERROR_TAG, PARENT_VARIABLE, RETRAINING_TAG, DataInput, RunLog
 from sweetrl.tracking.store import NOTE, embedded_database, tracking_enabled, tracking_uri
 from tasks.journal import promoting
-from tasks.pipeline import Selection, StageResult, changed_stages, execute_stage, left, skipped, stage_order
+from tasks.pipeline import Selection, StageResult, changed_stages, execute_stage, result_of, stage_states
 from tasks.promotion import GateResult, judge, settled, take_over
-from tasks.servers import RunServer
 from tasks.workspace import push
 
+ONE_SERVER = "SWEETRL_ONE_SERVER"  # in the environment: one vLLM server for all stages of a pipeline run
 HOW_MEASURED = ("confidence", "resamples")  # numbers in an evaluation that are settings, not results
 
 
@@ -71,7 +76,29 @@ class Outcome:
     @property
     def unchanged(self) -> bool:
         """Whether there was nothing to do."""
-        return all(result.status in ("skipped", "left") for result in self.stages)
+        return _unchanged(self.stages)
+
+
+def at_rest(root: Path, selection: Selection | None = None) -> Outcome | None:
+    """Return the outcome of a run (of the stages in `selection`) that would change nothing; None where it would.
+
+    That is so where DVC finds every stage's command, parameters, inputs and outputs as dvc.lock has them, and where the
+    policy is registered, with the evaluation that lies here, and has stood before the gate.
+    """
+    started = time.monotonic()
+    settings, states = load_settings(root / "params.yaml"), stage_states(root)
+    chosen = (selection or Selection()).of(list(states))
+    if any(states[stage] for stage in chosen):
+        return None
+    remove_recorded(root)
+    stale = tuple(stage for stage, changed in states.items() if changed)
+    registration = None
+    if not stale and tracking_enabled() and _has_policy(root):
+        registration = known_registration(settings, root)
+        if registration is None or not settled(registration):
+            return None
+    stages = tuple(result_of(root, stage, "skipped" if stage in chosen else "left") for stage in states)
+    return _outcome(settings, root, root, started, stages, stale, registration)
 
 
 def run_pipeline(
@@ -90,33 +117,28 @@ def run_pipeline(
     """
     steps, home = steps or Steps(), home or root
     started = time.monotonic()
-    settings = load_settings(root / "params.yaml")
-    order = stage_order(root)
+    settings, states = load_settings(root / "params.yaml"), stage_states(root)
     parent = PipelineRecord(settings, root, home, steps.opened, resume, steps.mark)
     results: list[StageResult] = []
-    changed = changed_stages(root)
-    chosen = (selection or Selection()).of(order)
-    stale: tuple[str, ...] = ()
+    chosen = (selection or Selection()).of(list(states))
+    registration: Registration | None = None
+    gate: GateResult | None = None
     try:
-        with RunServer(settings, root) as server:
-            for number, stage in enumerate(order, 1):
+        with run_server(settings, root) as environment:
+            for number, (stage, changed) in enumerate(states.items(), 1):
                 if stage not in chosen:
-                    results.append(left(root, stage))
+                    results.append(result_of(root, stage, "left"))
                     continue
                 # Once a stage has run, those behind it may have changed with it.
-                at_rest = all(result.status in ("skipped", "left") for result in results)
-                if stage in changed if at_rest else changed_stages(root, [stage]):
-                    steps.say(f"stage {number} of {len(order)}: {stage}")
-                    result = steps.run(stage, root, parent.environment() | server.environment(stage))
+                if changed if _unchanged(results) else changed_stages(root, [stage]):
+                    steps.say(f"stage {number} of {len(states)}: {stage}")
+                    result = steps.run(stage, root, parent.environment() | environment(stage))
                 else:
-                    result = skipped(root, stage)
+                    result = result_of(root, stage, "skipped")
                 steps.say(describe(result))
                 results.append(result)
-        if len(chosen) < len(order):
-            found = changed_stages(root)
-            stale = tuple(stage for stage in order if stage in found)
-        registration: Registration | None = None
-        gate: GateResult | None = None
+        now = changed_stages(root) if len(chosen) < len(states) else set()
+        stale = tuple(stage for stage in states if stage in now)
         if not stale:
             steps.before_register(root)
             registration, gate = _register(settings, root, home, steps, parent, results)
@@ -126,26 +148,68 @@ def run_pipeline(
     parent.finish(results, registration, gate, evaluated=not stale)
     if registration is not None and embedded_database(settings.tracking, root) is not None and home == root:
         known_registration(settings, root)  # noted, so that the next run need not import MLflow to ask
-    return Outcome(
-        stages=tuple(results),
-        registration=registration,
-        gate=gate,
-        parent_run=parent.run_id,
-        tracking=without_login(tracking_uri(settings.tracking, home)),
-        seconds=time.monotonic() - started,
-        evaluation=read_json(root / EVALUATION) if (root / EVALUATION).exists() and not stale else {},
-        stale=stale,
-    )
+    return _outcome(settings, root, home, started, tuple(results), stale, registration, gate, parent.run_id)
+
+
+def _outcome(
+    settings: Settings,
+    root: Path,
+    home: Path,
+    started: float,
+    stages: tuple[StageResult, ...],
+    stale: tuple[str, ...],
+    registration: Registration | None = None,
+    gate: GateResult | None = None,
+    run: str | None = None,
+) -> Outcome:
+    """What a run has done that began at `started`, with the evaluation that lies here, if it is this run's."""
+    evaluation = read_json(root / EVALUATION) if (root / EVALUATION).exists() and not stale else {}
+    tracking = without_login(tracking_uri(settings.tracking, home))
+    return Outcome(stages, registration, gate, run, tracking, time.monotonic() - started, evaluation, stale)
+
+
+def _unchanged(results: Iterable[StageResult]) -> bool:
+    return all(result.status in ("skipped", "left") for result in results)
+
+
+def _has_policy(root: Path) -> bool:
+    return (root / POLICY).exists() and (root / EVALUATION).exists()
+
+
+@contextmanager
+def run_server(settings: Settings, root: Path) -> Iterator[Callable[[str], dict[str, str]]]:
+    """Yield a function that returns the environment in which a stage finds the run's own vLLM server, {} without one.
+
+    With SWEETRL_ONE_SERVER=1 it starts with the first stage that needs one and ends with the run. It keeps its memory
+    while others train, so it wants GPUs that they do not use: that is why it is asked for and not the rule.
+    """
+    # The shares of a cluster run on machines from which it cannot be reached.
+    shared = os.environ.get(ONE_SERVER) == "1" and not os.environ.get("SWEETRL_RAY", "").strip()
+    lent: dict[str, str] = {}
+    with ExitStack() as stack:
+
+        def environment(stage: str) -> dict[str, str]:
+            if not shared or "engine" not in PARAMETERS.get(stage, ()) or not needs_server(settings.engine):
+                return {}
+            if not lent:
+                base = root / settings.model.base
+                model = settings.model.model_copy(update={"base": str(base)}) if base.is_dir() else settings.model
+                trained = (settings.policy, settings.multi_turn_dpo, settings.rft, settings.grpo)
+                lora_rank = max(section.lora.rank for section in trained)
+                log = root / SCRATCH / "server.log"
+                lent.update(stack.enter_context(lending(settings.engine, model, log, lora_rank)))
+            return lent
+
+        yield environment
 
 
 def _register(
     settings: Settings, root: Path, home: Path, steps: Steps, parent: PipelineRecord, results: list[StageResult]
 ) -> tuple[Registration | None, GateResult | None]:
-    if not tracking_enabled() or not (root / POLICY).exists() or not (root / EVALUATION).exists():
+    if not tracking_enabled() or not _has_policy(root):
         return None, None
     registration = steps.register(settings, root, parent.run_id, home)
-    at_rest = not registration.created and all(result.status in ("skipped", "left") for result in results)
-    if at_rest and steps.settled(registration):
+    if not registration.created and _unchanged(results) and steps.settled(registration):
         return registration, None
     gate = steps.gate(settings, root, registration.version)
     if not gate.won:
@@ -156,13 +220,13 @@ def _register(
 
 def describe(result: StageResult) -> str:
     """Return one line about what became of a stage."""
-    if result.status == "skipped":
-        return f"{result.stage}: skipped, nothing has changed"
-    if result.status == "left":
-        return f"{result.stage}: left as it is"
-    if result.status == "restored":
-        return f"{result.stage}: restored from the cache in {result.seconds:.0f} s"
-    return f"{result.stage}: ran in {result.seconds:.0f} s"
+    words = {
+        "skipped": "skipped, nothing has changed",
+        "left": "left as it is",
+        "restored": f"restored from the cache in {result.seconds:.0f} s",
+        "ran": f"ran in {result.seconds:.0f} s",
+    }
+    return f"{result.stage}: {words[result.status]}"
 
 
 class PipelineRecord:
@@ -224,15 +288,11 @@ class PipelineRecord:
         numbers = headline(self.root / EVALUATION) if evaluated and (self.root / EVALUATION).exists() else {}
         measured = {key: value for key, value in numbers.items() if isinstance(value, int | float)}
         self.log.log_metrics({key: value for key, value in measured.items() if key not in HOW_MEASURED})
-        version, reason = "", ""
-        if registration is not None:
-            version = f"{registration.model}/{registration.version}"
-            self.log.set_tags({"sweetrl.model": version})
-        if gate is not None:
-            reason = gate.reason
-            self.log.set_tags({"sweetrl.gate": reason})
+        version = f"{registration.model}/{registration.version}" if registration is not None else ""
+        reason = gate.reason if gate is not None else ""
         report = REPORT.name if (self.root / REPORT).exists() else ""
-        self.log.set_tags({NOTE: run_note(numbers, reason, version, report)})
+        tags = {"sweetrl.model": version, "sweetrl.gate": reason, NOTE: run_note(numbers, reason, version, report)}
+        self.log.set_tags({key: value for key, value in tags.items() if value or key == NOTE})
         self.log.finish("FINISHED")
 
     def finish_failed(self, results: list[StageResult], error: BaseException) -> None:
