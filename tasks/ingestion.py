@@ -163,7 +163,7 @@ def provide(home: Path, tree: Path, remote: str) -> None:
 
 
 def check_out(tree: Path, path: Path, tip: str = "") -> None:
-    """Put the data `path` into the worktree `tree`, as its .dvc file says: that of the commit `tip`, if one is given."""
+    """Put the data `path` into the worktree `tree`, as its .dvc file (that of the commit `tip`) says."""
     file = f"{path}.dvc"
     if tip:
         git(tree, "checkout", "-q", tip, "--", file)

@@ -31,27 +31,26 @@ HOURS = 3600.0
 
 @dataclass(frozen=True)
 class Policy:
-    """How a stage is run, by its name; never what it depends on (dvc.yaml says that).
+    """How a stage is run; never what it depends on (dvc.yaml says that). `limit` in seconds.
 
-    `limit` in seconds; `retries` are for lost connections and killed machines: a stage that says what is wrong with its
-    input is not tried again. Prefect limits how many runs with one of the `tags` go on at a time.
+    `retries` are for lost connections and killed machines: a stage that says what is wrong with its input is not tried
+    again. Prefect limits how many runs with one of the `tags` go on at a time.
     """
 
     limit: float = 2 * HOURS
     retries: int = 0
-    retry_seconds: float = 30.0
-    tags: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ("accelerator",)
 
 
 POLICIES: dict[str, Policy] = {
-    "pretrain": Policy(limit=24 * HOURS, tags=("accelerator",)),
-    "collect": Policy(limit=24 * HOURS, retries=2, tags=("accelerator", "rollout")),
-    "train-critic": Policy(limit=48 * HOURS, retries=1, tags=("accelerator",)),
-    "rank": Policy(limit=24 * HOURS, retries=2, tags=("accelerator",)),
-    "train-policy": Policy(limit=48 * HOURS, retries=1, tags=("accelerator",)),
-    "evaluate": Policy(limit=24 * HOURS, retries=2, tags=("accelerator", "rollout")),
-    "iterate": Policy(limit=96 * HOURS, retries=2, tags=("accelerator", "rollout")),
-    "evaluate-iterations": Policy(limit=24 * HOURS, retries=2, tags=("accelerator", "rollout")),
+    "pretrain": Policy(24 * HOURS),
+    "collect": Policy(24 * HOURS, 2, ("accelerator", "rollout")),
+    "train-critic": Policy(48 * HOURS, 1),
+    "rank": Policy(24 * HOURS, 2),
+    "train-policy": Policy(48 * HOURS, 1),
+    "evaluate": Policy(24 * HOURS, 2, ("accelerator", "rollout")),
+    "iterate": Policy(96 * HOURS, 2, ("accelerator", "rollout")),
+    "evaluate-iterations": Policy(24 * HOURS, 2, ("accelerator", "rollout")),
 }
 
 PIPELINE = "dvc.yaml"
@@ -106,7 +105,7 @@ class StageFailed(UserError):
 
 def policy_of(stage: str) -> Policy:
     """Return how `stage` is run."""
-    return POLICIES.get(stage, Policy())
+    return POLICIES.get(stage, Policy(tags=()))
 
 
 @contextlib.contextmanager

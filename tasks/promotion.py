@@ -189,9 +189,8 @@ def evaluate_version(
     with tempfile.TemporaryDirectory(dir=private_folder(root / SCRATCH), prefix="evaluate-version-") as name:
         folder = Path(name)
         shutil.copy(root / "params.yaml", folder / "params.yaml")
-        # A large base whose hash the project knows is not read again.
-        linked = [TEST_TASKS, Path(settings.model.base), private_folder(root / HASHES).relative_to(root)]
-        for path in linked:
+        private_folder(root / HASHES)  # a large base whose hash the project knows is not read again
+        for path in (TEST_TASKS, Path(settings.model.base), HASHES):
             if (root / path).exists() and not path.is_absolute():
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).symlink_to((root / path).resolve())
@@ -204,7 +203,7 @@ def evaluate_version(
 
 
 def _run_evaluation(root: Path, folder: Path, line: Callable[[str], None]) -> None:
-    """Run the project's stage in `folder`. It is no run of the pipeline: what it measures is stored with the version."""
+    """Run the project's stage in `folder`; no run of the pipeline: what it measures is stored with the version."""
     env = stage_environment(root, {"SWEETRL_TRACKING": "off"})
     run_command("evaluate", [sys.executable, "-m", "sweetrl.stages.evaluate"], folder, env, line)
 
@@ -221,16 +220,16 @@ def watch(settings: Settings, root: Path, line: Callable[[str], None] = print) -
     if number is None:
         raise UserError(f"{registry.name}: there is no champion to look at yet; `sweetrl run` trains one.")
     version, key = registry.get(number), evaluation_key(settings, root)
-    first = comparisons.baseline(registry, version, key)
-    if first is None:
+    if comparisons.baseline(registry, version, key) is None:
         measured_before = version.tags.get("evaluation_key") == key
         bring_up_to_date(registry, settings, root, version, key, line)
         comparisons.keep_baseline(registry, version, key)
         version = registry.get(number)
-        first = comparisons.baseline(registry, version, key)
-        if first is None or not measured_before:
+        if not measured_before:
             what = f"version {number} was measured on these tasks, in this way, for the first time"
             return Look(False, f"{what}: later looks are compared with that.", 0)
+    first = comparisons.baseline(registry, version, key)
+    assert first is not None
     now = evaluate_version(settings, root, registry, version, line)
     name, tasks = uuid.uuid4().hex[:16], f"{file_hash(root / TEST_TASKS)} {key}"
     count = comparisons.take_number(registry, number, "look", name, tasks, {"key": key})

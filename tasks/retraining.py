@@ -22,7 +22,7 @@ from typing import Any
 
 from sweetrl.config.settings import Settings, load_settings
 from sweetrl.errors import UserError
-from sweetrl.tracking.registry import CHAMPION, Registration, Registry
+from sweetrl.tracking.registry import CHAMPION, Registry
 from sweetrl.tracking.runs import RETRAINING_TAG, RunLog
 from sweetrl.tracking.store import check_active, connect, tracking_enabled, tracking_uri
 from tasks.batches import Batch, is_taken, stamp, take_batch
@@ -233,26 +233,12 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
         pushed[:] = steps.push(root, branch) if order["push"] else ["nothing: --no-push"]
         journal.note("pushed", what=pushed)
 
-    def register(settings: Settings, root: Path, parent: str | None, home: Path) -> Registration:
-        registration = steps.register(settings, root, parent, home)
-        journal.note("registered", version=registration.version)
-        return registration
-
-    def gate(settings: Settings, root: Path, version: str) -> GateResult:
-        result = steps.gate(settings, root, version)
-        if result.decision is not None:  # not that a version of ours is the champion already
-            verdict = {"promote": result.won, "before": result.before, "reason": result.reason}
-            journal.note("decided", version=version, **verdict)
-        return result
-
     ours = replace(
         steps,
-        register=register,
-        gate=gate,
+        note=journal.note,
         promote=lambda settings, root, result: result,  # the alias comes last, behind the merge
         settled=lambda registration: False,
         before_register=hand_over,
-        opened=lambda run: journal.note("run", id=run),
         mark=order["mark"],
     )
     try:
@@ -304,7 +290,7 @@ def crown(
     home = Path(order["home"])
     with promoting(home, steps.say):
         if result.won and champion(settings, home) != result.before:  # another one has won meanwhile
-            result = ours.gate(settings, tree, result.version)
+            result = ours.judge(settings, tree, result.version)
         verdict = journal.last("decided")
         crowned = result.champion == result.version == verdict.get("version") and bool(verdict["promote"])
         if not result.won and not crowned:

@@ -41,7 +41,7 @@ def run_stage(stage: str, root: Path, env: dict[str, str]) -> StageResult:
         run,
         task_run_name=stage,
         retries=policy.retries,
-        retry_delay_seconds=policy.retry_seconds,
+        retry_delay_seconds=30,
         retry_condition_fn=_worth_another_try,
         tags={f"stage:{stage}", *policy.tags},
     )()

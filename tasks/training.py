@@ -6,19 +6,15 @@ anything to do" share it.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from sweetrl.config.settings import Settings, load_settings
-from sweetrl.engines.make import lending, needs_server
 from sweetrl.io import read_json
-from sweetrl.paths import EVALUATION, POLICY, REPORT, SCRATCH
-from sweetrl.stages.parameters import PARAMETERS
+from sweetrl.paths import EVALUATION, POLICY, REPORT
 from sweetrl.stages.registration import known_registration, register_policy
 from sweetrl.stages.scratch import remove_recorded
 from sweetrl.text import without_login
@@ -31,7 +27,6 @@ from tasks.pipeline import Selection, StageResult, changed_stages, execute_stage
 from tasks.promotion import GateResult, judge, settled, take_over
 from tasks.workspace import push
 
-ONE_SERVER = "SWEETRL_ONE_SERVER"  # in the environment: one vLLM server for all stages of a pipeline run
 HOW_MEASURED = ("confidence", "resamples")  # numbers in an evaluation that are settings, not results
 
 
@@ -40,8 +35,9 @@ class Steps:
     """How the steps of a pipeline run are carried out; the defaults do it here and now.
 
     `gate` judges a version, `promote` makes the one that has won the champion. `settled` says of a version that was
-    registered before whether the gate has nothing left to do. `opened` gets the id of the MLflow run, `mark`
-    is its tag, by which a later attempt finds it. `push` is for retrainings: data first, then the branch.
+    registered before whether the gate has nothing left to do. `note` gets what must be known to go on after a death;
+    `mark` is a tag of the MLflow run, by which a later attempt finds it. `push` is for retrainings: data first, then
+    the branch.
     """
 
     run: Callable[[str, Path, dict[str, str]], StageResult] = lambda stage, root, env: execute_stage(root, stage, env)
@@ -50,10 +46,18 @@ class Steps:
     promote: Callable[[Settings, Path, GateResult], GateResult] = take_over
     settled: Callable[[Registration], bool] = settled
     before_register: Callable[[Path], object] = lambda root: None
-    opened: Callable[[str], object] = lambda run: None
+    note: Callable[..., object] = lambda step, **facts: None
     mark: str = ""
     push: Callable[[Path, str | None], list[str]] = push
     say: Callable[[str], None] = print
+
+    def judge(self, settings: Settings, root: Path, version: str) -> GateResult:
+        """Let a version stand before the gate, and note the verdict; that it is the champion already is none."""
+        result = self.gate(settings, root, version)
+        if result.decision is not None:
+            verdict = {"promote": result.won, "before": result.before, "reason": result.reason}
+            self.note("decided", version=version, **verdict)
+        return result
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def at_rest(root: Path, selection: Selection | None = None) -> Outcome | None:
         if registration is None or not settled(registration):
             return None
     stages = tuple(result_of(root, stage, "skipped" if stage in chosen else "left") for stage in states)
-    return _outcome(settings, root, root, started, stages, stale, registration)
+    return _ended(Outcome(stages, registration, stale=stale), settings, root, root, started)
 
 
 def run_pipeline(
@@ -118,25 +122,26 @@ def run_pipeline(
     steps, home = steps or Steps(), home or root
     started = time.monotonic()
     settings, states = load_settings(root / "params.yaml"), stage_states(root)
-    parent = PipelineRecord(settings, root, home, steps.opened, resume, steps.mark)
+    parent = PipelineRecord(settings, root, home, steps)
+    if resume is not None:
+        parent.open(resume)
     results: list[StageResult] = []
     chosen = (selection or Selection()).of(list(states))
     registration: Registration | None = None
     gate: GateResult | None = None
     try:
-        with run_server(settings, root) as environment:
-            for number, (stage, changed) in enumerate(states.items(), 1):
-                if stage not in chosen:
-                    results.append(result_of(root, stage, "left"))
-                    continue
-                # Once a stage has run, those behind it may have changed with it.
-                if changed if _unchanged(results) else changed_stages(root, [stage]):
-                    steps.say(f"stage {number} of {len(states)}: {stage}")
-                    result = steps.run(stage, root, parent.environment() | environment(stage))
-                else:
-                    result = result_of(root, stage, "skipped")
-                steps.say(describe(result))
-                results.append(result)
+        for number, (stage, changed) in enumerate(states.items(), 1):
+            if stage not in chosen:
+                results.append(result_of(root, stage, "left"))
+                continue
+            # Once a stage has run, those behind it may have changed with it.
+            if changed if _unchanged(results) else changed_stages(root, [stage]):
+                steps.say(f"stage {number} of {len(states)}: {stage}")
+                result = steps.run(stage, root, parent.environment())
+            else:
+                result = result_of(root, stage, "skipped")
+            steps.say(describe(result))
+            results.append(result)
         now = changed_stages(root) if len(chosen) < len(states) else set()
         stale = tuple(stage for stage in states if stage in now)
         if not stale:
@@ -148,24 +153,15 @@ def run_pipeline(
     parent.finish(results, registration, gate, evaluated=not stale)
     if registration is not None and embedded_database(settings.tracking, root) is not None and home == root:
         known_registration(settings, root)  # noted, so that the next run need not import MLflow to ask
-    return _outcome(settings, root, home, started, tuple(results), stale, registration, gate, parent.run_id)
+    outcome = Outcome(tuple(results), registration, gate, parent.run_id, stale=stale)
+    return _ended(outcome, settings, root, home, started)
 
 
-def _outcome(
-    settings: Settings,
-    root: Path,
-    home: Path,
-    started: float,
-    stages: tuple[StageResult, ...],
-    stale: tuple[str, ...],
-    registration: Registration | None = None,
-    gate: GateResult | None = None,
-    run: str | None = None,
-) -> Outcome:
-    """What a run has done that began at `started`, with the evaluation that lies here, if it is this run's."""
-    evaluation = read_json(root / EVALUATION) if (root / EVALUATION).exists() and not stale else {}
-    tracking = without_login(tracking_uri(settings.tracking, home))
-    return Outcome(stages, registration, gate, run, tracking, time.monotonic() - started, evaluation, stale)
+def _ended(outcome: Outcome, settings: Settings, root: Path, home: Path, started: float) -> Outcome:
+    """Add to an outcome how long it took, where it is recorded, and the evaluation, if it is this run's."""
+    evaluation = read_json(root / EVALUATION) if (root / EVALUATION).exists() and not outcome.stale else {}
+    tracking, seconds = without_login(tracking_uri(settings.tracking, home)), time.monotonic() - started
+    return replace(outcome, tracking=tracking, seconds=seconds, evaluation=evaluation)
 
 
 def _unchanged(results: Iterable[StageResult]) -> bool:
@@ -176,42 +172,16 @@ def _has_policy(root: Path) -> bool:
     return (root / POLICY).exists() and (root / EVALUATION).exists()
 
 
-@contextmanager
-def run_server(settings: Settings, root: Path) -> Iterator[Callable[[str], dict[str, str]]]:
-    """Yield a function that returns the environment in which a stage finds the run's own vLLM server, {} without one.
-
-    With SWEETRL_ONE_SERVER=1 it starts with the first stage that needs one and ends with the run. It keeps its memory
-    while others train, so it wants GPUs that they do not use: that is why it is asked for and not the rule.
-    """
-    # The shares of a cluster run on machines from which it cannot be reached.
-    shared = os.environ.get(ONE_SERVER) == "1" and not os.environ.get("SWEETRL_RAY", "").strip()
-    lent: dict[str, str] = {}
-    with ExitStack() as stack:
-
-        def environment(stage: str) -> dict[str, str]:
-            if not shared or "engine" not in PARAMETERS.get(stage, ()) or not needs_server(settings.engine):
-                return {}
-            if not lent:
-                base = root / settings.model.base
-                model = settings.model.model_copy(update={"base": str(base)}) if base.is_dir() else settings.model
-                trained = (settings.policy, settings.multi_turn_dpo, settings.rft, settings.grpo)
-                lora_rank = max(section.lora.rank for section in trained)
-                log = root / SCRATCH / "server.log"
-                lent.update(stack.enter_context(lending(settings.engine, model, log, lora_rank)))
-            return lent
-
-        yield environment
-
-
 def _register(
     settings: Settings, root: Path, home: Path, steps: Steps, parent: PipelineRecord, results: list[StageResult]
 ) -> tuple[Registration | None, GateResult | None]:
     if not tracking_enabled() or not _has_policy(root):
         return None, None
     registration = steps.register(settings, root, parent.run_id, home)
+    steps.note("registered", version=registration.version)
     if not registration.created and _unchanged(results) and steps.settled(registration):
         return registration, None
-    gate = steps.gate(settings, root, registration.version)
+    gate = steps.judge(settings, root, registration.version)
     if not gate.won:
         return registration, gate
     with promoting(home, steps.say):  # a retraining or a rollback of this repository may be at it
@@ -229,22 +199,15 @@ def describe(result: StageResult) -> str:
     return f"{result.stage}: {words[result.status]}"
 
 
+@dataclass
 class PipelineRecord:
     """The MLflow run above the stages' runs; opened when the first stage has something to do."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        root: Path,
-        home: Path,
-        opened: Callable[[str], object] = lambda run: None,
-        resume: str | None = None,
-        mark: str = "",
-    ):
-        self.settings, self.root, self.home, self.opened, self.mark = settings, root, home, opened, mark
-        self.log: RunLog | None = None
-        if resume is not None:
-            self._open(resume)
+    settings: Settings
+    root: Path
+    home: Path
+    steps: Steps = field(default_factory=Steps)
+    log: RunLog | None = None
 
     @property
     def run_id(self) -> str | None:
@@ -254,27 +217,25 @@ class PipelineRecord:
     def environment(self) -> dict[str, str]:
         """Open the run if need be; return what a stage needs to put its own run below it."""
         if self.log is None:
-            self._open()
+            self.open()
         uri = tracking_uri(self.settings.tracking, self.home)
         return {"MLFLOW_TRACKING_URI": uri, **({PARENT_VARIABLE: self.run_id} if self.run_id else {})}
 
-    def _open(self, resume: str | None = None) -> None:
-        tags = {"sweetrl.kind": "pipeline", **({RETRAINING_TAG: self.mark} if self.mark else {})}
+    def open(self, resume: str | None = None) -> None:
+        """Open the run, or go on with the run `resume`, or with one that has this one's mark."""
+        mark = self.steps.mark
+        tags = {"sweetrl.kind": "pipeline", **({RETRAINING_TAG: mark} if mark else {})}
         self.log = RunLog(self.settings.tracking, "train", tags, root=self.home, run_id=resume)
-        if self.mark and resume is None:
+        if mark and resume is None:
             self.log.take_over(RETRAINING_TAG)
         run = self.log.open()
         if run is None or run != resume:
             self.log.log_params(self.settings.model_dump(mode="json", by_alias=True))
         if run is not None and run != resume:
-            self.opened(run)
+            self.steps.note("run", id=run)
 
     def finish(
-        self,
-        results: list[StageResult],
-        registration: Registration | None,
-        gate: GateResult | None,
-        evaluated: bool = True,
+        self, results: list[StageResult], registration: Registration | None, gate: GateResult | None, evaluated: bool
     ) -> None:
         """Write what the run rests on and led to, and close it; without `evaluated` the numbers here are others'."""
         if self.log is None:

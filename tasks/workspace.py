@@ -204,9 +204,9 @@ def push(root: Path, branch: str | None = None) -> list[str]:
 
     In this order nobody ever sees a commit whose data are missing.
     """
-    done = [push_data(root, "--with-deps", PIPELINE)]  # other pipelines' results may never have been made here
-    if remote_name(root):
-        _push_run_cache(root)
+    done = [
+        push_data(root, "--run-cache", "--with-deps", PIPELINE)
+    ]  # other pipelines' results may never have been made here
     if branch:
         name = git_remote(root)
         if name:
@@ -233,15 +233,6 @@ def push_data(root: Path, *targets: str) -> str:
             "them again if they are missing here, too, else look at the remote."
         )
     return f"data to {remote}" + (f" ({output[-1].strip().rstrip('.').lower()})" if output else "")
-
-
-def _push_run_cache(root: Path) -> None:
-    """Push what DVC's run cache knows and the remote does not; `dvc push --run-cache` pushes all of it each time."""
-    from dvc.stage.cache import RunCacheNotSupported
-
-    with open_repo(root) as repo, contextlib.suppress(RunCacheNotSupported):  # remotes by http keep none
-        remote = repo.cloud.get_remote_odb(None, "push --run-cache", hash_name="md5-dos2unix")
-        repo.stage_cache.transfer(repo.cache.legacy, remote, force=False)
 
 
 def remote_name(root: Path) -> str | None:

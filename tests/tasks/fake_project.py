@@ -141,7 +141,7 @@ class Project:
             batch = source.name
         self.marks.append(steps.mark)
         if resume is None:
-            steps.opened(f"run of {batch}")
+            steps.note("run", id=f"run of {batch}")
         self.reach("stage")
         with (self.root / "trained").open("a") as stream:
             print(batch, file=stream)
@@ -149,7 +149,8 @@ class Project:
         steps.before_register(tree)
         settings: Any = None
         registration = steps.register(settings, tree, resume, home)
-        gate = None if steps.settled(registration) else steps.gate(settings, tree, registration.version)
+        steps.note("registered", version=registration.version)
+        gate = None if steps.settled(registration) else steps.judge(settings, tree, registration.version)
         if gate is not None and gate.won:
             gate = steps.promote(settings, tree, gate)
         return Outcome((), registration, gate)

@@ -19,7 +19,7 @@ import pytest
 from sweetrl.config.settings import TrackingSettings
 from sweetrl.tracking.store import connect
 from tasks import workspace
-from tasks.batches import REF, known
+from tasks.batches import REF, batches_of
 from tests.signals import as_at_a_terminal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -143,7 +143,7 @@ def test_a_retraining_that_was_killed_is_finished_by_the_next_one(
     (branch,) = workspace.git(home, "for-each-ref", "--format=%(refname:short)", "refs/heads/retrain").stdout.split()
     assert f"branch {branch} to origin" in printed
     assert any(path.is_file() for path in (tmp_path / "store").rglob("*"))
-    assert not tree.exists() and len(known(home, [REF])) == 1
+    assert not tree.exists() and len(batches_of(home, [REF])) == 1
     monkeypatch.setenv("MLFLOW_TRACKING_URI", recorded["MLFLOW_TRACKING_URI"])
     store = connect(TrackingSettings(), home)
     found = store.client.search_runs([store.experiment_id])

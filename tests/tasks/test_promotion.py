@@ -22,11 +22,9 @@ from sweetrl.tracking.gate_plan import plan
 from sweetrl.tracking.registry import Registration, Registry, model_id
 from sweetrl.tracking.store import connect
 from tasks import promotion, training
-from tasks.fresh import drawing, fresh_test_first
 from tasks.pipeline import StageResult
-from tasks.promotion import decide, judge, settled, take_over
+from tasks.promotion import decide, fresh_test_first, judge, settled, take_over, watch
 from tasks.training import Steps
-from tasks.watch import watch
 
 TASKS = [f"task-{number:03d}" for number in range(60)]
 
@@ -127,7 +125,7 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
     second = project.train("second", {f"other-{number}": 1.0 for number in range(40)})
     measured: list[str] = []
 
-    def evaluation(folder: Path, version, line) -> None:
+    def evaluation(root: Path, folder: Path, line) -> None:
         measured.append((folder / "models/policy/adapter_config.json").read_text())
         assert (folder / "data/tasks/test.parquet").read_bytes() == b"other test tasks"
         assert (folder / ".cache/hashes").resolve() == (project.root / ".cache/hashes").resolve()
@@ -237,7 +235,7 @@ def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(proje
 
 
 def test_fresh_tasks_begin_with_the_first_limit_again(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    def evaluation(folder: Path, version, line) -> None:
+    def evaluation(root: Path, folder: Path, line) -> None:
         write_results(folder, rewards(0.5, 1))
 
     monkeypatch.setattr(promotion, "_run_evaluation", evaluation)
@@ -369,7 +367,7 @@ def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
 
 def test_a_champion_that_gets_worse_is_told(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     now = rewards(0.9, 1)
-    monkeypatch.setattr(promotion, "_run_evaluation", lambda folder, version, line: write_results(folder, now))
+    monkeypatch.setattr(promotion, "_run_evaluation", lambda root, folder, line: write_results(folder, now))
     settings, registry = project.settings, Registry(project.settings.tracking, project.root)
     with pytest.raises(UserError, match="there is no champion to look at yet"):
         watch(settings, project.root, no_words)
@@ -390,18 +388,6 @@ def test_a_champion_that_gets_worse_is_told(project: Project, monkeypatch: pytes
     for number, words in ((0, "for the first time"), (1, "does exactly what it did")):
         found = watch(settings, project.root, no_words)
         assert found.number == number and words in found.sentence
-
-
-def test_a_copy_of_the_test_tasks_is_no_new_file(tmp_path: Path) -> None:
-    for name, text in (("a.jsonl", "same"), ("b.jsonl", "same"), ("c.jsonl", "other")):
-        (tmp_path / name).write_text(text)
-
-    def known(name: str) -> str:
-        tasks = Settings().tasks.model_copy(update={"source": "files", "test_file": name})
-        return drawing(Settings().model_copy(update={"tasks": tasks}), tmp_path)
-
-    assert known("a.jsonl") == known("b.jsonl") != known("c.jsonl")
-    assert known("missing.jsonl") != known("gone.jsonl")
 
 
 def test_what_was_deleted_in_the_store_is_one_sentence_each(project: Project) -> None:
