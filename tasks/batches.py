@@ -17,8 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from sweetrl.errors import UserError
-from tasks.workspace import contains, git, head, identity
+from tasks.workspace import contains, git, git_error, head, identity
 
 REF = "refs/sweetrl/batches"
 
@@ -90,11 +89,9 @@ def facts_of(home: Path, tips: Sequence[str]) -> list[dict[str, Any]]:
 
 def remote_tip(home: Path, remote: str, ref: str) -> str:
     """Return the end of a chain in `remote`, whose commits are here then; "" where there is none, or no remote."""
-    if not remote:
-        return ""
-    tip = _at_remote(home, remote, "ls-remote", remote, ref).partition("\t")[0]
+    tip = git(home, "ls-remote", remote, ref).stdout.partition("\t")[0] if remote else ""
     if tip and not head(home, tip):
-        _at_remote(home, remote, "fetch", "-q", "--no-write-fetch-head", remote, ref)
+        git(home, "fetch", "-q", "--no-write-fetch-head", remote, ref)
     return tip
 
 
@@ -104,27 +101,11 @@ def push_ref(home: Path, remote: str, ref: str, commit: str, seen: str) -> bool:
     if not done.returncode:
         return True
     now = remote_tip(home, remote, ref)
-    if now == seen:
-        raise UserError(_refusal(home, remote, done.stderr))
+    if now == seen:  # it was refused
+        raise git_error(home, done)
     return now == commit
 
 
 def empty_tree(home: Path) -> str:
     """Return the tree without files; a repository that names by SHA-256 has another one."""
     return git(home, "hash-object", "-t", "tree", "-w", "/dev/null").stdout.strip()
-
-
-def _at_remote(home: Path, remote: str, *arguments: str) -> str:
-    done = git(home, *arguments, check=False)
-    if done.returncode:
-        raise UserError(_refusal(home, remote, done.stderr))
-    return done.stdout
-
-
-def _refusal(home: Path, remote: str, output: str) -> str:
-    lines = output.strip().splitlines() or ["no message"]
-    why = next((line for line in lines if line.startswith(("fatal: ", "error: ", "remote: "))), lines[-1])
-    return (
-        f"{home}: git's remote {remote} says: {why}; try again when it answers, or do it with --no-push, for this "
-        "machine alone."
-    )

@@ -202,15 +202,10 @@ def next_first(settings: Settings, taken: Sequence[Batch]) -> int:
 
 
 def _new_branch(home: Path, name: str, taken: Sequence[Batch]) -> str:
-    """A branch that is neither here nor another machine's; a `name` that is known already is a UserError.
-
-    So is one that git would not take, or whose worktree's folder would be another's: before a batch is taken.
-    """
-    fits = re.fullmatch(r"[a-zA-Z0-9_]([\w.-]{0,98}\w)?", name, re.ASCII) and ".." not in name
-    if name and (not fits or name.endswith(".lock")):
-        raise UserError(
-            f"{name!r}: a batch's name may have up to 100 letters, digits, `_`, `-` and `.` inside; give another."
-        )
+    """A branch that is neither here nor another machine's; a `name` that is taken, or that git would not take, is an
+    error."""
+    if name and not re.fullmatch(r"\w[\w-]{0,99}", name, re.ASCII):
+        raise UserError(f"{name!r}: a batch's name may have up to 100 letters, digits, `_` and `-`; give another.")
     branch = f"retrain/{name or time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     if branch not in {batch.branch for batch in taken} and not head(home, f"refs/heads/{branch}"):
         return branch

@@ -41,14 +41,20 @@ class Busy(UserError):
 
 
 def git(root: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run git in `root`; a failure is a UserError with git's own last line."""
+    """Run git in `root`; a failure is a UserError with git's own words."""
     own = git_environment()
     done = subprocess.run(["git", *arguments], cwd=root, env=own, capture_output=True, text=True, check=False)
     if check and done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-        command = next(word for word in arguments if not word.startswith("-") and "=" not in word)
-        raise UserError(f"{root}: `git {command}` failed: {lines[-1]}")
+        raise git_error(root, done)
     return done
+
+
+def git_error(root: Path, done: subprocess.CompletedProcess[str]) -> UserError:
+    """Return the sentence for a git that has failed: what it says is fatal, else its last line."""
+    command = next(word for word in done.args[1:] if not word.startswith("-") and "=" not in word)
+    lines = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+    why = next((line for line in lines if line.startswith(("fatal: ", "error: ", "remote: "))), lines[-1])
+    return UserError(f"{root}: `git {command}` failed: {why}")
 
 
 def dvc(root: Path, *arguments: str) -> str:

@@ -47,7 +47,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
         return found
 
     monkeypatch.setattr(rollback, "Registry", registry)
-    monkeypatch.setattr(rollback, "notify", lambda *arguments: None)
+    monkeypatch.setattr(rollback, "announce", lambda *arguments: None)
     monkeypatch.setattr(rollback, "get_run_logger", lambda: SimpleNamespace(info=lambda *arguments: None))
     monkeypatch.setattr(workspace, "remote_name", lambda root: None)
     made.retrain()

@@ -259,7 +259,7 @@ def test_a_batch_that_another_machine_takes_at_the_last_moment_is_left_to_it(pro
 
 def test_a_remote_that_does_not_answer_is_told_before_anything_is_trained(project: Project) -> None:
     git(project.home, "remote", "set-url", "origin", str(project.root / "gone.git"))
-    with pytest.raises(UserError, match=r"git's remote origin says: fatal: .*or do it with --no-push") as told:
+    with pytest.raises(UserError, match=r"`git ls-remote` failed: fatal: ") as told:
         project.retrain()
     assert "\n" not in str(told.value)
     assert project.trained() == [] and not list(retraining.unfinished(project.home))
@@ -356,7 +356,7 @@ def test_parameters_that_are_wrong_take_no_batch(project: Project) -> None:
     assert "policy: {epochs: 2}" in git(project.home, "show", f"{done.branch}:params.yaml")
 
 
-@pytest.mark.parametrize("name", ["weekly batch", "a/b", "..", "-x", "x.lock", "x" * 101, "ä"])
+@pytest.mark.parametrize("name", ["weekly batch", "a/b", "..", "-x", "x" * 101, "ä"])
 def test_a_name_that_no_branch_can_have_takes_no_batch(project: Project, name: str) -> None:
     with pytest.raises(UserError, match="a batch's name may have"):
         project.retrain(name=name)
