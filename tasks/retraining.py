@@ -124,7 +124,7 @@ def unfinished(home: Path) -> Iterator[Journal]:
                 ours = is_taken(home, order["remote"], order["commit"])
             except UserError:  # the remote does not answer: it is found out another time
                 continue
-            journal.note(*(("taken",) if ours else (DONE,)))
+            journal.note("taken" if ours else DONE)
         if not journal.last(DONE):
             yield journal
         elif worktree_folder(home, journal.branch).exists():
@@ -136,14 +136,14 @@ def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: boo
     settings = load_settings(home / "params.yaml")
     with_parameters(home, changes)  # what cannot be set takes no batch
     remote = git_remote(home) if push else ""
-    fresh = fresh_test_first(settings, home) if tracking_enabled() else settings.tasks.test_first
+    first_test = fresh_test_first(settings, home) if tracking_enabled() else settings.tasks.test_first
+    fresh = {} if first_test == settings.tasks.test_first else {"tasks.test_first": first_test}
     with one_at_a_time(home, "batches"):
         journal = new_journal(home)
         order = {
             "home": str(home),
             "onto": git(home, "branch", "--show-current").stdout.strip(),
             "changes": dict(changes),
-            "fresh": {} if fresh == settings.tasks.test_first else {"tasks.test_first": fresh},
             "merge": merge_promoted,
             "push": push,
             "remote": remote,
@@ -158,8 +158,9 @@ def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: boo
             return Batch(first, int(changes.get("collect.tasks", settings.collect.tasks)), branch, **stamp())
 
         def before(batch: Batch, commit: str) -> None:
-            facts = {"branch": batch.branch, "first": batch.first, "data": batch.data, "commit": commit}
-            journal.note("taking", **order, **facts, process=os.getpid())
+            of_batch = batch_parameters(batch.data) or {"collect.first": batch.first}
+            facts = {"branch": batch.branch, "batch": of_batch, "commit": commit}
+            journal.note("taking", **order, **facts, parameters={**of_batch, **fresh, **changes})
 
         try:
             take_batch(home, remote, choose, before)
@@ -268,8 +269,7 @@ def prepare(journal: Journal) -> Path:
         if newest and head(tree) != newest:  # what is not trained yet is trained on the code of today
             git(tree, "reset", "-q", "--hard", newest)
         git(tree, "checkout", "-q", "HEAD", "--", "params.yaml")  # whole again, where it was being written
-        ours = {"collect.first": order["first"], **batch_parameters(order["data"]), **order["fresh"]}
-        change_parameters(tree, {**ours, **order["changes"]})
+        change_parameters(tree, order["parameters"])
     provide(home, tree, order["remote"])
     journal.note("worktree", folder=str(tree))
     return tree
@@ -337,9 +337,10 @@ def withdraw(home: Path) -> list[str]:
                 git(home, "branch", "-q", "-D", branch, check=False)
             journal.note(DONE, how="withdrawn")
         rest = " (the branch keeps what was trained)" if journal.last("trained") else ""
-        batch = {key: value for key, value in batch_parameters(order["data"]).items() if "sources" in key}
-        again = f"`python -m flows.retrain {_pairs(batch or {'collect.first': order['first']})}`"
-        sentences.append(f"{branch} is withdrawn{rest}; {again} takes its batch again")
+        again = {key: value for key, value in order["batch"].items() if "sources" in key} or order["batch"]
+        sentences.append(
+            f"{branch} is withdrawn{rest}; `python -m flows.retrain {_pairs(again)}` takes its batch again"
+        )
     return sentences
 
 

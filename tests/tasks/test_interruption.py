@@ -20,7 +20,7 @@ from sweetrl.config.settings import TrackingSettings
 from sweetrl.tracking.store import connect
 from tasks import workspace
 from tasks.batches import REF, batches_of
-from tests.signals import as_at_a_terminal
+from tests.signals import as_at_a_terminal, at_work
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,17 +40,6 @@ def start(toy, module: str = "flows.run", **env: str) -> subprocess.Popen[str]:
     )
 
 
-def at_work(toy) -> list[str]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.cwd() == str(toy.root) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
-        except psutil.Error:
-            continue
-    return found
-
-
 @pytest.mark.slow
 def test_a_failing_stage_ends_the_flow_with_one_sentence(toy) -> None:
     toy.set(second="crash")
@@ -59,7 +48,7 @@ def test_a_failing_stage_ends_the_flow_with_one_sentence(toy) -> None:
     assert flow.returncode == 1
     assert "error: stage second failed: ZeroDivisionError: division by zero" in printed
     assert printed.count("Traceback") == 1, "the stage's own trace, none of Prefect's"
-    assert at_work(toy) == []
+    assert at_work(toy.root) == []
 
 
 @pytest.mark.slow
@@ -78,7 +67,7 @@ def test_an_interrupted_flow_ends_soon_with_everything_it_started(toy, number: i
     assert time.monotonic() - started < 60
     assert printed.count("interrupted; finished work is kept") == 1
     assert "Crash detected" not in printed
-    assert at_work(toy) == []
+    assert at_work(toy.root) == []
 
 
 def write_for(seconds: float, database: Path) -> None:

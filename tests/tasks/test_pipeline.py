@@ -158,21 +158,6 @@ def test_a_killed_stage_is_told_however_its_status_is_written(status: str) -> No
     assert policy_of("collect").retries and not policy_of("validate").retries
 
 
-def test_a_stage_of_another_pipeline_file_is_run_by_its_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import tasks.pipeline
-
-    commands = []
-    monkeypatch.setattr(tasks.pipeline, "run_program", lambda command, *more: commands.append(command) or 0)
-    tasks.pipeline.execute_stage(tmp_path, "iterate")
-    tasks.pipeline.execute_stage(tmp_path, "collect")
-    assert [command[-2:] for command in commands] == [
-        ["--single-item", "iterations/dvc.yaml:iterate"],
-        ["--single-item", "dvc.yaml:collect"],
-    ]
-
-
 def test_one_iteration_needs_no_flow_of_its_own(tmp_path: Path) -> None:
     from flows.iterate import check_iterations
 

@@ -222,7 +222,7 @@ def test_two_retrainings_at_once_train_on_two_batches_and_agree_in_the_end(proje
 def take(project: Project, gate, queue) -> None:
     gate.wait()
     with retraining.begin(project.home, {}, "", True, True) as journal:
-        queue.put((journal.order["first"], journal.branch))
+        queue.put((journal.order["batch"]["collect.first"], journal.branch))
 
 
 @pytest.mark.parametrize("machines", [1, 2])
@@ -245,7 +245,7 @@ def test_two_that_begin_at_once_take_two_batches(project: Project, machines: int
 def test_a_batch_that_another_machine_takes_at_the_last_moment_is_left_to_it(project: Project) -> None:
     other, seen = project.clone("other"), []
     with retraining.begin(project.home, {}, "one", True, True) as journal:
-        assert journal.order["first"] == 4
+        assert journal.order["batch"]["collect.first"] == 4
 
     def choose(taken):
         seen.append([batch.first for batch in taken])
@@ -395,7 +395,7 @@ def test_what_another_checkout_has_left_is_its_own(project: Project) -> None:
     other = project.root / "other"
     git(project.home, "worktree", "add", "-q", "-b", "other", str(other))
     assert list(retraining.unfinished(other)) == []
-    assert [journal.order["first"] for journal in retraining.unfinished(project.home)] == [4]
+    assert [journal.order["batch"]["collect.first"] for journal in retraining.unfinished(project.home)] == [4]
 
 
 def test_a_branch_that_was_merged_before_another_machine_won_is_told(project: Project) -> None:
