@@ -57,12 +57,6 @@ class GateResult:
         return self.decision is not None and self.decision.promote
 
 
-def decide(settings: Settings, root: Path, version: str, line: Callable[[str], None] = print) -> GateResult:
-    """Let `version` (registered, evaluated) stand against the champion, and move the alias if it wins."""
-    result = judge(settings, root, version, line)
-    return take_over(settings, root, result) if result.won else result
-
-
 def judge(settings: Settings, root: Path, version: str, line: Callable[[str], None] = print) -> GateResult:
     """Let `version` (registered, evaluated) stand against the champion, and write the verdict to the version.
 

@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +23,7 @@ from sweetrl.tracking.registry import Registration, Registry, model_id
 from sweetrl.tracking.store import connect
 from tasks import promotion, training
 from tasks.pipeline import StageResult
-from tasks.promotion import decide, fresh_test_first, judge, settled, take_over, watch
+from tasks.promotion import GateResult, fresh_test_first, judge, settled, take_over, watch
 from tasks.training import Steps
 
 TASKS = [f"task-{number:03d}" for number in range(60)]
@@ -92,6 +92,12 @@ def no_words(text: str) -> None:
     """Say nothing."""
 
 
+def decide(settings: Settings, root: Path, version: str, line: Callable[[str], None] = no_words) -> GateResult:
+    """Let a version stand against the champion, and move the alias if it wins."""
+    result = judge(settings, root, version, line)
+    return take_over(settings, root, result) if result.won else result
+
+
 def test_a_better_challenger_becomes_champion_and_a_lucky_one_does_not(project: Project) -> None:
     first = project.train("first", rewards(0.3, 1))
     result = decide(project.settings, project.root, first)
@@ -132,7 +138,7 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
         write_results(folder, {f"other-{number}": 0.0 for number in range(40)})
 
     monkeypatch.setattr(promotion, "_run_evaluation", evaluation)
-    result = decide(project.settings, project.root, second, no_words)
+    result = decide(project.settings, project.root, second)
     assert measured == ["first"], "the old champion's own adapter was evaluated"
     assert result.promoted and result.champion == second
     registry = Registry(project.settings.tracking, project.root)
@@ -170,7 +176,7 @@ def test_a_champion_that_changed_while_a_version_was_judged_is_told(project: Pro
     result = judge(project.settings, project.root, first, no_words)
     assert result.won and not result.promoted
     second = project.train("second", rewards(0.9, 1))
-    decide(project.settings, project.root, second, no_words)
+    decide(project.settings, project.root, second)
     with pytest.raises(
         UserError, match="version 2 has become champion while version 1 was compared with none; run the"
     ):
@@ -202,7 +208,7 @@ def test_a_registry_that_fails_is_not_a_registry_without_a_champion(
     for failing in ({1}, {1, 2}, {2}, {3}, set(range(1, 99))):
         calls = 0
         try:
-            assert not decide(project.settings, project.root, loser, no_words).promoted
+            assert not decide(project.settings, project.root, loser).promoted
         except UserError as error:
             assert "nothing was changed, so try again" in str(error)
         failing = set()
@@ -211,7 +217,7 @@ def test_a_registry_that_fails_is_not_a_registry_without_a_champion(
 
 def test_each_comparison_with_a_champion_on_the_same_tasks_is_counted_once(project: Project) -> None:
     champion = project.train("champion", rewards(0.5, 1))
-    decide(project.settings, project.root, champion, no_words)
+    decide(project.settings, project.root, champion)
     registry = Registry(project.settings.tracking, project.root)
     for number in (1, 2, 3):
         version = project.train(f"try {number}", rewards(0.5, 10 + number))
@@ -240,7 +246,7 @@ def test_fresh_tasks_begin_with_the_first_limit_again(project: Project, monkeypa
 
     monkeypatch.setattr(promotion, "_run_evaluation", evaluation)
     champion = project.train("champion", rewards(0.5, 1))
-    decide(project.settings, project.root, champion, no_words)
+    decide(project.settings, project.root, champion)
     second = project.train("second", rewards(0.5, 2))
     for tasks, number in ((b"the first test tasks", 1), (b"fresh", 1)):
         (project.root / "data/tasks/test.parquet").write_bytes(tasks)
@@ -278,7 +284,7 @@ def test_a_store_that_fails_has_not_said_that_nothing_was_compared(
     from mlflow.exceptions import MlflowException
 
     first = project.train("first", rewards(0.3, 1))
-    decide(project.settings, project.root, first, no_words)
+    decide(project.settings, project.root, first)
     second = project.train("second", rewards(0.9, 2))
     asked, written = MlflowClient.get_model_version, MlflowClient.set_model_version_tag
 
@@ -295,20 +301,20 @@ def test_a_store_that_fails_has_not_said_that_nothing_was_compared(
     for method, broken in (("get_model_version", get), ("set_model_version_tag", failing)):
         monkeypatch.setattr(MlflowClient, method, broken)
         with pytest.raises(UserError, match=r"the registry cannot .* nothing was promoted, so try again when it"):
-            decide(project.settings, project.root, second, no_words)
+            decide(project.settings, project.root, second)
         monkeypatch.setattr(MlflowClient, "get_model_version", asked)
         monkeypatch.setattr(MlflowClient, "set_model_version_tag", written)
         assert registry.aliases()["champion"] == first
         assert comparisons.noted(registry, first, "comparison") == {}
-    result = decide(project.settings, project.root, second, no_words)
+    result = decide(project.settings, project.root, second)
     assert result.promoted and result.decision is not None and result.decision.number == 1
 
 
 def test_the_verdict_is_kept_with_the_version_in_the_description_and_as_a_page(project: Project) -> None:
     first = project.train("first", rewards(0.3, 1))
-    decide(project.settings, project.root, first, no_words)
+    decide(project.settings, project.root, first)
     second = project.train("second", rewards(0.9, 2))
-    result = decide(project.settings, project.root, second, no_words)
+    result = decide(project.settings, project.root, second)
     assert result.decision is not None and "as many agent turns as with the champion (3.00)" in result.reason
     registry = Registry(project.settings.tracking, project.root)
     version = registry.get(second)
@@ -326,8 +332,8 @@ def test_a_loss_in_a_slice_keeps_the_winner_from_becoming_champion(project: Proj
     gate = {"slice_rule": "refuse-loss", "spending": "none"}
     settings = parse_settings({"evaluate": {"resamples": 2000}, "gate": gate})
     project.settings = settings
-    decide(settings, project.root, project.train("first", before), no_words)
-    result = decide(settings, project.root, project.train("second", after), no_words)
+    decide(settings, project.root, project.train("first", before))
+    result = decide(settings, project.root, project.train("second", after))
     assert not result.promoted and "it loses more than 0.1 in topic boat" in result.reason
 
 
@@ -339,7 +345,7 @@ def test_fresh_test_tasks_are_due_after_so_many_comparisons_or_days(
 
     assert due(fresh_after_comparisons=1) == due(fresh_after_days=1) == 0, "nothing is registered yet"
     champion = project.train("champion", rewards(0.5, 1))
-    decide(project.settings, project.root, champion, no_words)
+    decide(project.settings, project.root, champion)
     judge(project.settings, project.root, project.train("second", rewards(0.5, 2)), no_words)
     assert due() == due(fresh_after_comparisons=2) == due(fresh_after_days=1) == 0
     assert due(fresh_after_comparisons=1) == 1000
@@ -372,7 +378,7 @@ def test_a_champion_that_gets_worse_is_told(project: Project, monkeypatch: pytes
     with pytest.raises(UserError, match="there is no champion to look at yet"):
         watch(settings, project.root, no_words)
     champion = project.train("champion", now)
-    decide(settings, project.root, champion, no_words)
+    decide(settings, project.root, champion)
     found = watch(settings, project.root, no_words)
     assert (found.drifted, found.number) == (False, 1) and "does exactly what it did" in found.sentence
     now = rewards(0.2, 2)
