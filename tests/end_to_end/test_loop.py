@@ -153,18 +153,7 @@ def home(tiny_model: Path, bucket: Any, tmp_path: Path, monkeypatch: pytest.Monk
 @contextlib.contextmanager
 def serving(home: Path) -> Iterator[httpx.Client]:
     """`sweetrl serve` of the champion, keeping dialogues; ended as a service manager ends it."""
-    words = [
-        "-m",
-        "sweetrl.cli.main",
-        "serve",
-        f"{MODEL}@champion",
-        "--port",
-        "0",
-        "--poll",
-        "0.5",
-        "--dialogues",
-        "kept",
-    ]
+    words = f"-m sweetrl.cli.main serve {MODEL}@champion --port 0 --poll 0.5 --dialogues kept".split()
     server = subprocess.Popen([sys.executable, *words], cwd=home, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None

@@ -279,13 +279,6 @@ class Rclone(ObjectStore):
         return [rclone, "serve", "s3", *where, str(self.folder / "store")]
 
 
-class Moto(ObjectStore):
-    """moto's server: AWS's answers, from memory, so that nothing outlives it."""
-
-    def command(self) -> list[str]:
-        return [sys.executable, "-c", f"from moto.server import main; main(['-H', '127.0.0.1', '-p', '{self.port}'])"]
-
-
 def s3_client(url: str) -> Any:
     """Return boto3's client for the S3 at `url`, which tries once."""
     import boto3
