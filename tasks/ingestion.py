@@ -59,6 +59,8 @@ def ingest(
         while True:
             shared = remote_tip(home, remote, REF)
             tip = _newest(home, shared)
+            if tip:  # others', or ours of a process that died here
+                git(home, "update-ref", REF, tip)
             with _workplace(home, tip) as tree:
                 number = f"{len(ingests(home, tip)) + 1:06d}"
                 if tip:

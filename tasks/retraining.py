@@ -268,7 +268,6 @@ def prepare(journal: Journal) -> Path:
         newest = head(home, order["onto"]) if order["onto"] else head(home)
         if newest and head(tree) != newest:  # what is not trained yet is trained on the code of today
             git(tree, "reset", "-q", "--hard", newest)
-        git(tree, "checkout", "-q", "HEAD", "--", "params.yaml")  # whole again, where it was being written
         change_parameters(tree, order["parameters"])
     provide(home, tree, order["remote"])
     journal.note("worktree", folder=str(tree))

@@ -324,7 +324,7 @@ def test_an_unfinished_worktree_is_gone_on_with(project: Project) -> None:
     (tree,) = (project.home / ".scratch/worktrees").glob("*")
     (tree / ".scratch").mkdir()
     (tree / ".scratch/shard-1").write_text("half of the work")
-    (tree / "params.yaml").write_text("seed:")  # killed while it was being written, and git while it wrote its index
+    # Git was killed while it wrote its index.
     (project.home / ".git/worktrees" / tree.name / "index.lock").touch()
     seen = []
     pipeline = project.pipeline
