@@ -19,8 +19,7 @@ from sweetrl.console.screen import Screen
 from sweetrl.errors import UserError
 from sweetrl.text import printable, without_login
 from tasks.outages import causes, outage, stop_asking
-from tasks.plan import PlannedStage
-from tasks.training import Outcome
+from tasks.training import Outcome, PlannedStage
 
 # What Prefect does by itself, which it logs for everybody.
 OWN_WORDS = ("Finished in state", "Beginning flow run", "Starting temporary", "Stopping temporary", "Crash detected!")

@@ -17,8 +17,7 @@ from sweetrl.config.yaml_files import read_yaml
 from sweetrl.console.logs import QUIET
 from sweetrl.console.printing import note
 from tasks.pipeline import Selection
-from tasks.plan import check_stage, plan
-from tasks.training import Outcome, at_rest
+from tasks.training import Outcome, at_rest, check_stage, plan
 from tasks.workspace import change_parameters, only_run
 
 

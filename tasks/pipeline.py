@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Literal
 
 from sweetrl.errors import UserError
-from sweetrl.io import atomic_path, read_json
+from sweetrl.io import OWNER_UMASK, atomic_path, read_json
 from sweetrl.paths import RUNS
 from sweetrl.stages.scratch import remove_recorded
-from tasks.process import run_program
 
 if TYPE_CHECKING:
     from dvc.repo import Repo
@@ -63,6 +65,8 @@ NOISE = (
     *("Updating lock file", "Generating lock file", "Verifying outputs in frozen stage"),
 )
 KEPT_LINES = 400  # of a stage's output, to find what went wrong
+GRACE_SECONDS = 10.0  # between SIGTERM and SIGKILL
+PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -207,6 +211,65 @@ def run_command(
     if code:
         raise failure(stage, lines, code)
     return lines
+
+
+def run_program(
+    command: Sequence[str], cwd: Path, env: Mapping[str, str], limit: float, line: Callable[[str], None]
+) -> int | None:
+    """Run `command` and return its exit status, None past `limit` seconds; `line` gets each line of stdout and stderr.
+
+    What it writes is for its owner alone. Past the limit, when this process is interrupted, and when the program has
+    ended without its children, the whole process group is stopped: SIGTERM, then SIGKILL.
+    """
+    process = subprocess.Popen(
+        list(command),
+        cwd=cwd,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        umask=OWNER_UMASK,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+    overdue = Event()
+
+    def watch() -> None:
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            overdue.set()
+        _stop_group(process)  # a child that is left would keep the pipe open
+
+    watcher = Thread(target=watch, daemon=True)
+    watcher.start()
+    assert process.stdout is not None
+    try:
+        for text in process.stdout:
+            line(text.decode("utf-8", errors="replace").rstrip().split("\r")[-1])
+    finally:
+        _stop_group(process)
+        watcher.join()
+        process.stdout.close()
+    return None if overdue.is_set() else process.returncode
+
+
+def _stop_group(process: subprocess.Popen[bytes]) -> None:
+    """Stop the process and everything in its group."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=GRACE_SECONDS)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _die_with_parent() -> None:
+    """In the child: ask the kernel for SIGTERM when the flow is killed so hard that it cannot stop us itself."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def execute_stage(

@@ -12,8 +12,7 @@ import psutil
 import pytest
 
 from sweetrl.errors import UserError
-from tasks.pipeline import StageFailed, changed_stages, execute_stage, failure, policy_of, stage_states
-from tasks.process import run_program
+from tasks.pipeline import StageFailed, changed_stages, execute_stage, failure, policy_of, run_program, stage_states
 from tasks.training import Steps, run_pipeline
 from tasks.workspace import dvc, only_run
 

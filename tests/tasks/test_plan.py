@@ -9,8 +9,7 @@ import pytest
 from sweetrl.config.yaml_files import read_yaml
 from sweetrl.errors import UserError
 from tasks.pipeline import Selection, StageFailed, execute_stage
-from tasks.plan import check_stage, plan
-from tasks.training import Steps, at_rest, run_pipeline
+from tasks.training import Steps, at_rest, check_stage, plan, run_pipeline
 
 
 def steps(said: list[str] | None = None) -> Steps:
