@@ -22,7 +22,7 @@ from tasks.workspace import push
 
 def step(name: str, action: Callable[..., Any], **options: Any) -> Any:
     """Return `action` as a Prefect task."""
-    return task(action, name=name, cache_policy=NO_CACHE, **options)
+    return task(name=name, cache_policy=NO_CACHE, **options)(action)
 
 
 def run_stage(stage: str, root: Path, env: dict[str, str]) -> StageResult:
