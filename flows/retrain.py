@@ -1,7 +1,7 @@
 """Retrain on a new batch, beside whatever goes on in the main checkout; merge only what the gate promotes.
 
 A scheduled run needs a new input: the batch begins behind the last one (`collect.first`), and is written down in the
-params.yaml of its own branch `retrain/<time>`. The branch keeps dvc.lock, so that every retraining can be restored.
+params.yaml of its own branch `retrain/<time>-<id>`. The branch keeps dvc.lock, so that every retraining can be restored.
 What an earlier run has left unfinished is finished first, and then no new batch is taken (tasks/retraining.py).
 """
 
@@ -27,21 +27,20 @@ from tasks.steps import prefect_steps
 def retrain(
     root: str = ".",
     changes: dict[str, Any] | None = None,
-    batch: str = "",
     merge_promoted: bool = True,
     push: bool = True,
     unfinished_only: bool = False,
 ) -> list[Retraining]:
     """Train on the next batch in a worktree of its own, or finish what was left; return what was done, in order.
 
-    `changes` sets more parameters, `batch` names the branch. Without `push` nothing leaves this machine; with
-    `unfinished_only` no new batch is taken.
+    `changes` sets more parameters. Without `push` nothing leaves this machine; with `unfinished_only` no new batch is
+    taken.
     """
     home, steps = Path(root).resolve(), prefect_steps(run_stage)
     if unfinished_only:
         done = retraining.go_on(home, steps)
     else:
-        done = retraining.retrain(home, steps, changes, batch, merge_promoted, push)
+        done = retraining.retrain(home, steps, changes, merge_promoted, push)
     for retrained in done:
         announce_outcome(retrained.outcome)
         steps.say(f"branch {retrained.branch}: {retrained.left or retrained.merged or 'nothing is merged'}")
@@ -69,7 +68,7 @@ def main() -> int:
             for sentence in retraining.withdraw(Path.cwd()):
                 print(sentence)
             return
-        done = retrain(".", changes, "", not given.no_merge, not given.no_push, given.go_on)
+        done = retrain(".", changes, not given.no_merge, not given.no_push, given.go_on)
         for retrained in done:
             show_outcome(retrained.outcome)
             print(f"branch:  {retrained.branch}" + (f" ({retrained.merged})" if retrained.merged else ""))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -75,18 +74,17 @@ def retrain(
     home: Path,
     steps: Steps,
     changes: Mapping[str, Any] | None = None,
-    name: str = "",
     merge_promoted: bool = True,
     push: bool = True,
 ) -> list[Retraining]:
     """Finish the retrainings that were left unfinished; where there are none, train on the next batch.
 
-    `changes` sets more parameters, `name` names the branch, and without `push` nothing leaves this machine.
+    `changes` sets more parameters; without `push` nothing leaves this machine.
     """
     done = go_on(home, steps, changes)
     if all(retraining.left for retraining in done):  # what waits for a person does not hold up the next batch
         try:
-            journal = begin(home, changes or {}, name, merge_promoted, push)
+            journal = begin(home, changes or {}, merge_promoted, push)
         except NothingNew as nothing:
             steps.say(str(nothing))
             return done
@@ -131,7 +129,7 @@ def unfinished(home: Path) -> Iterator[Journal]:
             close_worktree(home, worktree_folder(home, journal.branch))
 
 
-def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: bool, push: bool) -> Journal:
+def begin(home: Path, changes: Mapping[str, Any], merge_promoted: bool, push: bool) -> Journal:
     """Take the next batch and return the journal of its retraining."""
     settings = load_settings(home / "params.yaml")
     with_parameters(home, changes)  # what cannot be set takes no batch
@@ -151,7 +149,7 @@ def begin(home: Path, changes: Mapping[str, Any], name: str, merge_promoted: boo
         }
 
         def choose(taken: Sequence[Batch]) -> Batch:
-            branch = _new_branch(home, name, taken)
+            branch = f"retrain/{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{uuid.uuid4().hex[:4]}"
             if data := _ingested(home, remote, settings, changes, taken):
                 return Batch(settings.collect.first, 0, branch, data=data, **stamp())
             first = int(changes.get("collect.first", next_first(settings, taken)))
@@ -200,19 +198,6 @@ def next_first(settings: Settings, taken: Sequence[Batch]) -> int:
     """Return the first task of the next batch: behind all that were taken, and behind this checkout's own."""
     own = settings.collect.first + settings.collect.tasks
     return max([own, *(batch.first + batch.tasks for batch in taken)])
-
-
-def _new_branch(home: Path, name: str, taken: Sequence[Batch]) -> str:
-    """A branch that is neither here nor another machine's; a `name` that is taken, or that git would not take, is an
-    error."""
-    if name and not re.fullmatch(r"\w[\w-]{0,99}", name, re.ASCII):
-        raise UserError(f"{name!r}: a batch's name may have up to 100 letters, digits, `_` and `-`; give another.")
-    branch = f"retrain/{name or time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    if branch not in {batch.branch for batch in taken} and not head(home, f"refs/heads/{branch}"):
-        return branch
-    if name:
-        raise UserError(f"{home}: there is a retraining {branch} already; give another name.")
-    return f"{branch}-{uuid.uuid4().hex[:8]}"  # of another one that began in this second
 
 
 def carry_out(journal: Journal, steps: Steps) -> Retraining:

@@ -191,7 +191,7 @@ def test_two_that_win_against_the_same_champion_both_end_on_main(project: Projec
     (held,) = (project.home / ".git/sweetrl/retrain").glob("*.jsonl")
     project.failing = set()
     with Journal(held):  # as if its process were still at work
-        project.retrain(name="second")
+        project.retrain()
     assert project.champion() == "3"
     judged: list[str] = []
     judge = project.judge
@@ -221,7 +221,7 @@ def test_two_retrainings_at_once_train_on_two_batches_and_agree_in_the_end(proje
 
 def take(project: Project, gate, queue) -> None:
     gate.wait()
-    with retraining.begin(project.home, {}, "", True, True) as journal:
+    with retraining.begin(project.home, {}, True, True) as journal:
         queue.put((journal.order["batch"]["collect.first"], journal.branch))
 
 
@@ -244,13 +244,13 @@ def test_two_that_begin_at_once_take_two_batches(project: Project, machines: int
 
 def test_a_batch_that_another_machine_takes_at_the_last_moment_is_left_to_it(project: Project) -> None:
     other, seen = project.clone("other"), []
-    with retraining.begin(project.home, {}, "one", True, True) as journal:
+    with retraining.begin(project.home, {}, True, True) as journal:
         assert journal.order["batch"]["collect.first"] == 4
 
     def choose(taken):
         seen.append([batch.first for batch in taken])
         if len(seen) == 1:
-            retraining.begin(project.home, {}, "two", True, True).close()
+            retraining.begin(project.home, {}, True, True).close()
         return Batch(max(seen[-1]) + 4, 4, "retrain/three")
 
     assert retraining.take_batch(other.home, "origin", choose, lambda batch, commit: None).first == 12
@@ -354,13 +354,6 @@ def test_parameters_that_are_wrong_take_no_batch(project: Project) -> None:
     assert batches_of(project.home, [REF] if batches.head(project.home, REF) else []) == []
     (done,) = project.retrain(changes={"policy.epochs": 2})
     assert "policy: {epochs: 2}" in git(project.home, "show", f"{done.branch}:params.yaml")
-
-
-@pytest.mark.parametrize("name", ["weekly batch", "a/b", "..", "-x", "x" * 101, "ä"])
-def test_a_name_that_no_branch_can_have_takes_no_batch(project: Project, name: str) -> None:
-    with pytest.raises(UserError, match="a batch's name may have"):
-        project.retrain(name=name)
-    assert batches_of(project.home, [REF] if batches.head(project.home, REF) else []) == []
 
 
 def test_a_project_without_git_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
