@@ -353,7 +353,7 @@ def test_parameters_that_are_wrong_take_no_batch(project: Project) -> None:
         project.retrain(changes={"policy.epoch": 2})
     assert batches_of(project.home, [REF] if batches.head(project.home, REF) else []) == []
     (done,) = project.retrain(changes={"policy.epochs": 2})
-    assert "policy: {epochs: 2}" in git(project.home, "show", f"{done.branch}:params.yaml")
+    assert "policy: {epochs: 2.0}" in git(project.home, "show", f"{done.branch}:params.yaml")
 
 
 def test_a_project_without_git_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
