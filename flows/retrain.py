@@ -1,7 +1,7 @@
 """Retrain on a new batch, beside whatever goes on in the main checkout; merge only what the gate promotes.
 
 A scheduled run needs a new input: the batch begins behind the last one (`collect.first`), and is written down in the
-params.yaml of its own branch `retrain/<time>-<id>`. The branch keeps dvc.lock, so that every retraining can be restored.
+params.yaml of its own branch `retrain/<time>-<id>`. The branch keeps dvc.lock, so that all of them can be restored.
 What an earlier run has left unfinished is finished first, and then no new batch is taken (tasks/retraining.py).
 """
 

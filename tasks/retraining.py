@@ -214,21 +214,14 @@ def carry_out(journal: Journal, steps: Steps) -> Retraining:
         pushed[:] = steps.push(root, branch) if order["push"] else ["nothing: --no-push"]
         journal.note("pushed", what=pushed)
 
-    ours = replace(
-        steps,
-        note=journal.note,
-        promote=lambda settings, root, result: result,  # the alias comes last, behind the merge
-        settled=lambda registration: False,
-        before_register=hand_over,
-        mark=order["mark"],
-    )
+    steps = replace(steps, note=journal.note, mark=order["mark"])
     try:
         with recording_at(settings, home):
             if tracking_enabled():
                 check_active(connect(settings.tracking, home))
             tree = prepare(journal)
-            outcome = run_pipeline(tree, ours, home, journal.last("run").get("id"))
-            result, merged, left = crown(journal, ours, steps, tree, outcome.gate)
+            outcome = run_pipeline(tree, steps, home, journal.last("run").get("id"), hand_over=hand_over)
+            result, merged, left = crown(journal, steps, tree, outcome.gate)
     except BaseException as error:
         sentence = outage(error)
         with contextlib.suppress(OSError, UserError):
@@ -259,9 +252,7 @@ def prepare(journal: Journal) -> Path:
     return tree
 
 
-def crown(
-    journal: Journal, ours: Steps, steps: Steps, tree: Path, result: GateResult | None
-) -> tuple[GateResult | None, str, str]:
+def crown(journal: Journal, steps: Steps, tree: Path, result: GateResult | None) -> tuple[GateResult | None, str, str]:
     """Merge the branch of a version that has won, then make it champion; return the result, the merge, what is left."""
     if result is None:
         return None, "", ""
@@ -269,7 +260,7 @@ def crown(
     home = Path(order["home"])
     with promoting(home, steps.say):
         if result.won and champion(settings, home) != result.before:  # another one has won meanwhile
-            result = ours.judge(settings, tree, result.version)
+            result = steps.judge(settings, tree, result.version)
         verdict = journal.last("decided")
         crowned = result.champion == result.version == verdict.get("version") and bool(verdict["promote"])
         if not result.won and not crowned:

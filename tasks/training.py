@@ -51,18 +51,15 @@ HOW_MEASURED = ("confidence", "resamples")  # numbers in an evaluation that are 
 class Steps:
     """How the steps of a pipeline run are carried out; the defaults do it here and now.
 
-    `gate` judges a version, `promote` makes the one that has won the champion. `settled` says of a version that was
-    registered before whether the gate has nothing left to do. `note` gets what must be known to go on after a death;
-    `mark` is a tag of the MLflow run, by which a later attempt finds it. `push` is for retrainings: data first, then
-    the branch.
+    `gate` judges a version, `promote` makes the one that has won the champion. The rest is for retrainings: `note` gets
+    what must be known to go on after a death, `mark` is a tag of the MLflow run, by which a later attempt finds it, and
+    `push` takes data first, then the branch.
     """
 
     run: Callable[[str, Path, dict[str, str]], StageResult] = lambda stage, root, env: execute_stage(root, stage, env)
     register: Callable[[Settings, Path, str | None, Path], Registration] = register_policy
     gate: Callable[[Settings, Path, str], GateResult] = judge
     promote: Callable[[Settings, Path, GateResult], GateResult] = take_over
-    settled: Callable[[Registration], bool] = settled
-    before_register: Callable[[Path], object] = lambda root: None
     note: Callable[..., object] = lambda step, **facts: None
     mark: str = ""
     push: Callable[[Path, str | None], list[str]] = push
@@ -204,13 +201,15 @@ def run_pipeline(
     home: Path | None = None,
     resume: str | None = None,
     selection: Selection | None = None,
+    hand_over: Callable[[Path], object] | None = None,
 ) -> Outcome:
     """Bring every stage up to date, register the policy, let it stand against the champion.
 
     `home` is the lasting checkout whose embedded store is used (default: `root`; they differ in a worktree). `resume`
     is the MLflow run of an earlier attempt, which then goes on. The first failing stage ends the run with its
     StageFailed, and the MLflow run says so. With a `selection` the other stages are left as they are; if one of them
-    has changed, nothing is registered.
+    has changed, nothing is registered. A retraining has a step `hand_over` before anything is registered; the version
+    is always judged then, and the alias stays where it is.
     """
     steps, home = steps or Steps(), home or root
     started = time.monotonic()
@@ -238,8 +237,13 @@ def run_pipeline(
         now = changed_stages(root) if len(chosen) < len(states) else set()
         stale = tuple(stage for stage in states if stage in now)
         if not stale:
-            steps.before_register(root)
-            registration, gate = _register(settings, root, home, steps, parent, results)
+            if hand_over is not None:
+                hand_over(root)
+            unchanged = _unchanged(results) and hand_over is None
+            registration, gate = _register(settings, root, home, steps, parent.run_id, unchanged)
+            if gate is not None and gate.won and hand_over is None:
+                with promoting(home, steps.say):  # a retraining or a rollback of this repository may be at it
+                    gate = steps.promote(settings, root, gate)
     except BaseException as error:
         parent.finish_failed(results, error)
         raise
@@ -266,19 +270,16 @@ def _has_policy(root: Path) -> bool:
 
 
 def _register(
-    settings: Settings, root: Path, home: Path, steps: Steps, parent: PipelineRecord, results: list[StageResult]
+    settings: Settings, root: Path, home: Path, steps: Steps, run: str | None, unchanged: bool
 ) -> tuple[Registration | None, GateResult | None]:
+    """Register the policy, and judge it, unless nothing has run and nothing is left to judge."""
     if not tracking_enabled() or not _has_policy(root):
         return None, None
-    registration = steps.register(settings, root, parent.run_id, home)
+    registration = steps.register(settings, root, run, home)
     steps.note("registered", version=registration.version)
-    if not registration.created and _unchanged(results) and steps.settled(registration):
+    if unchanged and not registration.created and settled(registration):
         return registration, None
-    gate = steps.judge(settings, root, registration.version)
-    if not gate.won:
-        return registration, gate
-    with promoting(home, steps.say):  # a retraining or a rollback of this repository may be at it
-        return registration, steps.promote(settings, root, gate)
+    return registration, steps.judge(settings, root, registration.version)
 
 
 def describe(result: StageResult) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from flows import promote, rollback
-from sweetrl.config.settings import load_settings
 from sweetrl.errors import UserError
 from sweetrl.tracking.registry import Registration, Registry
 from tasks import promotion, retraining, training, workspace
@@ -66,12 +65,15 @@ def run(project: Project) -> object:
     """The end of `make run`, whose version 4 is better than the champion."""
     registration = Registration("sweetrl-agent", "4", True)
     steps = replace(project.steps(), register=lambda *arguments: registration, promote=promotion.take_over)
-    parent: Any = SimpleNamespace(run_id=None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "tracking_enabled", lambda: True)
+        patch.setattr(training, "stage_states", lambda root: {})
+        patch.setattr(training.PipelineRecord, "finish", lambda *arguments, **options: None)
+        patch.setattr(training, "known_registration", lambda *arguments: None)
         for name in ("POLICY", "EVALUATION"):
             patch.setattr(training, name, Path("params.yaml"))  # there
-        return training._register(load_settings(project.home / "params.yaml"), *[project.home] * 2, steps, parent, [])
+        patch.setattr(training, "read_json", lambda path: {})
+        return training.run_pipeline(project.home, steps)
 
 
 def test_a_promotion_during_a_rollback_comes_behind_it(

@@ -8,8 +8,6 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -22,7 +20,6 @@ from sweetrl.tracking.gate_plan import plan
 from sweetrl.tracking.registry import Registration, Registry, model_id
 from sweetrl.tracking.store import connect
 from tasks import promotion, training
-from tasks.pipeline import StageResult
 from tasks.promotion import GateResult, fresh_test_first, judge, settled, take_over, watch
 from tasks.training import Steps
 
@@ -148,15 +145,14 @@ def test_a_champion_measured_on_other_tasks_is_measured_again_first(
 def test_a_version_whose_gate_died_stands_before_it_next_time(project: Project) -> None:
     """Nothing has run since, and the version is registered already: only its tag says whether it was decided."""
     version = project.train("first", rewards(0.5, 1))
-    parent: Any = SimpleNamespace(run_id=None)
-    at_rest = [StageResult("evaluate", "skipped")]
     settings = (project.settings, project.root, project.root)
-    registration, gate = training._register(*settings, Steps(), parent, at_rest)
+    registration, gate = training._register(*settings, Steps(), None, unchanged=True)
     assert registration is not None and not registration.created and registration.version == version
-    assert gate is not None and gate.promoted
+    assert gate is not None and gate.won and not gate.promoted
+    take_over(project.settings, project.root, gate)
     registry = Registry(project.settings.tracking, project.root)
     assert json.loads(registry.get(version).tags["gate"])["promoted"] is True
-    assert training._register(*settings, Steps(), parent, at_rest)[1] is None
+    assert training._register(*settings, Steps(), None, unchanged=True)[1] is None
 
 
 def test_a_version_is_settled_when_the_gate_has_nothing_left_to_do() -> None:

@@ -329,9 +329,9 @@ def test_an_unfinished_worktree_is_gone_on_with(project: Project) -> None:
     seen = []
     pipeline = project.pipeline
 
-    def spy(tree: Path, *rest):
+    def spy(tree: Path, *rest, hand_over):
         seen.append(((tree / ".scratch/shard-1").read_text(), rest[-1]))
-        return pipeline(tree, *rest)
+        return pipeline(tree, *rest, hand_over)
 
     retraining.run_pipeline = spy  # the fixture puts it back
     project.failing = set()

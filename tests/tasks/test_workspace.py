@@ -63,7 +63,6 @@ def test_a_worktree_runs_beside_the_checkout_shares_its_cache_and_is_merged(toy,
     git(home, "remote", "add", "origin", str(bare))
     (home / "data").mkdir()
     (home / "data/accepted.json").write_text("first batch")
-    steps = Steps(say=quiet, before_register=lambda root: workspace.commit_records(root, "Retrain"))
     tree = workspace.open_worktree(home, "retrain/1")
     with open_repo(tree) as repo:
         assert repo.cache.local_cache_dir == str(tmp_path / "cache")
@@ -72,7 +71,8 @@ def test_a_worktree_runs_beside_the_checkout_shares_its_cache_and_is_merged(toy,
     workspace.change_parameters(tree, {"collect.first": 4})
     assert workspace.open_worktree(home, "retrain/1", fresh=False) == tree
     assert "first: 4" in (tree / "params.yaml").read_text(), "what lies there is gone on with"
-    outcome = run_pipeline(tree, steps, home)
+    outcome = run_pipeline(tree, Steps(say=quiet), home)
+    workspace.commit_records(tree, "Retrain")
     assert (tree / "data/accepted.json").read_text() == "first batch"
     assert [result.status for result in outcome.stages] == ["ran", "ran", "ran"]
     assert git(tree, "status", "--porcelain") == "", "nothing of DVC's settings is to be committed"
