@@ -18,7 +18,7 @@ from sweetrl.console.printing import print_json
 from sweetrl.console.screen import Screen
 from sweetrl.errors import UserError
 from sweetrl.text import printable, without_login
-from tasks.outages import causes, outage, stop_asking
+from tasks.outages import outage, stop_asking
 from tasks.training import Outcome, PlannedStage
 
 # What Prefect does by itself, which it logs for everybody.
@@ -59,13 +59,15 @@ def interruption(error: BaseException) -> int | None:
 
     What comes out of Prefect may be its client's failure to tell its dead server about the interruption.
     """
-    for cause in causes(error):
+    cause: BaseException | None = error
+    while cause is not None:
         if isinstance(cause, KeyboardInterrupt):
             return 130
         if isinstance(cause, SystemExit):
             return cause.code if isinstance(cause.code, int) else 1
         if type(cause).__name__ == "TerminationSignal":
             return 143
+        cause = cause.__context__
     return None
 
 

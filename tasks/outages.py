@@ -19,7 +19,7 @@ SERVERS = {
 
 def outage(error: BaseException) -> UserError | None:
     """Return the sentence for an error of a server or a full disk; None for every other error."""
-    for cause in causes(error):
+    for cause in _causes(error):
         if isinstance(cause, UserError):
             return None
         if isinstance(cause, OSError) and cause.errno in DISK_FULL:
@@ -47,8 +47,7 @@ def stop_asking() -> None:
     get_current_settings().client.max_retries = 0
 
 
-def causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield `error`, and what it was raised from or beside, latest first."""
+def _causes(error: BaseException) -> Iterator[BaseException]:
     cause: BaseException | None = error
     while cause is not None:
         yield cause
