@@ -26,6 +26,12 @@ def run(*command: str | Path, **changes: str) -> subprocess.CompletedProcess[str
     )
 
 
+def program(path: Path, script: str) -> Path:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
 def test_secrets_come_from_files_and_only_the_named_ones(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("s3cr et$\n")
     show = ("sh", "-c", 'printf "%s|%s" "$PGPASSWORD" "${SSL_CERT:-none}"')
@@ -56,18 +62,14 @@ def test_a_worker_says_what_is_wrong_with_the_mounted_checkout(tmp_path: Path) -
     done = run(SCRIPTS / "work", SWEETRL_HOME=str(tmp_path))
     assert done.returncode == 1 and "no checkout of the project is mounted" in done.stderr
     (tmp_path / "params.yaml").touch()
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    (programs / "prefect").write_text('#!/bin/sh\necho "$@"\n')
-    (programs / "prefect").chmod(0o755)
-    path = f"{programs}:{os.environ['PATH']}"
+    program(tmp_path / "prefect", 'echo "$@"')
+    path = f"{tmp_path}:{os.environ['PATH']}"
     done = run(SCRIPTS / "work", "--limit", "2", SWEETRL_HOME=str(tmp_path), PATH=path, WORK_POOL="mine")
     assert done.stdout.strip() == "worker start --pool mine --type process --with-healthcheck --limit 2"
 
 
 def test_the_command_line_in_a_worker_is_the_checkouts(tmp_path: Path) -> None:
-    (tmp_path / "python").write_text('#!/bin/sh\necho "$@"\n')
-    (tmp_path / "python").chmod(0o755)
+    program(tmp_path / "python", 'echo "$@"')
     done = run(SCRIPTS / "sweetrl", "doctor", "--json", PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert done.stdout.strip() == "-m sweetrl.cli.main doctor --json"
     assert "infra/image/sweetrl /usr/local/bin/" in CONTAINERFILE.split("AS worker")[1]
@@ -85,12 +87,6 @@ def repository(tmp_path: Path) -> Path:
         assert run("git", "-C", known, *words).returncode == 0
     program(tmp_path / "prefect", "echo started")
     return known
-
-
-def program(path: Path, script: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{script}\n")
-    path.chmod(0o755)
-    return path
 
 
 def start_worker(folder: Path, repository: Path) -> subprocess.CompletedProcess[str]:
@@ -229,18 +225,8 @@ def test_the_servers_image_is_built_and_answers(tmp_path: Path) -> None:
     build("add", "-q", scratch, base, "/", seconds=600)
     build("commit", "-q", scratch, BASE, seconds=600)
     arguments = [f"--build-arg={name}={value}" for name, value in (("BASE", BASE), ("UID", "1234"), ("GID", "1235"))]
-    kind = [
-        "--isolation",
-        "chroot",
-        "--network",
-        "host",
-        *build.mounts,
-        *arguments,
-        "--target",
-        "server",
-        "-t",
-        "server",
-    ]
+    kind = ["--isolation", "chroot", "--network", "host", *build.mounts, *arguments]
+    kind += ["--target", "server", "-t", "server"]
     build("bud", *kind, "-f", "infra/Containerfile", ".", seconds=1500)
     container = build("from", "--pull-never", "localhost/server")
     assert build.run(container, "id").startswith("uid=1234(sweetrl) gid=1235(sweetrl)")

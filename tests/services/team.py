@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from tasks.workspace import git
 from tests.end_to_end.conftest import make_clone
@@ -30,7 +29,7 @@ from tests.services.servers import (
     plain_environment,
     s3_environment,
 )
-from tests.signals import as_at_a_terminal
+from tests.signals import as_at_a_terminal, at_work
 
 BUCKET = "team"
 RUN_SECONDS = 2700.0  # a retraining with real stages, on two cores with much other load
@@ -282,12 +281,7 @@ class Checkout:
 
     def processes(self) -> list[str]:
         """The command lines of processes at work in the checkout."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error, OSError):
-                if Path(process.cwd()).is_relative_to(self.root) and process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(" ".join(process.cmdline()))
-        return found
+        return at_work(self.root)
 
     def journal_rows(self) -> list[dict[str, Any]]:
         """All rows of all journals, of the newest retraining last."""
