@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sweetrl.errors import UserError
-from sweetrl.io import private_file
+from sweetrl.io import append_row
 from sweetrl.types import Usage
 
 
@@ -45,32 +45,15 @@ class Ledger:
 
     def add(self, costs: Sequence[DialogueCost]) -> None:
         """Append `costs`; UserError where the disk is full."""
-        lines = "".join(json.dumps(asdict(cost)) + "\n" for cost in costs)
-        try:
-            with private_file(self.path).open("a+b") as target:
-                # A kill in the middle of a line must not spoil the next one.
-                if target.tell() and (target.seek(-1, 2), target.read(1))[1] != b"\n":
-                    target.write(b"\n")
-                target.write(lines.encode())
-        except OSError as error:
-            raise UserError(
-                f"{self.path}: the cost of dialogues cannot be written ({error.strerror}); fix that and run the same "
-                "command again (finished work is kept)."
-            ) from error
+        for cost in costs:
+            append_row(self.path, asdict(cost))
 
     def read(self) -> list[DialogueCost]:
         """Return what is written so far, without a line that a kill broke off."""
-        if not self.path.exists():
-            return []
-        names = {field.name for field in fields(DialogueCost)}
         costs = []
-        for line in self.path.read_bytes().splitlines():
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(row, dict) and set(row) == names:
-                costs.append(DialogueCost(**row))
+        for line in self.path.read_bytes().splitlines() if self.path.exists() else []:
+            with suppress(ValueError, TypeError):
+                costs.append(DialogueCost(**json.loads(line)))
         return costs
 
 
