@@ -93,18 +93,19 @@ class RowValues(Listed["Tensor"]):
 
 def _write_values(path: Path | None, lengths: Sequence[int], computed: Iterable[tuple[int, Tensor]]) -> RowValues:
     """Write values as they come, as one array of NumPy (.npy), or without a `path` into a file without a name."""
-    result = RowValues(np.zeros(0, dtype=np.float32), lengths)
+    result, start, total = RowValues(np.zeros(0, dtype=np.float32), lengths), 0, sum(lengths)
+    file = unnamed_file() if path is None else path.open("w+b")
     for index, logprobs in computed:
         values = logprobs.numpy()
-        if not len(result.values):
-            shape = (sum(lengths),)
-            if path is None:
-                result.values = np.memmap(unnamed_file(), values.dtype, "w+", shape=shape)
-            else:
-                result.values = np.lib.format.open_memmap(path, "w+", values.dtype, shape)
-        result.values[result.place(index)] = values
-    if isinstance(result.values, np.memmap):
-        result.values.flush()
+        if not start:
+            header = {"descr": values.dtype.str, "fortran_order": False, "shape": (total,)}
+            np.lib.format.write_array_header_1_0(file, header)
+            start = file.tell()
+        file.seek(start + result.place(index).start * values.itemsize)
+        file.write(values.tobytes())
+    if start:
+        file.flush()
+        result.values = np.memmap(file, values.dtype, "r", start, (total,))
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 import shutil
 from pathlib import Path
@@ -12,7 +11,7 @@ from sweetrl.errors import UserError
 
 LICENCES = ("LICENSE", "LICENSE.txt", "LICENSE.md")
 # What licences ask to be handed on: their text, notices, and the rules of use that some come with.
-HANDED_ON = ("licen[sc]e*", "notice*", "use_policy*", "copying*")
+HANDED_ON = re.compile("licen[sc]e|notice|use_policy|copying", re.IGNORECASE)
 LARGEST = 2**20  # bytes of such a text
 # The bases that ship with the project, by DVC's hash: their folders state no licence, because with one more file they
 # would be other bases (models/README.md).
@@ -46,11 +45,7 @@ def copy_licence(base: Path, folder: Path) -> list[str]:
 
     A model that has only a hub's name has no such files here. One of more than 1 MiB is no licence and is left out.
     """
-    texts = [
-        path
-        for path in sorted(base.glob("*"))
-        if any(fnmatch.fnmatch(path.name.lower(), pattern) for pattern in HANDED_ON) and is_own(path)
-    ]
+    texts = [path for path in sorted(base.glob("*")) if HANDED_ON.match(path.name) and is_own(path)]
     for path in texts:
         shutil.copyfile(path, folder / path.name)
     return [path.name for path in texts]

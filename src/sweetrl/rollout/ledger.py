@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median_low
 
 from sweetrl.io import append_row
 from sweetrl.types import Usage
@@ -71,8 +72,8 @@ def cost_metrics(costs: Sequence[DialogueCost]) -> dict[str, float]:
     for name in ("seconds", "busy_seconds", "gpu_seconds"):
         values = sorted(float(getattr(each, name)) for each in costs)
         metrics[f"dialogue/{name}"] = sum(values) / len(values)
-        metrics[f"dialogue/{name}_median"] = values[(len(values) - 1) // 2]
-        metrics[f"dialogue/{name}_p95"] = values[min(int(0.95 * len(values)), len(values) - 1)]
+        metrics[f"dialogue/{name}_median"] = median_low(values)
+        metrics[f"dialogue/{name}_p95"] = values[int(0.95 * len(values))]
     for name in ("prompt_tokens", "cached_tokens", "generated_tokens"):
         metrics[f"dialogue/{name}"] = sum(getattr(each, name) for each in costs) / len(costs)
     return metrics
