@@ -214,18 +214,6 @@ def test_what_asking_again_cannot_fix_is_said_at_once(
     assert server.requests == 1
 
 
-def test_a_server_that_wants_the_limit_under_its_new_name_gets_it(fake_server: Any) -> None:
-    with fake_server() as server:
-        chat = server._chat
-        refusal = (400, {"error": {"message": "Use 'max_completion_tokens' instead of 'max_tokens'."}})
-        server._chat = lambda body: refusal if "max_tokens" in body else chat(body)
-        engine = make_engine(server.url)
-        engine.sample([prompt(1)], SAMPLING)
-        engine.sample([prompt(2)], SAMPLING)
-        engine.close()
-    assert ["max_tokens" in body for body in server.bodies] == [True, False, False]
-
-
 @pytest.mark.parametrize("key, said", [("max_tokens", "Use max_completion_tokens."), ("top_p", "top_p is not known")])
 def test_what_a_server_does_not_take_is_left_out_by_all_who_have_said_it(fake_server: Any, key: str, said: str) -> None:
     with fake_server(latency=lambda body: 0.05) as server:
