@@ -195,7 +195,6 @@ def test_a_user_may_be_made_already_or_by_a_function(own: None) -> None:
     [
         ("words:Terse", {"volume": 3}, r"`simulator.options` do not fit words:Terse: .*'volume'"),
         ("words:brief", {}, r"`simulator.kind: words:brief` is no user simulator; .* a method `reply`"),
-        ("words:Right", {}, r"`simulator.kind: words:Right` is no user simulator; .* a method `reply`"),
         ("words:Shy", {}, r"`simulator.kind: words:Shy`: the module words has no `Shy`"),
         ("sentences:Shy", {}, r"`simulator.kind: sentences:Shy`: there is no module sentences; run from the project"),
         ("shy", {}, r"`simulator.kind: shy` is not known; known are scripted, llm, vision, replay, human, or give"),

@@ -25,7 +25,7 @@ from sweetrl.lm.data import Plan, PreferenceData, plan
 from sweetrl.lm.distributed import broadcast, patient_group, wants_shards
 from sweetrl.lm.head import base_of
 from sweetrl.lm.passes import model_layout
-from sweetrl.lm.reference import reference_logprobs, spread_logprobs
+from sweetrl.lm.reference import reference_logprobs, row_logprobs
 from sweetrl.methods.credit import Attempts, privileged_advantages
 from sweetrl.sweet.advantage import segment_mean
 from sweetrl.sweet.trainer import Checkpoints, Metrics, PreferenceTrainer, Report, Steps, training_arguments
@@ -147,7 +147,7 @@ class GroupTrainer(PreferenceTrainer):
         epochs = self.steps_each * settings.batch_size / len(rows)  # exact, however many dialogues were lost
         seed = self.seed * 1_000_003 + iteration
         self.plan = plan(self.data, epochs, settings.batch_size, seed, max_pairs_per_group=settings.max_pairs_per_group)
-        old = spread_logprobs(model, rows, self.layout)
+        old = row_logprobs(model, rows, self.layout, together=True)
         reference = reference_logprobs(model, rows, self.layout)
         advantages = [self._spread(number).to(mine) for number, mine in enumerate(old)]
         if self.attempts.informed:
