@@ -64,7 +64,7 @@ def _table(fields: dict[str, FieldInfo]) -> str:
     for name, field in fields.items():
         default = field.get_default(call_default_factory=True)
         default = str(default).lower() if isinstance(default, bool) else default
-        text = (field.description or "").replace("|", "\\|")
+        text = " ".join((field.description or "").split()).replace("|", "\\|")
         shown = "" if default in ("", None) else f": {default}"
         rows.append(f"| `{field.alias or name}{shown}` | {_allowed(field)} | {text} |")
     return "\n".join(rows)
